@@ -1,0 +1,35 @@
+"""LoomRL takes reinforcement-learning policies to production.
+
+Public names are imported on first use, so that `import loomrl` costs nothing.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "BaseEnvironment": "loomrl.environment.base",
+    "register_environment": "loomrl.environment.registry",
+    "PPOConfig": "loomrl.training.trainer",
+    "PPOTrainer": "loomrl.training.trainer",
+    "PolicyNetwork": "loomrl.algorithms.networks",
+    "StateEncoder": "loomrl.algorithms.networks",
+    "GaussianPolicyHead": "loomrl.algorithms.networks",
+    "ValueHead": "loomrl.algorithms.networks",
+}
+
+__all__ = ["__version__", *_PUBLIC]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'loomrl' has no attribute {name!r}; it has: {', '.join(sorted(_PUBLIC))}")
+    return getattr(importlib.import_module(_PUBLIC[name]), name)
+
+
+if TYPE_CHECKING:
+    from loomrl.algorithms.networks import GaussianPolicyHead, PolicyNetwork, StateEncoder, ValueHead
+    from loomrl.environment.base import BaseEnvironment
+    from loomrl.environment.registry import register_environment
+    from loomrl.training.trainer import PPOConfig, PPOTrainer

@@ -1,0 +1,163 @@
+"""The one strict reader of `configs/`: one file per policy, `key=value` overrides on top."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, model_validator
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from loomrl.environment.config import EnvironmentConfig
+from loomrl.errors import ConfigError
+from loomrl.evaluation.config import EvaluationConfig
+from loomrl.export.config import ExportConfig
+from loomrl.files import write_atomic
+from loomrl.promotion.config import PromotionConfig
+from loomrl.safety.config import SafetyConfig
+from loomrl.schema import Section
+from loomrl.shadow.config import ShadowConfig
+from loomrl.training.config import TrainingConfig
+
+
+class PolicyConfig(Section):
+    """Everything about one policy. The sections DVC tracks as parameters must stand in the file, if only as `{}`."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    environment: EnvironmentConfig
+    training: TrainingConfig
+    evaluation: EvaluationConfig
+    safety: SafetyConfig
+    export: ExportConfig
+    shadow: ShadowConfig = Field(default_factory=ShadowConfig)
+    promotion: PromotionConfig = Field(default_factory=PromotionConfig)
+
+    @model_validator(mode="after")
+    def _approved(self) -> "PolicyConfig":
+        if self.safety.safety_critical and self.promotion.approval != "human":
+            raise ValueError("`safety.safety_critical: true` demands `promotion.approval: human`")
+        return self
+
+
+def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> PolicyConfig:
+    """Read a policy's config.
+
+    Raises:
+        ConfigError: naming the file, the key, what was found and what is allowed.
+    """
+    document = _read_yaml(path)
+    for key, value in (overrides or {}).items():
+        _set(document, key, value, path)
+    try:
+        config = PolicyConfig.model_validate(_plain(document))
+    except ValidationError as error:
+        raise ConfigError(_explain(error, path)) from error
+    if config.name != path.stem:
+        raise ConfigError(f"{path}: name: found {config.name!r}, but the file is named {path.stem!r}; make them equal")
+    return config
+
+
+def write_overrides(path: Path, overrides: Mapping[str, Any]) -> PolicyConfig:
+    """Check overrides, then write them into the file, its comments kept; returns the new config.
+
+    The tracked file is what DVC reads its parameters from, so this is what `dvc exp run --set-param` does too.
+    """
+    config = load_config(path, overrides)
+    if overrides:
+        document = _read_yaml(path)
+        for key, value in overrides.items():
+            _set(document, key, value, path)
+        text = StringIO()
+        _yaml().dump(document, text)
+        write_atomic(path, text.getvalue().encode())
+    return config
+
+
+def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
+    """Turn `["training.seed=2"]` into `{"training.seed": 2}`; values are YAML."""
+    overrides: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {setting!r}: expected key=value, for example training.seed=2")
+        try:
+            overrides[key.strip()] = _plain(_yaml().load(value)) if value.strip() else None
+        except YAMLError as error:
+            raise ConfigError(f"--set {setting!r}: the value is not YAML: {error}") from error
+    return overrides
+
+
+def _yaml() -> YAML:
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 120
+    return yaml
+
+
+def _read_yaml(path: Path) -> Any:
+    try:
+        document = _yaml().load(path.read_text())
+    except FileNotFoundError as error:
+        near = ", ".join(sorted(other.name for other in path.parent.glob("*.yaml"))) or "none"
+        raise ConfigError(f"{path} does not exist; configs there: {near}") from error
+    except (OSError, YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path}: expected a mapping of sections, found {type(document).__name__}")
+    return document
+
+
+def _set(document: Any, key: str, value: Any, path: Path) -> None:
+    *parents, last = key.split(".")
+    node = document
+    for part in parents:
+        if not isinstance(node, dict):
+            raise ConfigError(f"{path}: {key}: {part!r} is inside a value that is not a mapping")
+        node = node.setdefault(part, {})
+    if not isinstance(node, dict):
+        raise ConfigError(f"{path}: {key}: cannot be set inside {node!r}")
+    node[last] = value
+
+
+def _plain(value: Any) -> Any:
+    """ruamel's round-trip containers and scalars as plain Python values."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return value
+
+
+def _explain(error: ValidationError, path: Path) -> str:
+    lines = [_explain_one(detail, path) for detail in error.errors()]
+    return "\n".join(lines)
+
+
+def _explain_one(detail: Any, path: Path) -> str:
+    location = tuple(part for part in detail["loc"])
+    key = ".".join(str(part) for part in location) or "(top level)"
+    if detail["type"] == "extra_forbidden":
+        allowed = _fields_at(location[:-1])
+        near = difflib.get_close_matches(str(location[-1]), allowed, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        return f"{path}: {key}: unknown key; {hint}allowed: {', '.join(allowed)}"
+    if detail["type"] == "missing":
+        return f"{path}: {key}: missing; this key is required"
+    found = "" if detail["type"] == "value_error" else f", found {detail['input']!r}"
+    return f"{path}: {key}: {detail['msg']}{found}"
+
+
+def _fields_at(location: tuple[Any, ...]) -> list[str]:
+    model: Any = PolicyConfig
+    for part in location:
+        if isinstance(part, int):
+            continue
+        annotation = model.model_fields[part].annotation
+        arguments = [item for item in getattr(annotation, "__args__", ()) if hasattr(item, "model_fields")]
+        model = arguments[0] if arguments else annotation
+    return sorted(model.model_fields)

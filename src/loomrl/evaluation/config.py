@@ -1,0 +1,18 @@
+"""How a policy is evaluated."""
+
+from pydantic import Field
+
+from loomrl.schema import Section
+
+
+class EvaluationConfig(Section):
+    """Episodes on the held-out seeds `first_seed ... first_seed + num_episodes - 1`."""
+
+    num_episodes: int = Field(default=100, ge=2)
+    first_seed: int = Field(default=1_000_000, ge=0)
+    num_envs: int = Field(default=25, ge=1)
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    bootstrap_replicates: int = Field(default=2_000, ge=100)
+    success_return: float | None = None  # default: the environment's reward_threshold
+    render: bool = True
+    trajectory_episodes: int = Field(default=20, ge=1)  # episodes whose steps are kept for the data gate

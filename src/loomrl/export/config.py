@@ -1,0 +1,14 @@
+"""How a policy is exported."""
+
+from pydantic import Field
+
+from loomrl.schema import Section
+
+
+class ExportConfig(Section):
+    """Parity is demanded on visited and on random observations."""
+
+    opset: int = Field(default=17, ge=13, le=23)
+    parity_visited: int = Field(default=4_096, ge=1)
+    parity_random: int = Field(default=4_096, ge=1)
+    parity_limit: float = Field(default=1e-4, gt=0)

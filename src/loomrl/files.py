@@ -1,0 +1,132 @@
+"""Files that are whole or absent: atomic writes, canonical JSON, SHA-256 manifests."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from loomrl.errors import ArtifactError
+
+SUMS = "SHA256SUMS"
+
+
+def canonical_json(value: Any) -> bytes:
+    """Sorted keys, no insignificant whitespace, final newline. NaN and infinity raise `ValueError`."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return text.encode() + b"\n"
+
+
+def sha256(data: bytes) -> str:
+    """Hex digest of bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """Hex digest of a file's bytes."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ArtifactError(f"cannot read {path}: {error.strerror}") from error
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`; synced and renamed onto it when the block ends well."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise ArtifactError(f"cannot write {path}: {error.strerror}; check the folder's permissions") from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        os.chmod(temporary, 0o644)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise ArtifactError(f"cannot write {path}: {error.strerror}; nothing there was changed") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write bytes to `path`: all of them or none."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in `folder` durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write canonical JSON atomically."""
+    write_atomic(path, canonical_json(value))
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON; raises `ArtifactError` when the file is missing or torn."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{path} is missing; run the stage that writes it") from error
+    except (ValueError, OSError) as error:
+        raise ArtifactError(f"{path} cannot be read as JSON: {error}") from error
+
+
+def files_below(folder: Path) -> list[Path]:
+    """All regular files below a folder, sorted by relative POSIX path, without the manifest itself."""
+    found = [path for path in folder.rglob("*") if path.is_file() and path.name != SUMS]
+    return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+
+
+def sums(folder: Path) -> dict[str, str]:
+    """Relative POSIX path -> SHA-256 of every file below a folder."""
+    return {path.relative_to(folder).as_posix(): sha256_file(path) for path in files_below(folder)}
+
+
+def digest_folder(folder: Path) -> str:
+    """One SHA-256 over the names and contents of all files below a folder."""
+    return sha256(canonical_json(sums(folder)))
+
+
+def write_sums(folder: Path) -> None:
+    """Write `SHA256SUMS`, in the format `sha256sum --check` reads."""
+    lines = [f"{digest}  {name}\n" for name, digest in sums(folder).items()]
+    write_atomic(folder / SUMS, "".join(lines).encode())
+
+
+def verify_sums(folder: Path) -> None:
+    """Compare a folder with its manifest.
+
+    Raises:
+        ArtifactError: naming the first file that is missing, added or changed.
+    """
+    manifest = folder / SUMS
+    if not manifest.is_file():
+        raise ArtifactError(f"{manifest} is missing; run the stage that writes {folder.name}")
+    recorded = {}
+    for line in manifest.read_text().splitlines():
+        digest, _, name = line.partition("  ")
+        recorded[name] = digest
+    present = sums(folder)
+    for name in sorted(recorded.keys() | present.keys()):
+        if recorded.get(name) != present.get(name):
+            what = "missing" if name not in present else "not in the manifest" if name not in recorded else "changed"
+            raise ArtifactError(
+                f"{folder / name} is {what} (SHA-256 differs from {manifest}); "
+                "restore it with `dvc checkout` or run the stage again"
+            )

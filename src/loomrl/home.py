@@ -1,0 +1,54 @@
+"""Where a project and its state lie."""
+
+import os
+from pathlib import Path
+
+from loomrl.errors import ArtifactError, ConfigError
+
+
+def project_root(start: Path | None = None) -> Path:
+    """The nearest folder at or above `start` that holds `dvc.yaml`.
+
+    Raises:
+        ConfigError: when there is none.
+    """
+    start = (start or Path.cwd()).resolve()
+    for folder in (start, *start.parents):
+        if (folder / "dvc.yaml").is_file():
+            return folder
+    raise ConfigError(f"no dvc.yaml at or above {start}; run this inside a LoomRL project")
+
+
+def home() -> Path:
+    """The folder of all state: `$LOOMRL_HOME`, else the project's `.loomrl`, else `~/.loomrl`.
+
+    Raises:
+        ArtifactError: when it cannot be made or written.
+    """
+    folder = _home_path()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArtifactError(f"cannot make LOOMRL_HOME {folder}: {error.strerror}; set LOOMRL_HOME") from error
+    if not os.access(folder, os.W_OK):
+        raise ArtifactError(f"LOOMRL_HOME {folder} is not writable; set LOOMRL_HOME to a folder that is")
+    return folder
+
+
+def _home_path() -> Path:
+    if configured := os.environ.get("LOOMRL_HOME"):
+        return Path(configured).expanduser().resolve()
+    try:
+        return project_root() / ".loomrl"
+    except ConfigError:
+        return Path.home() / ".loomrl"
+
+
+def loomdb_url() -> str:
+    """LoomDB's SQLAlchemy URL: `$LOOMRL_DATABASE_URL`, else SQLite under the home."""
+    return os.environ.get("LOOMRL_DATABASE_URL") or f"sqlite:///{home() / 'loom.db'}"
+
+
+def tracking_uri() -> str:
+    """MLflow's tracking URI: `$MLFLOW_TRACKING_URI`, else SQLite under the home."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home() / 'mlflow.db'}"

@@ -1,0 +1,66 @@
+"""What a policy must satisfy before it may be exported."""
+
+from datetime import date
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from loomrl.schema import Section
+
+
+class ConstraintConfig(Section):
+    """A limit on one quantity, per step or per episode.
+
+    `quantity` is `observation[i]`, `action[i]`, `action`, `reward`, `return`, `length` or `info.KEY`. A step
+    violates when the quantity leaves [low, high]; an episode violates when any of its steps does. Per episode,
+    `P(episode violates) <= max_probability` is tested; per step, the rate of violating steps.
+    """
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    quantity: str = Field(
+        pattern=r"^(observation\[\d+\]|action(\[\d+\])?|reward|return|length|info\.[A-Za-z_][A-Za-z0-9_.]*)$"
+    )
+    low: float | None = None
+    high: float | None = None
+    per: Literal["episode", "step"] = "episode"
+    max_probability: float = Field(default=0.01, gt=0, lt=1)
+    mandatory: bool = True
+
+    @model_validator(mode="after")
+    def _bounded(self) -> "ConstraintConfig":
+        if self.low is None and self.high is None:
+            raise ValueError("needs `low`, `high` or both")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"low {self.low} is above high {self.high}")
+        return self
+
+
+class WaiverConfig(Section):
+    """A named person accepts an unmet claim until a date. Not allowed where `safety_critical: true`."""
+
+    claim: str
+    person: str = Field(min_length=1)
+    reason: str = Field(min_length=1)
+    expires: date
+
+
+class SafetyConfig(Section):
+    """`checks` configures single checks by name; every check found runs unless disabled there."""
+
+    safety_critical: bool = False
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    num_episodes: int = Field(default=320, ge=1)
+    first_seed: int = Field(default=2_000_000, ge=0)
+    num_envs: int = Field(default=64, ge=1)
+    constraints: list[ConstraintConfig] = Field(default_factory=list)
+    checks: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    waivers: list[WaiverConfig] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "SafetyConfig":
+        names = [constraint.name for constraint in self.constraints]
+        if len(set(names)) != len(names):
+            raise ValueError("two constraints have the same name")
+        if self.safety_critical and self.waivers:
+            raise ValueError("`safety_critical: true` allows no waivers")
+        return self

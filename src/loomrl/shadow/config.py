@@ -1,0 +1,25 @@
+"""How a challenger is watched before it may act."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from loomrl.schema import Section
+
+
+class ShadowConfig(Section):
+    """`traffic: episodes` drives a server with episodes of the environment; `live` waits for real requests."""
+
+    traffic: Literal["episodes", "live"] = "episodes"
+    server: str | None = None  # URL of a running policy server; None starts one for the stage
+    num_episodes: int = Field(default=20, ge=1)
+    first_seed: int = Field(default=3_000_000, ge=0)
+    min_decisions: int = Field(default=1_000, ge=1)
+    wait_seconds: float = Field(default=3_600.0, gt=0)  # live: how long to wait for min_decisions
+    max_decisions_per_second_per_agent: float = Field(default=1_000.0, gt=0)
+    max_would_be_violation_rate: float = Field(default=0.01, ge=0, le=1)
+    max_value_drop: float | None = None
+    min_agreement: float | None = Field(default=None, ge=0, le=1)
+    max_action_distance: float | None = Field(default=None, gt=0)
+    max_latency_seconds: float = Field(default=0.1, gt=0)  # p99 of the server's own time per decision
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)

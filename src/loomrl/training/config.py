@@ -1,0 +1,29 @@
+"""How a policy is trained."""
+
+from typing import Any
+
+from pydantic import Field
+
+from loomrl.schema import Section
+
+
+class ValidationConfig(Section):
+    """Greedy episodes during training; training stops when their mean return stagnates."""
+
+    interval_env_steps: int = Field(default=20_000, ge=1)
+    num_episodes: int = Field(default=16, ge=1)
+    patience: int | None = Field(default=None, ge=1)  # validations without improvement; None never stops
+    min_improvement: float = Field(default=0.0, ge=0)
+    stop_at_return: float | None = None  # good enough: stop when the mean reaches it
+
+
+class TrainingConfig(Section):
+    """`parameters` are the algorithm's own config, checked by the algorithm."""
+
+    algorithm: str = "ppo"
+    seed: int = Field(default=0, ge=0)
+    total_env_steps: int = Field(ge=1)
+    checkpoint_interval_env_steps: int = Field(default=20_000, ge=1)
+    keep_checkpoints: int = Field(default=2, ge=1)
+    validation: ValidationConfig = Field(default_factory=ValidationConfig)
+    parameters: dict[str, Any] = Field(default_factory=dict)

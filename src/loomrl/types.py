@@ -1,0 +1,331 @@
+"""What crosses the boundaries between stages.
+
+Shapes: T steps, B environments. Everything that is written to a file is a `Document`; arrays that live only in
+memory are plain frozen dataclasses.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from loomrl.schema import Document
+
+FloatArray = NDArray[np.floating[Any]]
+Json = dict[str, Any]
+
+
+# --- environment ------------------------------------------------------------------------------------------------
+
+
+class EnvironmentSpec(Document):
+    """What an environment is: enough to construct it again.
+
+    `entry_point` is `module:Class`. `observation` and `action` are spaces as JSON (see
+    `loomrl.environment.spaces`). `wrappers` Gymnasium adds for `max_episode_steps` are not listed.
+    """
+
+    name: str
+    version: str
+    entry_point: str
+    kwargs: Json = Field(default_factory=dict)
+    max_episode_steps: int | None = None
+    reward_threshold: float | None = None
+    observation: Json
+    action: Json
+    num_agents: int = 1
+
+
+class DynamicsFingerprint(Document):
+    """Seeded rollouts, digested exactly and on a coarse grid that survives another processor family."""
+
+    num_episodes: int
+    num_steps: int
+    exact: str
+    toleranced: str
+    tolerance: float
+
+
+class EnvironmentSnapshot(Document):
+    """An immutable, content-addressed environment. `digest` covers all other fields."""
+
+    digest: str
+    spec: EnvironmentSpec
+    source_digest: str
+    source_root: str  # the package or module the archive holds, as an importable name
+    dependencies: dict[str, str]
+    dynamics: DynamicsFingerprint
+
+
+# --- acting -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Act:
+    """What an act function returns for a batch of observations."""
+
+    action: NDArray[Any]  # (B, *action)
+    log_prob: FloatArray | None = None  # (B,)
+    value: FloatArray | None = None  # (B,)
+
+
+class ActFunction(Protocol):
+    """Chooses actions for a batch of raw observations."""
+
+    def __call__(self, obs: NDArray[Any], rng: np.random.Generator) -> Act: ...
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """T steps of B environments. `next_obs` is the true successor, also where an episode ended."""
+
+    obs: NDArray[Any]  # (T, B, *obs)
+    action: NDArray[Any]  # (T, B, *action)
+    reward: FloatArray  # (T, B)
+    terminated: NDArray[np.bool_]  # (T, B)
+    truncated: NDArray[np.bool_]  # (T, B)
+    next_obs: NDArray[Any]  # (T, B, *obs)
+    extras: dict[str, NDArray[Any]] = field(default_factory=dict)  # log_prob, value, ...: (T, B)
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One whole episode, L steps long."""
+
+    seed: int
+    obs: NDArray[Any]  # (L, *obs)
+    action: NDArray[Any]  # (L, *action)
+    reward: FloatArray  # (L,)
+    next_obs: NDArray[Any]  # (L, *obs)
+    terminated: bool
+    truncated: bool
+    info: dict[str, FloatArray] = field(default_factory=dict)  # numeric info keys, each (L,)
+    success: bool | None = None
+
+    @property
+    def length(self) -> int:
+        """Number of steps."""
+        return len(self.reward)
+
+    @property
+    def episode_return(self) -> float:
+        """Undiscounted sum of rewards."""
+        return float(np.sum(self.reward, dtype=np.float64))
+
+
+class Policy(Protocol):
+    """Acts deterministically on raw observations; the observation normaliser is inside."""
+
+    def __call__(self, obs: NDArray[Any]) -> NDArray[Any]: ...  # (B, *obs) -> (B, *action)
+
+
+# --- training ---------------------------------------------------------------------------------------------------
+
+
+class TrainingReport(Document):
+    """How a policy came to be. Holds nothing that differs between two equal runs."""
+
+    algorithm: str
+    seed: int
+    total_env_steps: int
+    stop_reason: str  # "total_env_steps" or "stagnation"
+    snapshot_digest: str
+    policy_digest: str  # SHA-256 of policy.safetensors
+    parameters: Json  # the algorithm's config in full
+    final_metrics: dict[str, float]
+    num_threads: int
+    processor: str  # family and instruction set: results are equal bit for bit only within it
+
+
+# --- evaluation -------------------------------------------------------------------------------------------------
+
+
+class Interval(Document):
+    """An estimate with a two-sided confidence interval."""
+
+    estimate: float
+    low: float
+    high: float
+    confidence: float
+    method: str
+
+
+class EvaluationReport(Document):
+    """A policy's performance on fixed held-out seeds."""
+
+    policy_digest: str
+    snapshot_digest: str
+    num_episodes: int
+    seeds: list[int]
+    mean_return: Interval
+    interquartile_mean_return: Interval
+    mean_length: float
+    min_length: int
+    max_length: int
+    reward_threshold: float | None
+    success_rate: Interval | None  # None where neither a threshold nor a success signal exists
+    data_valid: bool  # the Great Expectations verdict
+    picture: str  # file name of the picture of the distribution
+    replay: str | None  # file name of the rendered episode
+    replay_missing_because: str | None = None
+
+
+# --- safety -----------------------------------------------------------------------------------------------------
+
+
+class Verdict(StrEnum):
+    """The outcome of one claim."""
+
+    PROVED = "proved"
+    SUPPORTED = "statistically_supported"
+    REFUTED = "refuted"
+    UNDECIDED = "undecided"
+    WAIVED = "waived"
+
+
+class Bound(Document):
+    """A measured bound and the limit it is held against."""
+
+    kind: str  # e.g. "clopper-pearson upper", "maximum", "count"
+    measured: float
+    limit: float
+    unit: str = ""
+
+
+class Evidence(Document):
+    """A file of evidence beside the case."""
+
+    uri: str  # relative to the case
+    sha256: str
+
+
+class Counterexample(Document):
+    """A failure anyone can replay."""
+
+    description: str
+    seed: int | None
+    evidence: Evidence | None
+    replay_command: str | None
+
+
+class Waiver(Document):
+    """A named person accepts an unmet claim until a date."""
+
+    claim: str
+    person: str
+    reason: str
+    expires: str  # ISO date
+
+
+class Claim(Document):
+    """One statement about a policy, how it was examined and what came out."""
+
+    id: str
+    stage: str
+    statement: str
+    mandatory: bool
+    method: str
+    verdict: Verdict
+    assumptions: list[str] = Field(default_factory=list)
+    confidence: float | None = None
+    bound: Bound | None = None
+    num_samples: int | None = None
+    evidence: list[Evidence] = Field(default_factory=list)
+    counterexample: Counterexample | None = None
+    waiver: Waiver | None = None
+
+
+class GateDecision(Document):
+    """Whether the policy may go on, and which claims stand in the way."""
+
+    passed: bool
+    blocking: list[str]  # claim ids
+    reason: str
+
+
+class SafetyCase(Document):
+    """All claims about one policy in one environment; reproducible to the byte."""
+
+    schema_version: int = 1
+    policy_digest: str
+    snapshot_digest: str
+    evaluation_digest: str
+    claims: list[Claim]
+    decision: GateDecision
+    controls: dict[str, list[str]] = Field(default_factory=dict)  # control -> claim ids
+    tools: dict[str, str] = Field(default_factory=dict)  # distribution -> version
+
+
+# --- export -----------------------------------------------------------------------------------------------------
+
+
+class ParityReport(Document):
+    """The exported graph against the trained network on the same observations."""
+
+    num_observations: int
+    num_visited: int
+    num_random: int
+    action_mismatches: int
+    max_abs_difference: dict[str, float]  # output name -> difference
+    limit: float
+    passed: bool
+    rechecked_claims: dict[str, Verdict] = Field(default_factory=dict)
+
+
+class PolicyManifest(Document):
+    """All that serving needs to know about `policy.onnx`."""
+
+    schema_version: int = 1
+    name: str
+    onnx_sha256: str
+    policy_digest: str
+    snapshot_digest: str
+    case_sha256: str
+    environment: EnvironmentSpec
+    algorithm: str
+    action_kind: str  # "discrete" or "continuous"
+    inputs: dict[str, Json]  # name -> {"dtype": "float32", "shape": [-1, 4]}
+    outputs: dict[str, Json]
+    probe_observations: list[Any]  # (N, *obs): answered at load time ...
+    probe_actions: list[Any]  # (N, *action): ... and compared with these
+    out_of_distribution: Json | None = None  # calibration: see loomrl.safety.checks.out_of_distribution
+    opset: int
+
+
+# --- shadow and promotion ---------------------------------------------------------------------------------------
+
+
+class ShadowReport(Document):
+    """The challenger beside the champion on the same traffic."""
+
+    policy: str
+    challenger_version: str
+    champion_version: str | None
+    traffic: str  # "episodes" or "live"
+    num_decisions: int
+    num_episodes: int
+    agreement: Interval | None
+    action_distance: Interval | None
+    value_difference: Interval | None
+    would_be_violations: Interval | None  # rate per decision
+    latency_seconds: dict[str, float]  # p50, p99 of the server's answers
+    challenger_errors: int
+    bitwise_equal: bool | None  # served actions against the artifact, where there is no champion
+    claims: list[Claim]
+    passed: bool
+
+
+class PromotionDecision(Document):
+    """What became of a version, and why. `inputs_digest` covers policy, champion, rules and snapshot."""
+
+    policy: str
+    version: str
+    champion_before: str | None
+    decision: str  # "promoted", "refused", "waiting", "unchanged"
+    reasons: list[str]
+    rules: list[Claim]
+    inputs_digest: str
+    approved_by: str | None = None
