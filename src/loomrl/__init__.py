@@ -19,7 +19,17 @@ _PUBLIC = {
     "ValueHead": "loomrl.algorithms.networks",
 }
 
-__all__ = ["__version__", *_PUBLIC]
+__all__ = [
+    "BaseEnvironment",
+    "GaussianPolicyHead",
+    "PPOConfig",
+    "PPOTrainer",
+    "PolicyNetwork",
+    "StateEncoder",
+    "ValueHead",
+    "__version__",
+    "register_environment",
+]
 
 
 def __getattr__(name: str) -> Any:
