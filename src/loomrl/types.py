@@ -70,6 +70,7 @@ class Act:
     action: NDArray[Any]  # (B, *action)
     log_prob: FloatArray | None = None  # (B,)
     value: FloatArray | None = None  # (B,)
+    extras: dict[str, NDArray[Any]] = field(default_factory=dict)  # (B, ...): kept in the trajectory's extras
 
 
 class ActFunction(Protocol):
