@@ -1,7 +1,9 @@
 """Run one stage of one policy, as `dvc.yaml` does: `python -m loomrl.stages NAME POLICY`."""
 
 import importlib
+import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -27,6 +29,21 @@ def run_stage(name: str, policy: str, project: Path) -> None:
     write_sums(folders[name])
 
 
+def die_with_parent(poll_seconds: float = 0.5) -> None:
+    """End this process when the one that started it is gone.
+
+    DVC or the flow may be killed with -9; a stage that lived on would write beside the one that replaces it.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(poll_seconds)
+        os._exit(LoomRLError.exit_code)
+
+    threading.Thread(target=watch, daemon=True, name="parent-watch").start()
+
+
 def main(arguments: list[str]) -> int:
     """Run the stage; report its outcome as an event; return the exit code."""
     if len(arguments) != 2:
@@ -34,6 +51,8 @@ def main(arguments: list[str]) -> int:
         return ConfigError.exit_code
     name, policy = arguments
     started = time.monotonic()
+    die_with_parent()
+    events.emit("started", stage=name, pid=os.getpid())
     try:
         run_stage(name, policy, project_root())
     except LoomRLError as error:

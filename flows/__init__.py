@@ -1,0 +1,20 @@
+"""The order of things: each flow reads top to bottom. Settings of Prefect are made before it is imported."""
+
+import os
+
+from loomrl.home import home
+
+DEFAULTS = {
+    "DO_NOT_TRACK": "true",
+    "DVC_NO_ANALYTICS": "1",
+    "GX_ANALYTICS_ENABLED": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    "PREFECT_HOME": str(home() / "prefect"),
+}
+
+for name, value in DEFAULTS.items():
+    os.environ.setdefault(name, value)

@@ -1,0 +1,47 @@
+"""Stage 1: the environment's snapshot, taken again when the environment drifted, and put on record."""
+
+from prefect import get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+
+from loomrl.environment.snapshot import load_snapshot
+from loomrl.environment.store import store_snapshot
+from loomrl.environment.verify import verify_snapshot
+from loomrl.errors import ArtifactError
+from loomrl.files import SUMS
+from loomrl.home import project_root
+from loomrl.loomdb.database import LoomDB
+from loomrl.runs import read_run
+from tasks.reproduce import reproduce
+from tasks.run import project_folders, recorded
+
+
+@task(name="environment", cache_policy=NO_CACHE)
+def environment(run_id: str) -> None:
+    """Snapshot the environment; the same digest as before where nothing changed."""
+    folder = project_folders(run_id)["environment"]
+    with recorded(run_id, "environment") as entry:
+        reproduce(run_id, "environment", entry, force=_drifted(run_id))
+        snapshot = load_snapshot(folder)
+        entry.verdict = f"{snapshot.spec.name} {snapshot.spec.version}, snapshot {snapshot.digest[:12]}"
+        store_snapshot(folder)
+        db = LoomDB.open()
+        db.link(f"run:{run_id}", "used", f"snapshot:{snapshot.digest}")
+
+
+def _drifted(run_id: str) -> bool:
+    """Whether the environment on this machine is no longer the one in the snapshot.
+
+    DVC sees the config and our own code; what else an environment is made of lies outside the project.
+    """
+    folder = project_folders(run_id)["environment"]
+    if not (folder / SUMS).is_file():
+        return False  # nothing to compare with: DVC runs the stage
+    try:
+        report = verify_snapshot(folder, project_root())
+    except ArtifactError as error:
+        get_run_logger().warning("%s; the stage runs again", error)
+        return True
+    if not report.unchanged:
+        changed = ", ".join(report.changed)
+        get_run_logger().warning("%s drifted (%s); a new snapshot is taken", read_run(run_id).policy, changed)
+    return not report.unchanged

@@ -1,0 +1,92 @@
+"""Have DVC run one stage, and follow its progress while it does."""
+
+import os
+import signal
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import yaml
+from dvc.exceptions import DvcException, ReproductionError
+from dvc.lock import LockError
+from dvc.repo import Repo
+
+from loomrl.errors import BY_EXIT_CODE, ConfigError, LoomRLError
+from loomrl.events import VARIABLE
+from loomrl.files import digest_folder
+from loomrl.home import project_root
+from loomrl.runs import read_run, run_folder
+from tasks.progress import Follower
+from tasks.run import StageEntry, project_folders
+
+LOCK_PATIENCE_SECONDS = 600.0
+POLL_SECONDS = 0.1
+
+
+def reproduce(run_id: str, stage: str, entry: StageEntry, force: bool = False) -> None:
+    """Run `stage` through DVC unless its outputs are up to date; fill in the entry's status, digest and lock.
+
+    Raises:
+        LoomRLError: the stage's own error, of the class its process reported, or that the process was killed.
+    """
+    target = f"{stage}@{read_run(run_id).policy}"
+    path = run_folder(run_id) / "events" / f"{stage}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    with Follower(run_id, stage, path) as follower, ThreadPoolExecutor(1) as pool:
+        future = pool.submit(_reproduce, target, force, {VARIABLE: str(path)})
+        _follow(future, follower)
+        try:
+            stale = future.result()
+        except ReproductionError as error:
+            raise _stage_error(stage, follower, error) from error
+        except DvcException as error:
+            raise LoomRLError(f"DVC could not run {target}: {error}") from error
+    entry.status = "unchanged" if not stale else "ran" if follower.started else "restored"
+    entry.digest = digest_folder(project_folders(run_id)[stage])
+    entry.lock = lock_entry(target)
+
+
+def lock_entry(target: str) -> dict[str, Any]:
+    """A stage's entry in `dvc.lock`."""
+    lock = yaml.safe_load((project_root() / "dvc.lock").read_text())
+    entry: dict[str, Any] = lock["stages"][target]
+    return entry
+
+
+def _reproduce(target: str, force: bool, variables: dict[str, str]) -> list[Any]:
+    """`dvc repro --single-item TARGET`; waits while another DVC command holds the project."""
+    os.environ.update(variables)
+    deadline = time.monotonic() + LOCK_PATIENCE_SECONDS
+    while True:
+        try:
+            with Repo(project_root()) as repo:
+                return list(repo.reproduce(target, single_item=True, force=force))
+        except LockError as error:
+            if time.monotonic() > deadline:
+                raise ConfigError(f"another DVC command holds this project: {error}; end it and run again") from error
+            print("another DVC command is running in this project; waiting for it to end", flush=True)
+            time.sleep(5)
+
+
+def _follow(future: "Future[list[Any]]", follower: Follower) -> None:
+    try:
+        while not future.done():
+            follower.read()
+            time.sleep(POLL_SECONDS)
+    except BaseException:  # cancelled, timed out or interrupted: the stage's process must not outlive the flow
+        if follower.pid is not None and not future.done():
+            os.kill(follower.pid, signal.SIGTERM)
+        raise
+    finally:
+        follower.read()
+
+
+def _stage_error(stage: str, follower: Follower, error: ReproductionError) -> LoomRLError:
+    if follower.failure is None:
+        return LoomRLError(
+            f"the {stage} stage's process died without a word (killed, or out of memory): {error.__cause__ or error}; "
+            "run the same command again: finished stages are kept and training resumes from its checkpoint"
+        )
+    kind = BY_EXIT_CODE.get(follower.failure["exit_code"], LoomRLError)
+    return kind(follower.failure["message"])

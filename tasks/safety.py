@@ -1,0 +1,19 @@
+"""Stage 4: the Prism gate. A blocked case ends well here: `export` refuses it, and the evidence stays."""
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from loomrl.types import SafetyCase, Verdict
+from tasks.reproduce import reproduce
+from tasks.run import project_folders, recorded
+
+
+@task(name="safety", cache_policy=NO_CACHE)
+def safety(run_id: str) -> None:
+    """Examine every claim and write the safety case."""
+    with recorded(run_id, "safety") as entry:
+        reproduce(run_id, "safety", entry)
+        case = SafetyCase.read(project_folders(run_id)["safety"] / "case.json")
+        met = sum(claim.verdict in (Verdict.PROVED, Verdict.SUPPORTED) for claim in case.claims)
+        gate = "passed" if case.decision.passed else f"blocked by {', '.join(case.decision.blocking)}"
+        entry.verdict = f"{met} of {len(case.claims)} claims hold, {gate}"
