@@ -1,0 +1,50 @@
+# The whole interface a newcomer needs. `make` lists the targets.
+SHELL := /bin/bash
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+export PATH := $(abspath $(BIN)):$(PATH)
+export DO_NOT_TRACK := true
+export DVC_NO_ANALYTICS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check format up down bench clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: $(VENV)/installed  ## install everything into .venv, exactly as pinned
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+run: setup  ## take the CartPole policy through its whole life cycle
+	loomrl run configs/cartpole.yaml
+
+test: check  ## everything that must hold: format, lint, types, contracts, tests
+	pytest
+
+check: setup  ## format, lint, strict types, import contracts
+	ruff format --check .
+	ruff check .
+	mypy
+	lint-imports
+
+format: setup  ## put the code into the project's format
+	ruff format .
+	ruff check --fix .
+
+up: setup  ## start Prefect, MLflow and the policy server on loopback
+	deploy/local/up
+
+down:  ## stop what `make up` started
+	deploy/local/down
+
+bench: setup  ## measure learning and serving; results go to benchmarks/results
+	python benchmarks/learning.py
+	python benchmarks/serving.py
+
+clean:  ## remove the virtual environment and all caches; state and artifacts stay
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

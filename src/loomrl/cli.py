@@ -1,0 +1,77 @@
+"""The command line: `loomrl`. Each room offers its own commands; what they need is imported when they run."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from loomrl.environment.commands import app as environment_app
+from loomrl.errors import LoomRLError
+from loomrl.promotion.commands import app as policy_app
+from loomrl.report import commands as report_commands
+from loomrl.safety.commands import app as safety_app
+from loomrl.serving import commands as serving_commands
+from loomrl.upkeep import commands as upkeep_commands
+
+app = typer.Typer(
+    name="loomrl",
+    help="Take reinforcement-learning policies to production.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(environment_app, name="env")
+app.add_typer(policy_app, name="policy")
+app.add_typer(safety_app, name="safety")
+serving_commands.register(app)
+report_commands.register(app)
+upkeep_commands.register(app)
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(help="A file in configs/, for example configs/cartpole.yaml.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated.")
+    ] = None,
+) -> None:
+    """Run a policy's life cycle: environment, training, evaluation, safety, export, shadow, promotion."""
+    from loomrl.config import load_config, parse_overrides
+    from loomrl.errors import ConfigError
+    from loomrl.home import project_root
+
+    load_config(config, parse_overrides(settings or []))
+    root = project_root(config.resolve().parent)
+    if config.resolve().parent != root / "configs":
+        raise ConfigError(f"{config} is not in {root / 'configs'}; a policy is a file there and a name in params.yaml")
+    command = [sys.executable, "-m", "flows.lifecycle", config.stem]
+    for setting in settings or []:
+        command += ["--set", setting]
+    raise typer.Exit(_run(command, root))
+
+
+def _run(command: list[str], root: Path) -> int:
+    process = subprocess.Popen(command, cwd=root)
+    while True:
+        try:
+            return abs(process.wait())
+        except KeyboardInterrupt:
+            continue  # the flow got it too: it writes its record and ends
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from loomrl import __version__
+
+    typer.echo(__version__)
+
+
+def main() -> None:
+    """Entry point of `loomrl`; errors of ours end with their exit code and no traceback."""
+    try:
+        app()
+    except LoomRLError as error:
+        typer.secho(f"{type(error).__name__}: {error}", fg="red", err=True)
+        sys.exit(error.exit_code)

@@ -1,0 +1,16 @@
+"""The policies of this project, as a type: Prefect offers them as a choice and refuses any other."""
+
+from enum import Enum
+
+import yaml
+
+from loomrl.home import project_root
+
+
+def policy_names() -> list[str]:
+    """The names in `params.yaml`."""
+    names: list[str] = yaml.safe_load((project_root() / "params.yaml").read_text())["policies"]
+    return names
+
+
+PolicyName = Enum("PolicyName", {name: name for name in policy_names()}, type=str)  # type: ignore[misc]
