@@ -1,0 +1,46 @@
+"""Every command and snippet in the README and the docs, run in order in a copy of the project that has run CartPole."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SLOW_OR_ELSEWHERE = re.compile(r"^make (run|test|setup|bench)\b.*$", re.MULTILINE)  # each has a test of its own
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """The page's runnable blocks: (language, text)."""
+    return BLOCK.findall(page.read_text())
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks(page)], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_every_block_runs(page: Path, finished_project: Path, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(finished_project, project, symlinks=True)
+    script = tmp_path / "page.sh"
+    script.write_text("set -euo pipefail\n" + "\n".join(_shell(*block) for block in blocks(page)))
+    environment = {key: value for key, value in os.environ.items() if key != "LOOMRL_HOME"}
+    done = subprocess.run(
+        ["bash", "-x", str(script)], cwd=project, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{page.name}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+
+
+def test_links_in_the_docs_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}, which is not there"
+
+
+def _shell(language: str, text: str) -> str:
+    if language == "python":
+        return f"python - <<'PYTHON'\n{text}PYTHON\n"
+    return SLOW_OR_ELSEWHERE.sub("true", text)
