@@ -8,10 +8,14 @@ from loomrl.schema import Section
 
 
 class PromotionConfig(Section):
-    """`max_regression` is how much lower than the champion's the paired mean return may be."""
+    """How much lower than the champion's the paired mean return may be: the larger of `max_regression`, in units of
+    return, and `max_regression_fraction` of the champion's absolute mean return. Both 0 demand that the challenger is
+    shown to be at least as good, which noise denies to most equals.
+    """
 
     require_not_worse: bool = True
     max_regression: float = Field(default=0.0, ge=0)
+    max_regression_fraction: float = Field(default=0.05, ge=0, lt=1)
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     min_success_rate: float | None = Field(default=None, ge=0, le=1)
     approval: Literal["none", "human"] = "none"

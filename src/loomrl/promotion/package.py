@@ -1,0 +1,35 @@
+"""What is registered as a version: the export with the signed envelope, the case and the episodes it is compared by."""
+
+import shutil
+from pathlib import Path
+
+from loomrl.errors import ArtifactError
+from loomrl.files import SUMS, verify_sums
+from loomrl.promotion.envelope import CASE, ENVELOPE, RunFacts, build_envelope
+
+EPISODES, EVALUATION = "episodes.parquet", "evaluation.json"
+
+
+def build_package(artifacts: Path, destination: Path, facts: RunFacts) -> Path:
+    """Collect a version's files from the stages' outputs `artifacts/{export,safety,evaluation}` into a new folder.
+
+    Raises:
+        ArtifactError: when an output differs from its manifest, or the outputs do not belong together.
+    """
+    for stage in ("export", "safety", "evaluation"):
+        verify_sums(artifacts / stage)
+    if destination.exists():
+        shutil.rmtree(destination)
+    shutil.copytree(artifacts / "export", destination)
+    for stage, name in (("safety", CASE), ("evaluation", EPISODES), ("evaluation", EVALUATION)):
+        _copy(artifacts / stage / name, destination / name)
+    build_envelope(destination, facts).write(destination / ENVELOPE)
+    return destination
+
+
+def _copy(source: Path, target: Path) -> None:
+    if target.name == SUMS or target.exists():
+        raise ArtifactError(f"{target} is there twice: {source} and the export; run `dvc repro` from a clean state")
+    if not source.is_file():
+        raise ArtifactError(f"{source} is missing; run the stage that writes it")
+    shutil.copy2(source, target)
