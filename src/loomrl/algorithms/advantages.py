@@ -1,0 +1,101 @@
+"""What a trajectory was worth: advantages, and the scale of rewards. NumPy, float64, shapes (T, B)."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.types import FloatArray
+
+
+def generalized_advantages(
+    reward: FloatArray,
+    value: FloatArray,
+    next_value: FloatArray,
+    terminated: NDArray[np.bool_],
+    truncated: NDArray[np.bool_],
+    gamma: float,
+    gae_lambda: float,
+) -> FloatArray:
+    """Generalised advantage estimation (Schulman et al., arXiv 1506.02438, equation 16), all arrays (T, B).
+
+    `next_value` is the value of the true successor, also where an episode ended: a truncated episode bootstraps
+    from it, a terminated one does not, and neither lets the next episode's advantage flow back.
+    """
+    error = reward + gamma * next_value * ~terminated - value  # (T, B): the temporal-difference residuals
+    keep = gamma * gae_lambda * ~(terminated | truncated)  # (T, B)
+    advantage = np.empty_like(error)
+    running = np.zeros(error.shape[1])
+    for step in range(len(error) - 1, -1, -1):
+        running = error[step] + keep[step] * running
+        advantage[step] = running
+    return advantage
+
+
+def successor_values(
+    value: FloatArray, ended: NDArray[np.bool_], last_or_ended_value: FloatArray
+) -> FloatArray:  # all (T, B), the last argument (K,)
+    """Values of the true successors, from as few evaluations as possible.
+
+    Inside an episode the successor is the next row. `last_or_ended_value` holds the others, those that
+    `needs_successor_value` names, in that order.
+    """
+    next_value = np.empty_like(value)
+    next_value[:-1] = value[1:]
+    next_value[needs_successor_value(ended)] = last_or_ended_value
+    return next_value
+
+
+def needs_successor_value(ended: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """(T, B) mask of the steps whose successor is not the next row of the trajectory."""
+    needed = ended.copy()
+    needed[-1] = True
+    return needed
+
+
+def explained_variance(value: FloatArray, target: FloatArray) -> float:
+    """1 - Var(target - value) / Var(target): 1 is perfect, 0 no better than a constant; 0 for a constant target."""
+    variance = float(np.var(target))
+    return 0.0 if variance == 0.0 else 1.0 - float(np.var(target - value)) / variance
+
+
+class RewardScaler:
+    """Divides rewards by the running standard deviation of the discounted return, clipped at ±10.
+
+    Engstrom et al., arXiv 2005.12729, section 3 ("reward scaling"). The mean is kept: removing it would change
+    which episode length is best.
+    """
+
+    CLIP = 10.0
+
+    def __init__(self, num_envs: int, gamma: float) -> None:
+        self._gamma = gamma
+        self._running = np.zeros(num_envs)  # discounted return so far, (B,)
+        self._count, self._mean, self._var = 0.0, 0.0, 1.0
+
+    def __call__(self, reward: FloatArray, ended: NDArray[np.bool_]) -> FloatArray:
+        """Learn from rewards (T, B), then scale them."""
+        returns = np.empty(reward.shape)
+        for step in range(len(reward)):
+            self._running = self._gamma * self._running + reward[step]
+            returns[step] = self._running
+            self._running = self._running * ~ended[step]
+        self._merge(returns)
+        scaled: FloatArray = np.clip(reward / np.sqrt(self._var + 1e-8), -self.CLIP, self.CLIP)
+        return scaled
+
+    def _merge(self, batch: FloatArray) -> None:
+        count = self._count + batch.size
+        delta = float(batch.mean()) - self._mean
+        squares = self._var * self._count + float(batch.var()) * batch.size + delta**2 * self._count * batch.size / count
+        self._mean += delta * batch.size / count
+        self._var, self._count = squares / count, count
+
+    def state_dict(self) -> dict[str, NDArray[Any] | float]:
+        """Statistics and the returns under way."""
+        return {"running": self._running.copy(), "count": self._count, "mean": self._mean, "var": self._var}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict()`."""
+        self._running = np.array(state["running"])
+        self._count, self._mean, self._var = float(state["count"]), float(state["mean"]), float(state["var"])

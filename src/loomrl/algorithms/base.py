@@ -1,0 +1,55 @@
+"""What an algorithm is. A plug-in is one module (or object) that offers `NAME`, `Config` and `build`."""
+
+from typing import Any, Protocol, runtime_checkable
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.algorithms.policy import TrainedPolicy
+from loomrl.schema import Section
+from loomrl.types import Act, Trajectory
+
+State = dict[str, NDArray[Any] | int | float | str]  # arrays go into safetensors, the rest into JSON
+
+
+class Algorithm(Protocol):
+    """Learns from trajectories. Acting for evaluation and serving is its `policy`'s business."""
+
+    num_envs: int
+    rollout_length: int  # steps in each environment between two updates
+
+    @property
+    def policy(self) -> TrainedPolicy:
+        """The policy as it is now: the same object all along, changed by `update`."""
+
+    def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
+        """Explore: sample actions for raw observations (B, *obs)."""
+
+    def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
+        """Learn from one trajectory and return metrics."""
+
+    def state_dict(self) -> State:
+        """Everything that continuing to the bit needs."""
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict()` of an equal algorithm."""
+
+
+@runtime_checkable
+class AlgorithmPlugin(Protocol):
+    """The three names a plug-in offers."""
+
+    NAME: str
+    Config: type[Section]
+
+    def build(
+        self,
+        config: Any,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        seed: int,
+        total_env_steps: int,
+    ) -> Algorithm:
+        """Make the algorithm for one pair of spaces; raises `ConfigError` for spaces it cannot handle."""

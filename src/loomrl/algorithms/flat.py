@@ -1,0 +1,29 @@
+"""All of a module's parameters in one vector: one Adam step, one norm and one clearing in place of one per layer."""
+
+import torch
+from torch import Tensor, nn
+
+
+class FlatParameters:
+    """Makes every parameter, and its gradient, a view into one vector. The module goes on as before."""
+
+    def __init__(self, module: nn.Module) -> None:
+        parameters = list(module.parameters())
+        size = sum(parameter.numel() for parameter in parameters)
+        self.vector = nn.Parameter(torch.empty(size))
+        self.gradient = torch.zeros(size)
+        self.vector.grad = self.gradient
+        start = 0
+        for parameter in parameters:
+            end = start + parameter.numel()
+            view = self.vector.data[start:end].view_as(parameter)
+            view.copy_(parameter.data)
+            parameter.data = view
+            parameter.grad = self.gradient[start:end].view_as(parameter)  # backward adds to it in place
+            start = end
+
+    def clip_gradient(self, max_norm: float) -> Tensor:
+        """Scale the gradient to at most `max_norm` (global L2 norm); returns the norm it had."""
+        norm = torch.linalg.vector_norm(self.gradient)
+        self.gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+        return norm

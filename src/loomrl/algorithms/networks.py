@@ -1,0 +1,147 @@
+"""Small dense networks: an encoder, and the heads that turn its features into distributions and values.
+
+`PolicyNetwork` puts them on one shared encoder, as in the specification of the framework; PPO gives the actor and
+the critic an encoder each (Andrychowicz et al., arXiv 2006.05990, section 3.2: separate networks do better).
+
+Weights start orthogonal (Saxe et al., arXiv 1312.6120), biases at zero. Pass a `torch.Generator` for weights that
+follow from a seed alone; without one torch's global generator draws them.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical, Normal
+
+from loomrl.errors import ConfigError
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
+LOG_STD_BOUNDS = (-20.0, 2.0)
+
+
+def linear(input_dim: int, output_dim: int, gain: float, generator: torch.Generator | None) -> nn.Linear:
+    """A dense layer with orthogonal weights scaled by `gain` and zero biases."""
+    layer = nn.utils.skip_init(nn.Linear, input_dim, output_dim)  # draws nothing from the global generator
+    nn.init.orthogonal_(layer.weight, gain, generator=generator)
+    nn.init.zeros_(layer.bias)
+    assert isinstance(layer, nn.Linear)
+    return layer
+
+
+class StateEncoder(nn.Module):
+    """States (B, input_dim) -> features (B, hidden_dims[-1])."""
+
+    def __init__(
+        self,
+        input_dim: int,
+        hidden_dims: Sequence[int],
+        activation: str = "tanh",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        _demand_positive("input_dim", input_dim)
+        if not hidden_dims:
+            raise ConfigError("hidden_dims is empty; give at least one layer width, for example [64, 64]")
+        if activation not in ACTIVATIONS:
+            raise ConfigError(f"activation {activation!r} is unknown; allowed: {', '.join(ACTIVATIONS)}")
+        self.input_dim = input_dim
+        self.output_dim = hidden_dims[-1]
+        layers: list[nn.Module] = []
+        for width in hidden_dims:
+            _demand_positive("hidden_dims", width)
+            layers += [linear(input_dim, width, math.sqrt(2), generator), ACTIVATIONS[activation]()]
+            input_dim = width
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Raises `ConfigError` where the last dimension is not `input_dim`."""
+        if state.shape[-1] != self.input_dim:
+            raise ConfigError(f"states of shape {tuple(state.shape)} reached an encoder of width {self.input_dim}")
+        features: Tensor = self.layers(state)
+        return features
+
+
+class GaussianPolicyHead(nn.Module):
+    """Features -> a diagonal Gaussian whose log standard deviation is learnt, but the same in every state."""
+
+    def __init__(
+        self,
+        input_dim: int,
+        action_dim: int,
+        log_std_bounds: tuple[float, float] = LOG_STD_BOUNDS,
+        generator: torch.Generator | None = None,
+        initial_log_std: float = 0.0,
+    ) -> None:
+        super().__init__()
+        _demand_positive("action_dim", action_dim)
+        low, high = log_std_bounds
+        if not low < high:
+            raise ConfigError(f"log_std_bounds {log_std_bounds}: the lower bound must be below the upper one")
+        self.mean = linear(input_dim, action_dim, 0.01, generator)  # near zero: early actions are centred
+        self.log_std = nn.Parameter(torch.full((action_dim,), float(initial_log_std)))
+        self.log_std_bounds = (float(low), float(high))
+
+    def moments(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (B, action_dim) and bounded log standard deviation (action_dim,)."""
+        return self.mean(features), self.log_std.clamp(*self.log_std_bounds)
+
+    def forward(self, features: Tensor) -> Normal:
+        """The distribution as an object, for use outside hot loops."""
+        mean, log_std = self.moments(features)
+        return Normal(mean, log_std.exp())
+
+
+class CategoricalPolicyHead(nn.Module):
+    """Features -> a categorical distribution over `num_actions` actions."""
+
+    def __init__(self, input_dim: int, num_actions: int, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        _demand_positive("num_actions", num_actions)
+        self.logits = linear(input_dim, num_actions, 0.01, generator)
+
+    def forward(self, features: Tensor) -> Categorical:
+        """The distribution as an object, for use outside hot loops."""
+        return Categorical(logits=self.logits(features))
+
+
+class ValueHead(nn.Module):
+    """Features (B, input_dim) -> state values (B,)."""
+
+    def __init__(self, input_dim: int, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.value = linear(input_dim, 1, 1.0, generator)
+
+    def forward(self, features: Tensor) -> Tensor:
+        value: Tensor = self.value(features)
+        return value.squeeze(-1)
+
+
+class PolicyNetwork(nn.Module):
+    """A Gaussian policy and a value on one shared encoder.
+
+    `config` holds `state_dim`, `action_dim` and `encoder_dims`.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        needed = ("state_dim", "action_dim", "encoder_dims")
+        if missing := [name for name in needed if name not in config]:
+            raise ConfigError(f"PolicyNetwork: missing {', '.join(missing)}; needed: {', '.join(needed)}")
+        if unknown := sorted(set(config) - set(needed)):
+            raise ConfigError(f"PolicyNetwork: unknown {', '.join(unknown)}; allowed: {', '.join(needed)}")
+        self.state_encoder = StateEncoder(config["state_dim"], config["encoder_dims"])
+        width = self.state_encoder.output_dim
+        self.policy_head = GaussianPolicyHead(width, config["action_dim"], LOG_STD_BOUNDS)
+        self.value_head = ValueHead(width)
+
+    def forward(self, state: Tensor) -> tuple[Normal, Tensor]:
+        """States (B, state_dim) -> the action distribution (B, action_dim) and values (B,)."""
+        features = self.state_encoder(state)
+        return self.policy_head(features), self.value_head(features)
+
+
+def _demand_positive(name: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name} must be a positive whole number, found {value!r}")

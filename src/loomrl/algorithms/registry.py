@@ -1,0 +1,99 @@
+"""Algorithms: every file in this folder that offers `NAME`, `Config` and `build`, and the entry points of others.
+
+A third party adds one with, in its `pyproject.toml`:
+
+    [project.entry-points."loomrl.algorithms"]
+    my_algorithm = "my_package.my_algorithm"
+"""
+
+import difflib
+import importlib
+import pkgutil
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from loomrl.algorithms.base import AlgorithmPlugin
+from loomrl.errors import ConfigError
+from loomrl.schema import Section
+from loomrl.training.config import TrainingConfig
+
+GROUP = "loomrl.algorithms"
+
+
+def find_algorithms() -> dict[str, AlgorithmPlugin]:
+    """All algorithms by name.
+
+    Raises:
+        ConfigError: when an entry point cannot be loaded or offers too little, or two have one name.
+    """
+    found: dict[str, AlgorithmPlugin] = {}
+    for place, plugin in [*_own(), *_third_party()]:
+        if plugin.NAME in found:
+            raise ConfigError(f"two algorithms are named {plugin.NAME!r}, one of them in {place}; rename it")
+        found[plugin.NAME] = plugin
+    return found
+
+
+def get_algorithm(name: str) -> AlgorithmPlugin:
+    """One algorithm; raises `ConfigError` listing those there are."""
+    algorithms = find_algorithms()
+    if name not in algorithms:
+        raise ConfigError(f"training.algorithm: unknown algorithm {name!r}; there are: {', '.join(sorted(algorithms))}")
+    return algorithms[name]
+
+
+def validate(config: TrainingConfig) -> Section:
+    """The algorithm's own config, read from `training.parameters`.
+
+    Raises:
+        ConfigError: naming the key, what was found and what is allowed.
+    """
+    plugin = get_algorithm(config.algorithm)
+    try:
+        return plugin.Config.model_validate(config.parameters)
+    except ValidationError as error:
+        raise ConfigError(explain(error, plugin.Config, "training.parameters")) from error
+
+
+def explain(error: ValidationError, section: type[Section], place: str) -> str:
+    """One line for each thing wrong with the values of a section."""
+    allowed = sorted(section.model_fields)
+    lines = []
+    for detail in error.errors():
+        name = ".".join(str(part) for part in detail["loc"])
+        key = f"{place}.{name}" if name else place
+        if detail["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(name, allowed, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            lines.append(f"{key}: unknown key; {hint}allowed: {', '.join(allowed)}")
+        elif detail["type"] == "value_error":
+            lines.append(f"{key}: {detail['msg'].removeprefix('Value error, ')}")
+        else:
+            lines.append(f"{key}: {detail['msg']}, found {detail['input']!r}")
+    return "\n".join(lines)
+
+
+def _own() -> list[tuple[str, AlgorithmPlugin]]:
+    modules = []
+    for info in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        name = f"{__package__}.{info.name}"
+        module = importlib.import_module(name)
+        if isinstance(module, AlgorithmPlugin):
+            modules.append((name, module))
+    return modules
+
+
+def _third_party() -> list[tuple[str, AlgorithmPlugin]]:
+    plugins = []
+    for point in entry_points(group=GROUP):
+        place = f"entry point {GROUP}: {point.name} = {point.value}"
+        try:
+            plugin = point.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"{place} cannot be loaded: {error}; repair or uninstall that package") from error
+        if not isinstance(plugin, AlgorithmPlugin):
+            raise ConfigError(f"{place} must offer NAME, Config and build")
+        plugins.append((place, plugin))
+    return plugins

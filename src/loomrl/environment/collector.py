@@ -1,0 +1,267 @@
+"""Gathers experience: knows environments and an act function, nothing about algorithms.
+
+`Collector` gathers a fixed number of steps for training, `run_episodes` whole episodes for validation, evaluation
+and the safety gate. Shapes: T steps, B environments, L steps of one episode.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+from loomrl.errors import ConfigError, EnvironmentFault
+from loomrl.types import Act, ActFunction, Episode, FloatArray, Trajectory
+
+LONGEST_EPISODE = 1_000_000  # steps after which an episode counts as one that never ends
+
+
+class Collector:
+    """Steps vectorised environments that restart in the step that ends an episode (`autoreset="same_step"`).
+
+    Episodes go on from one `collect` to the next. `finished` holds (return, length) of every episode that ended
+    since it was last cleared.
+    """
+
+    def __init__(self, envs: VectorEnv[Any, Any, Any], seed: int) -> None:
+        _demand(envs, AutoresetMode.SAME_STEP, "Collector")
+        self.envs = envs
+        self.finished: list[tuple[float, int]] = []
+        self._seed = seed
+        self._obs: NDArray[Any] | None = None  # (B, *obs)
+        self._returns = np.zeros(envs.num_envs)
+        self._lengths = np.zeros(envs.num_envs, np.int64)
+
+    def collect(self, act: ActFunction, num_steps: int, rng: np.random.Generator) -> Trajectory:
+        """Take `num_steps` steps in every environment.
+
+        Raises:
+            EnvironmentFault: when an episode ends without its final observation, or an environment breaks the API.
+        """
+        if self._obs is None:
+            self._obs, _ = self.envs.reset(seed=self._seed)
+        buffers = _Buffers(num_steps, self._obs)
+        for step in range(num_steps):
+            chosen = act(self._obs, rng)
+            successor, reward, terminated, truncated, info = self.envs.step(chosen.action)
+            ended = terminated | truncated
+            true_next = _with_final_observations(successor, ended, info) if ended.any() else successor
+            buffers.store(step, self._obs, chosen, reward, terminated, truncated, true_next)
+            self._count(reward, ended)
+            self._obs = successor
+        return buffers.trajectory()
+
+    def _count(self, reward: FloatArray, ended: NDArray[np.bool_]) -> None:
+        self._returns += reward
+        self._lengths += 1
+        for index in np.flatnonzero(ended):
+            self.finished.append((float(self._returns[index]), int(self._lengths[index])))
+        self._returns[ended] = 0.0
+        self._lengths[ended] = 0
+
+
+class _Buffers:
+    """Arrays for T steps, made once; those of the act function are shaped by its first answer."""
+
+    def __init__(self, num_steps: int, obs: NDArray[Any]) -> None:
+        batch = (num_steps, obs.shape[0])
+        self.obs = np.empty((num_steps, *obs.shape), obs.dtype)  # (T, B, *obs)
+        self.next_obs = np.empty_like(self.obs)  # (T, B, *obs)
+        self.reward = np.empty(batch, np.float64)  # (T, B)
+        self.terminated = np.empty(batch, np.bool_)  # (T, B)
+        self.truncated = np.empty(batch, np.bool_)  # (T, B)
+        self.chosen: dict[str, NDArray[Any]] = {}  # (T, B, ...)
+
+    def store(
+        self,
+        step: int,
+        obs: NDArray[Any],
+        chosen: Act,
+        reward: FloatArray,
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        next_obs: NDArray[Any],
+    ) -> None:
+        self.obs[step] = obs
+        self.next_obs[step] = next_obs
+        self.reward[step] = reward
+        self.terminated[step] = terminated
+        self.truncated[step] = truncated
+        values = {"action": chosen.action, "log_prob": chosen.log_prob, "value": chosen.value, **chosen.extras}
+        for name, value in values.items():
+            if value is None:
+                continue
+            if step == 0:
+                self.chosen[name] = np.empty((len(self.obs), *value.shape), value.dtype)
+            self.chosen[name][step] = value
+
+    def trajectory(self) -> Trajectory:
+        extras = {name: value for name, value in self.chosen.items() if name != "action"}
+        return Trajectory(
+            obs=self.obs,
+            action=self.chosen["action"],
+            reward=self.reward,
+            terminated=self.terminated,
+            truncated=self.truncated,
+            next_obs=self.next_obs,
+            extras=extras,
+        )
+
+
+def _with_final_observations(
+    successor: NDArray[Any], ended: NDArray[np.bool_], info: Mapping[str, Any]
+) -> NDArray[Any]:
+    """The true successors: where an episode ended, `successor` already shows the next episode's first observation."""
+    if "final_obs" not in info:
+        raise EnvironmentFault(
+            "the vectorised environment ended an episode without `final_obs` in its info; make it with "
+            'autoreset="same_step"'
+        )
+    true_next = successor.copy()
+    for index in np.flatnonzero(ended):
+        true_next[index] = info["final_obs"][index]
+    return true_next
+
+
+# --- whole episodes ---------------------------------------------------------------------------------------------
+
+
+def run_episodes(
+    envs: VectorEnv[Any, Any, Any],
+    act: ActFunction,
+    seeds: Sequence[int],
+    rng: np.random.Generator,
+    on_episode: Callable[[Episode], None] | None = None,
+) -> list[Episode]:
+    """Play one episode for each seed, in environments made with `autoreset="disabled"`.
+
+    Returns the episodes in the order of their seeds. They do not depend on the number of environments where `act`
+    decides each row by itself and draws nothing from `rng`, as `TrainedPolicy.act` does. `on_episode` is told every
+    episode when it ends.
+
+    Raises:
+        EnvironmentFault: when an episode does not end within a million steps.
+    """
+    _demand(envs, AutoresetMode.DISABLED, "run_episodes")
+    recorders: list[_Recorder | None] = [None] * envs.num_envs
+    waiting = list(enumerate(seeds))[::-1]  # popped from the end
+    episodes: dict[int, Episode] = {}
+    obs = _start(envs, recorders, waiting, np.ones(envs.num_envs, np.bool_), None)
+    while len(episodes) < len(seeds):
+        chosen = act(obs, rng)
+        next_obs, reward, terminated, truncated, info = envs.step(chosen.action)
+        for index, recorder in enumerate(recorders):
+            if recorder is not None:
+                recorder.record(index, obs, chosen.action, reward, next_obs, info)
+        ended = terminated | truncated
+        for index in np.flatnonzero(ended):
+            if (recorder := recorders[index]) is not None:
+                episode = recorder.episode(bool(terminated[index]), bool(truncated[index]))
+                episodes[recorder.position] = episode
+                if on_episode:
+                    on_episode(episode)
+        obs = _start(envs, recorders, waiting, ended, next_obs) if ended.any() else next_obs
+    return [episodes[position] for position in range(len(seeds))]
+
+
+def _start(
+    envs: VectorEnv[Any, Any, Any],
+    recorders: "list[_Recorder | None]",
+    waiting: list[tuple[int, int]],
+    mask: NDArray[np.bool_],
+    obs: NDArray[Any] | None,
+) -> NDArray[Any]:
+    """Begin the next waiting episodes where `mask` is set; where none waits, an environment idles unrecorded."""
+    reset_seeds: list[int | None] = [0] * envs.num_envs
+    for index in np.flatnonzero(mask):
+        recorders[index] = None
+        if waiting:
+            position, seed = waiting.pop()
+            recorders[index] = _Recorder(position, seed)
+            reset_seeds[index] = seed
+    options = None if obs is None else {"reset_mask": mask}
+    started, _ = envs.reset(seed=reset_seeds, options=options)
+    result: NDArray[Any] = started
+    return result
+
+
+class _Recorder:
+    """The steps of one episode as they happen."""
+
+    def __init__(self, position: int, seed: int) -> None:
+        self.position = position
+        self.seed = seed
+        self._obs: list[NDArray[Any]] = []
+        self._actions: list[NDArray[Any]] = []
+        self._rewards: list[float] = []
+        self._info: dict[str, list[float]] = {}
+        self._last: NDArray[Any] | None = None
+
+    def record(
+        self,
+        index: int,
+        obs: NDArray[Any],
+        action: NDArray[Any],
+        reward: FloatArray,
+        next_obs: NDArray[Any],
+        info: Mapping[str, Any],
+    ) -> None:
+        step = len(self._rewards)
+        if step >= LONGEST_EPISODE:
+            raise EnvironmentFault(
+                f"the episode with seed {self.seed} did not end within {LONGEST_EPISODE} steps; "
+                "set environment.max_episode_steps"
+            )
+        self._obs.append(np.array(obs[index]))
+        self._actions.append(np.array(action[index]))
+        self._rewards.append(float(reward[index]))
+        self._last = np.array(next_obs[index])
+        for name, value in _numbers(info, index):
+            self._info.setdefault(name, [np.nan] * step).append(value)
+        for values in self._info.values():
+            if len(values) == step:
+                values.append(np.nan)
+
+    def episode(self, terminated: bool, truncated: bool) -> Episode:
+        obs = np.stack(self._obs)  # (L, *obs)
+        next_obs = np.concatenate([obs[1:], np.asarray(self._last)[None]])  # (L, *obs)
+        info = {name: np.asarray(values) for name, values in sorted(self._info.items())}
+        return Episode(
+            seed=self.seed,
+            obs=obs,
+            action=np.stack(self._actions),
+            reward=np.asarray(self._rewards),
+            next_obs=next_obs,
+            terminated=terminated,
+            truncated=truncated,
+            info=info,
+            success=_success(info),
+        )
+
+
+def _numbers(info: Mapping[str, Any], index: int) -> list[tuple[str, float]]:
+    """The scalar numeric entries of a vectorised info that environment `index` set in this step."""
+    found = []
+    for name, values in info.items():
+        present = info.get(f"_{name}")
+        if name.startswith("_") or present is None or not present[index]:
+            continue
+        if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "bifu":
+            found.append((name, float(values[index])))
+    return found
+
+
+def _success(info: Mapping[str, FloatArray]) -> bool | None:
+    """The environment's own verdict at the last step, by the two keys in use: `is_success` and `success`."""
+    for name in ("is_success", "success"):
+        if name in info and not np.isnan(info[name][-1]):
+            return bool(info[name][-1])
+    return None
+
+
+def _demand(envs: VectorEnv[Any, Any, Any], mode: AutoresetMode, user: str) -> None:
+    found = (envs.metadata or {}).get("autoreset_mode")
+    if found != mode:
+        wanted = "same_step" if mode is AutoresetMode.SAME_STEP else "disabled"
+        raise ConfigError(f'{user} needs environments made with autoreset="{wanted}", found {found}')
