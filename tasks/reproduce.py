@@ -6,11 +6,11 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import yaml
 from dvc.exceptions import DvcException, ReproductionError
 from dvc.lock import LockError
 from dvc.repo import Repo
 
+from loomrl import provenance
 from loomrl.errors import BY_EXIT_CODE, ConfigError, LoomRLError
 from loomrl.events import VARIABLE
 from loomrl.files import digest_folder
@@ -29,7 +29,8 @@ def reproduce(run_id: str, stage: str, entry: StageEntry, force: bool = False) -
     Raises:
         LoomRLError: the stage's own error, of the class its process reported, or that the process was killed.
     """
-    target = f"{stage}@{read_run(run_id).policy}"
+    policy = read_run(run_id).policy
+    target = f"{stage}@{policy}"
     path = run_folder(run_id) / "events" / f"{stage}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
@@ -44,14 +45,7 @@ def reproduce(run_id: str, stage: str, entry: StageEntry, force: bool = False) -
             raise LoomRLError(f"DVC could not run {target}: {error}") from error
     entry.status = "unchanged" if not stale else "ran" if follower.started else "restored"
     entry.digest = digest_folder(project_folders(run_id)[stage])
-    entry.lock = lock_entry(target)
-
-
-def lock_entry(target: str) -> dict[str, Any]:
-    """A stage's entry in `dvc.lock`."""
-    lock = yaml.safe_load((project_root() / "dvc.lock").read_text())
-    entry: dict[str, Any] = lock["stages"][target]
-    return entry
+    entry.lock = provenance.lock_entries(project_root(), policy)[stage]
 
 
 def _reproduce(target: str, force: bool, variables: dict[str, str]) -> list[Any]:

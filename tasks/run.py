@@ -1,6 +1,6 @@
 """The frame of a life-cycle run: its record, its MLflow run, its locks, its report; and runs that died."""
 
-import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from prefect.states import Crashed
 from loomrl import provenance, registry
 from loomrl.algorithms.registry import validate
 from loomrl.config import PolicyConfig, load_config, write_overrides
-from loomrl.errors import ConfigError, GateRefused
+from loomrl.errors import GateRefused
 from loomrl.files import write_atomic
 from loomrl.home import home, project_root
 from loomrl.report.build import build_report
@@ -63,8 +63,10 @@ def exclusive_project(run_id: str) -> Iterator[None]:
         record = read_run(run_id)
         config = write_overrides(config_path(record.policy), record.overrides)
         update(run_id, config=config.model_dump(mode="json"))
-        yield
-        _keep_artifacts(run_id)
+        try:
+            yield
+        finally:
+            _keep(run_id)
 
 
 @contextmanager
@@ -177,7 +179,7 @@ def _waiting_lock(path: Path) -> Iterator[None]:
 
 def _open_record(policy: str, config: PolicyConfig, overrides: Mapping[str, Any]) -> RunRecord:
     context = FlowRunContext.get()
-    git = provenance.git_state(project_root())
+    git = provenance.git_facts(project_root())
     record = RunRecord(
         run_id=new_run_id(),
         policy=policy,
@@ -203,9 +205,17 @@ def _start_mlflow_run(record: RunRecord) -> str:
     return registry.start_run(record.policy, record.run_id, tags, record.config)
 
 
-def _keep_artifacts(run_id: str) -> None:
-    """Copy what stages 1-5 left, with the lock, the config and the uncommitted diff, into the run's folder."""
-    provenance.keep(project_root(), read_run(run_id).policy, run_folder(run_id))
+def _keep(run_id: str) -> None:
+    """Copy what stages 1-5 left, with lock, config and uncommitted diff, to where later runs do not touch it."""
+    root, folder, policy = project_root(), run_folder(run_id), read_run(run_id).policy
+    if project_folders(run_id).root.is_dir():
+        shutil.copytree(project_folders(run_id).root, run_folders(run_id).root, dirs_exist_ok=True)
+    shutil.copy2(config_path(policy), folder / "config.yaml")
+    if (root / "dvc.lock").is_file():
+        shutil.copy2(root / "dvc.lock", folder / "dvc.lock")
+    git = provenance.git_facts(root)
+    if git and git.diff:
+        write_atomic(folder / "diff.patch", git.diff)
 
 
 def _add_stage(run_id: str, stage: str, entry: StageEntry, seconds: float) -> None:

@@ -1,0 +1,61 @@
+"""Stage 5: the exported policy becomes an immutable version in the registry, its signed envelope beside it."""
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from loomrl.loomdb.database import LoomDB
+from loomrl.promotion.envelope import RunFacts, envelope_tags, previous_case
+from loomrl.promotion.package import build_package
+from loomrl.registry import PolicyVersion, Registry
+from loomrl.runs import now, read_run, run_folder
+from loomrl.types import ParityReport, PolicyManifest
+from tasks.reproduce import reproduce
+from tasks.run import project_folders, recorded, update
+
+
+@task(name="export", cache_policy=NO_CACHE)
+def export(run_id: str) -> None:
+    """Export, prove parity, register the version."""
+    with recorded(run_id, "export") as entry:
+        reproduce(run_id, "export", entry)
+        version = _register(run_id)
+        parity = ParityReport.read(project_folders(run_id)["export"] / "parity.json")
+        worst = max(parity.max_abs_difference.values())
+        entry.verdict = (
+            f"version {version.version}; parity over {parity.num_observations:,} observations: "
+            f"{parity.action_mismatches} action mismatches, largest difference {worst:.1e}"
+        )
+
+
+def _register(run_id: str) -> PolicyVersion:
+    registry, record = Registry(), read_run(run_id)
+    facts = RunFacts(
+        policy=record.policy,
+        run_id=run_id,
+        created=now(),
+        git_commit=record.git_commit,
+        git_dirty=record.git_dirty,
+        stage_seconds={stage.name: stage.seconds for stage in record.stages},
+        previous=previous_case(registry, record.policy),
+    )
+    package = build_package(project_folders(run_id).root, run_folder(run_id) / "version", facts)
+    manifest = PolicyManifest.read(package / "manifest.json")
+    tags = {
+        "git.commit": record.git_commit or "none",
+        "git.dirty": str(record.git_dirty).lower(),
+        "loomrl.policy_digest": manifest.policy_digest,
+        "loomrl.snapshot_digest": manifest.snapshot_digest,
+        **{f"dvc.{stage.name}": out["md5"] for stage in record.stages for out in (stage.lock or {}).get("outs", [])},
+        **envelope_tags(package),
+    }
+    version = registry.register(record.policy, package, run_id, tags)
+    update(run_id, version=version.version, champion_before=registry.aliases(record.policy).get("champion"))
+    if version.run_id == run_id:
+        _link(run_id, version, manifest)
+    return version
+
+
+def _link(run_id: str, version: PolicyVersion, manifest: PolicyManifest) -> None:
+    db, name = LoomDB.open(), f"policy:{version.policy}@{version.version}"
+    db.link(f"run:{run_id}", "produced", name)
+    db.link(name, "trained_in", f"snapshot:{manifest.snapshot_digest}")
