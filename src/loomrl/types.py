@@ -40,13 +40,19 @@ class EnvironmentSpec(Document):
 
 
 class DynamicsFingerprint(Document):
-    """Seeded rollouts, digested exactly and on a coarse grid that survives another processor family."""
+    """Seeded rollouts, digested exactly and on a coarse grid that survives another processor family.
+
+    `rollouts` is the SHA-256 of the file that keeps them. `arithmetic` digests the bits of elementary functions:
+    where it is equal, `exact` must be equal too; elsewhere the kept rollouts are compared within `tolerance`.
+    """
 
     num_episodes: int
     num_steps: int
     exact: str
     toleranced: str
     tolerance: float
+    arithmetic: str
+    rollouts: str
 
 
 class EnvironmentSnapshot(Document):
@@ -55,7 +61,8 @@ class EnvironmentSnapshot(Document):
     digest: str
     spec: EnvironmentSpec
     source_digest: str
-    source_root: str  # the package or module the archive holds, as an importable name
+    source_root: str  # the package or module that holds the entry point, as an importable name
+    source_roots: list[str]  # all packages and modules the archive holds, `source_root` first
     dependencies: dict[str, str]
     dynamics: DynamicsFingerprint
 
@@ -237,6 +244,8 @@ class Claim(Document):
     evidence: list[Evidence] = Field(default_factory=list)
     counterexample: Counterexample | None = None
     waiver: Waiver | None = None
+    verdict_before_waiver: Verdict | None = None
+    finding: str = ""  # what came out, in one sentence
 
 
 class GateDecision(Document):
