@@ -16,3 +16,4 @@ class EvaluationConfig(Section):
     success_return: float | None = None  # default: the environment's reward_threshold
     render: bool = True
     trajectory_episodes: int = Field(default=20, ge=1)  # episodes whose steps are kept for the data gate
+    enforce_observation_bounds: bool = True  # False: the data gate only demands that observations are finite

@@ -1,0 +1,132 @@
+"""Evaluate a policy on held-out seeds: episodes, estimates with intervals, pictures, and the data gate."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from loomrl.evaluation.config import EvaluationConfig
+from loomrl.evaluation.data_gate import VALIDATION, require_valid, validate
+from loomrl.evaluation.expectations import SPACES
+from loomrl.evaluation.picture import draw_returns
+from loomrl.evaluation.replay import render_episode
+from loomrl.evaluation.statistics import bootstrap_interval, clopper_pearson, interquartile_mean, mean
+from loomrl.evaluation.tables import EPISODES, TRAJECTORIES, episodes_table, steps_table, write_table
+from loomrl.files import sha256_file, write_json
+from loomrl.types import ActFunction, Episode, EvaluationReport, Interval
+
+REPORT = "evaluation.json"
+PICTURE = "returns.png"
+REPLAY = "episode.gif"
+
+
+def evaluate_policy(
+    config: EvaluationConfig, snapshot_folder: Path, policy_folder: Path, output_folder: Path
+) -> EvaluationReport:
+    """Play the held-out episodes and write the report, the episode data, the pictures and the data gate's verdicts.
+
+    Equal policies in equal snapshots give equal bytes.
+
+    Raises:
+        GateRefused: when the data gate finds invalid data; everything has been written by then.
+        ArtifactError: when the snapshot or the policy cannot be read.
+        EnvironmentFault: when the environment breaks its API.
+    """
+    from loomrl.algorithms.policy import WEIGHTS, load_policy
+    from loomrl.environment.snapshot import load_snapshot
+
+    snapshot = load_snapshot(snapshot_folder)
+    policy = load_policy(policy_folder)
+    seeds = list(range(config.first_seed, config.first_seed + config.num_episodes))
+    episodes = play(policy.act, snapshot_folder, seeds, config.num_envs, "evaluation")
+    threshold = snapshot.spec.reward_threshold if config.success_return is None else config.success_return
+    successes = [succeeded(episode, config.success_return, threshold) for episode in episodes]
+
+    output_folder.mkdir(parents=True, exist_ok=True)
+    spaces = {"observation": snapshot.spec.observation, "action": snapshot.spec.action}
+    write_json(output_folder / SPACES, {**spaces, "enforce_observation_bounds": config.enforce_observation_bounds})
+    write_table(output_folder / EPISODES, episodes_table(episodes, successes))
+    write_table(output_folder / TRAJECTORIES, steps_table(episodes[: config.trajectory_episodes]))
+    validation = validate(output_folder)
+    validation.write(output_folder / VALIDATION)
+
+    returns = np.array([episode.episode_return for episode in episodes])
+    lengths = np.array([episode.length for episode in episodes])
+    mean_return, robust_mean = _returns(config, returns)
+    draw_returns(output_folder / PICTURE, returns, lengths, threshold, robust_mean)
+    missing = _render(config, policy.act, snapshot_folder, episodes, output_folder)
+    report = EvaluationReport(
+        policy_digest=sha256_file(policy_folder / WEIGHTS),
+        snapshot_digest=snapshot.digest,
+        num_episodes=len(episodes),
+        seeds=seeds,
+        mean_return=mean_return,
+        interquartile_mean_return=robust_mean,
+        mean_length=float(np.mean(lengths)),
+        min_length=int(lengths.min()),
+        max_length=int(lengths.max()),
+        reward_threshold=threshold,
+        success_rate=_success_rate(successes, config.confidence),
+        data_valid=validation.success,
+        picture=PICTURE,
+        replay=None if missing else REPLAY,
+        replay_missing_because=missing,
+    )
+    report.write(output_folder / REPORT)
+    require_valid(validation, output_folder)
+    return report
+
+
+def play(act: ActFunction, snapshot_folder: Path, seeds: Sequence[int], num_envs: int, label: str) -> list[Episode]:
+    """One episode per seed in environments made from a snapshot, with progress told under `label`."""
+    from loomrl.environment.collector import run_episodes
+    from loomrl.environment.make import make_envs
+    from loomrl.events import progress
+
+    envs = make_envs(snapshot_folder, min(num_envs, len(seeds)), autoreset="disabled")
+    done: list[float] = []
+    try:
+        with progress(f"{label} episodes", len(seeds)) as reporter:
+
+            def told(episode: Episode) -> None:
+                done.append(episode.episode_return)
+                reporter.update(len(done), mean_return=sum(done) / len(done))
+
+            return run_episodes(envs, act, seeds, np.random.default_rng(seeds[0]), on_episode=told)
+    finally:
+        envs.close()
+
+
+def succeeded(episode: Episode, success_return: float | None, threshold: float | None) -> bool | None:
+    """Whether an episode counts as a success.
+
+    By the configured return if there is one, else by the environment's own signal, else by its reward threshold;
+    None where none of them exists.
+    """
+    if success_return is None and episode.success is not None:
+        return episode.success
+    return None if threshold is None else episode.episode_return >= threshold
+
+
+def _returns(
+    config: EvaluationConfig, returns: np.ndarray[tuple[int], np.dtype[np.float64]]
+) -> tuple[Interval, Interval]:
+    arguments = (config.confidence, config.bootstrap_replicates)
+    plain = bootstrap_interval(returns, mean, *arguments, np.random.default_rng([config.first_seed, 0]))
+    robust = bootstrap_interval(returns, interquartile_mean, *arguments, np.random.default_rng([config.first_seed, 1]))
+    return plain, robust
+
+
+def _success_rate(successes: Sequence[bool | None], confidence: float) -> Interval | None:
+    known = [success for success in successes if success is not None]
+    return clopper_pearson(sum(known), len(known), confidence) if known else None
+
+
+def _render(
+    config: EvaluationConfig, act: ActFunction, snapshot_folder: Path, episodes: Sequence[Episode], folder: Path
+) -> str | None:
+    """Render the median episode; returns why not, if not."""
+    if not config.render:
+        return "evaluation.render is false"
+    ordered = sorted(episodes, key=lambda episode: (episode.episode_return, episode.seed))
+    return render_episode(act, snapshot_folder, ordered[len(ordered) // 2].seed, folder / REPLAY)

@@ -1,0 +1,115 @@
+"""A rendered episode as a small GIF, where a renderer works."""
+
+import ctypes.util
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loomrl.errors import LoomRLError
+from loomrl.files import write_atomic
+from loomrl.types import ActFunction, Json
+
+MAX_FRAMES = 250
+MAX_BYTES = 1_500_000
+MAX_RECORDED = 10_000  # steps after which recording stops
+_WIDTHS = (320, 240, 160, 96)  # pixels, tried in turn until the file is small enough
+
+
+def render_episode(act: ActFunction, snapshot_folder: Path, seed: int, path: Path) -> str | None:
+    """Play the episode of `seed` again and write it as a GIF of at most 250 frames and 1.5 MB.
+
+    Returns None, or the reason why nothing could be rendered.
+    """
+    from loomrl.environment.make import make_env
+
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    _choose_gl()
+    try:
+        env = make_env(snapshot_folder, render_mode="rgb_array")
+    except LoomRLError as error:
+        return f"the environment has no rgb_array renderer here: {_first_line(error)}"
+    try:
+        frames, stride = _record(env, act, seed)
+        rate = float((env.metadata or {}).get("render_fps", 30))
+    except RendererFault as error:
+        return str(error)
+    finally:
+        env.close()
+    data = _fit(frames, round(1000 * stride / rate))
+    if data is None:
+        return f"the episode is larger than {MAX_BYTES} bytes even at {_WIDTHS[-1]} pixels"
+    write_atomic(path, data)
+    return None
+
+
+class RendererFault(LoomRLError):
+    """The renderer raised, or returned something that is not a picture."""
+
+
+def _choose_gl() -> None:
+    """Let MuJoCo render off screen where there is no display; it reads this when it is first imported."""
+    if not os.environ.get("DISPLAY") and ctypes.util.find_library("EGL"):
+        os.environ.setdefault("MUJOCO_GL", "egl")
+
+
+def _record(env: Any, act: ActFunction, seed: int) -> tuple[list[Any], int]:
+    """At most `MAX_FRAMES` evenly spaced frames, and how many steps lie between two of them."""
+    rng = np.random.default_rng(seed)
+    obs, _ = env.reset(seed=seed)
+    frames, stride = [_frame(env)], 1
+    for step in range(1, MAX_RECORDED + 1):
+        action = act(np.asarray(obs)[None], rng).action[0]
+        obs, _, terminated, truncated, _ = env.step(action)
+        if step % stride == 0:
+            frames.append(_frame(env))
+        if len(frames) > MAX_FRAMES:
+            frames, stride = frames[::2], stride * 2
+        if terminated or truncated:
+            break
+    return frames, stride
+
+
+def _frame(env: Any) -> Any:
+    try:
+        frame = env.render()
+    except Exception as error:  # renderers raise whatever their graphics library raises
+        hint = (
+            "; MuJoCo renders off screen with MUJOCO_GL=egl and the system's libEGL"
+            if "gl" in str(error).lower()
+            else ""
+        )
+        raise RendererFault(f"the renderer failed: {type(error).__name__}: {_first_line(error)}{hint}") from error
+    if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] != 3:
+        raise RendererFault(f"the renderer returned {type(frame).__name__} instead of an array (height, width, 3)")
+    return frame
+
+
+def _fit(frames: list[Any], milliseconds: int) -> bytes | None:
+    """The GIF at the largest width that keeps it within `MAX_BYTES`."""
+    for width in _WIDTHS:
+        data = _encode(frames, width, max(20, milliseconds))
+        if len(data) <= MAX_BYTES:
+            return data
+    return None
+
+
+def _encode(frames: list[Any], width: int, milliseconds: int) -> bytes:
+    from PIL import Image
+
+    height = max(1, round(frames[0].shape[0] * width / frames[0].shape[1]))
+    pictures = [
+        Image.fromarray(frame.astype(np.uint8)).resize((width, height), Image.Resampling.BILINEAR) for frame in frames
+    ]
+    palette = pictures[len(pictures) // 2].quantize(colors=64)
+    indexed = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
+    buffer = io.BytesIO()
+    arguments: Json = {"duration": milliseconds, "loop": 0, "optimize": False}
+    indexed[0].save(buffer, format="GIF", save_all=True, append_images=indexed[1:], **arguments)
+    return buffer.getvalue()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

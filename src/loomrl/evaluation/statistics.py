@@ -1,0 +1,241 @@
+"""Estimates with intervals, and tests over several limits at once. Pure functions of arrays.
+
+Sources:
+    Interquartile mean and bootstrap intervals: Agarwal et al. 2021, arXiv 2108.13264.
+    Clopper and Pearson 1934, doi:10.1093/biomet/26.4.404. Wilson 1927, doi:10.1080/01621459.1927.10502953.
+    Hoeffding 1963, doi:10.1080/01621459.1963.10500830, theorem 1 (the relative-entropy form).
+    Holm 1979, "A simple sequentially rejective multiple test procedure", Scand. J. Statist. 6.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from loomrl.types import Interval
+
+Floats = NDArray[np.float64]
+Statistic = Callable[[Floats], NDArray[Any]]
+
+_CHUNK = 4_000_000  # resampled values held at once, about 32 MB
+
+
+def mean(values: Floats) -> Floats:
+    """Arithmetic mean over the last axis."""
+    return np.asarray(np.mean(values, axis=-1))
+
+
+def interquartile_mean(values: ArrayLike) -> Floats:
+    """Mean of the middle half over the last axis: the lowest and the highest quarter are cut off.
+
+    A quarter that is not a whole number of values is rounded down, as `scipy.stats.trim_mean` does.
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64), axis=-1)
+    count = ordered.shape[-1]
+    cut = count // 4
+    return np.asarray(np.mean(ordered[..., cut : count - cut], axis=-1))
+
+
+def bootstrap_interval(
+    values: ArrayLike,
+    statistic: Statistic,
+    confidence: float,
+    replicates: int,
+    rng: np.random.Generator,
+    method: str = "percentile bootstrap",
+) -> Interval:
+    """Percentile bootstrap interval of `statistic`, which reduces the last axis of (R, N).
+
+    Episodes are resampled with replacement, each with equal probability. One policy's episodes are one stratum, so
+    the stratified bootstrap of the paper reduces to this.
+    """
+    sample = np.asarray(values, dtype=np.float64)
+    if sample.ndim != 1 or sample.size == 0:
+        raise ValueError(f"expected a non-empty vector of values, found shape {sample.shape}")
+    drawn = _replicates(sample, statistic, replicates, rng)
+    tail = (1.0 - confidence) / 2.0
+    low, high = np.quantile(drawn, [tail, 1.0 - tail])
+    return Interval(
+        estimate=float(statistic(sample)), low=float(low), high=float(high), confidence=confidence, method=method
+    )
+
+
+def _replicates(sample: Floats, statistic: Statistic, replicates: int, rng: np.random.Generator) -> Floats:
+    rows = max(1, _CHUNK // sample.size)
+    parts = []
+    for start in range(0, replicates, rows):
+        shape = (min(rows, replicates - start), sample.size)
+        parts.append(statistic(sample[rng.integers(sample.size, size=shape)]))
+    return np.concatenate(parts)
+
+
+def paired_difference(
+    values: ArrayLike, reference: ArrayLike, confidence: float, replicates: int, rng: np.random.Generator
+) -> Interval:
+    """Mean of `values - reference` over pairs (the same seeds in the same order), with a bootstrap interval."""
+    first, second = np.asarray(values, dtype=np.float64), np.asarray(reference, dtype=np.float64)
+    if first.shape != second.shape:
+        raise ValueError(f"pairs need equal shapes, found {first.shape} and {second.shape}")
+    return bootstrap_interval(
+        first - second, mean, confidence, replicates, rng, "percentile bootstrap of paired differences"
+    )
+
+
+def clopper_pearson(successes: int, trials: int, confidence: float) -> Interval:
+    """Exact two-sided interval of a probability."""
+    _check_counts(successes, trials)
+    one_sided = 1.0 - (1.0 - confidence) / 2.0
+    return Interval(
+        estimate=successes / trials,
+        low=clopper_pearson_lower(successes, trials, one_sided),
+        high=clopper_pearson_upper(successes, trials, one_sided),
+        confidence=confidence,
+        method="clopper-pearson",
+    )
+
+
+def clopper_pearson_upper(successes: int, trials: int, confidence: float) -> float:
+    """Exact one-sided upper bound of a probability."""
+    from scipy.special import betaincinv
+
+    _check_counts(successes, trials)
+    return 1.0 if successes == trials else float(betaincinv(successes + 1, trials - successes, confidence))
+
+
+def clopper_pearson_lower(successes: int, trials: int, confidence: float) -> float:
+    """Exact one-sided lower bound of a probability."""
+    return 1.0 - clopper_pearson_upper(trials - successes, trials, confidence)
+
+
+def binomial_p_below(successes: int, trials: int, limit: float) -> float:
+    """P-value of "the probability is above `limit`": small when few successes were seen.
+
+    It is at most 1 - c exactly when the Clopper-Pearson upper bound at confidence c is at most `limit`.
+    """
+    from scipy.special import bdtr
+
+    _check_counts(successes, trials)
+    return float(bdtr(successes, trials, limit))
+
+
+def binomial_p_above(successes: int, trials: int, limit: float) -> float:
+    """P-value of "the probability is at most `limit`": small when many successes were seen."""
+    return binomial_p_below(trials - successes, trials, 1.0 - limit)
+
+
+def wilson(successes: int, trials: int, confidence: float) -> Interval:
+    """Approximate two-sided score interval of a probability; narrower than Clopper-Pearson, not conservative."""
+    from scipy.special import ndtri
+
+    _check_counts(successes, trials)
+    z = float(ndtri(1.0 - (1.0 - confidence) / 2.0))
+    estimate = successes / trials
+    centre = (estimate + z * z / (2 * trials)) / (1 + z * z / trials)
+    spread = z / (1 + z * z / trials) * math.sqrt(estimate * (1 - estimate) / trials + z * z / (4 * trials * trials))
+    low = 0.0 if successes == 0 else max(0.0, centre - spread)
+    high = 1.0 if successes == trials else min(1.0, centre + spread)
+    return Interval(estimate=estimate, low=low, high=high, confidence=confidence, method="wilson")
+
+
+def bounded_mean_p_below(values: ArrayLike, limit: float) -> float:
+    """P-value of "the mean is above `limit`", for independent values in [0, 1] of any distribution.
+
+    Hoeffding's bound exp(-n KL(mean || limit)): valid for every sample size, and as sharp as the binomial one when
+    all values are zero.
+    """
+    sample = _unit_interval(values)
+    average = float(np.mean(sample))
+    return 1.0 if average >= limit else math.exp(-sample.size * bernoulli_divergence(average, limit))
+
+
+def bounded_mean_p_above(values: ArrayLike, limit: float) -> float:
+    """P-value of "the mean is at most `limit`", for independent values in [0, 1]."""
+    return bounded_mean_p_below(1.0 - _unit_interval(values), 1.0 - limit)
+
+
+def bounded_mean_upper(values: ArrayLike, confidence: float) -> float:
+    """One-sided upper bound of the mean of independent values in [0, 1] (Hoeffding, relative-entropy form)."""
+    sample = _unit_interval(values)
+    average = float(np.mean(sample))
+    budget = -math.log(1.0 - confidence) / sample.size
+    low, high = average, 1.0
+    for _ in range(60):  # bisection to the last bits of a double
+        middle = (low + high) / 2
+        low, high = (middle, high) if bernoulli_divergence(average, middle) < budget else (low, middle)
+    return high
+
+
+def bounded_mean_lower(values: ArrayLike, confidence: float) -> float:
+    """One-sided lower bound of the mean of independent values in [0, 1]."""
+    return 1.0 - bounded_mean_upper(1.0 - _unit_interval(values), confidence)
+
+
+def bernoulli_divergence(first: float, second: float) -> float:
+    """Kullback-Leibler divergence in nats between Bernoulli distributions with these means."""
+    return _part(first, second) + _part(1.0 - first, 1.0 - second)
+
+
+def _part(first: float, second: float) -> float:
+    if first == 0.0:
+        return 0.0
+    return math.inf if second <= 0.0 else first * math.log(first / second)
+
+
+def holm(p_values: Sequence[float], alpha: float) -> list[bool]:
+    """Which hypotheses Holm's step-down procedure rejects; the chance of any false rejection is at most `alpha`."""
+    return [p <= alpha for p in holm_adjusted(p_values)]
+
+
+def holm_adjusted(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values: a hypothesis is rejected at `alpha` exactly when its adjusted value is at most that."""
+    adjusted = [0.0] * len(p_values)
+    running = 0.0
+    for p, level, index in _step_down(p_values):
+        running = max(running, min(1.0, p * level))
+        adjusted[index] = running
+    return adjusted
+
+
+def holm_confidence(p_values: Sequence[float], confidence: float) -> list[float]:
+    """The one-sided confidence each hypothesis must reach at its own step, so that all hold together at `confidence`.
+
+    The smallest of m p-values meets 1 - (1 - confidence)/m, the largest `confidence` itself.
+    """
+    levels = [0.0] * len(p_values)
+    for _, level, index in _step_down(p_values):
+        levels[index] = 1.0 - (1.0 - confidence) / level
+    return levels
+
+
+def _step_down(p_values: Sequence[float]) -> list[tuple[float, int, int]]:
+    """(p, how many hypotheses remain, index), smallest p first; ties keep their order."""
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    return [(p_values[index], len(p_values) - rank, index) for rank, index in enumerate(order)]
+
+
+def trials_needed(successes: int, limit: float, confidence: float) -> int:
+    """The fewest trials with this many successes whose Clopper-Pearson upper bound is at most `limit`."""
+    low, high = successes, max(successes + 1, math.ceil(1.0 / limit))
+    while clopper_pearson_upper(successes, high, confidence) > limit:
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if clopper_pearson_upper(successes, middle, confidence) > limit:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _check_counts(successes: int, trials: int) -> None:
+    if not 0 <= successes <= trials or trials < 1:
+        raise ValueError(f"expected 0 <= successes <= trials and at least one trial, found {successes} of {trials}")
+
+
+def _unit_interval(values: ArrayLike) -> Floats:
+    sample = np.asarray(values, dtype=np.float64)
+    if sample.size == 0 or not np.all((sample >= 0.0) & (sample <= 1.0)):
+        raise ValueError("expected at least one value, all within [0, 1]")
+    return sample
