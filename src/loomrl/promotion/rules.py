@@ -1,0 +1,305 @@
+"""The rules a challenger must meet to become champion, and the decision they add up to.
+
+Every rule yields a claim. A mandatory claim that is refuted or undecided refuses the challenger; only a pending
+approval, with every other rule met, makes it wait instead.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from loomrl.config import PolicyConfig
+from loomrl.errors import ArtifactError
+from loomrl.files import canonical_json, sha256
+from loomrl.promotion import envelope
+from loomrl.promotion.comparison import compare
+from loomrl.promotion.package import EVALUATION
+from loomrl.registry import PolicyVersion
+from loomrl.types import Bound, Claim, EvaluationReport, PolicyManifest, PromotionDecision, ShadowReport, Verdict
+
+STAGE = "promotion"
+PROMOTED, REFUSED, WAITING, UNCHANGED = "promoted", "refused", "waiting", "unchanged"
+
+PROMOTED_OVER = "loomrl.promoted_over"  # on a version: the content digest of the champion it replaced, or "none"
+ROLLED_BACK = "loomrl.rolled_back"  # on a version: why a person took it back
+
+_MET = (Verdict.PROVED, Verdict.SUPPORTED, Verdict.WAIVED)
+
+
+@dataclass(frozen=True)
+class Approval:
+    """What a person decided; `approved` is None while nobody has."""
+
+    approved: bool | None
+    person: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Everything a decision rests on. `folder`s are verified downloads of the versions."""
+
+    config: PolicyConfig
+    version: PolicyVersion
+    folder: Path
+    champion: PolicyVersion | None
+    champion_folder: Path | None
+    shadow: ShadowReport | None
+    approval: Approval | None = None
+    by_hand: str | None = None  # the person who promotes by hand
+    today: date | None = None
+    snapshot_folder: Path | None = None  # to watch a champion from another snapshot act in the challenger's
+
+
+Rule = Callable[[Inputs], Claim]
+
+
+def decide(inputs: Inputs) -> PromotionDecision:
+    """Examine every rule; changes nothing."""
+    claims = [rule(inputs) for rule in RULES]
+    blocking = [claim for claim in claims if claim.mandatory and claim.verdict not in _MET]
+    return PromotionDecision(
+        policy=inputs.version.policy,
+        version=inputs.version.version,
+        champion_before=inputs.champion.version if inputs.champion else None,
+        decision=_outcome(inputs, blocking),
+        reasons=_reasons(inputs, claims, blocking),
+        rules=claims,
+        inputs_digest=inputs_digest(inputs.config, inputs.version, inputs.champion),
+        approved_by=inputs.approval.person if inputs.approval and inputs.approval.approved else None,
+    )
+
+
+def inputs_digest(config: PolicyConfig, version: PolicyVersion, champion: PolicyVersion | None) -> str:
+    """SHA-256 over policy, champion, rules, shadow settings and, through the manifest, snapshot and safety case.
+
+    A version that is champion already is judged against the champion it replaced, so that running the same life
+    cycle again finds the decision that made it champion. A rollback changes the digest: what a person took back is
+    never repeated.
+    """
+    if champion is not None and champion.version == version.version:
+        against = version.tags.get(PROMOTED_OVER, "none")
+    else:
+        against = champion.digest if champion else "none"
+    rules = config.promotion.model_dump(mode="json", exclude={"approval_timeout_seconds"})
+    document = {
+        "policy": config.name,
+        "version": version.digest,
+        "champion": against,
+        "rules": rules,
+        "shadow": config.shadow.model_dump(mode="json", exclude={"server", "wait_seconds"}),
+        "rolled_back": version.tags.get(ROLLED_BACK),
+    }
+    return sha256(canonical_json(document))
+
+
+def _outcome(inputs: Inputs, blocking: Sequence[Claim]) -> str:
+    if inputs.champion is not None and inputs.champion.version == inputs.version.version:
+        return UNCHANGED
+    if not blocking:
+        return PROMOTED
+    awaits_approval = all(claim.id == "approval" and claim.verdict is Verdict.UNDECIDED for claim in blocking)
+    return WAITING if awaits_approval else REFUSED
+
+
+def _reasons(inputs: Inputs, claims: Sequence[Claim], blocking: Sequence[Claim]) -> list[str]:
+    shown = blocking or claims
+    reasons = [claim.statement for claim in shown]
+    if _outcome(inputs, blocking) == UNCHANGED:
+        return [f"version {inputs.version.version} is the champion already", *reasons]
+    return reasons
+
+
+# --- the rules --------------------------------------------------------------------------------------------------
+
+
+def gate_passed(inputs: Inputs) -> Claim:
+    """The safety case passed, is signed, belongs to this very graph, and no waiver in it has run out."""
+    method = "envelope signature, SHA-256 of case, graph, manifest and parity"
+    try:
+        statement, case = envelope.verify(inputs.folder)
+    except ArtifactError as error:
+        return _claim("gate_passed", f"the safety case cannot be trusted: {error}", Verdict.REFUTED, method)
+    today = (inputs.today or datetime.now(UTC).date()).isoformat()
+    expired = [claim.waiver for claim in case.claims if claim.waiver and claim.waiver.expires < today]
+    unmet = [name for name, verdict in statement.rechecked_claims.items() if verdict not in _MET]
+    if not case.decision.passed:
+        problem = f"the safety gate blocked it: {case.decision.reason}"
+    elif expired:
+        lapsed = ", ".join(f"{waiver.claim} (by {waiver.person}, until {waiver.expires})" for waiver in expired)
+        problem = f"the safety case rests on waivers that have run out: {lapsed}"
+    elif unmet:
+        problem = f"claims do not hold on the exported graph: {', '.join(unmet)}"
+    elif not statement.parity.passed:
+        problem = "the exported graph does not act like the trained network"
+    else:
+        met = f"the safety gate passed with {len(case.claims)} claims, signed for this graph"
+        return _claim("gate_passed", met, Verdict.PROVED, method)
+    return _claim("gate_passed", problem, Verdict.REFUTED, method)
+
+
+def not_worse(inputs: Inputs) -> Claim:
+    """The challenger is not worse than the champion on the same seeds: see `loomrl.promotion.comparison`."""
+    method = "one-sided paired t-test of non-inferiority on the same seeds"
+    mandatory = inputs.config.promotion.require_not_worse
+    champion = inputs.champion
+    if champion is None or inputs.champion_folder is None:
+        return _claim("not_worse", "there is no champion yet to compare with", Verdict.PROVED, method, mandatory)
+    if champion.version == inputs.version.version:
+        return _claim("not_worse", "the version is the champion itself", Verdict.PROVED, method, mandatory)
+    first, second = (PolicyManifest.read(folder / envelope.MANIFEST) for folder in _both(inputs))
+    if first.snapshot_digest != second.snapshot_digest:
+        return _in_another_environment(inputs, first, second, method)
+    comparison = compare(inputs.folder, inputs.champion_folder, inputs.config.promotion)
+    return _claim(
+        "not_worse",
+        comparison.sentence(),
+        comparison.verdict,
+        method,
+        mandatory,
+        bound=Bound(kind="paired t lower", measured=comparison.low, limit=-comparison.margin, unit="return"),
+        confidence=comparison.confidence,
+        num_samples=comparison.num_pairs,
+    )
+
+
+def _both(inputs: Inputs) -> tuple[Path, Path]:
+    assert inputs.champion_folder is not None
+    return inputs.folder, inputs.champion_folder
+
+
+def _in_another_environment(inputs: Inputs, challenger: PolicyManifest, champion: PolicyManifest, method: str) -> Claim:
+    """Returns from two environments cannot be compared; that is said, and blocks where the rule is mandatory."""
+    statement = (
+        f"the champion was evaluated in snapshot {champion.snapshot_digest[:12]}, the challenger in "
+        f"{challenger.snapshot_digest[:12]}: their returns cannot be compared; set "
+        "`promotion.require_not_worse: false` for the change of environment, with `approval: human`"
+    )
+    return _claim("not_worse", statement, Verdict.UNDECIDED, method, inputs.config.promotion.require_not_worse)
+
+
+def shadow_passed(inputs: Inputs) -> Claim:
+    """The shadow stage watched this version beside this champion, and every limit held."""
+    method = "shadow report"
+    report = inputs.shadow
+    if report is None:
+        missing = (
+            f"version {inputs.version.version} was never in shadow; run `loomrl run configs/{inputs.config.name}.yaml`"
+        )
+        return _claim("shadow_passed", missing, Verdict.UNDECIDED, method)
+    against = inputs.champion.version if inputs.champion else None
+    if report.challenger_version != inputs.version.version or report.champion_version not in (
+        against,
+        None if against == inputs.version.version else against,
+    ):
+        other = (
+            f"the shadow report is about version {report.challenger_version} beside champion "
+            f"{report.champion_version or 'none'}, but the champion is {against or 'none'} now; run the life cycle again"
+        )
+        return _claim("shadow_passed", other, Verdict.UNDECIDED, method)
+    failed = [claim.statement for claim in report.claims if claim.mandatory and claim.verdict not in _MET]
+    if failed or not report.passed:
+        detail = "; ".join(failed) or "the report says so"
+        return _claim("shadow_passed", f"shadow refused it: {detail}", Verdict.REFUTED, method)
+    met = f"shadow passed: {report.num_decisions} decisions in {report.num_episodes} episodes within every limit"
+    return _claim("shadow_passed", met, Verdict.SUPPORTED, method, num_samples=report.num_decisions)
+
+
+def minimum_decisions(inputs: Inputs) -> Claim:
+    """Shadow saw enough decisions to say anything."""
+    needed = inputs.config.shadow.min_decisions
+    seen = inputs.shadow.num_decisions if inputs.shadow else 0
+    verdict = Verdict.PROVED if seen >= needed else Verdict.UNDECIDED
+    statement = f"{seen} decisions in shadow, at least {needed} are demanded"
+    bound = Bound(kind="count", measured=seen, limit=needed, unit="decisions")
+    return _claim("minimum_decisions", statement, verdict, "count", bound=bound, num_samples=seen)
+
+
+def min_success_rate(inputs: Inputs) -> Claim:
+    """The success rate's lower confidence bound reaches the configured minimum."""
+    needed = inputs.config.promotion.min_success_rate
+    if needed is None:
+        return _claim("min_success_rate", "no minimum success rate is configured", Verdict.PROVED, "config", False)
+    report = EvaluationReport.read(inputs.folder / EVALUATION)
+    rate = report.success_rate
+    if rate is None:
+        undefined = (
+            "a minimum success rate is configured, but success is not defined; set `evaluation.success_return` or "
+            "remove `promotion.min_success_rate`"
+        )
+        return _claim("min_success_rate", undefined, Verdict.UNDECIDED, "evaluation report")
+    verdict = Verdict.SUPPORTED if rate.low >= needed else Verdict.REFUTED
+    statement = f"success rate {rate.estimate:.4g}, lower {rate.confidence:.0%} bound {rate.low:.4g}, needed {needed:g}"
+    return _claim(
+        "min_success_rate",
+        statement,
+        verdict,
+        rate.method,
+        bound=Bound(kind=f"{rate.method} lower", measured=rate.low, limit=needed),
+        confidence=rate.confidence,
+        num_samples=report.num_episodes,
+    )
+
+
+def not_rolled_back(inputs: Inputs) -> Claim:
+    """What a person took back returns only by hand."""
+    reason = inputs.version.tags.get(ROLLED_BACK)
+    if reason is None:
+        return _claim("not_rolled_back", "the version was never rolled back", Verdict.PROVED, "registry tag")
+    if inputs.by_hand:
+        back = f"{inputs.by_hand} promotes it by hand although it was rolled back ({reason})"
+        return _claim("not_rolled_back", back, Verdict.WAIVED, "registry tag")
+    statement = (
+        f"the version was rolled back ({reason}); it returns only by "
+        f"`loomrl policy promote {inputs.version.policy} {inputs.version.version} --by NAME`"
+    )
+    return _claim("not_rolled_back", statement, Verdict.REFUTED, "registry tag")
+
+
+def approval(inputs: Inputs) -> Claim:
+    """A person agreed, where the config asks for it."""
+    if inputs.config.promotion.approval == "none":
+        return _claim("approval", "no approval is demanded", Verdict.PROVED, "config", False)
+    given = inputs.approval or Approval(None)
+    reason = f": {given.reason}" if given.reason else ""
+    if given.approved is None:
+        return _claim("approval", "waits for a person's approval", Verdict.UNDECIDED, "a person")
+    if given.approved:
+        return _claim("approval", f"approved by {given.person}{reason}", Verdict.PROVED, "a person")
+    return _claim("approval", f"rejected by {given.person}{reason}", Verdict.REFUTED, "a person")
+
+
+RULES: tuple[Rule, ...] = (
+    gate_passed,
+    not_worse,
+    shadow_passed,
+    minimum_decisions,
+    min_success_rate,
+    not_rolled_back,
+    approval,
+)
+
+
+def _claim(
+    name: str,
+    statement: str,
+    verdict: Verdict,
+    method: str,
+    mandatory: bool = True,
+    *,
+    bound: Bound | None = None,
+    confidence: float | None = None,
+    num_samples: int | None = None,
+) -> Claim:
+    return Claim(
+        id=name,
+        stage=STAGE,
+        statement=statement,
+        mandatory=mandatory,
+        method=method,
+        verdict=verdict,
+        bound=bound,
+        confidence=confidence,
+        num_samples=num_samples,
+    )
