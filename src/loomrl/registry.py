@@ -182,6 +182,11 @@ class Registry:
         with self._calls() as client:
             client.set_model_version_tag(version.policy, version.version, key, value)
 
+    def delete_tag(self, version: PolicyVersion, key: str) -> None:
+        """Remove a tag from a version, if it is there."""
+        with self._calls() as client, _absent_is_none():
+            client.delete_model_version_tag(version.policy, version.version, key)
+
     def download(self, version: PolicyVersion, destination: Path) -> Path:
         """Fetch a version's files into `destination`, verified; a verified copy already there is kept.
 
@@ -353,6 +358,13 @@ def log_metrics_batch(mlflow_run_id: str, rows: Iterable[Metric], uri: str | Non
     with _mlflow(uri or tracking_uri()) as client:
         for first in range(0, len(entities), _METRICS_PER_BATCH):
             client.log_batch(mlflow_run_id, metrics=entities[first : first + _METRICS_PER_BATCH])
+
+
+def log_values(mlflow_run_id: str | None, values: Mapping[str, float], uri: str | None = None) -> None:
+    """Log single values at step 0, now; does nothing for a run that has no MLflow run."""
+    if mlflow_run_id is not None:
+        timestamp_ms = int(datetime.now(UTC).timestamp() * 1_000)
+        log_metrics_batch(mlflow_run_id, [(key, value, 0, timestamp_ms) for key, value in values.items()], uri)
 
 
 def log_artifacts(

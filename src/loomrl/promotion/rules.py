@@ -188,14 +188,13 @@ def shadow_passed(inputs: Inputs) -> Claim:
             f"version {inputs.version.version} was never in shadow; run `loomrl run configs/{inputs.config.name}.yaml`"
         )
         return _claim("shadow_passed", missing, Verdict.UNDECIDED, method)
-    against = inputs.champion.version if inputs.champion else None
-    if report.challenger_version != inputs.version.version or report.champion_version not in (
-        against,
-        None if against == inputs.version.version else against,
-    ):
+    champion = inputs.champion.version if inputs.champion else None
+    beside = None if champion == inputs.version.version else champion
+    if report.challenger_version != inputs.version.version or report.champion_version != beside:
         other = (
             f"the shadow report is about version {report.challenger_version} beside champion "
-            f"{report.champion_version or 'none'}, but the champion is {against or 'none'} now; run the life cycle again"
+            f"{report.champion_version or 'none'}, but the champion is {champion or 'none'} now; "
+            "run the life cycle again"
         )
         return _claim("shadow_passed", other, Verdict.UNDECIDED, method)
     failed = [claim.statement for claim in report.claims if claim.mandatory and claim.verdict not in _MET]
