@@ -1,0 +1,150 @@
+"""Where a version comes from: commit -> config -> DVC outputs (the snapshot first) -> run -> version -> alias."""
+
+from dataclasses import dataclass
+
+from loomrl.report.document import Edge, Lineage, Node
+from loomrl.runs import RunRecord
+from loomrl.stages import ORDER
+
+COLUMNS = ("commit", "config", "dvc", "run", "policy", "alias")
+COLUMN_TITLES = ("commit", "config", "DVC outputs", "run", "version", "alias")
+NODE_WIDTH, NODE_HEIGHT, GAP_X, GAP_Y, HEADING = 148, 52, 44, 26, 34
+
+
+def derive_lineage(record: RunRecord, snapshot_digest: str | None) -> Lineage:
+    """Nodes and edges of one run, all from its record; `snapshot_digest` names the environment's node."""
+    nodes = [_commit(record), _config(record)]
+    edges = [Edge(subject=nodes[0].id, predicate="holds", object=nodes[1].id)]
+    outputs = _outputs(record, snapshot_digest)
+    run = Node(id=f"run:{record.run_id}", kind="run", label=record.run_id, detail=record.state)
+    for index, output in enumerate(outputs):
+        edges.append(Edge(subject=nodes[1].id, predicate="configures", object=output.id))
+        edges += [Edge(subject=read.id, predicate="read by", object=output.id) for read in outputs[:index]]
+        edges.append(Edge(subject=output.id, predicate="recorded by", object=run.id))
+    edges.append(Edge(subject=nodes[1].id, predicate="configures", object=run.id))
+    released, release_edges = _release(record, run, outputs)
+    return Lineage(nodes=[*nodes, *outputs, run, *released], edges=edges + release_edges)
+
+
+def _commit(record: RunRecord) -> Node:
+    label = record.git_commit[:12] if record.git_commit else "no commit"
+    detail = "+ uncommitted changes" if record.git_dirty else "clean"
+    return Node(id=f"commit:{record.git_commit or 'none'}", kind="commit", label=label, detail=detail)
+
+
+def _config(record: RunRecord) -> Node:
+    count = len(record.overrides)
+    detail = f"{count} override{'' if count == 1 else 's'}" if count else "as committed"
+    return Node(id=f"config:{record.policy}", kind="config", label=f"{record.policy}.yaml", detail=detail)
+
+
+def _outputs(record: RunRecord, snapshot_digest: str | None) -> list[Node]:
+    found = []
+    for stage in record.stages:
+        if stage.name in ORDER and stage.digest:
+            digest = snapshot_digest if stage.name == "environment" and snapshot_digest else stage.digest
+            kind = "snapshot" if stage.name == "environment" else "dvc"
+            found.append(
+                Node(id=f"{kind}:{digest}", kind=kind, label=stage.name, detail=f"{digest[:12]} · {stage.status}")
+            )
+    return found
+
+
+def _release(record: RunRecord, run: Node, outputs: list[Node]) -> tuple[list[Node], list[Edge]]:
+    if record.version is None:
+        return [], []
+    name = f"{record.policy}@{record.version}"
+    version = Node(id=f"policy:{name}", kind="policy", label=f"version {record.version}", detail=record.policy)
+    edges = [Edge(subject=run.id, predicate="registered", object=version.id)]
+    edges += [Edge(subject=one.id, predicate="contained in", object=version.id) for one in outputs[-1:]]
+    aliases = [
+        Node(id=f"alias:{record.policy}@{alias}", kind="alias", label=alias, detail="when the run ended")
+        for alias in _aliases(record)
+    ]
+    return [version, *aliases], edges + [
+        Edge(subject=version.id, predicate="named", object=alias.id) for alias in aliases
+    ]
+
+
+def _aliases(record: RunRecord) -> list[str]:
+    decision = record.decision.decision if record.decision else ""
+    if decision == "promoted" or (decision == "unchanged" and record.champion_before == record.version):
+        return ["champion"]
+    return ["challenger"]
+
+
+# --- layout -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Box:
+    """A node and where it stands, in pixels."""
+
+    node: Node
+    x: int
+    y: int
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A lineage laid out left to right."""
+
+    width: int
+    height: int
+    headings: list[tuple[int, str]]
+    boxes: list[Box]
+    arrows: list[str]  # SVG path data
+
+
+def lay_out(lineage: Lineage) -> Drawing:
+    """One column per kind, DVC outputs below each other; edges that others imply are not drawn."""
+    boxes: dict[str, Box] = {}
+    headings = []
+    columns = [(title, _in_column(lineage, kind)) for kind, title in zip(COLUMNS, COLUMN_TITLES, strict=True)]
+    columns = [(title, nodes) for title, nodes in columns if nodes]
+    tallest = max(len(nodes) for _, nodes in columns)
+    for index, (title, nodes) in enumerate(columns):
+        x = 1 + index * (NODE_WIDTH + GAP_X)
+        headings.append((x, title))
+        top = HEADING + (tallest - len(nodes)) * (NODE_HEIGHT + GAP_Y) // 2
+        for row, node in enumerate(nodes):
+            boxes[node.id] = Box(node, x, top + row * (NODE_HEIGHT + GAP_Y))
+    return Drawing(
+        width=2 + len(columns) * NODE_WIDTH + (len(columns) - 1) * GAP_X,
+        height=HEADING + tallest * (NODE_HEIGHT + GAP_Y) - GAP_Y + 2,
+        headings=headings,
+        boxes=list(boxes.values()),
+        arrows=[_arrow(boxes[one.subject], boxes[one.object]) for one in direct_edges(lineage)],
+    )
+
+
+def _in_column(lineage: Lineage, kind: str) -> list[Node]:
+    return [node for node in lineage.nodes if ("dvc" if node.kind == "snapshot" else node.kind) == kind]
+
+
+def direct_edges(lineage: Lineage) -> list[Edge]:
+    """The edges that no longer path implies (transitive reduction of an acyclic graph)."""
+    after: dict[str, set[str]] = {}
+    for edge in lineage.edges:
+        after.setdefault(edge.subject, set()).add(edge.object)
+
+    def reachable(start: str) -> set[str]:
+        found, waiting = set[str](), [start]
+        while waiting:
+            for following in after.get(waiting.pop(), set()) - found:
+                found.add(following)
+                waiting.append(following)
+        return found
+
+    beyond = {node: set[str]().union(*(reachable(one) for one in following)) for node, following in after.items()}
+    return [edge for edge in lineage.edges if edge.object not in beyond[edge.subject]]
+
+
+def _arrow(start: Box, end: Box) -> str:
+    if start.x == end.x:
+        middle = start.x + NODE_WIDTH // 2
+        return f"M{middle},{start.y + NODE_HEIGHT} V{end.y - 5}"
+    x1, y1 = start.x + NODE_WIDTH, start.y + NODE_HEIGHT // 2
+    x2, y2 = end.x - 5, end.y + NODE_HEIGHT // 2
+    bend = (x1 + x2) // 2
+    return f"M{x1},{y1} C{bend},{y1} {bend},{y2} {x2},{y2}"

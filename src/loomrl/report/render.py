@@ -1,0 +1,83 @@
+"""The page: templates and a stylesheet in, one self-contained HTML file out."""
+
+import base64
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from loomrl.report import text
+from loomrl.report.charts import draw
+from loomrl.report.document import RunReport
+from loomrl.report.evidence import StageEvidence
+from loomrl.report.lineage import NODE_HEIGHT, NODE_WIDTH, lay_out
+
+TEMPLATES = Path(__file__).parent / "templates"
+VERDICTS = {  # verdict -> tone
+    "proved": "good",
+    "statistically_supported": "good",
+    "refuted": "bad",
+    "undecided": "warn",
+    "waived": "warn",
+}
+STATUSES = {  # stage status -> tone
+    "ran": "good",
+    "unchanged": "info",
+    "repeated": "info",
+    "refused": "bad",
+    "failed": "bad",
+    "not reached": "none",
+}
+
+
+def render_page(report: RunReport, evidence: dict[str, StageEvidence]) -> str:
+    """The report as HTML. Everything is inline: it needs no network, no JavaScript and no other file."""
+    charts = [draw(curve, *((1000, 300) if index == 0 else (480, 200))) for index, curve in enumerate(report.curves)]
+    return (
+        _templates()
+        .get_template("report.html")
+        .render(
+            report=report,
+            run=report.run,
+            stage={stage.name: stage for stage in report.stages},
+            charts=[(chart, curve) for chart, curve in zip(charts, report.curves, strict=True) if chart],
+            lineage=lay_out(report.lineage),
+            node_width=NODE_WIDTH,
+            node_height=NODE_HEIGHT,
+            picture=partial(_data_uri, report, evidence),
+            config=_yaml(report.run.config),
+            style=Markup((TEMPLATES / "style.css").read_text()),  # our own file, nothing from a run
+        )
+    )
+
+
+def _templates() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for name in ("number", "percent", "duration", "latency", "moment", "words"):
+        environment.filters[name] = getattr(text, name)
+    environment.globals.update(verdict_tone=VERDICTS, status_tone=STATUSES)
+    return environment
+
+
+def _data_uri(report: RunReport, evidence: dict[str, StageEvidence], name: str | None) -> str | None:
+    """A picture of the report as a `data:` URI; None where there is no such picture."""
+    for picture in report.pictures:
+        folder = evidence[picture.stage].folder
+        if picture.name == name and folder is not None:
+            data = base64.b64encode((folder / picture.name).read_bytes()).decode()
+            return f"data:{picture.media_type};base64,{data}"
+    return None
+
+
+def _yaml(value: Any) -> str:
+    import yaml
+
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
