@@ -5,12 +5,13 @@ from datetime import date
 from pathlib import Path
 
 from loomrl.config import PolicyConfig
+from loomrl.errors import ArtifactError
+from loomrl.loomdb.records import Approval
 from loomrl.promotion import envelope
 from loomrl.promotion.rules import (
     PROMOTED,
     REFUSED,
     UNCHANGED,
-    Approval,
     Inputs,
     decide,
     inputs_digest,
@@ -32,7 +33,7 @@ def review(
     """Fetch and verify version and champion, check the chain of cases, and decide; changes nothing.
 
     Raises:
-        ArtifactError: when the champion's files are not what was registered: without them nothing can be compared.
+        ArtifactError: when a version's files are not what was registered.
         ServiceError: when the registry cannot be reached.
     """
     champion = registry.get(version.policy, CHAMPION)
@@ -41,8 +42,6 @@ def review(
         champion_folder = (
             registry.download(champion, Path(temporary) / f"champion-{champion.version}") if champion else None
         )
-        statement, _ = envelope.verify(folder)
-        envelope.check_chain(registry, version.policy, statement)
         return decide(
             Inputs(
                 config=config,
@@ -54,8 +53,19 @@ def review(
                 approval=approval,
                 by_hand=by_hand,
                 today=today,
+                chain_problem=_chain_problem(registry, version.policy, folder),
             )
         )
+
+
+def _chain_problem(registry: Registry, policy: str, folder: Path) -> str | None:
+    """Why the signed case does not follow the one before it; the gate's rule turns it into a refusal."""
+    try:
+        statement, _ = envelope.verify(folder)
+        envelope.check_chain(registry, policy, statement)
+    except ArtifactError as error:
+        return str(error)
+    return None
 
 
 def find_recorded_decision(policy: str, digest: str) -> RunRecord | None:

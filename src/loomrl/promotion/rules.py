@@ -12,6 +12,7 @@ from pathlib import Path
 from loomrl.config import PolicyConfig
 from loomrl.errors import ArtifactError
 from loomrl.files import canonical_json, sha256
+from loomrl.loomdb.records import Approval
 from loomrl.promotion import envelope
 from loomrl.promotion.comparison import compare
 from loomrl.promotion.package import EVALUATION
@@ -28,15 +29,6 @@ _MET = (Verdict.PROVED, Verdict.SUPPORTED, Verdict.WAIVED)
 
 
 @dataclass(frozen=True)
-class Approval:
-    """What a person decided; `approved` is None while nobody has."""
-
-    approved: bool | None
-    person: str | None = None
-    reason: str | None = None
-
-
-@dataclass(frozen=True)
 class Inputs:
     """Everything a decision rests on. `folder`s are verified downloads of the versions."""
 
@@ -49,7 +41,7 @@ class Inputs:
     approval: Approval | None = None
     by_hand: str | None = None  # the person who promotes by hand
     today: date | None = None
-    snapshot_folder: Path | None = None  # to watch a champion from another snapshot act in the challenger's
+    chain_problem: str | None = None  # why the case does not follow the one before it
 
 
 Rule = Callable[[Inputs], Claim]
@@ -124,7 +116,9 @@ def gate_passed(inputs: Inputs) -> Claim:
     today = (inputs.today or datetime.now(UTC).date()).isoformat()
     expired = [claim.waiver for claim in case.claims if claim.waiver and claim.waiver.expires < today]
     unmet = [name for name, verdict in statement.rechecked_claims.items() if verdict not in _MET]
-    if not case.decision.passed:
+    if inputs.chain_problem:
+        problem = f"the safety case cannot be trusted: {inputs.chain_problem}"
+    elif not case.decision.passed:
         problem = f"the safety gate blocked it: {case.decision.reason}"
     elif expired:
         lapsed = ", ".join(f"{waiver.claim} (by {waiver.person}, until {waiver.expires})" for waiver in expired)
@@ -260,10 +254,10 @@ def approval(inputs: Inputs) -> Claim:
     """A person agreed, where the config asks for it."""
     if inputs.config.promotion.approval == "none":
         return _claim("approval", "no approval is demanded", Verdict.PROVED, "config", False)
-    given = inputs.approval or Approval(None)
-    reason = f": {given.reason}" if given.reason else ""
-    if given.approved is None:
+    given = inputs.approval
+    if given is None or given.approved is None:
         return _claim("approval", "waits for a person's approval", Verdict.UNDECIDED, "a person")
+    reason = f": {given.reason}" if given.reason else ""
     if given.approved:
         return _claim("approval", f"approved by {given.person}{reason}", Verdict.PROVED, "a person")
     return _claim("approval", f"rejected by {given.person}{reason}", Verdict.REFUTED, "a person")

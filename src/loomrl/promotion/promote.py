@@ -1,0 +1,293 @@
+"""Carry out a decision: move the aliases, record the deployment; take it back with `rollback`.
+
+A move is announced in a tag on the version before the alias moves, and the tag is removed once LoomDB holds the
+move. The alias `champion` moves first and in one step. A process that dies in between leaves either the old champion
+(nothing happened) or the new champion with its tag, and `settle`, which every later move calls, finishes the rest.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock
+from pydantic import ValidationError
+
+from loomrl.errors import ConfigError, GateRefused, ServiceError
+from loomrl.home import home
+from loomrl.loomdb.database import LoomDB
+from loomrl.promotion import ledger
+from loomrl.promotion.ledger import Move
+from loomrl.promotion.rules import PROMOTED, PROMOTED_OVER, REFUSED, ROLLED_BACK, WAITING
+from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, PolicyVersion, Registry
+from loomrl.runs import new_run_id, now
+from loomrl.schema import Document
+from loomrl.types import PromotionDecision
+
+MOVE = "loomrl.move"  # a move that is under way, as JSON
+CHAMPION_SINCE = "loomrl.champion_since"  # when the version last became champion
+REPLACED = "loomrl.replaced"  # the version it became champion over, or "none"
+DECISION, REASON = "loomrl.decision", "loomrl.reason"
+
+
+class Outcome(Document):
+    """What carrying out a decision or a rollback did."""
+
+    policy: str
+    version: str
+    aliases: dict[str, str]
+    message: str
+    recorded: bool = True  # False: the aliases moved, LoomDB could not be reached; the next command records it
+
+
+@contextmanager
+def exclusive(policy: str) -> Iterator[None]:
+    """Hold a policy's aliases alone on this machine; waits for whoever holds them now."""
+    with FileLock(home() / f"policy-{policy}.lock"):
+        yield
+
+
+def make_challenger(registry: Registry, version: PolicyVersion) -> None:
+    """Let the alias `challenger` name a version, unless it is champion already."""
+    if registry.aliases(version.policy).get(CHAMPION) != version.version:
+        registry.set_aliases(version.policy, {CHALLENGER: version.version})
+
+
+def apply(
+    decision: PromotionDecision,
+    run_id: str,
+    registry: Registry | None = None,
+    db: LoomDB | None = None,
+) -> Outcome:
+    """Carry out a decision; doing so twice changes nothing more. Call it under `exclusive`.
+
+    Raises:
+        GateRefused: when the champion changed since the decision was taken.
+        ServiceError: when registry or LoomDB fail; nothing is half done that the next call does not finish.
+    """
+    registry, db = registry or Registry(), db or LoomDB.open()
+    settle(decision.policy, registry, db)
+    version = registry.require(decision.policy, decision.version)
+    if decision.decision == PROMOTED:
+        return _promote(decision, version, run_id, registry, db)
+    if decision.decision == REFUSED:
+        return refuse(decision, version, run_id, registry, db)
+    if decision.decision == WAITING:
+        db.request_approval(run_id, decision.policy, decision.version)
+        return _outcome(registry, version, f"version {version.version} waits for approval of run {run_id}")
+    _drop_challenger(registry, version)
+    return _outcome(registry, version, f"version {version.version} stays champion")
+
+
+def _promote(
+    decision: PromotionDecision, version: PolicyVersion, run_id: str, registry: Registry, db: LoomDB
+) -> Outcome:
+    aliases = registry.aliases(decision.policy)
+    champion = aliases.get(CHAMPION)
+    if champion == version.version:
+        _drop_challenger(registry, version)
+        return _outcome(registry, version, f"version {version.version} is champion already")
+    if champion != decision.champion_before:
+        raise GateRefused(
+            f"{decision.policy}: the champion changed from {decision.champion_before or 'none'} to "
+            f"{champion or 'none'} since version {version.version} was judged; run the life cycle again"
+        )
+    move = Move(
+        kind="promotion",
+        policy=decision.policy,
+        version=version.version,
+        before=champion,
+        run_id=run_id,
+        reason="; ".join(decision.reasons),
+        person=decision.approved_by,
+        time=now(),
+    )
+    over = registry.require(decision.policy, champion).digest if champion else "none"
+    registry.set_tag(version, PROMOTED_OVER, over)
+    _move(registry, version, move)
+    registry.set_tag(version, DECISION, PROMOTED)
+    registry.set_tag(version, REASON, _short(move.reason))
+    return _recorded(registry, db, version, move, f"version {version.version} is champion")
+
+
+def refuse(decision: PromotionDecision, version: PolicyVersion, run_id: str, registry: Registry, db: LoomDB) -> Outcome:
+    """Mark a version as refused, with the reason; the champion stays."""
+    reason = "; ".join(decision.reasons)
+    registry.set_tag(version, DECISION, REFUSED)
+    registry.set_tag(version, REASON, _short(reason))
+    _drop_challenger(registry, version)
+    db.link(f"run:{run_id}", "refused", ledger.node(version.policy, version.version))
+    db.record_event(
+        "refusal", {"policy": version.policy, "version": version.version, "run_id": run_id, "reason": reason}
+    )
+    return _outcome(registry, version, f"version {version.version} was refused: {reason}")
+
+
+def rollback(
+    policy: str,
+    reason: str,
+    person: str,
+    to: str | None = None,
+    run_id: str | None = None,
+    registry: Registry | None = None,
+    db: LoomDB | None = None,
+) -> Outcome:
+    """Make an earlier champion champion again: the alias `previous`, or version `to`.
+
+    Needs only the registry: where LoomDB cannot be reached the aliases move all the same and the record follows.
+    The version taken back is marked, so that no life cycle promotes it again by itself. `previous` then names the
+    champion before the one restored, so a second rollback goes further back, never to what was taken back.
+
+    Raises:
+        ConfigError: when there is nothing to go back to, or `to` never was champion.
+        ArtifactError: when the files of the version to restore are not what was registered.
+    """
+    registry = registry or Registry()
+    target = _rollback_target(registry, policy, to)
+    champion = registry.get(policy, CHAMPION)
+    if champion and (interrupted := _announced(champion)):
+        _mark(registry, champion, interrupted)  # what it replaced must be known before it is taken back itself
+    before = champion.version if champion else None
+    with tempfile.TemporaryDirectory(prefix="loomrl-rollback-") as temporary:
+        registry.download(target, Path(temporary) / "files")  # nothing that cannot be verified becomes champion
+    move = Move(
+        kind="rollback",
+        policy=policy,
+        version=target.version,
+        before=before,
+        run_id=run_id or f"by-hand-{new_run_id()}",
+        reason=reason,
+        person=person,
+        time=now(),
+    )
+    _move(registry, target, move)
+    taken = f", version {before} was taken back" if before else ""
+    message = f"version {target.version} is champion again{taken}: {reason}"
+    return _recorded(registry, db, target, move, message)
+
+
+def _rollback_target(registry: Registry, policy: str, to: str | None) -> PolicyVersion:
+    aliases = registry.aliases(policy)
+    if to is None and PREVIOUS not in aliases:
+        raise ConfigError(
+            f"{policy} has no previous champion to go back to; versions that were champion: "
+            f"{_champions(registry, policy)}; name one with --to"
+        )
+    target = registry.require(policy, to or PREVIOUS)
+    if target.version == aliases.get(CHAMPION):
+        raise ConfigError(f"{policy}: version {target.version} is the champion already; name another with --to")
+    if CHAMPION_SINCE not in target.tags:
+        raise ConfigError(
+            f"{policy}: version {target.version} never was champion; versions that were: "
+            f"{_champions(registry, policy)}; `loomrl policy promote {policy} {target.version}` judges it by the rules"
+        )
+    return target
+
+
+def _champions(registry: Registry, policy: str) -> str:
+    return ", ".join(one.version for one in registry.versions(policy) if CHAMPION_SINCE in one.tags) or "none"
+
+
+def _champion_before(registry: Registry, version: PolicyVersion) -> str | None:
+    """The champion `version` replaced, or the one before that, skipping what was taken back."""
+    seen = {version.version}
+    earlier = version.tags.get(REPLACED, "none")
+    while earlier != "none" and earlier not in seen:
+        seen.add(earlier)
+        found = registry.get(version.policy, earlier)
+        if found is None:
+            return None
+        if ROLLED_BACK not in found.tags:
+            return earlier
+        earlier = found.tags.get(REPLACED, "none")
+    return None
+
+
+# --- moving, and finishing what was interrupted -----------------------------------------------------------------
+
+
+def settle(policy: str, registry: Registry, db: LoomDB) -> list[str]:
+    """Finish every move whose process died after the alias moved and before LoomDB held it; returns what it did."""
+    champion = registry.aliases(policy).get(CHAMPION)
+    finished = []
+    for version in registry.versions(policy):
+        move = _announced(version)
+        if move is None:
+            continue
+        if version.version == champion:
+            _mark(registry, version, move)
+        elif version.tags.get(CHAMPION_SINCE, "") < move.time:
+            registry.delete_tag(version, MOVE)  # the alias never moved: the next decision stands for itself
+            continue
+        ledger.record_move(db, move)
+        registry.delete_tag(version, MOVE)
+        finished.append(f"finished the interrupted {move.kind} of version {version.version}")
+    return finished
+
+
+def _move(registry: Registry, version: PolicyVersion, move: Move) -> None:
+    registry.set_tag(version, MOVE, json.dumps(move.to_json()))
+    registry.set_aliases(version.policy, {CHAMPION: version.version})
+    _mark(registry, version, move)
+
+
+def _mark(registry: Registry, version: PolicyVersion, move: Move) -> None:
+    """What follows from the champion alias having moved, in the registry: a rollback reads only this."""
+    registry.set_tag(version, CHAMPION_SINCE, move.time)
+    registry.delete_tag(version, ROLLED_BACK)
+    if move.kind == "promotion":
+        registry.set_tag(version, REPLACED, move.before or "none")
+        previous = move.before
+    else:
+        if move.before:
+            taken_back = registry.require(move.policy, move.before)
+            registry.set_tag(taken_back, ROLLED_BACK, _short(f"{move.reason}, by {move.person}, {move.time}"))
+        previous = _champion_before(registry, version)
+    moves: dict[str, str | None] = {PREVIOUS: previous}
+    if registry.aliases(version.policy).get(CHALLENGER) == version.version:
+        moves[CHALLENGER] = None
+    registry.set_aliases(version.policy, moves)
+
+
+def _announced(version: PolicyVersion) -> Move | None:
+    """The move a version's tag announces."""
+    if MOVE not in version.tags:
+        return None
+    try:
+        return Move.model_validate_json(version.tags[MOVE])
+    except ValidationError as error:
+        raise ServiceError(
+            f"{version.policy}@{version.version}: its tag {MOVE} cannot be read: {error}; delete that tag in MLflow"
+        ) from error
+
+
+def _recorded(registry: Registry, db: LoomDB | None, version: PolicyVersion, move: Move, message: str) -> Outcome:
+    """Write the move to LoomDB; a rollback stands without it, and is recorded by the next command."""
+    try:
+        db = db or LoomDB.open()
+        ledger.record_move(db, move)
+    except ServiceError as error:
+        if move.kind != "rollback":
+            raise
+        pending = f"{message}; LoomDB could not be reached ({error}), the next command that moves an alias records it"
+        return _outcome(registry, version, pending).model_copy(update={"recorded": False})
+    registry.delete_tag(version, MOVE)
+    settle(move.policy, registry, db)
+    return _outcome(registry, version, message)
+
+
+def _drop_challenger(registry: Registry, version: PolicyVersion) -> None:
+    if registry.aliases(version.policy).get(CHALLENGER) == version.version:
+        registry.set_aliases(version.policy, {CHALLENGER: None})
+
+
+def _outcome(registry: Registry, version: PolicyVersion, message: str) -> Outcome:
+    return Outcome(
+        policy=version.policy, version=version.version, aliases=registry.aliases(version.policy), message=message
+    )
+
+
+def _short(text: str) -> str:
+    """Within the length MLflow allows a tag everywhere."""
+    return text if len(text) <= 4_000 else f"{text[:3_999]}…"
