@@ -1,0 +1,39 @@
+"""A person's approval: the run pauses in the Prefect UI; without a server it ends in the state `waiting`."""
+
+import os
+
+from prefect.flow_runs import pause_flow_run
+from prefect.input import RunInput
+from pydantic import Field
+
+from loomrl.loomdb.database import LoomDB
+from loomrl.promotion.rules import WAITING
+from loomrl.runs import read_run
+from tasks.run import run_config, update
+
+POLL_SECONDS = 2
+
+
+class Approval(RunInput):
+    """The form a person fills in."""
+
+    approved: bool = Field(description="Whether this version may become champion")
+    person: str = Field(min_length=1, description="Who decides")
+    reason: str = Field(min_length=1, description="Why")
+
+
+def wait_for_approval(run_id: str) -> bool:
+    """Pause until a person decides; True when the decision is to be taken again with their answer.
+
+    False where nothing waits, and where no server could show the question: `loomrl policy approve|reject RUN` then
+    finishes the run.
+    """
+    decision = read_run(run_id).decision
+    if decision is None or decision.decision != WAITING or not os.environ.get("PREFECT_API_URL"):
+        return False
+    update(run_id, state="waiting", message="; ".join(decision.reasons))
+    timeout = int(run_config(run_id).promotion.approval_timeout_seconds)
+    answer = pause_flow_run(wait_for_input=Approval, timeout=timeout, poll_interval=POLL_SECONDS)
+    update(run_id, state="running", message="")
+    LoomDB.open().decide_approval(run_id, answer.approved, answer.person, answer.reason)
+    return True

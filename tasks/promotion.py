@@ -1,0 +1,45 @@
+"""Stage 7: the rules decide, the aliases move, the deployment is recorded; or a refusal with its reasons."""
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from loomrl.errors import GateRefused
+from loomrl.loomdb.database import LoomDB
+from loomrl.promotion import promote, review, rules
+from loomrl.registry import CHALLENGER, Registry
+from loomrl.runs import read_run
+from loomrl.types import PromotionDecision
+from tasks.run import recorded, run_config, update
+
+
+@task(name="promotion", cache_policy=NO_CACHE)
+def promotion(run_id: str) -> None:
+    """Decide and carry it out, or repeat the recorded decision where its inputs are unchanged.
+
+    Raises:
+        GateRefused: when a rule refuses the version; the champion stays.
+    """
+    with recorded(run_id, "promotion") as entry:
+        registry, record, config = Registry(), read_run(run_id), run_config(run_id)
+        version = registry.require(record.policy, record.version or CHALLENGER)
+        before = review.recorded(registry, config, version)
+        if before:
+            decision, entry.status = review.repeat(registry, before), "repeated"
+        else:
+            decision = review.review(registry, config, version, record.shadow, approval(run_id))
+        update(run_id, decision=decision)
+        outcome = promote.apply(decision, run_id, registry)
+        entry.verdict = outcome.message
+    if decision.decision == rules.REFUSED:
+        raise GateRefused(refusal(decision))
+
+
+def approval(run_id: str) -> rules.Approval:
+    """What a person decided about this run, if anybody has."""
+    given = LoomDB.open().approval(run_id)
+    return rules.Approval(given.approved, given.person, given.reason) if given else rules.Approval(None)
+
+
+def refusal(decision: PromotionDecision) -> str:
+    """Why a version was refused, in one sentence."""
+    return f"{decision.policy} version {decision.version} was refused: {'; '.join(decision.reasons)}"
