@@ -1,0 +1,85 @@
+"""Construct one environment from its definition."""
+
+import inspect
+import warnings
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.error import DependencyNotInstalled
+from gymnasium.wrappers import TimeLimit
+
+from loomrl.environment.base import BaseEnvironment
+from loomrl.environment.guard import Guard
+from loomrl.environment.resolve import Definition
+from loomrl.environment.source import install_hint
+from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
+
+
+def construct(definition: Definition, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
+    """Make the environment, guarded, with its time limit.
+
+    Raises:
+        ConfigError: for parameters or a render mode it does not take, or a package it needs that is not installed.
+        EnvironmentFault: when its constructor fails, or leaves out a space.
+    """
+    env = create_bare(definition, render_mode)
+    for name in ("observation_space", "action_space"):
+        if not isinstance(getattr(env, name, None), gymnasium.Space):
+            raise EnvironmentFault(f"environment {definition.name!r}: {name} is not a gymnasium.Space; declare it")
+    guarded: gymnasium.Env[Any, Any] = Guard(env, definition.name)
+    if definition.max_episode_steps is not None:
+        guarded = TimeLimit(guarded, definition.max_episode_steps)
+    return guarded
+
+
+def create_bare(definition: Definition, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
+    """Call the entry point and nothing else."""
+    create = definition.source.create
+    arguments = _arguments(definition, render_mode)
+    try:
+        inspect.signature(create).bind(**arguments)
+    except TypeError as error:
+        raise ConfigError(_wrong_arguments(definition, error)) from error
+    try:
+        with warnings.catch_warnings():
+            # Gymnasium's advice to use a newer version of an id; the config names the one that is wanted.
+            warnings.filterwarnings("ignore", category=DeprecationWarning, module="gymnasium")
+            env = create(**arguments)
+    except LoomRLError:
+        raise
+    except (ImportError, DependencyNotInstalled) as error:
+        missing = getattr(error, "name", None) or getattr(error.__cause__, "name", None) or definition.name
+        raise ConfigError(f"environment {definition.name!r}: {error}; {install_hint(missing)}") from error
+    except Exception as error:
+        raise EnvironmentFault(
+            f"environment {definition.name!r}: the constructor raised {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(env, gymnasium.Env):
+        raise EnvironmentFault(f"environment {definition.name!r}: made a {type(env).__name__}, not a gymnasium.Env")
+    if isinstance(env.unwrapped, BaseEnvironment) and render_mode is not None:
+        env.unwrapped.render_mode = render_mode
+    # Renderers read their limits here; Gymnasium's own `make` sets it too.
+    env.unwrapped.spec = EnvSpec(_gymnasium_id(definition), max_episode_steps=definition.max_episode_steps)
+    return env
+
+
+def _arguments(definition: Definition, render_mode: str | None) -> dict[str, Any]:
+    create = definition.source.create
+    modes = getattr(create, "metadata", {}).get("render_modes", [])
+    if render_mode is not None and isinstance(create, type) and render_mode not in modes:
+        known = ", ".join(map(str, modes)) or "none"
+        raise ConfigError(f"environment {definition.name!r} has no render mode {render_mode!r}; its modes: {known}")
+    if isinstance(create, type) and issubclass(create, BaseEnvironment):
+        return {"config": dict(definition.kwargs)}
+    return dict(definition.kwargs) if render_mode is None else {**definition.kwargs, "render_mode": render_mode}
+
+
+def _wrong_arguments(definition: Definition, error: TypeError) -> str:
+    names = inspect.signature(definition.source.create).parameters
+    return f"environment.kwargs of {definition.name!r}: {error}; it takes: {', '.join(names) or 'nothing'}"
+
+
+def _gymnasium_id(definition: Definition) -> str:
+    allowed = "".join(letter if letter.isalnum() or letter in "_-" else "_" for letter in definition.name)
+    return allowed if allowed.rpartition("-v")[2].isdigit() and "-v" in allowed else f"{allowed}-v0"

@@ -1,0 +1,122 @@
+"""Which installed distributions an environment's code needs, and their versions."""
+
+import ast
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from loomrl.environment.source import parse, python_files
+
+# What a picture needs is not what the dynamics need, and is often not installed.
+_DRAWING = ("render", "close")
+# LoomRL's own requirements (databases, command line) have no part in any environment's dynamics.
+_OPAQUE = {"loomrl"}
+
+
+def dependency_versions(locations: Mapping[str, Path], entry_module: str) -> dict[str, str]:
+    """Versions of Python, of the distributions the code imports, and of all they require.
+
+    Walks the modules that the entry point's module reaches, so a package's other environments add nothing.
+    Imports inside functions that draw are left out. What is not installed is left out too: such an import is
+    optional, else the environment could not be made.
+    """
+    tops = {"gymnasium", "numpy", *(root.partition(".")[0] for root in locations)}
+    for path in _reached(locations, entry_module):
+        tops.update(name.partition(".")[0] for name in _needed_imports(path))
+    owners = _owners()
+    names = {canonicalize_name(name) for top in tops for name in owners.get(top, ())}
+    versions = {name: importlib.metadata.version(name) for name in sorted(_with_requirements(names))}
+    return {"python": platform.python_version(), **versions}
+
+
+@cache
+def _owners() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()
+
+
+def _with_requirements(names: Iterable[str]) -> set[str]:
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name in found or not _is_installed(name):
+            continue
+        found.add(name)
+        if name not in _OPAQUE:
+            waiting.extend(_requirements(name))
+    return found
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _requirements(name: str) -> Iterator[str]:
+    for text in importlib.metadata.requires(name) or ():
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield canonicalize_name(requirement.name)
+
+
+def _reached(locations: Mapping[str, Path], entry_module: str) -> list[Path]:
+    """Files of the archive that the entry module imports, directly or not; it and its packages come first."""
+    modules = dict(_modules(locations))
+    reached: dict[str, Path] = {}
+    waiting = [entry_module]
+    while waiting:
+        name = waiting.pop()
+        for part in _with_parents(name):
+            if part in modules and part not in reached:
+                reached[part] = modules[part]
+                waiting.extend(_needed_imports(modules[part], part))
+    return list(reached.values())
+
+
+def _modules(locations: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
+    for root, location in locations.items():
+        for path in python_files(location):
+            parts = [] if path == location else list(path.relative_to(location).with_suffix("").parts)
+            yield ".".join([root, *(part for part in parts if part != "__init__")]), path
+
+
+def _with_parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[: count + 1]) for count in range(len(parts))]
+
+
+def _needed_imports(path: Path, module: str = "") -> Iterator[str]:
+    """Names a file imports outside functions that draw; relative ones made absolute where `module` is given."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in _outside_drawing(parse(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if not _is_stdlib(alias.name))
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parents, *([base] if base else [])])
+            if base and not _is_stdlib(base) and (module or not node.level):
+                yield base
+                yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
+
+
+def _is_stdlib(name: str) -> bool:
+    return name.partition(".")[0] in sys.stdlib_module_names
+
+
+def _outside_drawing(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef) and any(word in node.name for word in _DRAWING):
+            continue
+        yield node
+        yield from _outside_drawing(node)

@@ -1,0 +1,171 @@
+"""The dynamics of an environment as data: seeded rollouts, their digests, and the comparison of two.
+
+On equal arithmetic, rollouts of unchanged dynamics are equal to the bit and the exact digest decides. Another
+processor family rounds some last bits differently; there the kept rollouts are replayed, action by action, and compared
+within a tolerance. The toleranced digest, of values rounded to a grid, is a quick test only: a value beside a grid
+line can fall on either side of it, so equal digests prove closeness but different ones prove nothing. The comparison
+of the arrays is the judge.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from loomrl.errors import ArtifactError
+from loomrl.files import sha256
+
+FILE = "dynamics.safetensors"
+TOLERANCE = 1e-4
+Rollouts = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far two sets of rollouts are apart: relative to 1 + the reference's magnitude."""
+
+    largest: float
+    key: str
+    episode: int
+    step: int
+
+
+def record_rollouts(env: gymnasium.Env[Any, Any], num_episodes: int, num_steps: int) -> Rollouts:
+    """Roll out seeded random actions, at most `num_steps` per episode.
+
+    Returns:
+        N steps of E episodes: `reset_observation` (E, D), `observation` (N, D), `action` (N, A), `reward` (N,),
+        `terminated` (N,), `truncated` (N,), `length` (E,). Structured observations and actions are flattened.
+    """
+    env.action_space.seed(0)
+    sampled = (tuple(env.action_space.sample() for _ in range(num_steps)) for _ in range(num_episodes))
+    return _roll_out(env, sampled)
+
+
+def replay_rollouts(env: gymnasium.Env[Any, Any], reference: Rollouts) -> Rollouts:
+    """Repeat the actions of recorded rollouts. An episode that ends earlier is shorter; none gets longer."""
+    return _roll_out(env, _recorded_actions(env.action_space, reference))
+
+
+def _recorded_actions(space: spaces.Space[Any], reference: Rollouts) -> Iterator[tuple[Any, ...]]:
+    start = 0
+    for length in reference["length"]:
+        rows = reference["action"][start : start + int(length)]
+        start += int(length)
+        yield tuple(spaces.unflatten(space, row) for row in rows)
+
+
+def _roll_out(env: gymnasium.Env[Any, Any], episodes: Iterator[tuple[Any, ...]]) -> Rollouts:
+    resets, lengths = [], []
+    steps: list[tuple[Any, ...]] = []
+    for seed, actions in enumerate(episodes):
+        observation, _ = env.reset(seed=seed)
+        resets.append(spaces.flatten(env.observation_space, observation))
+        lengths.append(0)
+        for action in actions:
+            observation, reward, terminated, truncated, _ = env.step(action)
+            flat = spaces.flatten(env.observation_space, observation)
+            steps.append((flat, spaces.flatten(env.action_space, action), reward, terminated, truncated))
+            lengths[-1] += 1
+            if terminated or truncated:
+                break
+    observations, taken, rewards, terminated_flags, truncated_flags = zip(*steps, strict=True)
+    return {
+        "reset_observation": np.stack(resets),
+        "observation": np.stack(observations),
+        "action": np.stack(taken),
+        "reward": np.array(rewards, dtype=np.float64),
+        "terminated": np.array(terminated_flags, dtype=np.uint8),
+        "truncated": np.array(truncated_flags, dtype=np.uint8),
+        "length": np.array(lengths, dtype=np.int64),
+    }
+
+
+def exact_digest(rollouts: Rollouts) -> str:
+    """SHA-256 over names, types, shapes and bytes."""
+    digest = hashlib.sha256()
+    for key in sorted(rollouts):
+        array = np.ascontiguousarray(rollouts[key])
+        digest.update(f"{key} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def toleranced_digest(rollouts: Rollouts, tolerance: float = TOLERANCE) -> str:
+    """The exact digest of the values rounded to multiples of the tolerance."""
+    return exact_digest({key: np.round(array.astype(np.float64) / tolerance) + 0.0 for key, array in rollouts.items()})
+
+
+def compare(reference: Rollouts, other: Rollouts) -> Deviation:
+    """Find where two rollouts of the same actions differ most. Episodes of different length differ infinitely."""
+    if reference["observation"].shape[1:] != other["observation"].shape[1:]:
+        return Deviation(math.inf, "observation", 0, 0)
+    unequal = np.flatnonzero(reference["length"] != other["length"])
+    if unequal.size:
+        episode = int(unequal[0])
+        return Deviation(math.inf, "length", episode, int(min(reference["length"][episode], other["length"][episode])))
+    worst = Deviation(0.0, "", 0, 0)
+    for key in ("reset_observation", "observation", "reward", "terminated", "truncated"):
+        expected, found = reference[key].astype(np.float64), other[key].astype(np.float64)
+        difference = np.abs(expected - found) / (1.0 + np.abs(expected))
+        if float(difference.max()) > worst.largest:
+            row = int(np.unravel_index(int(difference.argmax()), difference.shape)[0])
+            worst = Deviation(float(difference.max()), key, *_place(reference["length"], row, key))
+    return worst
+
+
+def _place(lengths: NDArray[Any], row: int, key: str) -> tuple[int, int]:
+    if key == "reset_observation":
+        return row, 0
+    ends = np.cumsum(lengths)
+    episode = int(np.searchsorted(ends, row, side="right"))
+    return episode, row - int(ends[episode] - lengths[episode]) + 1
+
+
+def arithmetic_digest() -> str:
+    """The bits of this machine's elementary functions, as Python and NumPy compute them.
+
+    Names no machine: two that compute alike have equal digests, whoever made them.
+    """
+    grid = np.linspace(-8.0, 8.0, 4_097)
+    digest = hashlib.sha256()
+    for values in (grid, grid.astype(np.float32)):
+        positive = np.abs(values) + values.dtype.type(0.125)
+        for function in (np.sin, np.cos, np.tan, np.tanh, np.exp, np.arctan):
+            digest.update(function(values).tobytes())
+        for function in (np.log, np.sqrt, np.cbrt):
+            digest.update(function(positive).tobytes())
+        digest.update(np.power(positive, values).tobytes())
+        digest.update(np.arctan2(values, values[::-1]).tobytes())
+        digest.update(values.cumsum().tobytes() + positive.sum().tobytes())
+    scalars = [function(float(value)) for value in grid for function in (math.sin, math.cos, math.exp, math.atan)]
+    digest.update(np.array(scalars).tobytes())
+    return digest.hexdigest()
+
+
+def to_bytes(rollouts: Rollouts) -> bytes:
+    """Rollouts as a safetensors file."""
+    return save(rollouts)
+
+
+def read_rollouts(path: Path, digest: str) -> Rollouts:
+    """Read kept rollouts; raises `ArtifactError` when the file is not the one with this digest."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror}; take the snapshot again") from error
+    if sha256(data) != digest:
+        raise ArtifactError(f"{path} was changed: its SHA-256 is {sha256(data)}, the snapshot records {digest}")
+    try:
+        return load(data)
+    except SafetensorError as error:
+        raise ArtifactError(f"{path} is not a safetensors file: {error}; take the snapshot again") from error

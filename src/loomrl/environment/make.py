@@ -1,0 +1,90 @@
+"""Environments from a snapshot's folder: what every stage after the first one runs."""
+
+import functools
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from loomrl.environment.construct import construct
+from loomrl.environment.resolve import Definition
+from loomrl.environment.snapshot import load_snapshot
+from loomrl.environment.source import (
+    ARCHIVE,
+    Source,
+    build_archive,
+    extract_archive,
+    load_archived,
+    load_source,
+)
+from loomrl.environment.store import snapshots_home
+from loomrl.errors import ConfigError
+from loomrl.types import EnvironmentSnapshot
+
+_MODES = {"same_step": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
+
+
+def make_env(folder: Path, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
+    """Make the environment of a snapshot: its archived source, or the importable one where that is equal.
+
+    The result ends episodes at `spec.max_episode_steps` (truncated) and raises `EnvironmentFault` when the environment
+    breaks the Gymnasium API or returns a value that is not finite.
+
+    Raises:
+        ArtifactError: when the snapshot was changed.
+        ConfigError: when a package it needs is not installed, or it has no such render mode.
+    """
+    return construct(restored_definition(folder), render_mode)
+
+
+def make_envs(
+    folder: Path, num_envs: int, autoreset: Literal["same_step", "disabled"] = "same_step"
+) -> VectorEnv[Any, Any, Any]:
+    """Make a vector of `num_envs` environments of a snapshot, stepped one after the other in this process.
+
+    With `same_step` an episode's last step returns the next one's first observation, and the true last one in
+    `info["final_obs"]`. With `disabled` the caller resets, with `options={"reset_mask": ...}`.
+    """
+    if num_envs < 1:
+        raise ConfigError(f"num_envs is {num_envs}; it must be at least 1")
+    create: Callable[[], gymnasium.Env[Any, Any]] = partial(construct, restored_definition(folder))
+    return SyncVectorEnv([create] * num_envs, autoreset_mode=_MODES[autoreset])
+
+
+def restored_definition(folder: Path) -> Definition:
+    """A snapshot as a definition that can be constructed."""
+    snapshot = load_snapshot(folder)
+    spec = snapshot.spec
+    source = _current(spec.entry_point, snapshot.source_digest) or archived_source(snapshot, folder)
+    return Definition(spec.name, spec.version, source, dict(spec.kwargs), spec.max_episode_steps, spec.reward_threshold)
+
+
+def archived_source(snapshot: EnvironmentSnapshot, folder: Path) -> Source:
+    """Load the code the archive holds, apart from any other version of it in this process."""
+    archive = (folder / ARCHIVE).read_bytes()
+    target = snapshots_home() / snapshot.digest / "source"
+    extract_archive(archive, snapshot.source_digest, snapshot.source_roots, target)
+    return load_archived(snapshot.spec.entry_point, target, snapshot.source_roots, snapshot.source_digest)
+
+
+@functools.lru_cache(maxsize=64)
+def _current(entry_point: str, source_digest: str) -> Source | None:
+    """The importable source, if it is the one that was archived.
+
+    Remembered, as an imported module is: what is on disk later is not what runs.
+    """
+    try:
+        source = load_source(entry_point)
+    except ConfigError:
+        return None  # not importable here: a user's folder, or a package that is gone; the archive has it
+    return source if build_digest(source) == source_digest else None
+
+
+def build_digest(source: Source) -> str:
+    """SHA-256 of the archive a source would give."""
+    from loomrl.files import sha256
+
+    return sha256(build_archive(source.locations))

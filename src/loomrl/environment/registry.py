@@ -1,0 +1,80 @@
+"""Registering environments in LoomDB."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gymnasium.envs.registration import registry as gymnasium_registry
+
+from loomrl.environment.source import build_archive, load_source
+from loomrl.errors import ConfigError
+from loomrl.files import canonical_json, sha256
+
+if TYPE_CHECKING:
+    from loomrl.loomdb.database import LoomDB
+    from loomrl.loomdb.records import EnvironmentRecord
+
+
+def register_environment(
+    name: str,
+    entry_point: str,
+    version: str,
+    max_episode_steps: int | None = None,
+    reward_threshold: float | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    path: str | Path | None = None,
+    database: "LoomDB | None" = None,
+) -> "EnvironmentRecord":
+    """Register an environment in LoomDB, its source included, so that configs name it by `id: NAME`.
+
+    Args:
+        name: how configs call it.
+        entry_point: `module:Class`, a `gymnasium.Env` such as a `BaseEnvironment`, or a function that makes one.
+        version: any string; (name, version) is immutable. Equal content again is welcome, other content refused.
+        max_episode_steps: where episodes are cut off (truncated); None leaves it to the environment.
+        reward_threshold: the return from which an episode counts as a success.
+        kwargs: JSON values for the constructor; a `BaseEnvironment` gets them as its `config`.
+        path: the folder that holds the module, where it is not importable as it is.
+        database: default: the LoomDB of this project.
+
+    Raises:
+        ConfigError: when the entry point cannot be imported, the name is a Gymnasium id, a value is impossible, or the
+            version is registered with other content.
+    """
+    from loomrl.loomdb.database import LoomDB
+    from loomrl.loomdb.models import now
+    from loomrl.loomdb.records import EnvironmentRecord
+
+    _check(name, version, max_episode_steps, kwargs or {})
+    folder = None if path is None else Path(path).resolve()
+    source = load_source(entry_point, folder)
+    archive = build_archive(source.locations)
+    record = EnvironmentRecord(
+        name=name,
+        version=str(version),
+        entry_point=entry_point,
+        kwargs=dict(kwargs or {}),
+        max_episode_steps=max_episode_steps,
+        reward_threshold=reward_threshold,
+        source_digest=sha256(archive),
+        source_roots=source.roots,
+        path=None if folder is None else str(folder),
+        created=now(),
+    )
+    if database is not None:
+        return database.register_environment(record, archive)
+    with LoomDB.open() as opened:
+        return opened.register_environment(record, archive)
+
+
+def _check(name: str, version: str, max_episode_steps: int | None, kwargs: Mapping[str, Any]) -> None:
+    if not name.strip() or not str(version).strip():
+        raise ConfigError("register_environment: `name` and `version` must not be empty")
+    if name in gymnasium_registry:
+        raise ConfigError(f"register_environment: {name!r} is a Gymnasium id, usable as it is; choose another name")
+    if max_episode_steps is not None and max_episode_steps < 1:
+        raise ConfigError(f"register_environment: max_episode_steps is {max_episode_steps}; it must be at least 1")
+    try:
+        canonical_json(dict(kwargs))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"register_environment: kwargs must be JSON values: {error}") from error

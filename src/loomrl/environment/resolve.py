@@ -1,0 +1,139 @@
+"""From what a config names to a definition that can be constructed."""
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import registry as gymnasium_registry
+
+from loomrl.environment.config import EnvironmentConfig
+from loomrl.environment.source import Source, extract_archive, load_archived, load_source
+from loomrl.errors import ConfigError
+from loomrl.home import home
+
+
+@dataclass(frozen=True)
+class Definition:
+    """An environment that can be constructed: its loaded source and its parameters."""
+
+    name: str
+    version: str
+    source: Source
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    max_episode_steps: int | None = None
+    reward_threshold: float | None = None
+
+
+def resolve(config: EnvironmentConfig, project: Path) -> Definition:
+    """Find the environment a config names: its entry point, else a Gymnasium id, else a registration in LoomDB.
+
+    A name registered in LoomDB with its version is immutable, source included, so resolving one inside a DVC stage
+    does not make the stage depend on anything that changes. Without `version` the newest is taken: pin one where
+    a policy must stay reproducible. No registration can hide a Gymnasium id: LoomDB refuses those names.
+
+    Raises:
+        ConfigError: when nothing has that name, naming near matches; when its code cannot be imported.
+    """
+    if config.entry_point is not None:
+        folder = project / config.path if config.path is not None else None
+        found = Definition(config.id, config.version or "0", load_source(config.entry_point, folder))
+    else:
+        found = _from_gymnasium(config) or _from_loomdb(config)
+    return Definition(
+        found.name,
+        found.version,
+        found.source,
+        {**found.kwargs, **config.kwargs},
+        config.max_episode_steps or found.max_episode_steps,
+        found.reward_threshold if config.reward_threshold is None else config.reward_threshold,
+    )
+
+
+def _from_gymnasium(config: EnvironmentConfig) -> Definition | None:
+    spec = find_gymnasium_spec(config.id)
+    if spec is None:
+        return None
+    version = str(spec.version if spec.version is not None else 0)
+    if config.version not in (None, version):
+        raise ConfigError(
+            f"environment.version {config.version!r}: {config.id!r} is a Gymnasium id of version {version}"
+        )
+    return Definition(
+        config.id,
+        version,
+        load_source(_entry_point(spec)),
+        dict(spec.kwargs),
+        spec.max_episode_steps,
+        None if spec.reward_threshold is None else float(spec.reward_threshold),
+    )
+
+
+def find_gymnasium_spec(environment_id: str) -> EnvSpec | None:
+    """Gymnasium's own registration of an id, or None; `module:id` imports the module first.
+
+    Raises:
+        ConfigError: when that module cannot be imported.
+    """
+    module, _, name = environment_id.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(f"environment.id {environment_id!r}: cannot import {module!r}: {error}") from error
+    return gymnasium_registry.get(name)
+
+
+def _entry_point(spec: EnvSpec) -> str:
+    if spec.additional_wrappers:
+        raise ConfigError(f"environment.id {spec.id!r} brings wrappers of its own; name a class that applies them")
+    if isinstance(spec.entry_point, str):
+        return spec.entry_point
+    name = getattr(spec.entry_point, "__qualname__", "")
+    if spec.entry_point is None or not name or "<" in name:
+        raise ConfigError(f"environment.id {spec.id!r} is registered with a callable that no name leads to")
+    return f"{spec.entry_point.__module__}:{name}"
+
+
+def _from_loomdb(config: EnvironmentConfig) -> Definition:
+    from loomrl.loomdb.database import LoomDB
+
+    with LoomDB.open() as database:
+        record = database.find_environment(config.id, config.version)
+        if record is None:
+            raise ConfigError(_unknown(config, [found.name for found in database.list_environments()]))
+        archive = database.environment_source(record.name, record.version)
+    folder = home() / "sources" / record.source_digest
+    extracted = extract_archive(archive, record.source_digest, record.source_roots, folder)
+    return Definition(
+        record.name,
+        record.version,
+        load_archived(record.entry_point, extracted, record.source_roots, record.source_digest),
+        dict(record.kwargs),
+        record.max_episode_steps,
+        record.reward_threshold,
+    )
+
+
+def _unknown(config: EnvironmentConfig, registered: list[str]) -> str:
+    if config.id in registered:
+        return f"environment.version {config.version!r} of {config.id!r} is not registered in LoomDB; see `loomrl env list`"
+    near = difflib.get_close_matches(config.id, sorted({*registered, *gymnasium_registry}), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return (
+        f"environment.id {config.id!r} is neither a Gymnasium id nor registered in LoomDB; {hint}"
+        "register your own with `loomrl env register`, or name its class in `environment.entry_point`"
+    )
+
+
+def parameters(definition: Definition) -> Mapping[str, Any]:
+    """What `verify` compares under the word `parameters`."""
+    return {
+        "entry_point": definition.source.entry_point,
+        "kwargs": definition.kwargs,
+        "max_episode_steps": definition.max_episode_steps,
+        "reward_threshold": definition.reward_threshold,
+    }

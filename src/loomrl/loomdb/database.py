@@ -1,0 +1,319 @@
+"""LoomDB: environments, snapshots, lineage, deployments, approvals, audit heads and events.
+
+SQLite by default (write-ahead log, writers wait for each other), PostgreSQL by URL:
+`postgresql+psycopg://user:password@host/database`. Opening migrates the schema when it must.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from sqlalchemy import Engine, Select, func, select
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.orm import Session, sessionmaker
+
+from loomrl.errors import ConfigError, ServiceError
+from loomrl.home import loomdb_url
+from loomrl.loomdb.engine import WRITES, make_engine, unreachable
+from loomrl.loomdb.migrate import ensure_schema
+from loomrl.loomdb.models import (
+    ApprovalRow,
+    AuditHeadRow,
+    Base,
+    DeploymentRow,
+    EdgeRow,
+    EnvironmentRow,
+    EventRow,
+    SnapshotRow,
+    now,
+)
+from loomrl.loomdb.records import (
+    Approval,
+    AuditHead,
+    Deployment,
+    Edge,
+    EnvironmentRecord,
+    Event,
+    SnapshotRecord,
+)
+from loomrl.schema import Document
+from loomrl.types import EnvironmentSnapshot
+
+Record = TypeVar("Record", bound=Document)
+
+
+class LoomDB:
+    """One database. Methods are atomic, and safe from several threads and processes at once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._readers = sessionmaker(engine)
+        self._writers = sessionmaker(engine.execution_options(**{WRITES: True}))
+
+    @classmethod
+    def open(cls, url: str | None = None) -> Self:
+        """Open the database at a SQLAlchemy URL (default: `LOOMRL_DATABASE_URL`, else SQLite under the home).
+
+        Raises:
+            ConfigError: when the URL is not one, or its driver is not installed.
+            ServiceError: when the database cannot be reached or read.
+        """
+        engine = make_engine(url or loomdb_url())
+        try:
+            ensure_schema(engine)
+        except SQLAlchemyError as error:
+            engine.dispose()
+            raise unreachable(engine, error) from error
+        return cls(engine)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- environments ---------------------------------------------------------------------------------------------
+
+    def register_environment(self, record: EnvironmentRecord, source: bytes) -> EnvironmentRecord:
+        """Register an environment; registering equal content again changes nothing.
+
+        Raises:
+            ConfigError: when this version is registered with other content.
+        """
+        try:
+            with self._writing() as session:
+                existing = session.get(EnvironmentRow, (record.name, record.version))
+                if existing is None:
+                    newest = session.scalar(select(func.max(EnvironmentRow.sequence))) or 0
+                    fields = {**record.model_dump(), "sequence": newest + 1, "source": source}
+                    session.add(EnvironmentRow(**fields))
+                    return record
+                found = _record(EnvironmentRecord, existing)
+        except IntegrityError:
+            return self.register_environment(record, source)  # another process was faster: compare with its row
+        _refuse_other_content(record, found)
+        return found
+
+    def find_environment(self, name: str, version: str | None = None) -> EnvironmentRecord | None:
+        """A registered environment; without `version` the one registered last."""
+        query = select(EnvironmentRow).where(EnvironmentRow.name == name).order_by(EnvironmentRow.sequence.desc())
+        if version is not None:
+            query = query.where(EnvironmentRow.version == version)
+        with self._reading() as session:
+            row = session.scalars(query.limit(1)).first()
+            return None if row is None else _record(EnvironmentRecord, row)
+
+    def list_environments(self) -> list[EnvironmentRecord]:
+        """All registered environments, in the order of their registration."""
+        return self._all(select(EnvironmentRow).order_by(EnvironmentRow.sequence), EnvironmentRecord)
+
+    def environment_source(self, name: str, version: str) -> bytes:
+        """The source archive of a registered environment.
+
+        Raises:
+            ConfigError: when it is not registered.
+        """
+        query = select(EnvironmentRow.source).where(EnvironmentRow.name == name, EnvironmentRow.version == version)
+        with self._reading() as session:
+            source = session.scalar(query)
+        if source is None:
+            raise ConfigError(f"environment {name!r} version {version!r} is not registered; see `loomrl env list`")
+        return bytes(source)
+
+    # --- snapshots ------------------------------------------------------------------------------------------------
+
+    def record_snapshot(self, snapshot: EnvironmentSnapshot) -> None:
+        """Record a snapshot; the same one again changes nothing."""
+        spec = snapshot.spec
+        self._insert_once(
+            SnapshotRow(
+                digest=snapshot.digest, name=spec.name, version=spec.version, document=snapshot.to_json(), created=now()
+            )
+        )
+
+    def get_snapshot(self, digest: str) -> EnvironmentSnapshot | None:
+        """A snapshot's document by its whole digest."""
+        with self._reading() as session:
+            row = session.get(SnapshotRow, digest)
+            return None if row is None else EnvironmentSnapshot.model_validate(row.document)
+
+    def list_snapshots(self, name: str | None = None) -> list[SnapshotRecord]:
+        """All snapshots, newest first, of one environment if named."""
+        query = select(SnapshotRow).order_by(SnapshotRow.created.desc(), SnapshotRow.digest)
+        if name is not None:
+            query = query.where(SnapshotRow.name == name)
+        return self._all(query, SnapshotRecord)
+
+    # --- lineage --------------------------------------------------------------------------------------------------
+
+    def link(self, subject: str, predicate: str, object: str) -> None:
+        """State an edge; stating it again changes nothing.
+
+        Raises:
+            ConfigError: when a node is not written `kind:id`.
+        """
+        for node in (subject, object):
+            kind, colon, identity = node.partition(":")
+            if not (kind and colon and identity):
+                raise ConfigError(f"lineage node {node!r} must be written kind:id, for example policy:cartpole@3")
+        self._insert_once(EdgeRow(subject=subject, predicate=predicate, object=object, created=now()))
+
+    def edges(self, node: str, direction: Literal["out", "in", "both"] = "both") -> list[Edge]:
+        """Edges at a node: where it is the subject ("out"), the object ("in"), or either; oldest first."""
+        conditions = {
+            "out": EdgeRow.subject == node,
+            "in": EdgeRow.object == node,
+            "both": (EdgeRow.subject == node) | (EdgeRow.object == node),
+        }
+        if direction not in conditions:
+            raise ConfigError(f"direction {direction!r}: allowed are {', '.join(conditions)}")
+        return self._all(select(EdgeRow).where(conditions[direction]).order_by(EdgeRow.id), Edge)
+
+    # --- deployments and approvals --------------------------------------------------------------------------------
+
+    def record_deployment(self, policy: str, version: str, role: str, run_id: str | None, reason: str) -> Deployment:
+        """Record that a version took a role."""
+        row = DeploymentRow(policy=policy, version=version, role=role, run_id=run_id, reason=reason, created=now())
+        return self._insert(row, Deployment)
+
+    def deployments(self, policy: str | None = None) -> list[Deployment]:
+        """Deployments, newest first, of one policy if named."""
+        query = select(DeploymentRow).order_by(DeploymentRow.id.desc())
+        if policy is not None:
+            query = query.where(DeploymentRow.policy == policy)
+        return self._all(query, Deployment)
+
+    def request_approval(self, run_id: str, policy: str, version: str) -> Approval:
+        """Ask for a person's decision; asking again returns what there is, decided or not."""
+        self._insert_once(ApprovalRow(run_id=run_id, policy=policy, version=version, requested=now()))
+        found = self.approval(run_id)
+        if found is None or (found.policy, found.version) != (policy, version):
+            raise ConfigError(f"run {run_id!r} already asks for the approval of another version: {found}")
+        return found
+
+    def decide_approval(self, run_id: str, approved: bool, person: str, reason: str = "") -> Approval:
+        """Record a person's decision. It is final.
+
+        Raises:
+            ConfigError: when nobody asked, or it was decided already.
+        """
+        if not person.strip():
+            raise ConfigError("a decision needs the name of the person who takes it")
+        with self._writing() as session:
+            row = session.get(ApprovalRow, run_id, with_for_update=True)
+            if row is None:
+                waiting = select(ApprovalRow.run_id).where(ApprovalRow.approved.is_(None))
+                known = ", ".join(session.scalars(waiting)) or "none"
+                raise ConfigError(f"run {run_id!r} does not wait for approval; waiting: {known}")
+            if row.approved is not None:
+                word = "approved" if row.approved else "rejected"
+                raise ConfigError(f"run {run_id!r} was {word} by {row.person} already; a decision is final")
+            row.approved, row.person, row.reason, row.decided = approved, person.strip(), reason, now()
+            session.flush()
+            return _record(Approval, row)
+
+    def approval(self, run_id: str) -> Approval | None:
+        """The approval a run asks for, or None."""
+        with self._reading() as session:
+            row = session.get(ApprovalRow, run_id)
+            return None if row is None else _record(Approval, row)
+
+    def pending_approvals(self) -> list[Approval]:
+        """Open approvals, oldest first."""
+        query = select(ApprovalRow).where(ApprovalRow.approved.is_(None)).order_by(ApprovalRow.requested)
+        return self._all(query, Approval)
+
+    # --- audit heads and events -----------------------------------------------------------------------------------
+
+    def anchor_audit_head(self, server: str, segment: str, sequence: int, digest: str) -> AuditHead:
+        """Keep the head of a server's audit chain; the same head again changes nothing.
+
+        Raises:
+            ServiceError: when another digest is kept for this place: the chain was rewritten.
+        """
+        row = AuditHeadRow(server=server, segment=segment, sequence=sequence, digest=digest, created=now())
+        self._insert_once(row)
+        kept = next(head for head in self.audit_heads(server) if (head.segment, head.sequence) == (segment, sequence))
+        if kept.digest != digest:
+            raise ServiceError(
+                f"audit log of {server!r}, segment {segment!r}, record {sequence}: the head is {digest}, but {kept.digest} "
+                f"was anchored at {kept.created.isoformat()}; the log was rewritten"
+            )
+        return kept
+
+    def audit_heads(self, server: str) -> list[AuditHead]:
+        """Kept heads of a server's audit chain, oldest first."""
+        query = select(AuditHeadRow).where(AuditHeadRow.server == server).order_by(AuditHeadRow.id)
+        return self._all(query, AuditHead)
+
+    def record_event(self, kind: str, data: Mapping[str, Any]) -> Event:
+        """Append an event."""
+        return self._insert(EventRow(kind=kind, data=dict(data), created=now()), Event)
+
+    def events(self, kind: str | None = None) -> list[Event]:
+        """Events, oldest first, of one kind if named."""
+        query = select(EventRow).order_by(EventRow.id)
+        if kind is not None:
+            query = query.where(EventRow.kind == kind)
+        return self._all(query, Event)
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _reading(self) -> Iterator[Session]:
+        with self._transaction(self._readers) as session:
+            yield session
+
+    @contextmanager
+    def _writing(self) -> Iterator[Session]:
+        with self._transaction(self._writers) as session:
+            yield session
+
+    @contextmanager
+    def _transaction(self, sessions: sessionmaker[Session]) -> Iterator[Session]:
+        try:
+            with sessions.begin() as session:
+                yield session
+        except IntegrityError:
+            raise
+        except DBAPIError as error:
+            raise unreachable(self._engine, error) from error
+
+    def _all(self, query: Select[Any], kind: type[Record]) -> list[Record]:
+        with self._reading() as session:
+            return [_record(kind, row) for row in session.scalars(query)]
+
+    def _insert(self, row: Base, kind: type[Record]) -> Record:
+        with self._writing() as session:
+            session.add(row)
+            session.flush()
+            return _record(kind, row)
+
+    def _insert_once(self, row: Base) -> None:
+        """Insert, unless a row with these keys is there already."""
+        try:
+            with self._writing() as session:
+                session.add(row)
+        except IntegrityError:
+            return
+
+
+def _record(kind: type[Record], row: Base) -> Record:
+    return kind.model_validate({name: getattr(row, name) for name in kind.model_fields})
+
+
+def _refuse_other_content(wanted: EnvironmentRecord, found: EnvironmentRecord) -> None:
+    immutable = EnvironmentRecord.model_fields.keys() - {"created", "path"}
+    changed = sorted(name for name in immutable if getattr(wanted, name) != getattr(found, name))
+    if changed:
+        raise ConfigError(
+            f"environment {wanted.name!r} version {wanted.version!r} is registered already, with another "
+            f"{', '.join(changed)}; a version is immutable: register the change under a new version"
+        )

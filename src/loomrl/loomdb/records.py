@@ -1,0 +1,87 @@
+"""What LoomDB hands out: frozen records, independent of any session. Times are UTC."""
+
+from datetime import datetime
+from typing import Literal
+
+from loomrl.schema import Document
+from loomrl.types import Json
+
+
+class EnvironmentRecord(Document):
+    """A registered environment. `path` is where its code lay when it was registered, for people only."""
+
+    name: str
+    version: str
+    entry_point: str
+    kwargs: Json
+    max_episode_steps: int | None
+    reward_threshold: float | None
+    source_digest: str
+    source_roots: list[str]
+    path: str | None
+    created: datetime
+
+
+class SnapshotRecord(Document):
+    """A line of the list of snapshots."""
+
+    digest: str
+    name: str
+    version: str
+    created: datetime
+
+
+class Edge(Document):
+    """One statement of the lineage graph."""
+
+    subject: str
+    predicate: str
+    object: str
+    created: datetime
+
+
+class Deployment(Document):
+    """A version took a role, such as `champion`."""
+
+    policy: str
+    version: str
+    role: str
+    run_id: str | None
+    reason: str
+    created: datetime
+
+
+class Approval(Document):
+    """A decision asked of a person; `approved` is None while it is open."""
+
+    run_id: str
+    policy: str
+    version: str
+    requested: datetime
+    approved: bool | None = None
+    person: str | None = None
+    reason: str | None = None
+    decided: datetime | None = None
+
+    @property
+    def state(self) -> Literal["waiting", "approved", "rejected"]:
+        """In one word."""
+        return "waiting" if self.approved is None else "approved" if self.approved else "rejected"
+
+
+class AuditHead(Document):
+    """The head of a server's audit chain at one time."""
+
+    server: str
+    segment: str
+    sequence: int
+    digest: str
+    created: datetime
+
+
+class Event(Document):
+    """One event of a trace."""
+
+    kind: str
+    data: Json
+    created: datetime
