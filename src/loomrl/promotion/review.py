@@ -6,12 +6,12 @@ from pathlib import Path
 
 from loomrl.config import PolicyConfig
 from loomrl.errors import ArtifactError
-from loomrl.loomdb.records import Approval
 from loomrl.promotion import envelope
 from loomrl.promotion.rules import (
     PROMOTED,
     REFUSED,
     UNCHANGED,
+    Approval,
     Inputs,
     decide,
     inputs_digest,

@@ -12,7 +12,6 @@ from pathlib import Path
 from loomrl.config import PolicyConfig
 from loomrl.errors import ArtifactError
 from loomrl.files import canonical_json, sha256
-from loomrl.loomdb.records import Approval
 from loomrl.promotion import envelope
 from loomrl.promotion.comparison import compare
 from loomrl.promotion.package import EVALUATION
@@ -26,6 +25,15 @@ PROMOTED_OVER = "loomrl.promoted_over"  # on a version: the content digest of th
 ROLLED_BACK = "loomrl.rolled_back"  # on a version: why a person took it back
 
 _MET = (Verdict.PROVED, Verdict.SUPPORTED, Verdict.WAIVED)
+
+
+@dataclass(frozen=True)
+class Approval:
+    """What a person decided; `approved` is None while nobody has."""
+
+    approved: bool | None
+    person: str | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
