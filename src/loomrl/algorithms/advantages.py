@@ -87,7 +87,9 @@ class RewardScaler:
     def _merge(self, batch: FloatArray) -> None:
         count = self._count + batch.size
         delta = float(batch.mean()) - self._mean
-        squares = self._var * self._count + float(batch.var()) * batch.size + delta**2 * self._count * batch.size / count
+        squares = (
+            self._var * self._count + float(batch.var()) * batch.size + delta**2 * self._count * batch.size / count
+        )
         self._mean += delta * batch.size / count
         self._var, self._count = squares / count, count
 

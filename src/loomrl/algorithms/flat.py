@@ -24,6 +24,6 @@ class FlatParameters:
 
     def clip_gradient(self, max_norm: float) -> Tensor:
         """Scale the gradient to at most `max_norm` (global L2 norm); returns the norm it had."""
-        norm = torch.linalg.vector_norm(self.gradient)
+        norm: Tensor = torch.linalg.vector_norm(self.gradient)
         self.gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm

@@ -23,10 +23,11 @@ LOG_STD_BOUNDS = (-20.0, 2.0)
 
 def linear(input_dim: int, output_dim: int, gain: float, generator: torch.Generator | None) -> nn.Linear:
     """A dense layer with orthogonal weights scaled by `gain` and zero biases."""
-    layer = nn.utils.skip_init(nn.Linear, input_dim, output_dim)  # draws nothing from the global generator
+    with torch.device("meta"):  # the constructor would draw from the global generator
+        layer = nn.Linear(input_dim, output_dim)
+    layer.to_empty(device="cpu")
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
     nn.init.zeros_(layer.bias)
-    assert isinstance(layer, nn.Linear)
     return layer
 
 

@@ -168,9 +168,7 @@ class TrainedPolicy(nn.Module):
         padded[:num_rows] = obs
         with torch.no_grad():
             answer = self.forward(torch.from_numpy(padded))
-        return {
-            name: value.numpy()[:num_rows].astype(self._dtype(name), copy=False) for name, value in answer.items()
-        }
+        return {name: value.numpy()[:num_rows].astype(self._dtype(name), copy=False) for name, value in answer.items()}
 
     def _dtype(self, name: str) -> Any:
         return self.action_space.dtype if name == "action" else np.float32

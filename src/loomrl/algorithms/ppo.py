@@ -31,7 +31,7 @@ from loomrl.algorithms.advantages import (
 )
 from loomrl.algorithms.base import State
 from loomrl.algorithms.flat import FlatParameters
-from loomrl.algorithms.networks import CategoricalPolicyHead
+from loomrl.algorithms.networks import CategoricalPolicyHead, GaussianPolicyHead
 from loomrl.algorithms.policy import TrainedPolicy
 from loomrl.schema import Section
 from loomrl.types import Act, Trajectory
@@ -92,7 +92,9 @@ class Config(Section):
                 f"{self.rollout_length} = {self.rollout_size} transitions; lower it or raise rollout_length"
             )
         if (self.learning_rate_schedule == "adaptive") != (self.desired_kl is not None):
-            raise ValueError("`learning_rate_schedule: adaptive` and `desired_kl` need each other; give both or neither")
+            raise ValueError(
+                "`learning_rate_schedule: adaptive` and `desired_kl` need each other; give both or neither"
+            )
         return self
 
     @property
@@ -210,8 +212,8 @@ class PPO:
         for _ in range(config.n_epochs):
             first = len(steps)
             shuffled = batch[torch.from_numpy(rng.permutation(len(batch)))]
-            for start in range(0, len(batch), config.batch_size):
-                steps.append(self._step(shuffled[slice(start, start + config.batch_size)], clip_epsilon))
+            starts = range(0, len(batch), config.batch_size)
+            steps += [self._step(shuffled[slice(start, start + config.batch_size)], clip_epsilon) for start in starts]
             kl = float(torch.stack(steps[first:])[:, KL].mean())
             learning_rate = self._adapt(learning_rate, kl)
             if config.target_kl is not None and kl > config.target_kl:
@@ -223,7 +225,7 @@ class PPO:
         metrics["explained_variance"] = explained_variance(batch.value.numpy(), batch.target.numpy())
         metrics["learning_rate"] = learning_rate
         metrics["num_gradient_steps"] = float(len(steps))
-        if not self._policy.is_discrete:
+        if isinstance(self._policy.head, GaussianPolicyHead):
             metrics["std"] = float(self._policy.head.log_std.detach().exp().mean())
         return metrics
 
@@ -285,7 +287,7 @@ class PPO:
         config = self.config
         self._flat.gradient.zero_()
         policy_loss, value_loss, entropy, log_prob = self.losses(batch, clip_epsilon)
-        (policy_loss + config.value_loss_coef * value_loss - config.entropy_coef * entropy).backward()
+        torch.autograd.backward(policy_loss + config.value_loss_coef * value_loss - config.entropy_coef * entropy)
         grad_norm = self._flat.clip_gradient(config.max_grad_norm)
         self._optimizer.step()
         with torch.no_grad():

@@ -76,7 +76,7 @@ def explain(error: ValidationError, section: type[Section], place: str) -> str:
 
 
 def _own() -> list[tuple[str, AlgorithmPlugin]]:
-    modules = []
+    modules: list[tuple[str, AlgorithmPlugin]] = []
     for info in pkgutil.iter_modules([str(Path(__file__).parent)]):
         name = f"{__package__}.{info.name}"
         module = importlib.import_module(name)

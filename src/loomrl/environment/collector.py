@@ -155,7 +155,7 @@ def run_episodes(
             if recorder is not None:
                 recorder.record(index, obs, chosen.action, reward, next_obs, info)
         ended = terminated | truncated
-        for index in np.flatnonzero(ended):
+        for index in np.flatnonzero(ended).tolist():
             if (recorder := recorders[index]) is not None:
                 episode = recorder.episode(bool(terminated[index]), bool(truncated[index]))
                 episodes[recorder.position] = episode
@@ -181,9 +181,9 @@ def _start(
             recorders[index] = _Recorder(position, seed)
             reset_seeds[index] = seed
     options = None if obs is None else {"reset_mask": mask}
-    started, _ = envs.reset(seed=reset_seeds, options=options)
-    result: NDArray[Any] = started
-    return result
+    started: NDArray[Any]
+    started, _ = envs.reset(seed=reset_seeds, options=options)  # type: ignore[arg-type]  # SyncVectorEnv takes lists
+    return started
 
 
 class _Recorder:

@@ -1,0 +1,117 @@
+"""Checkpoints that are whole or absent, in safe formats, newest intact one first.
+
+One folder for each: `step-000020480/` with `arrays.safetensors`, `values.json` and `SHA256SUMS`. It is written under
+a temporary name, synced and renamed, so a process killed at any moment leaves the older ones as they were.
+"""
+
+import logging
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import safetensors.numpy
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+
+from loomrl import events
+from loomrl.errors import ArtifactError
+from loomrl.files import canonical_json, read_json, sync_folder, verify_sums, write_atomic, write_sums
+from loomrl.types import Json
+
+ARRAYS = "arrays.safetensors"
+VALUES = "values.json"
+_PREFIX = "step-"
+_TEMPORARY = ".writing-"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that continuing to the bit needs."""
+
+    step: int  # environment steps so far
+    arrays: dict[str, NDArray[Any]]
+    values: Json
+
+
+class CheckpointStore:
+    """The checkpoints of one training run, held by one process at a time (use it in a `with` statement)."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self._folder, self._keep = folder, keep
+        self._lock = FileLock(folder / ".lock")
+
+    def __enter__(self) -> Self:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(timeout=0)
+        except Timeout as error:
+            raise ArtifactError(
+                f"another process is training with the same inputs ({self._folder} is locked); wait for it"
+            ) from error
+        except OSError as error:
+            raise self._unwritable(error) from error
+        for left_over in self._folder.glob(f"{_TEMPORARY}*"):
+            shutil.rmtree(left_over)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint, then remove all but the newest `keep`.
+
+        Raises:
+            ArtifactError: when the folder cannot be written; older checkpoints stay.
+        """
+        final = self._folder / f"{_PREFIX}{checkpoint.step:012d}"
+        try:
+            temporary = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=self._folder))
+            write_atomic(temporary / ARRAYS, safetensors.numpy.save(dict(sorted(checkpoint.arrays.items()))))
+            write_atomic(temporary / VALUES, canonical_json(checkpoint.values))
+            write_sums(temporary)
+            if final.exists():  # a corrupt one of the same step: the newest intact one was older
+                shutil.rmtree(final)
+            os.replace(temporary, final)
+            sync_folder(self._folder)
+            for old in self._all()[self._keep :]:
+                shutil.rmtree(old)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def newest(self) -> Checkpoint | None:
+        """The newest checkpoint that is intact. Corrupt ones are reported and passed over."""
+        for folder in self._all():
+            try:
+                return _read(folder)
+            except ArtifactError as error:
+                message = f"checkpoint {folder} is corrupt and passed over: {error}"
+                log.warning(message)
+                events.emit("warning", message=message)
+        return None
+
+    def _all(self) -> list[Path]:
+        """Newest first."""
+        return sorted(self._folder.glob(f"{_PREFIX}*"), reverse=True)
+
+    def _unwritable(self, error: OSError) -> ArtifactError:
+        reason = error.strerror or str(error)
+        return ArtifactError(f"cannot write checkpoints to {self._folder}: {reason}; set LOOMRL_HOME or free space")
+
+
+def _read(folder: Path) -> Checkpoint:
+    verify_sums(folder)
+    values = read_json(folder / VALUES)
+    try:
+        arrays = safetensors.numpy.load((folder / ARRAYS).read_bytes())
+        return Checkpoint(int(values["env_steps"]), arrays, values)
+    except (SafetensorError, KeyError, TypeError, OSError) as error:
+        raise ArtifactError(f"{folder} does not hold a checkpoint: {error!r}") from error

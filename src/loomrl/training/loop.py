@@ -1,0 +1,162 @@
+"""The training loop: collect, update, validate, and a checkpoint from which it goes on to the bit.
+
+Environments cannot be saved: third-party ones hold whatever they like, and nothing is ever pickled. So training is cut
+into segments, one for each checkpoint. Every segment starts with newly made environments, seeded from the run's seed
+and the segment's number, in a run that goes on as in one that is resumed; both then see the same episodes. Episodes
+under way at the cut are truncated: the last step bootstraps from its true successor, as at a time limit, and they do
+not count in the metrics. Checkpoints that are far apart make this rare.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from loomrl.algorithms.base import Algorithm
+from loomrl.environment.collector import Collector
+from loomrl.errors import LoomRLError
+from loomrl.training.checkpoints import Checkpoint
+from loomrl.training.seeds import Purpose, derive
+from loomrl.training.validation import MakeEnvs, Validation
+from loomrl.types import Json, Trajectory
+
+OnRow = Callable[[Json], None]
+
+
+class TrainingLoop:
+    """Runs an algorithm until a limit, stagnation or a request to stop.
+
+    `on_update` and `on_validation` are told each row of the curves; control never depends on them. `stop_reason` is
+    None until training has ended.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        make_envs: MakeEnvs,
+        *,
+        seed: int,
+        total_env_steps: int | None,
+        segment_env_steps: int,
+        validation: Validation | None,
+        total_episodes: int | None = None,
+        on_update: OnRow = lambda row: None,
+        on_validation: OnRow = lambda row: None,
+    ) -> None:
+        self.algorithm, self.validation = algorithm, validation
+        self._make_envs, self._seed = make_envs, seed
+        self._total_env_steps, self._total_episodes = total_env_steps, total_episodes
+        rollout_size = algorithm.num_envs * algorithm.rollout_length
+        self._segment_updates = math.ceil(segment_env_steps / rollout_size)
+        self._on_update, self._on_validation = on_update, on_validation
+        self._rng = np.random.default_rng(derive(seed, Purpose.ACTIONS))
+        self.env_steps = 0
+        self.num_episodes = 0
+        self.stop_reason: str | None = None
+        self.rows: list[Json] = []
+        self._segment = 0
+
+    def run(self) -> Iterator[Checkpoint]:
+        """Train, yielding a checkpoint after every segment and one when training has ended."""
+        while self.stop_reason is None:
+            with closing(self._make_envs(self.algorithm.num_envs, "same_step")) as envs:
+                self._run_segment(envs)
+            self._segment += 1
+            yield self.checkpoint()
+
+    def stop(self, reason: str) -> None:
+        """End after the update under way."""
+        self.stop_reason = reason
+
+    def _run_segment(self, envs: VectorEnv[Any, Any, Any]) -> None:
+        collector = Collector(envs, derive(self._seed, Purpose.EPISODES, self._segment))
+        for update in range(self._segment_updates):
+            trajectory = collector.collect(self.algorithm.act, self.algorithm.rollout_length, self._rng)
+            if update == self._segment_updates - 1:
+                trajectory = _cut(trajectory)
+            self._update(trajectory, collector.finished)
+            collector.finished.clear()
+            self._validate()
+            if self.stop_reason is not None:
+                return
+
+    def _update(self, trajectory: Trajectory, finished: list[tuple[float, int]]) -> None:
+        step = self.env_steps + trajectory.reward.size
+        metrics = self.algorithm.update(trajectory, self._rng)
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise LoomRLError(
+                    f"training: {name} is {value} after {step} environment steps; the last checkpoint is intact; "
+                    "lower learning_rate, or look at the rewards and observations of the environment"
+                )
+        self.env_steps = step
+        self.num_episodes += len(finished)
+        if finished:
+            returns, lengths = zip(*finished, strict=True)
+            metrics |= {"episode_return": float(np.mean(returns)), "episode_length": float(np.mean(lengths))}
+        row: Json = {"step": step, "num_episodes": self.num_episodes, **metrics}
+        self.rows.append(row)
+        self._on_update(row)
+
+    def _validate(self) -> None:
+        """Decide whether training ends, after a validation where one is due or it is the last chance for one."""
+        ended = self._limit_reached()
+        validation = self.validation
+        if validation is not None and (validation.due(self.env_steps) or ended):
+            self._on_validation(validation.run(self.algorithm.policy, self.env_steps))
+            ended = ended or validation.stop_reason()
+        self.stop_reason = self.stop_reason or ended
+
+    def _limit_reached(self) -> str | None:
+        if self._total_env_steps is not None and self.env_steps >= self._total_env_steps:
+            return "total_env_steps"
+        if self._total_episodes is not None and self.num_episodes >= self._total_episodes:
+            return "total_episodes"
+        return None
+
+    # --- state ---
+
+    def checkpoint(self) -> Checkpoint:
+        """Everything, between two segments."""
+        state = self.algorithm.state_dict()
+        arrays = {f"algorithm.{name}": value for name, value in state.items() if isinstance(value, np.ndarray)}
+        values: Json = {
+            "env_steps": self.env_steps,
+            "num_episodes": self.num_episodes,
+            "segment": self._segment,
+            "stop_reason": self.stop_reason,
+            "rows": self.rows,
+            "rng": self._rng.bit_generator.state,
+            "algorithm": {name: value for name, value in state.items() if not isinstance(value, np.ndarray)},
+        }
+        if self.validation is not None:
+            values["validation"] = self.validation.state_dict()
+            arrays |= {f"best.{name}": value for name, value in self.validation.best.items()}
+        return Checkpoint(self.env_steps, arrays, values)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint of an equal loop."""
+        values = checkpoint.values
+        self.env_steps, self.num_episodes = values["env_steps"], values["num_episodes"]
+        self._segment, self.stop_reason = values["segment"], values["stop_reason"]
+        self.rows = list(values["rows"])
+        self._rng.bit_generator.state = values["rng"]
+        self.algorithm.load_state_dict({**_below("algorithm.", checkpoint.arrays), **values["algorithm"]})
+        if self.validation is not None:
+            self.validation.load_state_dict(values["validation"], _below("best.", checkpoint.arrays))
+
+
+def _cut(trajectory: Trajectory) -> Trajectory:
+    """Truncate the episodes that go on after the last step."""
+    truncated = trajectory.truncated.copy()
+    truncated[-1] |= ~trajectory.terminated[-1]
+    return replace(trajectory, truncated=truncated)
+
+
+def _below(prefix: str, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}

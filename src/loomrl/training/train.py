@@ -1,0 +1,176 @@
+"""The training stage: snapshot and config in, policy and learning curves out, deterministic to the byte.
+
+Interrupted at any moment, it goes on from its newest intact checkpoint and ends with the same bytes. Checkpoints lie
+under the home folder, keyed by a digest of everything the result depends on: other inputs never resume from them.
+"""
+
+import platform
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from gymnasium.vector import VectorEnv
+
+import loomrl
+from loomrl import events
+from loomrl.algorithms.base import Algorithm
+from loomrl.algorithms.policy import WEIGHTS
+from loomrl.algorithms.registry import get_algorithm, validate
+from loomrl.environment.make import make_envs
+from loomrl.environment.snapshot import load_snapshot
+from loomrl.environment.spaces import space_from_json
+from loomrl.files import canonical_json, sha256, sha256_file
+from loomrl.home import home as default_home
+from loomrl.schema import Section
+from loomrl.training.checkpoints import CheckpointStore
+from loomrl.training.config import TrainingConfig
+from loomrl.training.curves import write_curves
+from loomrl.training.loop import TrainingLoop
+from loomrl.training.seeds import Purpose, derive
+from loomrl.training.threads import NUM_THREADS, one_thread, processor_family
+from loomrl.training.validation import Validation
+from loomrl.types import EnvironmentSnapshot, Json, TrainingReport
+
+REPORT = "training.json"
+
+
+def train_policy(
+    config: TrainingConfig, snapshot_folder: Path, output_folder: Path, home: Path | None = None
+) -> TrainingReport:
+    """Train, resuming from the newest intact checkpoint of the same inputs, and write the best validated policy.
+
+    Writes `policy.safetensors`, `policy.json`, `curves.json`, `learning_curve.png` and `training.json`.
+
+    Raises:
+        ConfigError: for parameters, or spaces, the algorithm does not accept.
+        EnvironmentFault: when the environment breaks its API; checkpoints stay.
+        LoomRLError: when a metric is not finite; checkpoints stay.
+        ArtifactError: when a folder cannot be written.
+    """
+    parameters = validate(config)
+    snapshot = load_snapshot(snapshot_folder)
+    checkpoints = (home or default_home()) / "checkpoints" / inputs_digest(config, snapshot)
+
+    def environments(num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
+        return make_envs(snapshot_folder, num_envs, autoreset)
+
+    with one_thread(), CheckpointStore(checkpoints, config.keep_checkpoints) as store:
+        algorithm = _build(config, parameters, snapshot)
+        validation = Validation(config.validation, environments)
+        with events.progress("training", config.total_env_steps) as bar:
+            narrator = _Narrator(bar)
+            loop = TrainingLoop(
+                algorithm,
+                environments,
+                seed=config.seed,
+                total_env_steps=config.total_env_steps,
+                segment_env_steps=config.checkpoint_interval_env_steps,
+                validation=validation,
+                on_update=narrator.update,
+                on_validation=narrator.validation,
+            )
+            if checkpoint := store.newest():
+                loop.restore(checkpoint)
+                narrator.resumed(loop.env_steps)
+            for checkpoint in loop.run():
+                store.save(checkpoint)
+        return _write(config, parameters, snapshot, loop, validation, output_folder)
+
+
+def inputs_digest(config: TrainingConfig, snapshot: EnvironmentSnapshot) -> str:
+    """SHA-256 over everything the trained policy depends on."""
+    package = Path(loomrl.__file__).parent
+    return sha256(
+        canonical_json(
+            {
+                "training": config.model_dump(mode="json"),
+                "snapshot": snapshot.digest,
+                "code": {name: _source_digest(package / name) for name in ("algorithms", "training", "environment")},
+                "algorithm": _plugin_digest(config.algorithm),
+                "versions": {name: version(name) for name in ("torch", "numpy", "gymnasium")},
+                "python": platform.python_version(),
+                "processor": processor_family(),
+            }
+        )
+    )
+
+
+def _source_digest(folder: Path) -> str:
+    files = sorted(folder.rglob("*.py"))
+    return sha256(canonical_json({path.relative_to(folder).as_posix(): sha256_file(path) for path in files}))
+
+
+def _plugin_digest(name: str) -> str:
+    """The file of an algorithm that is not LoomRL's own is part of the inputs too."""
+    file = getattr(get_algorithm(name), "__file__", None)
+    return sha256_file(Path(file)) if file else ""
+
+
+def _build(config: TrainingConfig, parameters: Section, snapshot: EnvironmentSnapshot) -> Algorithm:
+    return get_algorithm(config.algorithm).build(
+        parameters,
+        space_from_json(snapshot.spec.observation),
+        space_from_json(snapshot.spec.action),
+        seed=derive(config.seed, Purpose.WEIGHTS),
+        total_env_steps=config.total_env_steps,
+    )
+
+
+def _write(
+    config: TrainingConfig,
+    parameters: Section,
+    snapshot: EnvironmentSnapshot,
+    loop: TrainingLoop,
+    validation: Validation,
+    folder: Path,
+) -> TrainingReport:
+    policy = loop.algorithm.policy
+    policy.load_state_dict({name: torch.from_numpy(value) for name, value in validation.best.items()})
+    policy.save(folder)
+    write_curves(loop.rows, validation.rows, folder)
+    report = TrainingReport(
+        algorithm=config.algorithm,
+        seed=config.seed,
+        total_env_steps=loop.env_steps,
+        stop_reason=str(loop.stop_reason),
+        snapshot_digest=snapshot.digest,
+        policy_digest=sha256_file(folder / WEIGHTS),
+        parameters=parameters.model_dump(mode="json"),
+        final_metrics=_final_metrics(loop, validation),
+        num_threads=NUM_THREADS,
+        processor=processor_family(),
+    )
+    report.write(folder / REPORT)
+    return report
+
+
+def _final_metrics(loop: TrainingLoop, validation: Validation) -> dict[str, float]:
+    metrics: Json = {name: value for name, value in loop.rows[-1].items() if name != "step"}
+    metrics |= {"best_validation_return": validation.best_return, "best_validation_step": validation.best_step}
+    return {name: float(value) for name, value in metrics.items()}
+
+
+class _Narrator:
+    """Tells how training goes: a progress bar, and events for whoever started the process."""
+
+    def __init__(self, bar: events.Reporter) -> None:
+        self._bar = bar
+        self._started, self._from_step = time.monotonic(), 0
+        self._return = float("nan")
+
+    def resumed(self, step: int) -> None:
+        self._from_step = step
+        events.emit("resumed", step=step)
+
+    def update(self, row: Json) -> None:
+        speed = (row["step"] - self._from_step) / max(time.monotonic() - self._started, 1e-9)
+        self._return = row.get("episode_return", self._return)
+        events.emit("metrics", **row, steps_per_second=speed)
+        shown = {"return": self._return} if self._return == self._return else {}
+        self._bar.update(row["step"], **shown, steps_per_second=speed)
+
+    def validation(self, row: Json) -> None:
+        values = {f"validation_{name}": value for name, value in row.items() if name != "step"}
+        events.emit("metrics", step=row["step"], **values)

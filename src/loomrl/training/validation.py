@@ -1,0 +1,102 @@
+"""Greedy episodes on fixed seeds during training: which policy was best, and whether it still gets better."""
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from loomrl.algorithms.policy import TrainedPolicy
+from loomrl.environment.collector import run_episodes
+from loomrl.training.config import ValidationConfig
+from loomrl.types import Json
+
+MakeEnvs = Callable[[int, str], VectorEnv[Any, Any, Any]]  # (num_envs, autoreset)
+MAX_ENVS = 32
+
+
+class Validation:
+    """Remembers the policy with the best mean return (of equals, the latest) and counts validations without progress.
+
+    Progress is a mean more than `min_improvement` above the last mean that was progress.
+    """
+
+    def __init__(self, config: ValidationConfig, make_envs: MakeEnvs) -> None:
+        self.config = config
+        self._make_envs = make_envs
+        self.rows: list[Json] = []
+        self.best: dict[str, NDArray[Any]] = {}  # the policy's state
+        self.best_step: int | None = None
+        self.best_return = -np.inf
+        self._reference = -np.inf
+        self._without_progress = 0
+
+    def due(self, step: int) -> bool:
+        """Whether another `interval_env_steps` have passed since the last validation."""
+        last = self.rows[-1]["step"] if self.rows else 0
+        return bool(step // self.config.interval_env_steps > last // self.config.interval_env_steps)
+
+    def run(self, policy: TrainedPolicy, step: int) -> Json:
+        """Play the episodes and judge them; returns the row for the curves."""
+        config = self.config
+        seeds = range(config.first_seed, config.first_seed + config.num_episodes)
+        with closing(self._make_envs(min(config.num_episodes, MAX_ENVS), "disabled")) as envs:
+            episodes = run_episodes(envs, policy.act, seeds, np.random.default_rng(0))
+        returns = [episode.episode_return for episode in episodes]
+        row: Json = {
+            "step": step,
+            "mean_return": float(np.mean(returns)),
+            "min_return": float(np.min(returns)),
+            "max_return": float(np.max(returns)),
+            "mean_length": float(np.mean([episode.length for episode in episodes])),
+        }
+        self._judge(row, policy)
+        return row
+
+    def _judge(self, row: Json, policy: TrainedPolicy) -> None:
+        self.rows.append(row)
+        mean = row["mean_return"]
+        if mean >= self.best_return:
+            self.best_return, self.best_step = mean, row["step"]
+            self.best = {name: value.numpy().copy() for name, value in policy.state_dict().items()}
+        if mean > self._reference + self.config.min_improvement:
+            self._reference, self._without_progress = mean, 0
+        else:
+            self._without_progress += 1
+
+    def stop_reason(self) -> str | None:
+        """`stop_at_return`, `stagnation` or None."""
+        config = self.config
+        if config.stop_at_return is not None and self._reached() >= config.stop_after_validations:
+            return "stop_at_return"
+        if config.patience is not None and self._without_progress >= config.patience:
+            return "stagnation"
+        return None
+
+    def _reached(self) -> int:
+        """How many validations in a row, up to the last one, reached `stop_at_return`."""
+        count = 0
+        for row in reversed(self.rows):
+            if row["mean_return"] < self.config.stop_at_return:
+                break
+            count += 1
+        return count
+
+    def state_dict(self) -> Json:
+        """All but the best policy's arrays."""
+        return {
+            "rows": self.rows,
+            "best_step": self.best_step,
+            "best_return": self.best_return if self.rows else None,
+            "reference": self._reference if self.rows else None,
+            "without_progress": self._without_progress,
+        }
+
+    def load_state_dict(self, state: Json, best: dict[str, NDArray[Any]]) -> None:
+        """Continue from `state_dict()` and the best policy's arrays."""
+        self.rows, self.best, self.best_step = list(state["rows"]), best, state["best_step"]
+        self._without_progress = state["without_progress"]
+        if self.rows:
+            self.best_return, self._reference = state["best_return"], state["reference"]
