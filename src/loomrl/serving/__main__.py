@@ -1,0 +1,68 @@
+"""`python -m loomrl.serving --policy NAME ...`: what `loomrl serve` runs, without the command line's other parts."""
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from loomrl.errors import LoomRLError
+from loomrl.serving.parts import ServerSettings
+from loomrl.serving.server import serve
+
+
+def main(arguments: list[str]) -> int:
+    """Serve; the exit code is 0 after SIGTERM, else the error's."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    folders = {role: getattr(options, f"{role}_folder") for role in ("champion", "challenger")}
+    settings = ServerSettings(
+        policy=options.policy,
+        host=options.host,
+        port=options.port,
+        champion=options.champion,
+        challenger=options.challenger,
+        folders={role: folder for role, folder in folders.items() if folder is not None},
+        rate=options.rate,
+        burst=options.burst,
+        seed=options.seed,
+        refresh_seconds=options.refresh_seconds,
+        anchor_seconds=options.anchor_seconds,
+        max_body_bytes=options.max_body_bytes,
+        mirror_capacity=options.mirror_capacity,
+        segment_bytes=options.segment_bytes,
+        server=options.server,
+    )
+    try:
+        serve(settings, options.port_file)
+    except LoomRLError as error:
+        print(f"serve {options.policy}: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    default = ServerSettings(policy="")
+    parser = argparse.ArgumentParser(prog="python -m loomrl.serving", description=__doc__)
+    parser.add_argument("--policy", required=True)
+    parser.add_argument("--host", default=default.host)
+    parser.add_argument("--port", type=int, default=default.port)
+    parser.add_argument("--champion", help="pin a version instead of following the alias")
+    parser.add_argument("--challenger", help="pin a version instead of following the alias")
+    parser.add_argument("--champion-folder", type=Path, help="serve an export folder, without a registry")
+    parser.add_argument("--challenger-folder", type=Path)
+    parser.add_argument("--rate", type=float, default=default.rate, help="decisions per second and agent")
+    parser.add_argument("--burst", type=float)
+    parser.add_argument("--seed", type=int, help="of exploration; default: the system's entropy")
+    parser.add_argument("--refresh-seconds", type=float, default=default.refresh_seconds)
+    parser.add_argument("--anchor-seconds", type=float, default=default.anchor_seconds)
+    parser.add_argument("--max-body-bytes", type=int, default=default.max_body_bytes)
+    parser.add_argument("--mirror-capacity", type=int, default=default.mirror_capacity)
+    parser.add_argument("--segment-bytes", type=int, default=default.segment_bytes)
+    parser.add_argument("--server", help="name of the audit chain; default: the first that is free")
+    parser.add_argument("--port-file", type=Path, help="gets the URL and the process id once bound")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,196 @@
+"""The server as an ASGI application: the routes of agents (`/decide`, `/feedback`, V2) and what they share."""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import orjson
+
+from loomrl.serving import inference_protocol as v2
+from loomrl.serving.asgi import ClientGone, Receive, Response, Scope, Send, as_json, as_problem, read_body, respond
+from loomrl.serving.audit import AuditUnwritable
+from loomrl.serving.control import Control
+from loomrl.serving.model import NotFinite, ServedPolicy
+from loomrl.serving.parts import Parts
+from loomrl.serving.problems import Problem
+from loomrl.serving.requests import parse_asks, parse_feedback, parse_json
+
+log = logging.getLogger(__name__)
+Handler = Callable[[Scope, bytes, float], Awaitable[Response]]
+_ANSWER_KEYS = ("decision_id", "action", "policy", "version", "value", "propensity", "override", "limited")
+
+
+class PolicyServer:
+    """Answers agents. A raw ASGI route table: on the hot path nothing stands between uvicorn and the policy."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._control = Control(parts)
+        self._routes: dict[tuple[str, str], Handler] = {
+            ("POST", "/decide"): self._decide,
+            ("POST", "/feedback"): self._feedback,
+            ("GET", "/v2"): self._metadata,
+            ("GET", "/v2/health/live"): self._live,
+            ("GET", "/v2/health/ready"): self._ready,
+            ("POST", "/v2/repository/index"): self._control.index,
+            ("GET", "/status"): self._control.status,
+            ("GET", "/metrics"): self._control.metrics,
+            ("GET", "/override"): self._control.list_overrides,
+            ("POST", "/override"): self._control.set_override,
+            ("DELETE", "/override"): self._control.clear_overrides,
+            ("GET", "/shadow/records"): self._control.shadow_records,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, or the server's life span."""
+        if scope["type"] == "lifespan":
+            await self._parts.live(receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        try:
+            response = await self._answer(scope, receive)
+        except ClientGone:
+            return
+        await respond(send, response)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Response:
+        """Whatever happens to one request, it is answered and the server lives on."""
+        try:
+            handler = self._find(scope["method"], scope["path"])
+            body = await read_body(scope, receive, self._parts.settings.max_body_bytes)
+            return await handler(scope, body, time.perf_counter())
+        except Problem as problem:
+            response = as_problem(problem.status, problem.message, problem.headers)
+        except AuditUnwritable as error:
+            self._parts.last_audit_error = str(error)
+            status = 507 if error.full else 503
+            response = as_problem(status, f"nothing was decided, for it could not be recorded: {error}")
+        except NotFinite as error:
+            response = as_problem(422, f"nothing was decided: {error} for this observation")
+        except ClientGone:
+            raise
+        except Exception:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            response = as_problem(500, "the server failed; its log says why")
+        self._parts.metrics.count_problem(int(response.status))
+        return response
+
+    def _find(self, method: str, path: str) -> Handler:
+        handler = self._routes.get((method, path))
+        if handler is not None:
+            return handler
+        if path.startswith("/v2/"):
+            return self._find_model(method, path)
+        if method == "DELETE" and path.startswith("/override/"):
+            return partial(self._control.clear_override, path.removeprefix("/override/"))
+        if allowed := sorted(other for other, known in self._routes if known == path):
+            raise Problem(405, f"{path} answers {', '.join(allowed)}", {"Allow": ", ".join(allowed)})
+        raise Problem(404, f"no route {path}; see /status, or docs/serving.md for the routes")
+
+    def _find_model(self, method: str, path: str) -> Handler:
+        """`/v2/models/{m}[/versions/{v}][/ready|/infer]` and `/v2/repository/models/{m}/load`."""
+        wanted: str
+        handler: Handler
+        match path.split("/")[2:]:
+            case ["repository", "models", name, "load"]:
+                self._check_name(name)
+                wanted, handler = "POST", self._control.load
+            case ["models", name, *rest]:
+                self._check_name(name)
+                version = rest[1] if len(rest) > 1 and rest[0] == "versions" else None
+                wanted, handler = self._model_route(rest[2:] if version is not None else rest, version)
+            case _:
+                raise Problem(404, f"no route {path}; this server speaks the Open Inference Protocol V2")
+        if method != wanted:
+            raise Problem(405, f"{path} answers {wanted}", {"Allow": wanted})
+        return handler
+
+    def _model_route(self, rest: list[str], version: str | None) -> tuple[str, Handler]:
+        match rest:
+            case []:
+                return "GET", partial(self._model_metadata, version)
+            case ["ready"]:
+                return "GET", partial(self._model_ready, version)
+            case ["infer"]:
+                return "POST", partial(self._infer, version)
+        raise Problem(404, f"no model route {'/'.join(rest)!r}; there are: (nothing), ready, infer")
+
+    def _check_name(self, name: str) -> None:
+        if name != self._parts.settings.policy:
+            raise Problem(404, f"no model {name!r}; this server serves {self._parts.settings.policy!r}")
+
+    # --- decisions ----------------------------------------------------------------------------------------------
+
+    async def _decide(self, scope: Scope, body: bytes, started: float) -> Response:
+        asks, batched = parse_asks(parse_json(body))
+        records = self._parts.decider.decide(asks, self._parts.roles.current, started)
+        self._parts.ledger.remember(records)
+        answers = [_answer_of(entry) for entry in records]
+        return Response(orjson.dumps({"decisions": answers} if batched else answers[0]))
+
+    async def _feedback(self, scope: Scope, body: bytes, started: float) -> Response:
+        entries, _ = parse_feedback(parse_json(body))
+        self._parts.ledger.accept(entries)
+        self._parts.metrics.feedback.inc(len(entries))
+        return Response(orjson.dumps({"recorded": len(entries)}))
+
+    async def _infer(self, version: str | None, scope: Scope, body: bytes, started: float) -> Response:
+        roles = self._parts.roles.current
+        policy = self._acting(version)
+        document = parse_json(body)
+        asks, wanted = v2.parse_infer(document, policy)
+        records = self._parts.decider.decide(asks, roles, started, route="infer")
+        self._parts.ledger.remember(records)
+        decided = roles.by_version(records[0]["version"]) or policy
+        return as_json(v2.infer_response(decided, document, records, wanted))
+
+    # --- health and metadata ------------------------------------------------------------------------------------
+
+    async def _metadata(self, scope: Scope, body: bytes, started: float) -> Response:
+        return as_json(v2.server_metadata())
+
+    async def _live(self, scope: Scope, body: bytes, started: float) -> Response:
+        return as_json({"live": True})
+
+    async def _ready(self, scope: Scope, body: bytes, started: float) -> Response:
+        ready = self._parts.roles.current.champion is not None
+        return as_json({"ready": ready}, 200 if ready else 503)
+
+    async def _model_ready(self, version: str | None, scope: Scope, body: bytes, started: float) -> Response:
+        policy = self._loaded(version)
+        return as_json({"name": policy.manifest.name, "ready": True})
+
+    async def _model_metadata(self, version: str | None, scope: Scope, body: bytes, started: float) -> Response:
+        roles = self._parts.roles.current
+        loaded = {policy.version for policy in (roles.champion, roles.challenger, *roles.pinned.values()) if policy}
+        policy = self._loaded(version)
+        return as_json(v2.model_metadata(policy, loaded))
+
+    def _loaded(self, version: str | None) -> ServedPolicy:
+        """A loaded version; without one named, the champion."""
+        roles = self._parts.roles.current
+        policy = roles.champion if version is None else roles.by_version(version)
+        if policy is None and version is None:
+            raise Problem(503, f"{self._parts.settings.policy} has no champion; see /status")
+        if policy is None:
+            raise Problem(404, f"version {version!r} is not loaded; see /v2/models/{self._parts.settings.policy}")
+        return policy
+
+    def _acting(self, version: str | None) -> ServedPolicy:
+        """The champion. The challenger is loaded too, but it never acts."""
+        policy, roles = self._loaded(version), self._parts.roles.current
+        if policy is not roles.champion:
+            raise Problem(
+                403, f"version {version!r} does not act here: only the champion does, or a version pinned by hand"
+            )
+        return policy
+
+
+def _answer_of(entry: dict[str, Any]) -> dict[str, Any]:
+    answer = {key: entry[key] for key in _ANSWER_KEYS}
+    answer["exploration"] = entry["exploration_flag"]
+    return answer

@@ -1,0 +1,83 @@
+"""The little HTTP the server needs on top of ASGI: whole bodies within a limit, JSON answers."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from loomrl.serving.problems import Problem
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+JSON = b"application/json"
+_JSON_HEADER = (b"content-type", JSON)
+
+
+class ClientGone(Exception):
+    """The client went away before its request was whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """Status, body and headers."""
+
+    body: bytes
+    status: int = 200
+    content_type: bytes = JSON
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def as_json(value: Any, status: int = 200) -> Response:
+    """A JSON response."""
+    return Response(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), status)
+
+
+def as_problem(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    """The response for something that was refused."""
+    return Response(orjson.dumps({"error": message}), status, headers=headers or {})
+
+
+def header(scope: Scope, name: bytes) -> str:
+    """A request header's value, or the empty text."""
+    found: bytes = next((value for key, value in scope["headers"] if key == name), b"")
+    return found.decode("latin-1")
+
+
+async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
+    """The whole body.
+
+    Raises:
+        Problem: 413 as soon as it is, or says it is, larger than `max_bytes`; 415 when it is compressed.
+    """
+    for name, value in scope["headers"]:
+        if name == b"content-length" and int(value) > max_bytes:
+            raise Problem(413, f"the body has {int(value)} bytes; at most {max_bytes} are read")
+        if name == b"content-encoding" and value != b"identity":
+            raise Problem(415, f"content-encoding {value.decode('latin-1')!r} is not read; send the body as it is")
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    while message.get("more_body", False):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        body += message.get("body", b"")
+        if len(body) > max_bytes:
+            raise Problem(413, f"the body is larger than the {max_bytes} bytes that are read")
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    return body
+
+
+async def respond(send: Send, response: Response) -> None:
+    """Send a response."""
+    headers = [
+        _JSON_HEADER if response.content_type is JSON else (b"content-type", response.content_type),
+        (b"content-length", b"%d" % len(response.body)),
+    ]
+    headers += [(name.lower().encode(), value.encode()) for name, value in response.headers.items()]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})

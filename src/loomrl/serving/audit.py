@@ -1,0 +1,251 @@
+"""The audit log: append-only hash-chained JSON lines, written before the decision is answered.
+
+Every server process owns one chain, `home()/audit/POLICY/SERVER/NNNNNN.jsonl`: a new segment per start and per
+`segment_bytes`, each begun by an `open` record that links to the former segment. Bytes handed to `os.write` survive a
+killed process; `sync` makes them survive a power failure.
+"""
+
+import errno
+import fcntl
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loomrl import __version__
+from loomrl.errors import ArtifactError, LoomRLError
+from loomrl.files import sync_folder
+from loomrl.home import home
+from loomrl.serving.chain import GENESIS, BrokenRecord, seal, unseal
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_MAX_SERVERS = 1_000
+
+
+class AuditUnwritable(LoomRLError):
+    """A record could not be written whole: nothing may be decided. `full` when space ran out."""
+
+    def __init__(self, message: str, full: bool) -> None:
+        super().__init__(message)
+        self.full = full
+
+
+@dataclass(frozen=True)
+class Head:
+    """The last record of a chain."""
+
+    server: str  # "POLICY/SERVER"
+    segment: str
+    sequence: int  # -1 when there is none
+    digest: str
+
+
+def audit_folder(policy: str) -> Path:
+    """Where a policy's chains lie."""
+    return home() / "audit" / policy
+
+
+def record(kind: str, **fields: Any) -> dict[str, Any]:
+    """A record of the log; the keys every record has come first. Sequence and hashes are added on writing."""
+    return {
+        "kind": kind,
+        "timestamp": timestamp(),
+        "agent_id": None,
+        "action_hash": None,
+        "reward": None,
+        "q_value": None,
+        "exploration_flag": False,
+        **fields,
+    }
+
+
+_second: tuple[int, str] = (0, "")
+
+
+def timestamp() -> str:
+    """Now, ISO 8601 in UTC, microseconds. The part down to seconds is formatted once a second."""
+    global _second  # noqa: PLW0603 - a cache of one immutable pair; a race recomputes it
+    second, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+    cached = _second
+    if cached[0] != second:
+        cached = _second = (second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)))
+    return f"{cached[1]}.{nanoseconds // 1000:06d}Z"
+
+
+class AuditLog:
+    """One chain, written by this process alone. Safe to use from several threads."""
+
+    def __init__(self, policy: str, server: str | None = None, segment_bytes: int = 64 * 2**20) -> None:
+        self.policy, self.segment_bytes = policy, segment_bytes
+        self.folder, self._owner = _claim(audit_folder(policy), server)
+        self.server = f"{policy}/{self.folder.name}"
+        self.token = secrets.token_hex(6)
+        self._lock = threading.Lock()
+        self._handle = -1
+        self._size = 0
+        self._dirty = False
+        self.repaired = repair(self.folder)
+        self._sequence, self._digest = last_record(self.folder)
+        self.segment = ""
+        self._open_segment()
+
+    @property
+    def head(self) -> Head:
+        """The last record written."""
+        with self._lock:
+            return Head(self.server, self.segment, self._sequence, self._digest)
+
+    def append(self, records: Sequence[dict[str, Any]]) -> list[int]:
+        """Write records, all of them or none, and return their sequence numbers.
+
+        A record with a `decision_id` of None gets one.
+
+        Raises:
+            AuditUnwritable: when not all bytes could be written; the chain then stands where it stood.
+        """
+        with self._lock:
+            if self._size >= self.segment_bytes:
+                self._open_segment()
+            return self._write(records)
+
+    def sync(self) -> None:
+        """Make everything appended durable. Costs nothing when nothing was."""
+        with self._lock:
+            dirty, self._dirty = self._dirty, False
+            handle = os.dup(self._handle) if dirty else -1  # synced outside the lock, however long it takes
+        if dirty:
+            try:
+                os.fdatasync(handle)
+            finally:
+                os.close(handle)
+
+    def close(self) -> None:
+        """Sync and give the chain back."""
+        self.sync()
+        with self._lock:
+            if self._handle >= 0:
+                os.close(self._handle)
+                self._handle = -1
+            os.close(self._owner)
+
+    def _open_segment(self) -> None:
+        number = 1 + max((int(path.stem) for path in segments(self.folder)), default=0)
+        path = self.folder / f"{number:06d}.jsonl"
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o640)
+            sync_folder(self.folder)
+        except OSError as error:
+            raise _unwritable(error, path) from error
+        former = self.segment
+        if self._handle >= 0:
+            os.fdatasync(self._handle)
+            os.close(self._handle)
+        self._handle, self._size, self.segment = handle, 0, path.stem
+        opening = {"policy": self.policy, "server": self.server, "segment": self.segment, "token": self.token}
+        repaired = None if former else self.repaired
+        self._write([record("open", **opening, loomrl=__version__, repaired=repaired)])
+
+    def _write(self, records: Sequence[dict[str, Any]]) -> list[int]:
+        sequence, digest, lines = self._sequence, self._digest, []
+        for entry in records:
+            sequence += 1
+            entry["sequence"] = sequence
+            if entry.get("decision_id", "") is None:
+                entry["decision_id"] = f"{self.token}-{sequence}"
+            line, digest = seal(entry, digest)
+            lines.append(line)
+        self._write_whole(b"".join(lines))
+        first, self._sequence, self._digest = self._sequence + 1, sequence, digest
+        return list(range(first, sequence + 1))
+
+    def _write_whole(self, data: bytes) -> None:
+        path = self.folder / f"{self.segment}.jsonl"
+        try:
+            written = os.write(self._handle, data)
+        except OSError as error:
+            raise _unwritable(error, path) from error
+        if written < len(data):  # what a full disk does first
+            os.ftruncate(self._handle, self._size)
+            raise AuditUnwritable(
+                f"{path}: only {written} of {len(data)} bytes could be written; no space is left: free some", full=True
+            )
+        self._size += written
+        self._dirty = True
+
+
+def _unwritable(error: OSError, path: Path) -> AuditUnwritable:
+    full = error.errno in _FULL
+    fix = "free some space" if full else "check the file system"
+    return AuditUnwritable(f"{path} cannot be written: {error.strerror}; {fix}", full)
+
+
+def _claim(folder: Path, server: str | None) -> tuple[Path, int]:
+    """The chain's folder, locked for this process; without a name, the first that is free."""
+    names: Iterable[str] = [server] if server else (f"server-{number}" for number in range(_MAX_SERVERS))
+    for name in names:
+        chain = folder / name
+        try:
+            chain.mkdir(parents=True, exist_ok=True)
+            owner = os.open(chain / "owner.lock", os.O_RDWR | os.O_CREAT, 0o640)
+        except OSError as error:
+            raise ArtifactError(f"cannot make the audit log {chain}: {error.strerror}; check LOOMRL_HOME") from error
+        try:
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(owner)
+            continue
+        return chain, owner
+    raise ArtifactError(
+        f"the audit log {folder / (server or '*')} belongs to a running server; stop it or name another"
+    )
+
+
+def segments(folder: Path) -> list[Path]:
+    """A chain's segments, oldest first."""
+    return sorted(folder.glob("[0-9]*.jsonl"))
+
+
+def last_record(folder: Path) -> tuple[int, str]:
+    """Sequence and hash of a chain's last record; (-1, GENESIS) for an empty chain."""
+    for path in reversed(segments(folder)):
+        lines = path.read_bytes().splitlines(keepends=True)
+        if lines:
+            last = unseal(lines[-1])
+            return int(last["sequence"]), str(last["hash"])
+    return -1, GENESIS
+
+
+def repair(folder: Path) -> dict[str, Any] | None:
+    """Cut what a crash left half-written at the end of a chain; the bytes are kept beside it as `.torn`.
+
+    Returns what was cut, for the next `open` record; None where the chain ends well.
+    """
+    for path in reversed(segments(folder)):
+        data = path.read_bytes()
+        whole = _whole_length(data)
+        if whole < len(data):
+            torn = path.with_suffix(".torn")
+            torn.write_bytes(data[whole:])
+            os.truncate(path, whole)
+            return {"segment": path.stem, "num_bytes": len(data) - whole, "kept": torn.name}
+        if data:
+            break
+    return None
+
+
+def _whole_length(data: bytes) -> int:
+    """Length of the longest prefix that ends with a whole record, judged from the end."""
+    length = len(data)
+    while length:
+        start = data.rfind(b"\n", 0, length - 1) + 1
+        try:
+            unseal(data[start:length])
+        except BrokenRecord:
+            length = start
+        else:
+            return length
+    return 0

@@ -1,0 +1,44 @@
+"""The hash chain: each audit record holds its predecessor's hash and ends with its own.
+
+A record's hash is the SHA-256 of its line without the hash itself, byte for byte, so that no canonical form has to be
+agreed on: `{...,"previous_hash":"P"}` is hashed and written as `{...,"previous_hash":"P","hash":"H"}`.
+"""
+
+import hashlib
+from typing import Any
+
+import orjson
+
+GENESIS = "0" * 64
+_TAIL = len(',"hash":"') + 64 + len('"}')
+
+
+class BrokenRecord(ValueError):
+    """A line that is no whole, unchanged record."""
+
+
+def seal(record: dict[str, Any], previous_hash: str) -> tuple[bytes, str]:
+    """The line to write (with its newline) and the record's hash."""
+    body = orjson.dumps({**record, "previous_hash": previous_hash})
+    digest = hashlib.sha256(body).hexdigest()
+    return b'%b,"hash":"%b"}\n' % (body[:-1], digest.encode()), digest
+
+
+def unseal(line: bytes) -> dict[str, Any]:
+    """The record of one line, its hash checked.
+
+    Raises:
+        BrokenRecord: when the line is torn or was changed.
+    """
+    body = line.rstrip(b"\n")
+    head, tail = body[:-_TAIL], body[-_TAIL:]
+    if not tail.startswith(b',"hash":"') or not tail.endswith(b'"}') or not line.endswith(b"\n"):
+        raise BrokenRecord("not a whole record")
+    digest = hashlib.sha256(head + b"}").hexdigest()
+    if tail[len(b',"hash":"') : -2] != digest.encode():
+        raise BrokenRecord("the hash is not that of the content")
+    try:
+        record: dict[str, Any] = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BrokenRecord(f"not JSON: {error}") from error
+    return record

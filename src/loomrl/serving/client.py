@@ -1,0 +1,193 @@
+"""A small typed client of the policy server."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import numpy as np
+import orjson
+from numpy.typing import ArrayLike
+
+from loomrl.errors import ConfigError, ServiceError
+
+
+class Refused(ServiceError):
+    """The server answered, but not with what was asked for. `status` is its HTTP status."""
+
+    def __init__(self, message: str, status: int, retry_after_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.status, self.retry_after_seconds = status, retry_after_seconds
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What an agent is to do, and how that came about."""
+
+    decision_id: str
+    action: Any  # int, or a list of floats
+    policy: str
+    version: str
+    value: float | None
+    exploration: bool
+    propensity: float
+    override: dict[str, Any] | None
+    limited: bool
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One agent's request, for `decide_many`."""
+
+    agent_id: str
+    observation: ArrayLike
+    episode_id: str | None = None
+    explore: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a decision, for `feedback_many`."""
+
+    decision_id: str
+    reward: float
+    terminated: bool = False
+    truncated: bool = False
+
+
+class PolicyClient:
+    """Keeps one connection. `token` is for operators' routes; default `$LOOMRL_OPERATOR_TOKEN`.
+
+    Raises:
+        Refused: when the server refuses, with its own sentence.
+        ServiceError: when it cannot be reached.
+    """
+
+    def __init__(self, url: str, token: str | None = None, timeout_seconds: float = 30.0) -> None:
+        token = os.environ.get("LOOMRL_OPERATOR_TOKEN", "") if token is None else token
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.url = url.rstrip("/")
+        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_seconds, trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._http.close()
+
+    def decide(
+        self, agent_id: str, observation: ArrayLike, episode_id: str | None = None, explore: bool = False
+    ) -> Decision:
+        """Ask what to do about one observation (*obs)."""
+        return _decision(self._send("POST", "/decide", _ask(Ask(agent_id, observation, episode_id, explore))))
+
+    def decide_many(self, asks: Sequence[Ask]) -> list[Decision]:
+        """Ask for several agents in one request; all are answered or none."""
+        answer = self._send("POST", "/decide", {"requests": [_ask(ask) for ask in asks]})
+        return [_decision(entry) for entry in answer["decisions"]]
+
+    def feedback(self, decision_id: str, reward: float, terminated: bool = False, truncated: bool = False) -> None:
+        """Say what came of a decision."""
+        self.feedback_many([Outcome(decision_id, reward, terminated, truncated)])
+
+    def feedback_many(self, outcomes: Sequence[Outcome]) -> None:
+        """Say what came of several decisions; all are recorded or none."""
+        self._send("POST", "/feedback", {"feedback": [vars(outcome) for outcome in outcomes]})
+
+    def is_ready(self) -> bool:
+        """Whether a champion decides."""
+        try:
+            return self._http.get("/v2/health/ready").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def status(self) -> dict[str, Any]:
+        """The server's `/status`."""
+        return self._object("GET", "/status")
+
+    def shadow_records(self, after: int = -1) -> list[dict[str, Any]]:
+        """The next audit records of decisions and their mirrors whose sequence is above `after`; empty at the end."""
+        lines = self._request("GET", f"/shadow/records?after={after}", None).content.splitlines()
+        return [orjson.loads(line) for line in lines]
+
+    def set_override(self, **fields: Any) -> dict[str, Any]:
+        """Pin an `action` or a `version`: see `loomrl.serving.overrides.Override`; `expires_in_seconds` ends it."""
+        return self._object("POST", "/override", fields)
+
+    def clear_override(self, override_id: str | None = None) -> list[str]:
+        """Lift one override, or all; returns their ids."""
+        lifted: list[str] = self._send("DELETE", f"/override/{override_id}" if override_id else "/override")["lifted"]
+        return lifted
+
+    def overrides(self) -> list[dict[str, Any]]:
+        """The overrides in force."""
+        found: list[dict[str, Any]] = self._send("GET", "/override")["overrides"]
+        return found
+
+    def refresh(self, policy: str) -> dict[str, Any]:
+        """Have the server follow the registry now."""
+        return self._object("POST", f"/v2/repository/models/{policy}/load")
+
+    def infer(
+        self, policy: str, observations: ArrayLike, version: str | None = None, **parameters: Any
+    ) -> dict[str, Any]:
+        """Open Inference Protocol V2 inference on observations (N, *obs)."""
+        tensor = np.asarray(observations)
+        datatype = {"f": "FP32", "i": "INT64"}[tensor.dtype.kind]
+        data = tensor.astype(np.float32 if datatype == "FP32" else np.int64).reshape(-1).tolist()
+        entry = {"name": "observation", "shape": list(tensor.shape), "datatype": datatype, "data": data}
+        place = f"/v2/models/{policy}/versions/{version}" if version else f"/v2/models/{policy}"
+        return self._object("POST", f"{place}/infer", {"inputs": [entry], "parameters": parameters})
+
+    def _object(self, method: str, path: str, document: Any = None) -> dict[str, Any]:
+        answer: dict[str, Any] = self._send(method, path, document)
+        return answer
+
+    def _send(self, method: str, path: str, document: Any = None) -> Any:
+        return orjson.loads(self._request(method, path, document).content)
+
+    def _request(self, method: str, path: str, document: Any) -> httpx.Response:
+        content = None if document is None else _encode(document)
+        try:
+            response = self._http.request(method, path, content=content)
+        except httpx.TransportError as error:
+            raise ServiceError(
+                f"the policy server at {self.url} cannot be reached: {error!r}; start one: `loomrl serve`"
+            ) from error
+        if response.is_error:
+            raise _refused(response)
+        return response
+
+
+def _encode(document: Any) -> bytes:
+    try:
+        return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError as error:
+        raise ConfigError(f"cannot be sent as JSON: {error}") from error
+
+
+def _ask(ask: Ask) -> dict[str, Any]:
+    observation = np.ascontiguousarray(ask.observation)
+    fields = {"agent_id": ask.agent_id, "episode_id": ask.episode_id, "observation": observation}
+    return {**fields, "explore": ask.explore}
+
+
+def _decision(entry: dict[str, Any]) -> Decision:
+    return Decision(**{name: entry[name] for name in Decision.__dataclass_fields__})
+
+
+def _refused(response: httpx.Response) -> Refused:
+    try:
+        message = orjson.loads(response.content)["error"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        message = response.text[:300]
+    wait = response.headers.get("Retry-After")
+    return Refused(f"{response.status_code}: {message}", response.status_code, float(wait) if wait else None)

@@ -1,0 +1,180 @@
+"""The routes of people and machines that operate a server: status, metrics, overrides, repository, shadow records."""
+
+import asyncio
+import hmac
+import os
+import time
+from typing import Any
+from urllib.parse import parse_qs
+
+from pydantic import ValidationError
+
+from loomrl.errors import ArtifactError, ConfigError
+from loomrl.serving.asgi import Response, Scope, as_json, header
+from loomrl.serving.decider import check_action
+from loomrl.serving.history import read_lines
+from loomrl.serving.model import ServedPolicy
+from loomrl.serving.overrides import Override
+from loomrl.serving.parts import Parts
+from loomrl.serving.problems import Problem
+from loomrl.serving.requests import parse_json
+
+_MAX_LINES = 10_000
+
+
+class Control:
+    """Handlers beside the hot path; what blocks runs in a thread."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def status(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Everything a person asks first."""
+        return as_json(describe(self._parts))
+
+    async def metrics(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Prometheus text format."""
+        return Response(self._parts.metrics.text(), content_type=b"text/plain; version=0.0.4; charset=utf-8")
+
+    async def index(self, scope: Scope, body: bytes, started: float) -> Response:
+        """V2 model repository extension: what is loaded, what was refused."""
+        parts, name = self._parts, self._parts.settings.policy
+        roles = parts.roles.current
+        loaded = {p.version for p in (roles.champion, roles.challenger, *roles.pinned.values()) if p is not None}
+        entries = [{"name": name, "version": version, "state": "READY", "reason": ""} for version in sorted(loaded)]
+        refused = [
+            {"name": name, "version": entry.version, "state": "UNAVAILABLE", "reason": entry.reason}
+            for entry in list(parts.roles.refused.values())
+        ]
+        return as_json(entries + refused)
+
+    async def load(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Follow the registry now; a version refused before is tried again."""
+        await asyncio.to_thread(self._parts.roles.refresh, True)
+        keeper = self._parts.roles
+        if keeper.unreachable is not None:
+            raise Problem(503, keeper.unreachable)
+        if keeper.refused:
+            reasons = "; ".join(f"version {entry.version}: {entry.reason}" for entry in keeper.refused.values())
+            raise Problem(409, f"refused, what was loaded goes on: {reasons}")
+        return as_json({"roles": _roles(self._parts)})
+
+    async def shadow_records(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Audit lines of decisions and their mirrors, `?after=SEQUENCE&limit=N`, as they stand in the log."""
+        self._operator(scope)
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+        try:
+            after = int(query.get("after", ["-1"])[0])
+            limit = min(_MAX_LINES, max(1, int(query.get("limit", [str(_MAX_LINES)])[0])))
+        except ValueError as error:
+            raise Problem(400, "`after` and `limit` must be whole numbers") from error
+        kinds = ("decision", "shadow")
+        lines = await asyncio.to_thread(read_lines, self._parts.audit.folder, after, limit, kinds)
+        return Response(b"".join(lines), content_type=b"application/x-ndjson")
+
+    async def list_overrides(self, scope: Scope, body: bytes, started: float) -> Response:
+        """The overrides in force."""
+        self._operator(scope)
+        return as_json({"overrides": [override.to_json() for override in self._parts.overrides.active()]})
+
+    async def set_override(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Put an override in force: from the next decision on."""
+        self._operator(scope)
+        override = _parse_override(parse_json(body))
+        champion = self._parts.roles.current.champion
+        if override.version is not None:
+            try:
+                await asyncio.to_thread(self._parts.roles.ensure, {override.version})
+            except ArtifactError as error:
+                raise Problem(422, str(error)) from error
+        elif champion is not None:
+            check_action(override.action, champion)
+        await asyncio.to_thread(self._parts.overrides.set, override)
+        self._parts.record_overrides()
+        return as_json(override.to_json(), 201)
+
+    async def clear_overrides(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Lift all overrides."""
+        return await self._clear(scope, None)
+
+    async def clear_override(self, override_id: str, scope: Scope, body: bytes, started: float) -> Response:
+        """Lift one override."""
+        return await self._clear(scope, override_id)
+
+    async def _clear(self, scope: Scope, override_id: str | None) -> Response:
+        self._operator(scope)
+        try:
+            lifted = await asyncio.to_thread(self._parts.overrides.clear, override_id)
+        except ConfigError as error:
+            raise Problem(404, str(error)) from error
+        self._parts.record_overrides()
+        return as_json({"lifted": [override.id for override in lifted]})
+
+    def _operator(self, scope: Scope) -> None:
+        """Demand the operator's token where one is set; compared in constant time."""
+        token = self._parts.operator_token
+        offered = header(scope, b"authorization").removeprefix("Bearer ")
+        if token and not hmac.compare_digest(offered.encode(), token.encode()):
+            raise Problem(
+                401, "this route needs `Authorization: Bearer $LOOMRL_OPERATOR_TOKEN`", {"WWW-Authenticate": "Bearer"}
+            )
+
+
+def _parse_override(document: dict[str, Any]) -> Override:
+    lifetime = document.pop("expires_in_seconds", None)
+    if lifetime is not None:
+        if isinstance(lifetime, bool) or not isinstance(lifetime, int | float) or lifetime <= 0:
+            raise Problem(400, f"`expires_in_seconds` must be a positive number, found {lifetime!r}")
+        document["expires"] = time.time() + lifetime
+    try:
+        return Override.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "override"
+        raise Problem(400, f"{place}: {first['msg']}") from error
+
+
+def describe(parts: Parts) -> dict[str, Any]:
+    """The server's state as JSON values."""
+    head, mirror, keeper = parts.audit.head, parts.mirror, parts.roles
+    return {
+        "policy": parts.settings.policy,
+        "pid": os.getpid(),
+        "uptime_seconds": time.time() - parts.started,
+        "ready": keeper.current.champion is not None,
+        "roles": _roles(parts),
+        "refused": [{"version": entry.version, "reason": entry.reason} for entry in list(keeper.refused.values())],
+        "registry_error": keeper.unreachable,
+        "num_swaps": keeper.num_swaps,
+        "audit": {
+            "server": head.server,
+            "segment": head.segment,
+            "sequence": head.sequence,
+            "hash": head.digest,
+            "anchored_sequence": parts.anchored.sequence if parts.anchored else None,
+            "anchor_error": parts.last_anchor_error,
+            "repaired": parts.audit.repaired,
+            "last_error": parts.last_audit_error,
+        },
+        "shadow": {
+            "num_mirrored": mirror.num_mirrored,
+            "num_pending": mirror.num_pending,
+            "num_dropped": mirror.num_dropped,
+            "num_errors": mirror.num_errors,
+            "last_error": mirror.last_error,
+        },
+        "overrides": [override.to_json() for override in parts.overrides.active()],
+        "rate_per_agent": parts.settings.rate,
+        "latency_seconds": parts.metrics.latency_seconds(),
+    }
+
+
+def _roles(parts: Parts) -> dict[str, Any]:
+    roles = parts.roles.current
+    return {"champion": _policy(roles.champion), "challenger": _policy(roles.challenger)}
+
+
+def _policy(policy: ServedPolicy | None) -> dict[str, Any] | None:
+    if policy is None:
+        return None
+    return {"version": policy.version, "onnx_sha256": policy.manifest.onnx_sha256}

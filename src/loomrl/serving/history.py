@@ -1,0 +1,94 @@
+"""Reading audit logs: lines, single decisions, export with rewards joined, and verification."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loomrl.errors import ArtifactError, ConfigError
+from loomrl.home import home
+from loomrl.serving.audit import audit_folder, segments
+
+
+def chains(policy: str | None = None) -> list[Path]:
+    """The folders of all chains, of one policy if given."""
+    roots = [audit_folder(policy)] if policy else sorted((home() / "audit").glob("*"))
+    return sorted(folder for root in roots for folder in root.glob("*") if folder.is_dir())
+
+
+def read_lines(folder: Path, after: int, limit: int, kinds: Sequence[str]) -> list[bytes]:
+    """At most `limit` raw lines of these kinds whose sequence is above `after`, oldest first."""
+    marks = tuple(b'{"kind":"%b"' % kind.encode() for kind in kinds)
+    paths = segments(folder)
+    starts = [_first_sequence(path) for path in paths]
+    skip = max((index for index, start in enumerate(starts) if start is not None and start <= after + 1), default=0)
+    matching = (
+        line
+        for path in paths[skip:]
+        for line in _whole_lines(path)
+        if line.startswith(marks) and int(orjson.loads(line)["sequence"]) > after
+    )
+    return list(itertools.islice(matching, limit))
+
+
+def _first_sequence(path: Path) -> int | None:
+    with path.open("rb") as file:
+        line = file.readline()
+    return int(orjson.loads(line)["sequence"]) if line.endswith(b"\n") else None
+
+
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield line
+
+
+def records(policy: str | None = None) -> Iterator[dict[str, Any]]:
+    """All records of all chains, chain by chain."""
+    for folder in chains(policy):
+        for path in segments(folder):
+            for line in _whole_lines(path):
+                try:
+                    yield orjson.loads(line)
+                except orjson.JSONDecodeError as error:
+                    raise ArtifactError(f"{path} has a damaged line; see `loomrl audit verify`") from error
+
+
+def find_decision(decision_id: str) -> dict[str, Any] | None:
+    """One decision's audit record; None when no log here has it."""
+    mark = b'"decision_id":' + orjson.dumps(decision_id)
+    for folder in chains():
+        for path in segments(folder):
+            if mark not in path.read_bytes():
+                continue
+            for line in _whole_lines(path):
+                if mark in line and line.startswith(b'{"kind":"decision"'):
+                    found: dict[str, Any] = orjson.loads(line)
+                    return found
+    return None
+
+
+def require_decision(decision_id: str) -> dict[str, Any]:
+    """One decision's audit record.
+
+    Raises:
+        ConfigError: when no log here has it.
+    """
+    if found := find_decision(decision_id):
+        return found
+    raise ConfigError(f"no decision {decision_id!r} under {home() / 'audit'}; `loomrl audit show` lists the latest")
+
+
+def join(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Decisions with reward, terminated and truncated from their feedback."""
+    decisions: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        if entry["kind"] == "decision":
+            decisions[entry["decision_id"]] = {**entry, "terminated": None, "truncated": None}
+        elif entry["kind"] == "feedback" and entry["decision_id"] in decisions:
+            joined = {key: entry[key] for key in ("reward", "terminated", "truncated")}
+            decisions[entry["decision_id"]].update(joined)
+    return list(decisions.values())

@@ -1,0 +1,62 @@
+"""What the server counts, in Prometheus' text format, and its recent latencies for `/status`."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_BUCKETS = (25e-6, 50e-6, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 1e-1, 1.0)
+_RECENT = 8_192
+
+
+class Metrics:
+    """One set per server, in a registry of its own."""
+
+    def __init__(self, policy: str) -> None:
+        self._registry = CollectorRegistry()
+        counter = partial(Counter, registry=self._registry, namespace="loomrl")
+        self._decisions = counter("decisions", "Decisions answered", ["policy", "version", "by"])
+        self._problems = counter("problems", "Requests refused, by status", ["status"])
+        self.limited = counter("rate_limited", "Requests refused by the rate limit")
+        self.feedback = counter("feedback", "Feedback recorded")
+        self._seconds = Histogram(
+            "request_seconds", "Server time per request", registry=self._registry, namespace="loomrl", buckets=_BUCKETS
+        )
+        self._policy = policy
+        self._children: dict[tuple[str, str], Counter] = {}
+        self._recent = np.zeros(_RECENT)  # ring of the last requests' seconds
+        self.num_requests = 0
+
+    def count_decision(self, version: str, by: str) -> None:
+        """Count one decision made by `policy`, `explored` or `override`."""
+        child = self._children.get((version, by))
+        if child is None:
+            child = self._children[version, by] = self._decisions.labels(self._policy, version, by)
+        child.inc()
+
+    def count_problem(self, status: int) -> None:
+        """Count one refused request."""
+        self._problems.labels(str(status)).inc()
+
+    def observe(self, seconds: float) -> None:
+        """Keep one request's server time."""
+        self._seconds.observe(seconds)
+        self._recent[self.num_requests % _RECENT] = seconds
+        self.num_requests += 1
+
+    def latency_seconds(self) -> dict[str, float] | None:
+        """p50 and p99 over the last requests; None before the first."""
+        recent = self._recent[: min(self.num_requests, _RECENT)]
+        if not recent.size:
+            return None
+        p50, p99 = np.quantile(recent, (0.5, 0.99))
+        return {"p50": float(p50), "p99": float(p99)}
+
+    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Show a value that is read when somebody looks."""
+        Gauge(name, text, registry=self._registry, namespace="loomrl").set_function(value)
+
+    def text(self) -> bytes:
+        """Everything in the text exposition format 0.0.4."""
+        return generate_latest(self._registry)

@@ -1,0 +1,134 @@
+"""A policy as the server sees it: a verified ONNX graph and its manifest. Needs numpy and onnxruntime, not torch."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.errors import ArtifactError
+from loomrl.files import sha256
+from loomrl.types import FloatArray, PolicyManifest
+
+GRAPH, MANIFEST = "policy.onnx", "manifest.json"
+_PROBE_TOLERANCE = 1e-5  # continuous actions on another processor family; discrete ones must be equal
+
+
+class NotFinite(ValueError):
+    """The policy answered an observation with a number that is not finite."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a policy answers to a batch of B observations."""
+
+    action: NDArray[Any]  # (B, *action), greedy
+    value: FloatArray  # (B,)
+    outputs: dict[str, NDArray[Any]]  # every output of the graph by name
+
+
+class ServedPolicy:
+    """Acts deterministically on raw observations; one thread, so results do not depend on the batch size."""
+
+    def __init__(self, graph: bytes, manifest: PolicyManifest, version: str) -> None:
+        self.manifest, self.version = manifest, version
+        self._session = _session(graph, manifest.name)
+        self.output_names = [output.name for output in self._session.get_outputs()]
+        ((self.input_name, described),) = manifest.inputs.items()
+        self.dtype = np.dtype(described["dtype"])
+        self.shape = tuple(int(size) for size in described["shape"][1:])
+        self.discrete = manifest.action_kind == "discrete"
+        self.bounds = None if self.discrete else _action_bounds(manifest)
+
+    @classmethod
+    def load(cls, folder: Path, version: str = "0") -> "ServedPolicy":
+        """Load a folder that `loomrl.export` wrote.
+
+        The bytes whose digest is checked are the bytes that run. The probe is answered before anyone relies on it.
+
+        Raises:
+            ArtifactError: when a digest, the graph's outputs or the answer to the probe are not the manifest's.
+        """
+        manifest = PolicyManifest.read(folder / MANIFEST)
+        path = folder / GRAPH
+        try:
+            graph = path.read_bytes()
+        except OSError as error:
+            raise ArtifactError(f"cannot read {path}: {error.strerror}; export the policy again") from error
+        if sha256(graph) != manifest.onnx_sha256:
+            raise ArtifactError(
+                f"{path} is not the graph its manifest names (SHA-256 differs); restore or export again"
+            )
+        policy = cls(graph, manifest, version)
+        policy._check_outputs(path)
+        policy._answer_probe(path)
+        return policy
+
+    def __call__(self, obs: NDArray[Any]) -> NDArray[Any]:
+        """Greedy actions (B, *action) for raw observations (B, *obs)."""
+        return self.answer(np.asarray(obs, dtype=self.dtype)).action
+
+    def answer(self, obs: NDArray[Any]) -> Answer:
+        """Everything the graph says about observations (B, *obs) of the graph's dtype.
+
+        Raises:
+            NotFinite: when an output is not finite.
+        """
+        outputs = dict(zip(self.output_names, self._session.run(None, {self.input_name: obs}), strict=True))
+        for name, output in outputs.items():
+            if output.dtype.kind == "f" and not np.isfinite(output).all():
+                raise NotFinite(f"the policy's output {name!r} is not finite")
+        return Answer(outputs["action"], outputs["value"].reshape(len(obs)), outputs)
+
+    def _check_outputs(self, path: Path) -> None:
+        expected = {"action", "value"} | ({"logits"} if self.discrete else {"mean", "log_std"})
+        missing = expected - set(self.output_names)
+        if missing or set(self.output_names) != set(self.manifest.outputs):
+            raise ArtifactError(
+                f"{path}: outputs are {sorted(self.output_names)}, the manifest names {sorted(self.manifest.outputs)}"
+                f" and a {self.manifest.action_kind} policy needs {sorted(expected)}; export it again"
+            )
+
+    def _answer_probe(self, path: Path) -> None:
+        observations = np.asarray(self.manifest.probe_observations, dtype=self.dtype)  # (N, *obs)
+        if not len(observations) or observations.shape[1:] != self.shape:
+            raise ArtifactError(f"{path.parent / MANIFEST}: probe_observations do not fit the input; export it again")
+        expected = np.asarray(self.manifest.probe_actions)
+        try:
+            actions = self.answer(observations).action
+        except NotFinite as error:
+            raise ArtifactError(f"{path}: {error} for a probe observation; export it again") from error
+        if not _equal(actions, expected, self.discrete):
+            raise ArtifactError(
+                f"{path}: the probe's actions are not the manifest's; the graph does not act as exported"
+            )
+
+
+def _session(graph: bytes, name: str) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises classes of its own, one per status code, without a common base
+        raise ArtifactError(f"policy {name!r}: onnxruntime cannot load the graph: {error}; export it again") from error
+
+
+def _equal(actions: NDArray[Any], expected: NDArray[Any], discrete: bool) -> bool:
+    if actions.shape != expected.shape:
+        return False
+    if discrete:
+        return bool(np.array_equal(actions, expected))
+    return bool(np.allclose(actions, expected, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE))
+
+
+def _action_bounds(manifest: PolicyManifest) -> tuple[FloatArray, FloatArray] | None:
+    space = manifest.environment.action
+    if "low" not in space or "high" not in space:
+        return None
+    shape = tuple(space.get("shape", np.shape(space["low"])))
+    low, high = (np.asarray(space[key], dtype=np.float64) for key in ("low", "high"))
+    return np.broadcast_to(low, shape), np.broadcast_to(high, shape)

@@ -1,0 +1,146 @@
+"""Reading what agents send: strict, by hand, because it runs for every decision."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from loomrl.serving.model import ServedPolicy
+from loomrl.serving.problems import Problem
+
+MAX_ID = 128
+_ASK_KEYS = frozenset(("agent_id", "episode_id", "observation", "explore"))
+_FEEDBACK_KEYS = frozenset(("decision_id", "reward", "terminated", "truncated"))
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One agent asks what to do."""
+
+    agent_id: str
+    episode_id: str | None
+    observation: Any  # as parsed from JSON, or an array
+    explore: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What came of one decision."""
+
+    decision_id: str
+    reward: float
+    terminated: bool
+    truncated: bool
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    """A JSON object."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Problem(400, f"the body is not JSON: {error}; note that JSON has neither NaN nor infinity") from error
+    if not isinstance(document, dict):
+        raise Problem(400, f"the body must be a JSON object, found {type(document).__name__}")
+    return document
+
+
+def parse_asks(document: dict[str, Any]) -> tuple[list[Ask], bool]:
+    """The asks of a `/decide` body, and whether they came as a batch `{"requests": [...]}`."""
+    entries, batched = _entries(document, "requests")
+    return [_parse_ask(entry) for entry in entries], batched
+
+
+def parse_feedback(document: dict[str, Any]) -> tuple[list[Feedback], bool]:
+    """The entries of a `/feedback` body, and whether they came as a batch `{"feedback": [...]}`."""
+    entries, batched = _entries(document, "feedback")
+    return [_parse_feedback(entry) for entry in entries], batched
+
+
+def _entries(document: dict[str, Any], key: str) -> tuple[list[Any], bool]:
+    if key not in document:
+        return [document], False
+    entries = document[key]
+    if len(document) > 1 or not isinstance(entries, list) or not entries:
+        raise Problem(400, f"`{key}` must be a list that is not empty, and the only key")
+    return entries, True
+
+
+def _parse_ask(entry: Any) -> Ask:
+    if not isinstance(entry, dict):
+        raise Problem(400, f"a request must be an object, found {type(entry).__name__}")
+    if unknown := entry.keys() - _ASK_KEYS:
+        raise Problem(400, f"unknown key {sorted(unknown)[0]!r}; allowed: {', '.join(sorted(_ASK_KEYS))}")
+    if "observation" not in entry:
+        raise Problem(400, "`observation` is missing")
+    explore = entry.get("explore", False)
+    if not isinstance(explore, bool):
+        raise Problem(400, f"`explore` must be true or false, found {explore!r}")
+    episode_id = entry.get("episode_id")
+    if episode_id is not None:
+        check_id(episode_id, "episode_id")
+    return Ask(check_id(entry.get("agent_id"), "agent_id"), episode_id, entry["observation"], explore)
+
+
+def _parse_feedback(entry: Any) -> Feedback:
+    if not isinstance(entry, dict):
+        raise Problem(400, f"a feedback must be an object, found {type(entry).__name__}")
+    if unknown := entry.keys() - _FEEDBACK_KEYS:
+        raise Problem(400, f"unknown key {sorted(unknown)[0]!r}; allowed: {', '.join(sorted(_FEEDBACK_KEYS))}")
+    reward = entry.get("reward")
+    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise Problem(400, f"`reward` must be a finite number, found {reward!r}")
+    ended = {}
+    for key in ("terminated", "truncated"):
+        ended[key] = entry.get(key, False)
+        if not isinstance(ended[key], bool):
+            raise Problem(400, f"`{key}` must be true or false, found {ended[key]!r}")
+    return Feedback(check_id(entry.get("decision_id"), "decision_id"), float(reward), **ended)
+
+
+def check_id(value: Any, name: str) -> str:
+    """An id as it may stand in the log: short, printable, no line breaks."""
+    if not isinstance(value, str) or not value or len(value) > MAX_ID or not value.isprintable():
+        shown = repr(value) if len(repr(value)) <= 2 * MAX_ID else "a longer one"
+        raise Problem(400, f"`{name}` must be a printable text of 1 to {MAX_ID} characters, found {shown}")
+    return value
+
+
+def observation_array(value: Any, policy: ServedPolicy) -> NDArray[Any]:
+    """One observation (*obs) in the policy's dtype: right shape, right kind of numbers, all finite."""
+    try:
+        found = np.array(value)
+    except ValueError as error:
+        raise Problem(400, f"`observation` is ragged: {error}; expected shape {list(policy.shape)}") from error
+    if found.shape != policy.shape:
+        raise Problem(
+            400, f"`observation` has shape {list(found.shape)}; {policy.manifest.name} observes {list(policy.shape)}"
+        )
+    return as_dtype(found, policy.dtype, "observation")
+
+
+def as_dtype(found: NDArray[Any], dtype: np.dtype[Any], name: str) -> NDArray[Any]:
+    """Numbers as the graph wants them. Nothing is rounded to an integer, nothing becomes infinite silently."""
+    kinds = "iu" if dtype.kind in "iu" else "fiu"
+    if found.dtype.kind not in kinds:
+        raise Problem(400, f"`{name}` must hold {dtype.name} numbers, found {_kind(found)}")
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if found.size and (found.min() < limits.min or found.max() > limits.max):
+            raise Problem(400, f"`{name}` is outside of {dtype.name}")
+    elif not _fits_float(found, dtype):
+        raise Problem(400, f"`{name}` must be finite in {dtype.name}; NaN, infinity and larger numbers are refused")
+    return np.ascontiguousarray(found, dtype=dtype)
+
+
+def _fits_float(found: NDArray[Any], dtype: np.dtype[Any]) -> bool:
+    limit = _FLOAT32_MAX if dtype.itemsize <= 4 else np.finfo(np.float64).max
+    return bool((np.abs(found) <= limit).all())  # also false for NaN
+
+
+def _kind(found: NDArray[Any]) -> str:
+    names = {"b": "booleans", "U": "text", "S": "text", "O": "null or mixed values", "f": "fractions"}
+    return names.get(found.dtype.kind, str(found.dtype))

@@ -1,0 +1,90 @@
+"""Runs a policy server in this process: binds, says where, serves until it is told to stop."""
+
+import ipaddress
+import logging
+import os
+import socket
+from pathlib import Path
+
+from loomrl.errors import ConfigError, ServiceError
+from loomrl.files import write_json
+from loomrl.serving.parts import Parts, ServerSettings
+
+log = logging.getLogger(__name__)
+_DRAIN_SECONDS = 10
+
+
+def serve(settings: ServerSettings, port_file: Path | None = None) -> None:
+    """Serve until SIGTERM or SIGINT; requests in flight are answered first.
+
+    `port_file` gets `{"url": ..., "pid": ...}` once the port is bound.
+
+    Raises:
+        ConfigError: when the address may be reached by others but no operator token is set.
+        ServiceError: when the address cannot be bound.
+    """
+    check_exposure(settings.host, os.environ.get("LOOMRL_OPERATOR_TOKEN", ""))
+    import uvicorn
+
+    from loomrl.serving.app import PolicyServer
+
+    listener = bind(settings.host, settings.port)
+    url = address_of(listener)
+    config = uvicorn.Config(
+        PolicyServer(Parts(settings)),
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+    )
+    log.info("%s is served on %s", settings.policy, url)
+    if port_file is not None:
+        write_json(port_file, {"url": url, "pid": os.getpid()})
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def check_exposure(host: str, token: str) -> None:
+    """Refuse an address that others can reach unless operators must show a token.
+
+    Raises:
+        ConfigError: saying how to go on.
+    """
+    if not token and not is_loopback(host):
+        raise ConfigError(
+            f"--host {host} can be reached from other machines: set LOOMRL_OPERATOR_TOKEN, so that not everyone can "
+            "override decisions, or bind 127.0.0.1"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address or name."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes any free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ServiceError(
+            f"cannot bind {host}:{port}: {error.strerror}; choose another --port (0 takes a free one)"
+        ) from error
+    listener.listen(1_024)
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """The URL of a bound socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
