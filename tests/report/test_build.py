@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from loomrl.errors import ConfigError
+from loomrl.evaluation.data_gate import DataValidation
 from loomrl.files import digest_folder, write_atomic
 from loomrl.report.build import build_report, is_current
 from loomrl.report.document import RunReport
@@ -259,3 +260,39 @@ def test_evidence_is_copied_whole_and_only_what_is_shown(make_run, project) -> N
     kept = run_folder(record.run_id) / "evidence" / f"evaluation-{digest_folder(source)[:16]}"
     names = {path.name for path in kept.iterdir()}
     assert names == {"evaluation.json", "data_validation.json", "returns.png", "episode.gif"}
+
+
+def test_the_runs_own_copy_of_the_artifacts_comes_first(make_run, project) -> None:
+    record = make_run()
+    shutil.copytree(project / "artifacts", run_folder(record.run_id) / "artifacts")
+    shutil.rmtree(project / "artifacts")
+    _, report = built(record.run_id, project)
+    assert all(stage.missing_because is None for stage in report.stages)
+    assert not (run_folder(record.run_id) / "evidence").exists()
+
+
+def test_what_a_failed_stage_left_is_not_shown(make_run, project) -> None:
+    record = make_run(state="failed", message="ArtifactError: disk full", shadow=None, decision=None, version=None)
+    failed = StageRecord(name="evaluation", status="failed", seconds=2.0, verdict="ArtifactError: disk full")
+    write_run(record.model_copy(update={"stages": [*record.stages[:2], failed]}))
+    page, report = built(record.run_id, project)
+    assert report.training is not None
+    assert report.evaluation is None
+    assert "The stage failed; what it left is not evidence." in page.words()
+
+
+def test_data_gates_refusal_shows_what_it_found(make_run, project) -> None:
+    folder = project / "artifacts/cartpole/evaluation"
+    validation = DataValidation.read(folder / "data_validation.json")
+    failed = validation.expectations[0].model_copy(
+        update={"success": False, "observed": "2 of 100 rows do not", "unexpected_count": 2, "examples": ["1000007"]}
+    )
+    validation.model_copy(update={"success": False, "num_failed": 1, "expectations": [failed]}).write(
+        folder / "data_validation.json"
+    )
+    record = make_run(state="refused", shadow=None, decision=None, version=None, message="the data gate refused")
+    refused = StageRecord(name="evaluation", status="refused", seconds=2.0, verdict="the data gate refused")
+    write_run(record.model_copy(update={"stages": [*record.stages[:2], refused]}))
+    page, _ = built(record.run_id, project)
+    assert "0 of 1 expectations" in page.words()
+    assert "2 of 100 rows do not for example 1000007" in page.words()

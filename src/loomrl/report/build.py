@@ -14,8 +14,9 @@ PAGE, DATA = "report.html", "report.json"
 def build_report(run_id: str, project: Path) -> Path:
     """Write `report.html` and `report.json` into the run's folder; returns the page's path.
 
-    Works for a run in any state: what is missing is named, with the reason. The evidence shown is copied into the
-    run's folder first, so that building again gives the same facts after another run has overwritten `artifacts/`.
+    Works for a run in any state: what is missing is named, with the reason. `project` holds `artifacts/`; the evidence
+    shown lies in the run's folder or is copied there, so that building again gives the same facts after another run
+    has overwritten `artifacts/`.
 
     Raises:
         ConfigError: when there is no such run.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from loomrl.report.document import Curve, Series
 from loomrl.report.text import number
 
-MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 56, 14, 14, 34
+MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 56, 14, 14, 42
 MAX_POINTS = 400  # per line; more cannot be seen
 
 
@@ -78,7 +78,7 @@ def draw(curve: Curve, width: int, height: int) -> Chart | None:
         return None
     steps = [step for one in curve.series for step in one.env_steps]
     shown = [*values, curve.reference] if curve.reference is not None else values
-    y_values = nice_ticks(min(shown), max(shown), 5 if height > 200 else 4)
+    y_values = nice_ticks(min(shown), max(shown), 6 if height > 200 else 4)
     x_values = nice_ticks(0, max(steps), 6 if width > 500 else 4)
     left, right = MARGIN_LEFT, width - MARGIN_RIGHT
     top, bottom = MARGIN_TOP, height - MARGIN_BOTTOM

@@ -1,7 +1,8 @@
-"""Keeps a run's evidence: copies what the report needs out of `artifacts/`, which the next run overwrites.
+"""Finds the files of stages 1-5 that belong to a run.
 
-The copies lie in `RUN/evidence/STAGE-DIGEST/`. A folder of artifacts whose digest is not the one the run recorded
-belongs to another run and is never shown.
+A life cycle copies its artifacts into the run's folder. Where it died before that, what the report shows is copied out
+of the project's `artifacts/` into `RUN/evidence/STAGE-DIGEST/`, because the next run overwrites them. A folder whose
+digest is not the one the run recorded belongs to another run and is never shown.
 """
 
 import shutil
@@ -27,7 +28,7 @@ class StageEvidence:
 
 
 def keep_evidence(record: RunRecord, project: Path) -> dict[str, StageEvidence]:
-    """Copy the files of stages 1-5 that the report shows; stage name -> where they are, or why not."""
+    """Stage name -> where its files are, now and when `artifacts/` has changed, or why there are none."""
     recorded = {stage.name: stage for stage in record.stages}
     return {name: _keep(recorded.get(name), name, record, project) for name in ORDER}
 
@@ -35,24 +36,34 @@ def keep_evidence(record: RunRecord, project: Path) -> dict[str, StageEvidence]:
 def _keep(stage: StageRecord | None, name: str, record: RunRecord, project: Path) -> StageEvidence:
     if stage is None:
         return StageEvidence(None, f"The run did not reach this stage; it ended as “{record.state}”.")
+    if stage.status == "failed":
+        return StageEvidence(None, "The stage failed; what it left is not evidence.")
+    copied = run_folder(record.run_id) / "artifacts" / record.policy / name
+    if copied.is_dir() and _is_the_stages(copied, stage):
+        return StageEvidence(copied)
     source = project / "artifacts" / record.policy / name
     kept = run_folder(record.run_id) / "evidence" / f"{name}-{(stage.digest or 'unfinished')[:16]}"
     if kept.is_dir():
         return StageEvidence(kept)
     if not source.is_dir():
         return StageEvidence(None, f"The stage {_ended(stage)} and left no files.")
-    if stage.digest is not None and digest_folder(source) != stage.digest:
+    if not _is_the_stages(source, stage):
         return StageEvidence(
             None,
-            f"artifacts/{record.policy}/{name} now holds another run's output (digest not {stage.digest[:12]}…). "
+            f"artifacts/{record.policy}/{name} now holds another run's output: its digest is not {stage.digest}. "
             "`dvc checkout` with this run's dvc.lock brings it back; then build the report again.",
         )
     _copy(source, kept)
     return StageEvidence(kept)
 
 
+def _is_the_stages(folder: Path, stage: StageRecord) -> bool:
+    """A refused stage records no digest: DVC had emptied its folder before it ran, so what is there is its own."""
+    return stage.digest is None or digest_folder(folder) == stage.digest
+
+
 def _ended(stage: StageRecord) -> str:
-    return {"failed": "failed", "refused": "was refused"}.get(stage.status, f"ended as “{stage.status}”")
+    return "was refused" if stage.status == "refused" else f"ended as “{stage.status}”"
 
 
 def _copy(source: Path, kept: Path) -> None:

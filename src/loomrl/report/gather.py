@@ -27,6 +27,7 @@ from loomrl.types import (
 
 T = TypeVar("T")
 MEDIA_TYPES = {".png": "image/png", ".gif": "image/gif", ".webp": "image/webp", ".jpg": "image/jpeg"}
+KEPT_SUFFIXES = {".json", ".yaml", ".lock", ".patch"}
 DISTRIBUTIONS = (
     "loomrl", "torch", "gymnasium", "numpy", "onnx", "onnxruntime", "dvc", "mlflow", "prefect", "great-expectations",
 )  # fmt: skip
@@ -109,13 +110,13 @@ def _outcome(record: RunRecord) -> Outcome:
     word, tone = OUTCOMES.get(record.state, (record.state.capitalize(), "info"))
     decision = record.decision
     sentence = record.message or (decision.reasons[0] if decision and decision.reasons else "")
-    promoted = record.state == "promoted" and record.version is not None
+    acts = record.state in ("promoted", "unchanged") and record.version is not None
     return Outcome(
         word=word,
         tone=tone,
         sentence=sentence,
         champion_before=record.champion_before,
-        champion_after=record.version if promoted else record.champion_before,
+        champion_after=record.version if acts else record.champion_before,
     )
 
 
@@ -184,11 +185,13 @@ def _versions(environment: EnvironmentSnapshot | None, safety: SafetyCase | None
 
 
 def _files(run_id: str) -> dict[str, str]:
-    """What lies in the run's folder beside the report and the evidence it copied."""
+    """The files beside the report and in the version's package; artifacts and progress events have their own sums."""
     folder = run_folder(run_id)
-    names = {path.relative_to(folder).as_posix(): path for path in files_below(folder)}
+    package = folder / "version"
+    beside = [path for path in folder.iterdir() if path.is_file() and path.suffix in KEPT_SUFFIXES]
+    paths = sorted(beside) + (files_below(package) if package.is_dir() else [])
     return {
-        name: sha256_file(path)
-        for name, path in names.items()
-        if not name.startswith(("evidence/", ".")) and name not in ("report.html", "report.json")
+        path.relative_to(folder).as_posix(): sha256_file(path)
+        for path in paths
+        if path.name not in ("report.html", "report.json", "alive.lock")
     }

@@ -6,9 +6,14 @@ from loomrl.report.document import Edge, Lineage, Node
 from loomrl.runs import RunRecord
 from loomrl.stages import ORDER
 
-COLUMNS = ("commit", "config", "dvc", "run", "policy", "alias")
-COLUMN_TITLES = ("commit", "config", "DVC outputs", "run", "version", "alias")
-NODE_WIDTH, NODE_HEIGHT, GAP_X, GAP_Y, HEADING = 148, 52, 44, 26, 34
+COLUMNS = {  # heading -> kinds of node below it
+    "commit": ("commit",),
+    "config": ("config",),
+    "DVC outputs": ("snapshot", "dvc"),
+    "run": ("run",),
+    "version, alias": ("policy", "alias"),
+}
+NODE_WIDTH, NODE_HEIGHT, GAP_X, GAP_Y, HEADING = 152, 52, 44, 26, 34
 
 
 def derive_lineage(record: RunRecord, snapshot_digest: str | None) -> Lineage:
@@ -28,7 +33,7 @@ def derive_lineage(record: RunRecord, snapshot_digest: str | None) -> Lineage:
 
 def _commit(record: RunRecord) -> Node:
     label = record.git_commit[:12] if record.git_commit else "no commit"
-    detail = "+ uncommitted changes" if record.git_dirty else "clean"
+    detail = "+ uncommitted diff" if record.git_dirty else "clean"
     return Node(id=f"commit:{record.git_commit or 'none'}", kind="commit", label=label, detail=detail)
 
 
@@ -45,7 +50,7 @@ def _outputs(record: RunRecord, snapshot_digest: str | None) -> list[Node]:
             digest = snapshot_digest if stage.name == "environment" and snapshot_digest else stage.digest
             kind = "snapshot" if stage.name == "environment" else "dvc"
             found.append(
-                Node(id=f"{kind}:{digest}", kind=kind, label=stage.name, detail=f"{digest[:12]} · {stage.status}")
+                Node(id=f"{kind}:{digest}", kind=kind, label=stage.name, detail=f"{digest[:8]} · {stage.status}")
             )
     return found
 
@@ -67,10 +72,8 @@ def _release(record: RunRecord, run: Node, outputs: list[Node]) -> tuple[list[No
 
 
 def _aliases(record: RunRecord) -> list[str]:
-    decision = record.decision.decision if record.decision else ""
-    if decision == "promoted" or (decision == "unchanged" and record.champion_before == record.version):
-        return ["champion"]
-    return ["challenger"]
+    """Who the version is when the run has ended; a refused one gets its alias taken away again."""
+    return {"promoted": ["champion"], "unchanged": ["champion"], "waiting": ["challenger"]}.get(record.state, [])
 
 
 # --- layout -----------------------------------------------------------------------------------------------------
@@ -97,11 +100,14 @@ class Drawing:
 
 
 def lay_out(lineage: Lineage) -> Drawing:
-    """One column per kind, DVC outputs below each other; edges that others imply are not drawn."""
+    """Columns left to right, what belongs together below each other; edges that others imply are not drawn."""
     boxes: dict[str, Box] = {}
     headings = []
-    columns = [(title, _in_column(lineage, kind)) for kind, title in zip(COLUMNS, COLUMN_TITLES, strict=True)]
-    columns = [(title, nodes) for title, nodes in columns if nodes]
+    columns = [
+        (title, nodes)
+        for title, kinds in COLUMNS.items()
+        if (nodes := [node for node in lineage.nodes if node.kind in kinds])
+    ]
     tallest = max(len(nodes) for _, nodes in columns)
     for index, (title, nodes) in enumerate(columns):
         x = 1 + index * (NODE_WIDTH + GAP_X)
@@ -116,10 +122,6 @@ def lay_out(lineage: Lineage) -> Drawing:
         boxes=list(boxes.values()),
         arrows=[_arrow(boxes[one.subject], boxes[one.object]) for one in direct_edges(lineage)],
     )
-
-
-def _in_column(lineage: Lineage, kind: str) -> list[Node]:
-    return [node for node in lineage.nodes if ("dvc" if node.kind == "snapshot" else node.kind) == kind]
 
 
 def direct_edges(lineage: Lineage) -> list[Edge]:

@@ -25,6 +25,7 @@ VERDICTS = {  # verdict -> tone
 STATUSES = {  # stage status -> tone
     "ran": "good",
     "unchanged": "info",
+    "restored": "info",
     "repeated": "info",
     "refused": "bad",
     "failed": "bad",
@@ -34,7 +35,7 @@ STATUSES = {  # stage status -> tone
 
 def render_page(report: RunReport, evidence: dict[str, StageEvidence]) -> str:
     """The report as HTML. Everything is inline: it needs no network, no JavaScript and no other file."""
-    charts = [draw(curve, *((1000, 300) if index == 0 else (480, 200))) for index, curve in enumerate(report.curves)]
+    charts = [draw(curve, *((1000, 300) if index == 0 else (340, 210))) for index, curve in enumerate(report.curves)]
     return (
         _templates()
         .get_template("report.html")
@@ -61,7 +62,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("number", "percent", "duration", "latency", "moment", "words"):
+    for name in ("number", "percent", "duration", "latency", "moment", "words", "middle"):
         environment.filters[name] = getattr(text, name)
     environment.globals.update(verdict_tone=VERDICTS, status_tone=STATUSES)
     return environment

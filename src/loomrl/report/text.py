@@ -60,3 +60,11 @@ def moment(iso: str | None) -> str:
 def words(name: str) -> str:
     """`statistically_supported` -> `statistically supported`."""
     return name.replace("_", " ")
+
+
+def middle(text: str, limit: int) -> str:
+    """At most `limit` characters: the middle of longer text gives way to an ellipsis, as both ends tell ids apart."""
+    if len(text) <= limit:
+        return text
+    end = (limit - 1) // 2
+    return f"{text[: limit - 1 - end]}…{text[len(text) - end :]}"
