@@ -1,0 +1,137 @@
+"""What a safety check is, what it is given, and how checks are found.
+
+A check is one module in `loomrl/safety/checks/`, or one that an installed package names under the entry-point group
+`loomrl.safety_checks`. It has NAME, STAGE, LOCAL, Config and examine().
+"""
+
+import importlib
+import importlib.metadata
+import pkgutil
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from loomrl.errors import ConfigError
+from loomrl.safety.config import SafetyConfig
+from loomrl.safety.evidence import EvidenceWriter
+from loomrl.schema import Section
+from loomrl.types import ActFunction, Claim, EnvironmentSnapshot, Episode, Policy
+
+GROUP = "loomrl.safety_checks"
+
+# The stages a claim may belong to, in the order a case lists them.
+PROVENANCE = "provenance and parity"
+STATISTICAL = "statistical limits"
+FALSIFICATION = "falsification"
+OUT_OF_DISTRIBUTION = "out-of-distribution calibration"
+STAGES = (PROVENANCE, STATISTICAL, FALSIFICATION, OUT_OF_DISTRIBUTION)
+
+
+class CheckConfig(Section):
+    """What every check's config starts from."""
+
+    enabled: bool = True
+    mandatory: bool = True
+
+
+@dataclass(frozen=True)
+class Context:
+    """All a check may look at. `visited` are observations of recorded episodes, (N, *obs).
+
+    `episodes` are the shared held-out safety episodes, played once; empty when local claims are re-checked, because
+    those need no environment. `play(act, seeds)` plays others.
+    """
+
+    policy: Policy
+    snapshot: EnvironmentSnapshot
+    config: SafetyConfig
+    snapshot_folder: Path
+    policy_folder: Path | None
+    evaluation_folder: Path
+    observation_space: Any
+    action_space: Any
+    visited: NDArray[Any]
+    episodes: Sequence[Episode]
+    play: Callable[[ActFunction, Sequence[int]], list[Episode]]
+    evidence: EvidenceWriter
+
+    def rng(self, name: str) -> np.random.Generator:
+        """A generator of a check's own: what one check draws does not depend on which others run."""
+        return np.random.default_rng([self.config.first_seed, zlib.crc32(name.encode())])
+
+
+class Check(Protocol):
+    """The contract of a check's module."""
+
+    NAME: str  # also the first part of its claims' ids
+    STAGE: str
+    LOCAL: bool  # whether its claims need no environment, so that they can be re-checked on the exported graph
+    Config: type[CheckConfig]
+
+    def examine(self, context: Context, config: Any) -> list[Claim]:
+        """Examine the policy; `config` is this check's Config."""
+
+
+def find_checks() -> dict[str, Check]:
+    """All checks by name: this package's folder, then entry points.
+
+    Raises:
+        ConfigError: when a check lacks a part of the contract, or two have one name.
+    """
+    from loomrl.safety import checks
+
+    modules = [
+        importlib.import_module(f"{checks.__name__}.{found.name}") for found in pkgutil.iter_modules(checks.__path__)
+    ]
+    modules += [point.load() for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda p: p.name)]
+    found: dict[str, Check] = {}
+    for module in modules:
+        check = _checked(module)
+        if check.NAME in found:
+            raise ConfigError(f"two safety checks are named {check.NAME!r}; rename the one in {_name(module)}")
+        found[check.NAME] = check
+    return dict(sorted(found.items()))
+
+
+def configured_checks(config: SafetyConfig) -> list[tuple[Check, CheckConfig]]:
+    """The enabled checks with their configs.
+
+    Raises:
+        ConfigError: for a check that does not exist or a config it does not accept.
+    """
+    found = find_checks()
+    if unknown := sorted(config.checks.keys() - found.keys()):
+        raise ConfigError(f"safety.checks.{unknown[0]}: no such check; checks: {', '.join(found)}")
+    pairs = [(check, _configure(check, config.checks.get(name, {}))) for name, check in found.items()]
+    return [(check, settings) for check, settings in pairs if settings.enabled]
+
+
+def _configure(check: Check, values: dict[str, Any]) -> CheckConfig:
+    try:
+        return check.Config.model_validate(values)
+    except ValidationError as error:
+        detail = error.errors()[0]
+        key = ".".join(["safety", "checks", check.NAME, *(str(part) for part in detail["loc"])])
+        allowed = ", ".join(sorted(check.Config.model_fields))
+        raise ConfigError(
+            f"{key}: {detail['msg']}, found {detail['input']!r}; keys of this check: {allowed}"
+        ) from error
+
+
+def _checked(module: Any) -> Check:
+    for part in ("NAME", "STAGE", "LOCAL", "Config", "examine"):
+        if not hasattr(module, part):
+            raise ConfigError(f"safety check {_name(module)} has no {part}; see docs/safety.md")
+    if module.STAGE not in STAGES:
+        raise ConfigError(f"safety check {_name(module)}: STAGE {module.STAGE!r}; stages: {', '.join(STAGES)}")
+    return cast(Check, module)
+
+
+def _name(module: Any) -> str:
+    return str(getattr(module, "__name__", module))

@@ -1,0 +1,68 @@
+"""Every action is an element of the action space, on visited, random and extreme observations."""
+
+import numpy as np
+from pydantic import Field
+
+from loomrl.evaluation.statistics import clopper_pearson_upper
+from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
+from loomrl.safety.counterexample import observation_counterexample
+from loomrl.safety.probes import ask, extreme_observations, not_members, random_observations, sample_visited
+from loomrl.types import Bound, Claim, Verdict
+
+NAME = "action_bounds"
+STAGE = FALSIFICATION
+LOCAL = True
+
+
+class Config(CheckConfig):
+    """How many observations of each kind are tried."""
+
+    num_visited: int = Field(default=20_000, ge=1)
+    num_random: int = Field(default=4_096, ge=1)
+    num_extreme: int = Field(default=512, ge=1)
+
+
+def examine(context: Context, config: Config) -> list[Claim]:
+    """One claim; any action outside refutes it."""
+    rng, space = context.rng(NAME), context.observation_space
+    tried = {
+        "visited": sample_visited(context.visited, config.num_visited, rng),
+        "random": random_observations(space, context.visited, config.num_random, rng),
+        "extreme": extreme_observations(space, context.visited, config.num_extreme, rng),
+    }
+    obs = np.concatenate(list(tried.values()))
+    actions = ask(context.policy, obs)
+    outside = np.flatnonzero(not_members(context.action_space, actions))
+    evidence = {
+        "kind": NAME,
+        "tried": {name: len(batch) for name, batch in tried.items()},
+        "num_outside": len(outside),
+        "examples": [{"observation": obs[i].tolist(), "action": repr(actions[i].tolist())} for i in outside[:3]],
+    }
+    written = context.evidence.json(NAME, evidence)
+    upper = clopper_pearson_upper(0, len(tried["random"]), context.config.confidence)
+    found = f"{len(outside)} of {len(obs)} actions are outside the action space"
+    counterexample = None
+    if len(outside):
+        shown = f"the action for observation {obs[outside[0]].tolist()} is {actions[outside[0]].tolist()}"
+        counterexample = observation_counterexample(NAME, f"{shown}, not an element of {context.action_space}", written)
+    return [
+        Claim(
+            id=NAME,
+            stage=STAGE,
+            statement="every action is an element of the action space",
+            mandatory=config.mandatory,
+            method="search for a failure over visited, uniform random and extreme observations",
+            verdict=Verdict.REFUTED if len(outside) else Verdict.SUPPORTED,
+            assumptions=[
+                f"no failure among the random observations bounds the failing share of their distribution by {upper:.2g}",
+                "observations that were not tried are not covered one by one",
+            ],
+            confidence=context.config.confidence,
+            bound=Bound(kind="count", measured=len(outside), limit=0, unit="actions outside"),
+            num_samples=len(obs),
+            evidence=[written],
+            counterexample=counterexample,
+            finding=found,
+        )
+    ]

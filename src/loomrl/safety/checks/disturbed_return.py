@@ -1,0 +1,91 @@
+"""Observation noise costs little return: the same seeds with and without noise, paired."""
+
+import numpy as np
+from gymnasium import spaces
+from pydantic import Field
+
+from loomrl.evaluation.statistics import paired_difference
+from loomrl.safety.check import STATISTICAL, CheckConfig, Context
+from loomrl.safety.counterexample import replay_command
+from loomrl.safety.probes import Disturbance, noise_scale
+from loomrl.types import Bound, Claim, Counterexample, Episode, Verdict
+
+NAME = "disturbed_return"
+STAGE = STATISTICAL
+LOCAL = False
+
+
+class Config(CheckConfig):
+    """Noise of `noise` standard deviations may lower the mean return by `max_return_drop` of its size."""
+
+    mandatory: bool = False
+    noise: float = Field(default=0.05, gt=0)
+    max_return_drop: float = Field(default=0.1, gt=0)
+    num_episodes: int = Field(default=64, ge=2)
+    bootstrap_replicates: int = Field(default=2_000, ge=100)
+
+
+def examine(context: Context, config: Config) -> list[Claim]:
+    """One claim, where observations are a Box."""
+    if not isinstance(context.observation_space, spaces.Box):
+        return []
+    plain = list(context.episodes[: config.num_episodes])
+    scale = noise_scale(context.visited, config.noise)
+    disturb = Disturbance(context.observation_space, scale, context.config.first_seed)
+    noisy = context.play(disturb.around(context.policy), [episode.seed for episode in plain])
+    before, after = (np.array([episode.episode_return for episode in group]) for group in (plain, noisy))
+    two_sided = 2 * context.config.confidence - 1  # the interval's ends are one-sided bounds at `confidence`
+    drop = paired_difference(before, after, two_sided, config.bootstrap_replicates, context.rng(NAME))
+    limit = config.max_return_drop * max(abs(float(before.mean())), 1e-9)
+    verdict = Verdict.SUPPORTED if drop.high <= limit else Verdict.REFUTED if drop.low > limit else Verdict.UNDECIDED
+    refuted = verdict is Verdict.REFUTED
+    measured = drop.low if refuted else drop.high
+    evidence = {
+        "kind": NAME,
+        "noise_scale": scale.ravel().tolist(),
+        "key": context.config.first_seed,
+        "seeds": [episode.seed for episode in plain],
+        "returns": before.tolist(),
+        "disturbed_returns": after.tolist(),
+    }
+    return [
+        Claim(
+            id=NAME,
+            stage=STAGE,
+            statement=(
+                f"noise of {config.noise:g} standard deviations on each observation component lowers the mean return "
+                f"by at most {config.max_return_drop:.0%}"
+            ),
+            mandatory=config.mandatory,
+            method="one-sided percentile bootstrap over differences paired by seed",
+            verdict=verdict,
+            assumptions=[
+                "Gaussian noise, drawn anew for each distinct observation",
+                "the bootstrap is approximate: exact only as the number of episodes grows",
+            ],
+            confidence=context.config.confidence,
+            bound=Bound(
+                kind=f"bootstrap {'lower' if refuted else 'upper'}", measured=measured, limit=limit, unit="return"
+            ),
+            num_samples=len(plain),
+            evidence=[context.evidence.json(NAME, evidence)],
+            counterexample=_worst(context, plain, noisy) if refuted else None,
+            finding=f"the mean return falls by {drop.estimate:.4g}, bound {measured:.4g}; allowed is {limit:.4g}",
+        )
+    ]
+
+
+def _worst(context: Context, plain: list[Episode], noisy: list[Episode]) -> Counterexample:
+    pair = max(
+        zip(plain, noisy, strict=True), key=lambda two: (two[0].episode_return - two[1].episode_return, -two[0].seed)
+    )
+    calm, disturbed = pair
+    return Counterexample(
+        description=(
+            f"in the episode of seed {calm.seed} noise lowers the return from {calm.episode_return:.6g} to "
+            f"{disturbed.episode_return:.6g}"
+        ),
+        seed=calm.seed,
+        evidence=context.evidence.episode(f"{NAME}.counterexample", disturbed),
+        replay_command=replay_command(NAME),
+    )

@@ -1,0 +1,75 @@
+"""Every output of the policy is finite, on visited, random and extreme observations.
+
+Not only the action: a discrete action is finite even where the logits it was chosen from are not.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
+from loomrl.safety.counterexample import observation_counterexample
+from loomrl.safety.probes import ask_outputs, extreme_observations, random_observations, sample_visited
+from loomrl.types import Bound, Claim, Verdict
+
+NAME = "finiteness"
+STAGE = FALSIFICATION
+LOCAL = True
+
+
+class Config(CheckConfig):
+    """How many observations of each kind are tried."""
+
+    num_visited: int = Field(default=20_000, ge=1)
+    num_random: int = Field(default=4_096, ge=1)
+    num_extreme: int = Field(default=2_048, ge=1)
+
+
+def examine(context: Context, config: Config) -> list[Claim]:
+    """One claim; any output that is not finite refutes it."""
+    rng, space = context.rng(NAME), context.observation_space
+    tried = {
+        "visited": sample_visited(context.visited, config.num_visited, rng),
+        "random": random_observations(space, context.visited, config.num_random, rng),
+        "extreme": extreme_observations(space, context.visited, config.num_extreme, rng),
+    }
+    obs = np.concatenate(list(tried.values()))
+    bad = {name: not_finite(values) for name, values in ask_outputs(context.policy, obs).items()}
+    failing = np.flatnonzero(np.any(list(bad.values()), axis=0))
+    names = sorted(name for name, marks in bad.items() if np.any(marks))
+    evidence = {
+        "kind": NAME,
+        "tried": {name: len(batch) for name, batch in tried.items()},
+        "outputs": sorted(bad),
+        "num_not_finite": len(failing),
+        "outputs_not_finite": names,
+        "examples": [{"observation": obs[i].tolist()} for i in failing[:3]],
+    }
+    written = context.evidence.json(NAME, evidence)
+    counterexample = None
+    if len(failing):
+        shown = f"for observation {obs[failing[0]].tolist()} the output {names[0]} is not finite"
+        counterexample = observation_counterexample(NAME, shown, written)
+    return [
+        Claim(
+            id=NAME,
+            stage=STAGE,
+            statement="every output of the policy is finite",
+            mandatory=config.mandatory,
+            method="search for a failure over visited, uniform random and extreme observations",
+            verdict=Verdict.REFUTED if len(failing) else Verdict.SUPPORTED,
+            assumptions=["observations that were not tried are not covered one by one"],
+            bound=Bound(kind="count", measured=len(failing), limit=0, unit="observations"),
+            num_samples=len(obs),
+            evidence=[written],
+            counterexample=counterexample,
+            finding=f"{len(failing)} of {len(obs)} observations give an output that is not finite",
+        )
+    ]
+
+
+def not_finite(values: NDArray[np.generic]) -> NDArray[np.bool_]:
+    """Which rows hold a value that is not finite, (N, ...) -> (N,)."""
+    if values.dtype.kind != "f":
+        return np.zeros(len(values), dtype=np.bool_)
+    return np.asarray(~np.all(np.isfinite(values).reshape(len(values), -1), axis=1))

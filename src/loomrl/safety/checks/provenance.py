@@ -1,0 +1,123 @@
+"""The examined artifacts are what they say: every digest in the chain is computed again."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from loomrl.errors import LoomRLError
+from loomrl.evaluation.data_gate import VALIDATION, DataValidation
+from loomrl.evaluation.evaluate import REPORT
+from loomrl.files import SUMS, sha256_file, verify_sums
+from loomrl.safety.check import PROVENANCE, CheckConfig, Context
+from loomrl.types import Bound, Claim, EvaluationReport, TrainingReport, Verdict
+
+NAME = "provenance"
+STAGE = PROVENANCE
+LOCAL = False
+
+
+class Config(CheckConfig):
+    """Nothing to set: a broken chain of evidence cannot be tolerated in part."""
+
+
+class Mismatch(Exception):
+    """Two digests differ, or a gate had failed."""
+
+
+class Unknown(Exception):
+    """There is nothing to compare with."""
+
+
+def examine(context: Context, config: Config) -> list[Claim]:
+    """Four claims: whole files, the policy, the snapshot, valid evaluation data."""
+    examined: list[tuple[str, str, Callable[[Context], str]]] = [
+        ("files", "every file of the examined stages has the digest in its stage's manifest", _files),
+        ("policy", "training, evaluation and this case are about the same policy weights", _policy),
+        ("snapshot", "training, evaluation and this case are about the same environment snapshot", _snapshot),
+        ("evaluation_data", "the evaluation data passed the data gate", _evaluation_data),
+    ]
+    return [_claim(context, config, *each) for each in examined]
+
+
+def _claim(context: Context, config: Config, name: str, statement: str, test: Callable[[Context], str]) -> Claim:
+    verdict, mismatches = Verdict.PROVED, 0
+    try:
+        finding = test(context)
+    except Mismatch as mismatch:
+        verdict, finding, mismatches = Verdict.REFUTED, str(mismatch), 1
+    except Unknown as unknown:
+        verdict, finding = Verdict.UNDECIDED, str(unknown)
+    return Claim(
+        id=f"{NAME}.{name}",
+        stage=STAGE,
+        statement=statement,
+        mandatory=config.mandatory,
+        method="SHA-256 computed again and compared",
+        verdict=verdict,
+        assumptions=["SHA-256 has no known collisions"],
+        bound=Bound(kind="count", measured=mismatches, limit=0, unit="mismatches"),
+        evidence=[context.evidence.json(f"{NAME}.{name}", {"kind": NAME, "finding": finding})],
+        finding=finding,
+    )
+
+
+def _files(context: Context) -> str:
+    folders = _folders(context)
+    for stage, folder in folders.items():
+        if not (folder / SUMS).is_file():
+            raise Unknown(f"{stage} has no {SUMS}; run the stage with `python -m loomrl.stages`, which writes it")
+        try:
+            verify_sums(folder)
+        except LoomRLError as error:
+            raise Mismatch(f"{stage}: {_relative(str(error), folder)}") from error
+    return f"{SUMS} of {', '.join(folders)} hold"
+
+
+def _relative(message: str, folder: Path) -> str:
+    """The message without this machine's path: a case holds none."""
+    return message.replace(f"{folder}/", "").replace(str(folder), folder.name)
+
+
+def _policy(context: Context) -> str:
+    _, _, weights = _folders(context).values()
+    digest = sha256_file(_weights(context))
+    training = TrainingReport.read(weights / "training.json")
+    evaluation = EvaluationReport.read(context.evaluation_folder / REPORT)
+    for name, found in (("training", training.policy_digest), ("evaluation", evaluation.policy_digest)):
+        if found != digest:
+            raise Mismatch(f"the {name} report names policy {found}, the weights are {digest}")
+    return f"policy {digest}"
+
+
+def _snapshot(context: Context) -> str:
+    from loomrl.environment.snapshot import load_snapshot
+
+    digest = load_snapshot(context.snapshot_folder).digest
+    training = TrainingReport.read(_folders(context)["training"] / "training.json")
+    evaluation = EvaluationReport.read(context.evaluation_folder / REPORT)
+    for name, found in (("training", training.snapshot_digest), ("evaluation", evaluation.snapshot_digest)):
+        if found != digest:
+            raise Mismatch(f"the {name} report names snapshot {found}, the snapshot is {digest}")
+    return f"snapshot {digest}"
+
+
+def _evaluation_data(context: Context) -> str:
+    validation = DataValidation.read(context.evaluation_folder / VALIDATION)
+    report = EvaluationReport.read(context.evaluation_folder / REPORT)
+    if not (validation.success and report.data_valid):
+        raise Mismatch(f"{validation.num_failed} of {validation.num_expectations} expectations failed")
+    return f"all {validation.num_expectations} expectations hold"
+
+
+def _weights(context: Context) -> Path:
+    from loomrl.algorithms.policy import WEIGHTS
+
+    return _folders(context)["training"] / WEIGHTS
+
+
+def _folders(context: Context) -> dict[str, Path]:
+    assert context.policy_folder is not None, "provenance is not a local check"
+    return {
+        "environment": context.snapshot_folder,
+        "evaluation": context.evaluation_folder,
+        "training": context.policy_folder,
+    }

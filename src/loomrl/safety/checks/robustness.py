@@ -1,0 +1,82 @@
+"""Small observation noise changes few actions: a local probe around visited observations.
+
+How much the return suffers is the claim of `disturbed_return`, which needs the environment.
+"""
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from pydantic import Field
+
+from loomrl.evaluation.statistics import bounded_mean_lower, bounded_mean_upper
+from loomrl.safety.check import STATISTICAL, CheckConfig, Context
+from loomrl.safety.probes import Disturbance, ask, noise_scale, sample_visited
+from loomrl.types import Bound, Claim, Verdict
+
+NAME = "robustness"
+STAGE = STATISTICAL
+LOCAL = True
+
+
+class Config(CheckConfig):
+    """Noise of `noise` standard deviations of each component may change the action by `max_action_change` on average.
+
+    The change of a discrete action is 0 or 1; of a continuous one, its largest component's as a share of the range
+    between its bounds.
+    """
+
+    mandatory: bool = False
+    noise: float = Field(default=0.05, gt=0)
+    max_action_change: float = Field(default=0.25, gt=0, lt=1)
+    num_visited: int = Field(default=4_096, ge=1)
+
+
+def examine(context: Context, config: Config) -> list[Claim]:
+    """One claim, where observations are a Box."""
+    if not isinstance(context.observation_space, spaces.Box):
+        return []
+    rng = context.rng(NAME)
+    obs = sample_visited(context.visited, config.num_visited, rng)
+    scale = noise_scale(context.visited, config.noise)
+    disturb = Disturbance(context.observation_space, scale, context.config.first_seed)
+    change = action_change(context.action_space, ask(context.policy, obs), ask(context.policy, disturb(obs)))
+    upper = bounded_mean_upper(change, context.config.confidence)
+    lower = bounded_mean_lower(change, context.config.confidence)
+    limit, mean = config.max_action_change, float(np.mean(change))
+    verdict = Verdict.SUPPORTED if upper <= limit else Verdict.REFUTED if lower > limit else Verdict.UNDECIDED
+    refuted = verdict is Verdict.REFUTED
+    measured = lower if refuted else upper
+    evidence = {"kind": NAME, "noise_scale": scale.ravel().tolist(), "mean_change": mean, "num_visited": len(obs)}
+    unit = "share of decisions" if isinstance(context.action_space, spaces.Discrete) else "share of the action range"
+    return [
+        Claim(
+            id=NAME,
+            stage=STAGE,
+            statement=(
+                f"noise of {config.noise:g} standard deviations on each observation component changes the action at "
+                f"visited observations by at most {limit:g} ({unit}) on average"
+            ),
+            mandatory=config.mandatory,
+            method="one-sided Hoeffding relative-entropy bound over independent noise at recorded observations",
+            verdict=verdict,
+            assumptions=[
+                "Gaussian noise, independent at each decision; the recorded observations stand for themselves"
+            ],
+            confidence=context.config.confidence,
+            bound=Bound(kind=f"hoeffding {'lower' if refuted else 'upper'}", measured=measured, limit=limit, unit=unit),
+            num_samples=len(obs),
+            evidence=[context.evidence.json(NAME, evidence)],
+            finding=f"the action changes by {mean:.3g} on average; its one-sided bound is {measured:.3g}",
+        )
+    ]
+
+
+def action_change(space: Any, before: NDArray[Any], after: NDArray[Any]) -> NDArray[np.float64]:
+    """How far each action moved, in [0, 1], (N,)."""
+    if not isinstance(space, spaces.Box):
+        return np.asarray(np.any((before != after).reshape(len(before), -1), axis=1), dtype=np.float64)
+    span = (space.high - space.low).astype(np.float64)
+    moved = np.abs(after.astype(np.float64) - before) / np.where(np.isfinite(span) & (span > 0), span, 1.0)
+    return np.asarray(np.clip(np.max(moved.reshape(len(moved), -1), axis=1), 0.0, 1.0))

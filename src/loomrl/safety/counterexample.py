@@ -1,0 +1,61 @@
+"""Failures anyone can replay: how they are recorded in a case and played again."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from loomrl.safety.check import Context
+from loomrl.safety.config import ConstraintConfig
+from loomrl.safety.constraints import limits, quantity, violations
+from loomrl.types import Counterexample, Episode, Evidence
+
+PLACEHOLDER = "{case}"  # stands for the case's folder until the gate knows where that is
+
+
+def worst_episode(constraint: ConstraintConfig, episodes: Sequence[Episode]) -> Episode | None:
+    """The violating episode that goes farthest beyond the limit; ties go to the smallest seed."""
+    violating = [episode for episode in episodes if np.any(violations(constraint, episode))]
+    return min(violating, key=lambda episode: (-_excess(constraint, episode), episode.seed), default=None)
+
+
+def episode_counterexample(
+    context: Context, claim: str, constraint: ConstraintConfig, episodes: Sequence[Episode]
+) -> Counterexample | None:
+    """Record the worst violating episode; None where no episode violates."""
+    worst = worst_episode(constraint, episodes)
+    if worst is None:
+        return None
+    return Counterexample(
+        description=describe(constraint, worst),
+        seed=worst.seed,
+        evidence=context.evidence.episode(f"{claim}.counterexample", worst),
+        replay_command=replay_command(claim),
+    )
+
+
+def describe(constraint: ConstraintConfig, episode: Episode) -> str:
+    """One sentence: which limit breaks at which step, and by which value."""
+    step = int(np.flatnonzero(violations(constraint, episode))[0])
+    value = float(quantity(constraint, episode)[step])
+    return (
+        f"in the episode of seed {episode.seed}, {constraint.quantity} is {value:.6g} after step {step + 1} of "
+        f"{episode.length}; allowed is {limits(constraint)}"
+    )
+
+
+def observation_counterexample(claim: str, description: str, evidence: Evidence) -> Counterexample:
+    """A single observation, kept in the claim's evidence, on which the policy fails."""
+    return Counterexample(description=description, seed=None, evidence=evidence, replay_command=replay_command(claim))
+
+
+def replay_command(claim: str) -> str:
+    """The command that replays a claim's counterexample."""
+    return f"loomrl safety replay {PLACEHOLDER} {claim}"
+
+
+def _excess(constraint: ConstraintConfig, episode: Episode) -> float:
+    values = quantity(constraint, episode)[violations(constraint, episode)]
+    low = -np.inf if constraint.low is None else constraint.low
+    high = np.inf if constraint.high is None else constraint.high
+    beyond = np.maximum(low - values, values - high)
+    return float(np.max(np.where(np.isnan(beyond), np.inf, beyond)))

@@ -1,0 +1,199 @@
+"""The Prism gate: runs every check, applies waivers, decides, and writes the safety case.
+
+The case holds no time, host, path, run id or revision: equal inputs give equal bytes. An expiry date of a waiver is
+recorded here and compared with the calendar where it matters, by `expired_waivers` at export and promotion.
+"""
+
+import importlib.metadata
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from loomrl.errors import ConfigError
+from loomrl.evaluation.evaluate import play
+from loomrl.evaluation.tables import TRAJECTORIES, read_table, stack_columns
+from loomrl.files import digest_folder, sha256_file
+from loomrl.safety.check import PROVENANCE, STAGES, STATISTICAL, Context, configured_checks
+from loomrl.safety.config import SafetyConfig, WaiverConfig
+from loomrl.safety.controls import map_controls
+from loomrl.safety.counterexample import PLACEHOLDER
+from loomrl.safety.evidence import EvidenceWriter
+from loomrl.types import (
+    Act,
+    ActFunction,
+    Claim,
+    EnvironmentSnapshot,
+    Episode,
+    GateDecision,
+    Policy,
+    SafetyCase,
+    Verdict,
+    Waiver,
+)
+
+CASE = "case.json"
+TOOLS = ("gymnasium", "loomrl", "numpy", "pyarrow", "safetensors", "scipy", "torch")
+MET = (Verdict.PROVED, Verdict.SUPPORTED, Verdict.WAIVED)
+
+
+def build_case(
+    config: SafetyConfig, snapshot_folder: Path, policy_folder: Path, evaluation_folder: Path, output_folder: Path
+) -> SafetyCase:
+    """Examine a policy and write `case.json`, `ood.json` and `evidence/` into `output_folder`.
+
+    Ends well also when claims are refuted: the decision stands in the case.
+
+    Raises:
+        ConfigError: for a check, constraint or waiver that does not fit.
+        ArtifactError: when an input cannot be read.
+        EnvironmentFault: when the environment breaks its API.
+    """
+    from loomrl.algorithms.policy import WEIGHTS, load_policy
+
+    checks = configured_checks(config)
+    policy = load_policy(policy_folder)
+    writer = EvidenceWriter(output_folder)
+    seeds = range(config.first_seed, config.first_seed + config.num_episodes)
+    episodes = play(act_with(policy), snapshot_folder, seeds, config.num_envs, "safety")
+    writer.episodes("episodes", episodes)
+    context = _context(policy, config, snapshot_folder, policy_folder, evaluation_folder, episodes, writer)
+    claims = [claim for check, settings in checks for claim in check.examine(context, settings)]
+    claims = sorted(apply_waivers(claims, config.waivers), key=lambda claim: (STAGES.index(claim.stage), claim.id))
+    case = SafetyCase(
+        policy_digest=sha256_file(policy_folder / WEIGHTS),
+        snapshot_digest=context.snapshot.digest,
+        evaluation_digest=digest_folder(evaluation_folder),
+        claims=[_located(claim, output_folder) for claim in claims],
+        decision=decide(claims),
+        controls=map_controls(claims),
+        tools={name: importlib.metadata.version(name) for name in TOOLS},
+    )
+    case.write(output_folder / CASE)
+    return case
+
+
+def recheck_local(
+    policy: Policy, config: SafetyConfig, snapshot_folder: Path, evaluation_folder: Path
+) -> dict[str, Verdict]:
+    """The verdicts of all local claims on another form of the policy, such as the exported graph.
+
+    `policy` is any callable from raw observations (B, *obs) to actions (B, *action). Where it also has
+    `outputs(obs) -> dict[str, ndarray]`, finiteness is demanded of all of them. Claims are tried on the observations
+    recorded at evaluation, and on the same random and extreme ones as in the case.
+    """
+    context = _context(policy, config, snapshot_folder, None, evaluation_folder, [], EvidenceWriter(None))
+    local = [(check, settings) for check, settings in configured_checks(config) if check.LOCAL]
+    claims = [claim for check, settings in local for claim in check.examine(context, settings)]
+    return {claim.id: claim.verdict for claim in claims}
+
+
+def decide(claims: Sequence[Claim]) -> GateDecision:
+    """Pass when every mandatory claim is proved, supported or waived, and something is claimed about behaviour."""
+    mandatory = [claim for claim in claims if claim.mandatory]
+    blocking = [claim for claim in mandatory if claim.verdict not in MET]
+    if not any(claim.stage == STATISTICAL for claim in mandatory):
+        reason = (
+            "the gate is empty: no mandatory claim says how the policy behaves; declare safety.constraints, or give "
+            "safety.checks.minimum_return a threshold"
+        )
+        return GateDecision(passed=False, blocking=[claim.id for claim in blocking], reason=reason)
+    if blocking:
+        shown = "; ".join(f"{claim.id} is {claim.verdict}: {claim.finding}" for claim in blocking)
+        return GateDecision(passed=False, blocking=[claim.id for claim in blocking], reason=shown)
+    waived = sum(claim.verdict is Verdict.WAIVED for claim in mandatory)
+    note = f", {waived} of them waived" if waived else ""
+    return GateDecision(passed=True, blocking=[], reason=f"all {len(mandatory)} mandatory claims are met{note}")
+
+
+def apply_waivers(claims: Sequence[Claim], waivers: Sequence[WaiverConfig]) -> list[Claim]:
+    """Waive unmet claims that a named person accepts; a claim that is met keeps its verdict.
+
+    Raises:
+        ConfigError: when a waiver names no claim, or one about provenance.
+    """
+    by_id = {claim.id: claim for claim in claims}
+    for waiver in waivers:
+        claim = by_id.get(waiver.claim)
+        if claim is None:
+            raise ConfigError(f"safety.waivers: no claim {waiver.claim!r}; claims: {', '.join(sorted(by_id))}")
+        if claim.stage == PROVENANCE:
+            raise ConfigError(f"safety.waivers: {waiver.claim}: claims about provenance cannot be waived")
+        if claim.verdict not in MET:
+            by_id[claim.id] = _waive(claim, waiver)
+    return [by_id[claim.id] for claim in claims]
+
+
+def expired_waivers(case: SafetyCase, today: date) -> list[Waiver]:
+    """Waivers that a case relies on and whose last day is before `today`."""
+    used = [claim.waiver for claim in case.claims if claim.verdict is Verdict.WAIVED and claim.waiver is not None]
+    return [waiver for waiver in used if date.fromisoformat(waiver.expires) < today]
+
+
+def act_with(policy: Policy) -> ActFunction:
+    """The act function of any policy."""
+
+    def act(obs: Any, rng: Any) -> Act:
+        return Act(action=policy(obs))
+
+    return act
+
+
+def _waive(claim: Claim, waiver: WaiverConfig) -> Claim:
+    recorded = Waiver(
+        claim=waiver.claim, person=waiver.person, reason=waiver.reason, expires=waiver.expires.isoformat()
+    )
+    changes = {"verdict": Verdict.WAIVED, "waiver": recorded, "verdict_before_waiver": claim.verdict}
+    return claim.model_copy(update=changes)
+
+
+def _context(
+    policy: Policy,
+    config: SafetyConfig,
+    snapshot_folder: Path,
+    policy_folder: Path | None,
+    evaluation_folder: Path,
+    episodes: list[Episode],
+    writer: EvidenceWriter,
+) -> Context:
+    from loomrl.environment.snapshot import load_snapshot
+    from loomrl.environment.spaces import space_from_json
+
+    snapshot = load_snapshot(snapshot_folder)
+    observation_space = space_from_json(snapshot.spec.observation)
+    return Context(
+        policy=policy,
+        snapshot=snapshot,
+        config=config,
+        snapshot_folder=snapshot_folder,
+        policy_folder=policy_folder,
+        evaluation_folder=evaluation_folder,
+        observation_space=observation_space,
+        action_space=space_from_json(snapshot.spec.action),
+        visited=_visited(snapshot, observation_space, evaluation_folder),
+        episodes=episodes,
+        play=lambda act, seeds: play(act, snapshot_folder, seeds, config.num_envs, "safety"),
+        evidence=writer,
+    )
+
+
+def _visited(snapshot: EnvironmentSnapshot, space: Any, evaluation_folder: Path) -> Any:
+    table = read_table(evaluation_folder / TRAJECTORIES)
+    return stack_columns(table, "obs", space.shape, space.dtype)
+
+
+def _located(claim: Claim, output_folder: Path) -> Claim:
+    """The claim with a replay command that works from the project's root (from the case's folder outside one)."""
+    found = claim.counterexample
+    if found is None or found.replay_command is None:
+        return claim
+    command = found.replay_command.replace(PLACEHOLDER, _place(output_folder))
+    return claim.model_copy(update={"counterexample": found.model_copy(update={"replay_command": command})})
+
+
+def _place(folder: Path) -> str:
+    folder = folder.resolve()
+    for parent in folder.parents:
+        if (parent / "dvc.yaml").is_file():
+            return folder.relative_to(parent).as_posix()
+    return "."
