@@ -174,7 +174,7 @@ class PPO:
         self._optimizer = torch.optim.Adam([self._flat.vector], lr=config.learning_rate, eps=1e-5, fused=True)
         self._optimizer_state()
         self._scaler = RewardScaler(config.num_envs, config.gamma) if config.normalize_rewards else None
-        self._total_env_steps = total_env_steps
+        self._total_env_steps: float = total_env_steps
         self._env_steps = 0
         self._adaptive_learning_rate = config.learning_rate
 
@@ -182,6 +182,10 @@ class PPO:
     def policy(self) -> TrainedPolicy:
         """The policy as it is now."""
         return self._policy
+
+    def restart_schedules(self, total_env_steps: int | None) -> None:
+        """Let linear schedules begin again and end after so many steps; without an end they stay constant."""
+        self._total_env_steps, self._env_steps = total_env_steps or math.inf, 0
 
     # --- acting ---
 

@@ -7,6 +7,7 @@ under way at the cut are truncated: the last step bootstraps from its true succe
 not count in the metrics. Checkpoints that are far apart make this rare.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -32,7 +33,7 @@ class TrainingLoop:
     """Runs an algorithm until a limit, stagnation or a request to stop.
 
     `on_update` and `on_validation` are told each row of the curves; control never depends on them. `stop_reason` is
-    None until training has ended.
+    None until training has ended. Without `segment_env_steps` training is one segment, of any length.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class TrainingLoop:
         *,
         seed: int,
         total_env_steps: int | None,
-        segment_env_steps: int,
+        segment_env_steps: int | None,
         validation: Validation | None,
         total_episodes: int | None = None,
         on_update: OnRow = lambda row: None,
@@ -52,7 +53,7 @@ class TrainingLoop:
         self._make_envs, self._seed = make_envs, seed
         self._total_env_steps, self._total_episodes = total_env_steps, total_episodes
         rollout_size = algorithm.num_envs * algorithm.rollout_length
-        self._segment_updates = math.ceil(segment_env_steps / rollout_size)
+        self._segment_updates = math.ceil(segment_env_steps / rollout_size) if segment_env_steps else None
         self._on_update, self._on_validation = on_update, on_validation
         self._rng = np.random.default_rng(derive(seed, Purpose.ACTIONS))
         self.env_steps = 0
@@ -75,14 +76,15 @@ class TrainingLoop:
 
     def _run_segment(self, envs: VectorEnv[Any, Any, Any]) -> None:
         collector = Collector(envs, derive(self._seed, Purpose.EPISODES, self._segment))
-        for update in range(self._segment_updates):
+        for update in itertools.count(1):
             trajectory = collector.collect(self.algorithm.act, self.algorithm.rollout_length, self._rng)
-            if update == self._segment_updates - 1:
+            last = update == self._segment_updates
+            if last:
                 trajectory = _cut(trajectory)
             self._update(trajectory, collector.finished)
             collector.finished.clear()
             self._validate()
-            if self.stop_reason is not None:
+            if last or self.stop_reason is not None:
                 return
 
     def _update(self, trajectory: Trajectory, finished: list[tuple[float, int]]) -> None:

@@ -11,6 +11,7 @@ class Purpose(IntEnum):
     WEIGHTS = 1
     ACTIONS = 2
     EPISODES = 3
+    CALLS = 4
 
 
 def derive(seed: int, purpose: Purpose, index: int = 0) -> int:

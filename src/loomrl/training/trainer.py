@@ -1,0 +1,210 @@
+"""PPO in a few lines, without a config file or a project:
+
+    trainer = PPOTrainer(PPOConfig(learning_rate=3e-4, batch_size=2048, n_epochs=10, clip_epsilon=0.2))
+    result = await trainer.train(total_timesteps=100_000)
+    action = trainer.policy(obs)
+
+The life cycle (`loomrl run`) trains with the same loop, from a snapshot and with checkpoints.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from pydantic import Field, ValidationError, model_validator
+from torch import Tensor
+
+from loomrl import events
+from loomrl.algorithms import ppo
+from loomrl.algorithms.policy import TrainedPolicy
+from loomrl.algorithms.registry import explain
+from loomrl.environment.config import EnvironmentConfig
+from loomrl.environment.construct import construct
+from loomrl.environment.resolve import resolve
+from loomrl.errors import ConfigError
+from loomrl.training.config import ValidationConfig
+from loomrl.training.loop import TrainingLoop
+from loomrl.training.seeds import Purpose, derive
+from loomrl.training.threads import one_thread
+from loomrl.training.validation import Validation
+from loomrl.types import Json
+
+log = logging.getLogger(__name__)
+
+_BATCH_KEYS = ("states", "actions", "old_log_probs", "advantages", "returns")
+_MODES = {"same_step": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
+
+
+class PPOConfig(ppo.Config):
+    """PPO's parameters and what to train on. `environment` is a Gymnasium id or a name registered in LoomDB.
+
+    Raises:
+        ConfigError: naming the field, what was found and what is allowed.
+    """
+
+    environment: str = "CartPole-v1"
+    seed: int = Field(default=0, ge=0)
+    total_episodes: int | None = Field(default=None, ge=1)  # stop after so many, if `total_timesteps` is not first
+    log_interval: int = Field(default=10, ge=1)  # updates between two log lines
+    validation: ValidationConfig | None = None  # None: no greedy episodes, the last policy is kept
+    distributed: bool = False
+    sync_frequency: int = Field(default=1, ge=1)  # gradient steps between two synchronisations of distributed learners
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(explain(error, PPOConfig, "PPOConfig")) from error
+
+    @model_validator(mode="after")
+    def _in_one_process(self) -> "PPOConfig":
+        if self.distributed:
+            raise ValueError("distributed: this version trains in one process; leave distributed at False")
+        if self.sync_frequency != 1:
+            raise ValueError("sync_frequency: there is nothing to synchronise in one process; leave it at 1")
+        return self
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """How a call of `train` ended. `updates` and `validations` are rows with their environment `step`."""
+
+    total_env_steps: int
+    num_episodes: int
+    stop_reason: str  # total_env_steps, total_episodes, stagnation, stop_at_return or cancelled
+    metrics: dict[str, float]  # of the last update
+    updates: list[Json]
+    validations: list[Json]
+
+
+class PPOTrainer:
+    """Trains one policy. `config` may be a mapping with PPOConfig's fields.
+
+    Raises:
+        ConfigError: naming the field, what was found and what is allowed.
+    """
+
+    def __init__(self, config: PPOConfig | Mapping[str, Any] | None = None) -> None:
+        self.config = config if isinstance(config, PPOConfig) else PPOConfig(**(config or {}))
+        self._definition = resolve(EnvironmentConfig(id=self.config.environment), Path.cwd())
+        env = construct(self._definition)
+        self._algorithm = ppo.build(
+            self.config,
+            env.observation_space,
+            env.action_space,
+            seed=derive(self.config.seed, Purpose.WEIGHTS),
+            total_env_steps=1,
+        )
+        env.close()
+        self._calls = 0
+
+    @property
+    def policy(self) -> TrainedPolicy:
+        """The policy as it is now: the same object all along, changed by `train`."""
+        return self._algorithm.policy
+
+    async def train(self, total_timesteps: int | None = None) -> TrainingResult:
+        """Train for so many environment steps (rounded up to whole rollouts) and return how it went.
+
+        A second call goes on with the same policy. The work runs in a thread, so the event loop stays responsive;
+        when the task is cancelled, training ends after the update under way. With validation the best validated
+        policy is kept.
+
+        Raises:
+            ConfigError: when neither `total_timesteps` nor `total_episodes` limits training.
+            EnvironmentFault: when the environment breaks its API.
+            LoomRLError: when a metric is not finite.
+        """
+        loop = self._loop(total_timesteps)
+        work = asyncio.ensure_future(asyncio.to_thread(self._run, loop))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            loop.stop("cancelled")
+            await asyncio.wait([work])
+            raise
+
+    def compute_loss(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The three terms of PPO's loss on a batch of N transitions, weighted, so that their sum is minimised.
+
+        Args:
+            batch: `states` (N, *obs) raw, `actions` (N,) or (N, A) before clipping, `old_log_probs`, `advantages`
+                and `returns` (N,).
+
+        Raises:
+            ConfigError: when a key is missing or a length differs.
+        """
+        tensors = _tensors(batch)
+        features = self.policy.features(tensors["states"])
+        rows = ppo.Batch(
+            features,
+            tensors["actions"],
+            tensors["old_log_probs"],
+            tensors["returns"],
+            tensors["advantages"],
+            tensors["returns"],
+        )
+        policy_loss, value_loss, entropy, _ = self._algorithm.losses(rows, self.config.clip_epsilon)
+        return {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss * self.config.value_loss_coef,
+            "entropy_loss": -entropy * self.config.entropy_coef,
+        }
+
+    def _loop(self, total_timesteps: int | None) -> TrainingLoop:
+        config = self.config
+        if total_timesteps is None and config.total_episodes is None:
+            raise ConfigError("train() has no end: pass total_timesteps, or set total_episodes in PPOConfig")
+        if total_timesteps is not None and total_timesteps < 1:
+            raise ConfigError(f"total_timesteps is {total_timesteps}; it must be at least 1")
+        self._algorithm.restart_schedules(total_timesteps)
+        seed = derive(config.seed, Purpose.CALLS, self._calls)
+        self._calls += 1
+        return TrainingLoop(
+            self._algorithm,
+            self._environments,
+            seed=seed,
+            total_env_steps=total_timesteps,
+            total_episodes=config.total_episodes,
+            segment_env_steps=None,
+            validation=Validation(config.validation, self._environments) if config.validation else None,
+            on_update=self._narrate,
+        )
+
+    def _run(self, loop: TrainingLoop) -> TrainingResult:
+        with one_thread():
+            for _ in loop.run():
+                pass
+        validation = loop.validation
+        if validation is not None and validation.best:
+            self.policy.load_state_dict({name: torch.from_numpy(value) for name, value in validation.best.items()})
+        metrics = {name: float(value) for name, value in loop.rows[-1].items() if name != "step"}
+        validations = validation.rows if validation is not None else []
+        return TrainingResult(loop.env_steps, loop.num_episodes, str(loop.stop_reason), metrics, loop.rows, validations)
+
+    def _narrate(self, row: Json) -> None:
+        events.emit("metrics", **row)
+        update = row["step"] // self.config.rollout_size
+        if update % self.config.log_interval == 0:
+            log.info("step %d: %s", row["step"], ", ".join(f"{name} {row[name]:.4g}" for name in row if name != "step"))
+
+    def _environments(self, num_envs: int, autoreset: str) -> VectorEnv[Any, Any, Any]:
+        create: Callable[[], gymnasium.Env[Any, Any]] = partial(construct, self._definition)
+        return SyncVectorEnv([create] * num_envs, autoreset_mode=_MODES[autoreset])
+
+
+def _tensors(batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    if missing := [key for key in _BATCH_KEYS if key not in batch]:
+        raise ConfigError(f"compute_loss: the batch lacks {', '.join(missing)}; it needs {', '.join(_BATCH_KEYS)}")
+    tensors = {key: torch.as_tensor(batch[key]) for key in _BATCH_KEYS}
+    lengths = {key: len(value) for key, value in tensors.items()}
+    if len(set(lengths.values())) > 1:
+        raise ConfigError(f"compute_loss: the lengths differ: {lengths}")
+    return tensors
