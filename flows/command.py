@@ -4,7 +4,6 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import httpx
 from prefect import serve
@@ -12,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from loomrl.config import parse_overrides
-from loomrl.errors import ConfigError, GateRefused, LoomRLError, ServiceError
-from loomrl.runs import RunRecord, read_run, run_folder
-from tasks.policies import policy_names
+from loomrl.errors import ConfigError, LoomRLError, ServiceError
+from loomrl.runs import RunRecord, run_folder
+from tasks.policies import PolicyName, policy_names
 
 STYLES = {"promoted": "green", "unchanged": "green", "waiting": "yellow"}
 
@@ -63,7 +62,7 @@ def run_once(policy: str, settings: list[str]) -> None:
         raise ConfigError(f"{policy!r} is not in params.yaml; policies there: {known}; add its name to the list")
     before = {record.run_id for record in list_runs(policy)}
     try:
-        lifecycle(policy, parse_overrides(settings))
+        lifecycle(PolicyName(policy), parse_overrides(settings))
     finally:
         for record in list_runs(policy):
             if record.run_id not in before and record.finished:

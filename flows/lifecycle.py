@@ -1,7 +1,7 @@
 """The life cycle of a policy: seven stages, one chain of evidence.
 
-    python -m flows.lifecycle cartpole --set training.seed=2     run once
-    python flows/lifecycle.py                                    serve it to the Prefect server at PREFECT_API_URL
+python -m flows.lifecycle cartpole --set training.seed=2     run once
+python flows/lifecycle.py                                    serve it to the Prefect server at PREFECT_API_URL
 """
 
 if __name__ == "__main__" and not __package__:  # started as a script: the folder of `tasks` is not on the path yet

@@ -1,6 +1,6 @@
 """Stage 1: the environment's snapshot, taken again when the environment drifted, and put on record."""
 
-from prefect import get_run_logger, task
+from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from loomrl.environment.snapshot import load_snapshot
@@ -13,6 +13,7 @@ from loomrl.loomdb.database import LoomDB
 from loomrl.runs import read_run
 from tasks.reproduce import reproduce
 from tasks.run import project_folders, recorded
+from tasks.say import say
 
 
 @task(name="environment", cache_policy=NO_CACHE)
@@ -39,9 +40,9 @@ def _drifted(run_id: str) -> bool:
     try:
         report = verify_snapshot(folder, project_root())
     except ArtifactError as error:
-        get_run_logger().warning("%s; the stage runs again", error)
+        say(f"{error}; the stage runs again")
         return True
     if not report.unchanged:
         changed = ", ".join(report.changed)
-        get_run_logger().warning("%s drifted (%s); a new snapshot is taken", read_run(run_id).policy, changed)
+        say(f"the environment of {read_run(run_id).policy} drifted ({changed}); a new snapshot is taken")
     return not report.unchanged

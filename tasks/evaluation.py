@@ -4,7 +4,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from loomrl import registry
-from loomrl.runs import now, read_run
+from loomrl.runs import read_run
 from loomrl.types import EvaluationReport
 from tasks.reproduce import reproduce
 from tasks.run import project_folders, recorded

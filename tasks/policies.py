@@ -1,6 +1,6 @@
 """The policies of this project, as a type: Prefect offers them as a choice and refuses any other."""
 
-from enum import Enum
+from enum import StrEnum
 
 import yaml
 
@@ -13,4 +13,4 @@ def policy_names() -> list[str]:
     return names
 
 
-PolicyName = Enum("PolicyName", {name: name for name in policy_names()}, type=str)  # type: ignore[misc]
+PolicyName = StrEnum("PolicyName", {name: name for name in policy_names()})  # type: ignore[misc]

@@ -8,13 +8,13 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
-from prefect import get_run_logger
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from loomrl import registry
 from loomrl.runs import read_run
+from tasks.say import say
 
 ARTIFACT_SECONDS = 2.0
 METRICS_SECONDS = 5.0
@@ -81,7 +81,7 @@ class Follower:
         self.failure = event
 
     def _on_warning(self, event: dict[str, Any]) -> None:
-        get_run_logger().warning(event["message"])
+        say(event["message"])
 
     def _on_progress(self, event: dict[str, Any]) -> None:
         shown = "  ".join(f"{name} {value:.4g}" for name, value in event["metrics"].items())

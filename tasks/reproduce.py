@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -59,7 +60,7 @@ def _reproduce(target: str, force: bool, variables: dict[str, str]) -> list[Any]
         except LockError as error:
             if time.monotonic() > deadline:
                 raise ConfigError(f"another DVC command holds this project: {error}; end it and run again") from error
-            print("another DVC command is running in this project; waiting for it to end", flush=True)
+            print("another DVC command is running in this project; waiting for it to end", file=sys.stderr, flush=True)
             time.sleep(5)
 
 

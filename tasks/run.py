@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from prefect import get_run_logger
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
@@ -24,6 +23,7 @@ from loomrl.home import home, project_root
 from loomrl.report.build import build_report
 from loomrl.runs import RunRecord, StageRecord, list_runs, new_run_id, now, read_run, run_folder, write_run
 from loomrl.stages import Folders
+from tasks.say import say
 
 WAITING_MESSAGE = "another life cycle is running in this project; waiting for it to end"
 
@@ -168,8 +168,7 @@ def _waiting_lock(path: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        print(WAITING_MESSAGE, flush=True)
-        get_run_logger().warning(WAITING_MESSAGE)
+        say(WAITING_MESSAGE)
         lock.acquire()
     try:
         yield
