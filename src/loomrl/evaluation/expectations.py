@@ -222,5 +222,5 @@ def _finite(column: str) -> list[Expected]:
 
 
 def _equal(first: str, second: str, statement: str) -> Expected:
-    arguments = {"column_A": first, "column_B": second, "ignore_row_if": "never"}
+    arguments = {"column_A": first, "column_B": second, "ignore_row_if": "neither"}
     return Expected("ExpectColumnPairValuesToBeEqual", first, statement, arguments)

@@ -55,7 +55,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
             method="search for a failure over visited, uniform random and extreme observations",
             verdict=Verdict.REFUTED if len(outside) else Verdict.SUPPORTED,
             assumptions=[
-                f"no failure among the random observations bounds the failing share of their distribution by {upper:.2g}",
+                f"no failure among the random observations bounds their failing share by {upper:.2g}",
                 "observations that were not tried are not covered one by one",
             ],
             confidence=context.config.confidence,

@@ -78,13 +78,16 @@ def examine(context: Context, config: Config) -> list[Claim]:
     levels_up = statistics.holm_confidence(supporting, context.config.confidence)
     levels_down = statistics.holm_confidence(refuting, context.config.confidence)
     supported, refuted = statistics.holm(supporting, alpha), statistics.holm(refuting, alpha)
+    # Holm stops at the first constraint that fails: the others then wait for that one's level too.
+    strictest = max((level for level, passed in zip(levels_up, supported, strict=True) if not passed), default=0.0)
     claims = []
     for index, sample in enumerate(samples):
         if refuted[index]:
             claims.append(_claim(context, sample, Verdict.REFUTED, levels_down[index]))
+        elif supported[index]:
+            claims.append(_claim(context, sample, Verdict.SUPPORTED, levels_up[index]))
         else:
-            verdict = Verdict.SUPPORTED if supported[index] else Verdict.UNDECIDED
-            claims.append(_claim(context, sample, verdict, levels_up[index]))
+            claims.append(_claim(context, sample, Verdict.UNDECIDED, strictest))
     return claims
 
 
@@ -172,5 +175,5 @@ def _finding(sample: Sample, verdict: Verdict, measured: float, level: float) ->
     needed = statistics.trials_needed(sample.violating, constraint.max_probability, level) - count
     return (
         f"{seen}: the upper bound {measured:.4g} is above the limit {constraint.max_probability:g}; "
-        f"{max(needed, 1)} more episodes without a violation would support it (safety.num_episodes)"
+        f"{needed} more episodes without a violation would support it (safety.num_episodes)"
     )
