@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[1]
+from projects import copy_project, run
 
 
 @pytest.fixture
@@ -16,3 +15,11 @@ def loomrl_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.delenv("LOOMRL_DATABASE_URL", raising=False)
     return home
+
+
+@pytest.fixture(scope="session")
+def finished_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this project in which CartPole went through its life cycle once. Never change it: copy it."""
+    project = copy_project(tmp_path_factory.mktemp("finished") / "project")
+    run(project, "loomrl", "run", "configs/cartpole.yaml")
+    return project

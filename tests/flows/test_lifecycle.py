@@ -1,0 +1,179 @@
+"""The whole life cycle, run as its users run it: the command line, the real DVC, MLflow, Prefect and policy server."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from projects import copy_project, copy_state, environment, git, records, run, run_json, start
+
+from loomrl.files import sha256_file
+
+ORDER = ["environment", "training", "evaluation", "safety", "export", "shadow", "promotion"]
+CARTPOLE = ("loomrl", "run", "configs/cartpole.yaml")
+
+
+def policy_digest(project: Path) -> str:
+    return sha256_file(project / "artifacts" / "cartpole" / "training" / "policy.safetensors")
+
+
+def lock_entries(project: Path) -> dict[str, object]:
+    entries: dict[str, object] = yaml.safe_load((project / "dvc.lock").read_text())["stages"]
+    return entries
+
+
+@pytest.fixture
+def project(finished_project: Path, tmp_path: Path) -> Path:
+    return copy_state(finished_project, tmp_path / "project")
+
+
+def test_a_first_run_goes_through_all_seven_stages_and_promotes(finished_project: Path) -> None:
+    (record,) = records(finished_project)
+    assert [stage["name"] for stage in record["stages"]] == ORDER
+    assert {stage["status"] for stage in record["stages"]} == {"ran"}
+    assert record["state"] == "promoted"
+    assert record["shadow"]["bitwise_equal"] is True
+    assert run_json(finished_project, "loomrl", "policy", "show", "cartpole")["aliases"]["champion"] == "1"
+    report = finished_project / ".loomrl" / "runs" / record["run_id"] / "report.html"
+    assert "cartpole" in report.read_text()
+
+
+def test_running_again_does_nothing_twice(project: Path) -> None:
+    output = run(project, *CARTPOLE)
+    record = records(project)[-1]
+    statuses = {stage["name"]: stage["status"] for stage in record["stages"]}
+    assert statuses == {**dict.fromkeys(ORDER[:5], "unchanged"), "shadow": "repeated", "promotion": "repeated"}
+    assert record["state"] == "unchanged"
+    assert [version["version"] for version in run_json(project, "loomrl", "policy", "list")] == ["1"]
+    assert "report:" in output
+    assert "Everything is up to date" in run(project, "dvc", "repro", "--dry", "export@cartpole") or (
+        "Running stage" not in run(project, "dvc", "repro", "--dry", "export@cartpole")
+    )
+
+
+def test_a_challenger_is_compared_and_a_barely_trained_one_refused(project: Path) -> None:
+    run(project, *CARTPOLE, "--set", "training.seed=2", expect=None)
+    challenger = records(project)[-1]
+    assert challenger["version"] == "2"
+    assert challenger["champion_before"] == "1"
+    assert challenger["state"] in ("promoted", "refused")
+    assert next(rule for rule in challenger["decision"]["rules"] if rule["id"] == "not_worse")["bound"] is not None
+    champion = run_json(project, "loomrl", "policy", "show", "cartpole")["aliases"]["champion"]
+
+    output = run(project, *CARTPOLE, "--set", "training.total_env_steps=2048", expect=1)
+    refused = records(project)[-1]
+    assert refused["state"] == "refused"
+    assert [stage["status"] for stage in refused["stages"]][-1] == "refused"
+    case = json.loads((project / "artifacts" / "cartpole" / "safety" / "case.json").read_text())
+    broken = [claim for claim in case["claims"] if claim["verdict"] == "refuted" and claim["mandatory"]]
+    assert broken, output
+    assert all(claim["bound"]["measured"] is not None for claim in broken)
+    replayable = [claim for claim in broken if claim["counterexample"]]
+    assert replayable
+    replayed = run(project, "loomrl", "safety", "replay", "artifacts/cartpole/safety", replayable[0]["id"])
+    assert str(replayable[0]["counterexample"]["seed"]) in replayed
+    assert run_json(project, "loomrl", "policy", "show", "cartpole")["aliases"]["champion"] == champion
+
+
+def test_dvc_repro_elsewhere_with_an_empty_cache_gives_the_same_lock(finished_project: Path, tmp_path: Path) -> None:
+    other = copy_project(tmp_path / "elsewhere" / "deep" / "clone")
+    run(other, "dvc", "repro", "export@cartpole")
+    assert lock_entries(other) == lock_entries(finished_project)
+
+
+def test_killed_in_training_the_same_command_resumes_to_the_same_policy(finished_project: Path, tmp_path: Path) -> None:
+    project = copy_project(tmp_path / "project")
+    flow = start(project, *CARTPOLE)
+    checkpoints = project / ".loomrl" / "checkpoints"
+    wait_for(lambda: any(checkpoints.glob("*/step-*")), 120)
+    os.killpg(flow.pid, signal.SIGKILL)
+    flow.wait()
+    wait_for(lambda: not stage_processes(project), 10)  # the stage ends with the flow that started it
+    assert not (project / "artifacts" / "cartpole" / "training" / "SHA256SUMS").exists()
+
+    run(project, "dvc", "repro", "training@cartpole")
+    assert policy_digest(project) == policy_digest(finished_project)
+
+    run(project, *CARTPOLE)
+    crashed, finished = records(project)
+    assert crashed["state"] == "crashed"
+    assert finished["state"] == "promoted"
+    assert finished["stages"][1]["status"] == "unchanged"
+
+
+def test_two_life_cycles_at_once_both_end_well(project: Path) -> None:
+    first = start(project, *CARTPOLE, "--set", "training.seed=1")
+    second = start(project, *CARTPOLE, "--set", "training.seed=1")
+    outputs = [process.communicate()[0] for process in (first, second)]
+    assert [first.returncode, second.returncode] == [0, 0], "\n".join(outputs)
+    assert any("waiting for it to end" in output for output in outputs)
+    assert [record["state"] for record in records(project)] == ["promoted", "unchanged", "unchanged"]
+
+
+def test_lineage_leads_from_a_decision_and_a_version_to_code_data_and_environment(project: Path) -> None:
+    lineage = json.dumps(run_json(project, "loomrl", "policy", "lineage", "cartpole@champion"))
+    record = records(project)[-1]
+    snapshot = json.loads((project / "artifacts" / "cartpole" / "environment" / "snapshot.json").read_text())
+    for fact in (record["run_id"], git(project, "rev-parse", "HEAD").strip(), snapshot["digest"]):
+        assert fact in lineage
+    for entry in lock_entries(project).values():
+        assert entry["outs"][0]["md5"] in lineage  # type: ignore[index]
+
+    decision = decisions(project)[0]["decision_id"]
+    lineage = json.dumps(run_json(project, "loomrl", "policy", "lineage", "--decision", decision))
+    assert record["run_id"] in lineage
+    assert snapshot["digest"] in lineage
+
+
+def test_evidence_travels_through_a_dvc_remote(finished_project: Path, tmp_path: Path) -> None:
+    sender = copy_state(finished_project, tmp_path / "sender")
+    run(sender, "dvc", "remote", "add", "--default", "--local", "storage", str(tmp_path / "storage"))
+    run(sender, "dvc", "push", "export@cartpole", "--with-deps")
+    receiver = copy_project(tmp_path / "receiver")
+    (receiver / "dvc.lock").write_bytes((sender / "dvc.lock").read_bytes())
+    run(receiver, "dvc", "remote", "add", "--default", "--local", "storage", str(tmp_path / "storage"))
+    run(receiver, "dvc", "pull", "export@cartpole", "--with-deps")
+    for name in (
+        "export/policy.onnx",
+        "safety/case.json",
+        "training/policy.safetensors",
+        "evaluation/episodes.parquet",
+    ):
+        assert sha256_file(receiver / "artifacts" / "cartpole" / name) == sha256_file(
+            sender / "artifacts" / "cartpole" / name
+        )
+    assert "Running stage" not in run(receiver, "dvc", "repro", "--dry", "export@cartpole")
+
+
+def wait_for(condition: object, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+
+
+def stage_processes(project: Path) -> list[str]:
+    listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
+    mine = []
+    for line in listed.splitlines():
+        pid, _, command = line.strip().partition(" ")
+        if "loomrl.stages" in command and Path(f"/proc/{pid}/cwd").exists():
+            if Path(f"/proc/{pid}/cwd").resolve() == project.resolve():
+                mine.append(line)
+    return mine
+
+
+def decisions(project: Path) -> list[dict[str, str]]:
+    done = subprocess.run(
+        ["loomrl", "audit", "export", "cartpole"],
+        cwd=project,
+        env=environment(project),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]

@@ -1,0 +1,104 @@
+"""Copies of this project for tests that run it as its users do: own folder, own git history, own state."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def copy_project(destination: Path) -> Path:
+    """A copy of the work tree (what git tracks or would track), committed to a repository of its own."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    ).stdout.decode()
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (destination / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, destination / name)
+    (destination / ".venv").symlink_to(Path(sys.prefix), target_is_directory=True)
+    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "copy"]):
+        git(destination, *command)
+    return destination
+
+
+def git(project: Path, *arguments: str) -> str:
+    """Run git in a project; returns its output."""
+    identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
+    done = subprocess.run(["git", *identity, *arguments], cwd=project, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def environment(project: Path, **extra: str) -> dict[str, str]:
+    """Environment variables under which a command runs this copy's code on this copy's state."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("LOOMRL_", "MLFLOW_", "PREFECT_"))
+    }
+    return {
+        **kept,
+        "PATH": f"{Path(sys.executable).parent}:{kept['PATH']}",
+        "PYTHONPATH": f"{project / 'src'}:{project}",
+        "COLUMNS": "160",
+        **extra,
+    }
+
+
+def start(project: Path, *command: str, **extra: str) -> subprocess.Popen[str]:
+    """Start a command in a project copy, in a process group of its own."""
+    return subprocess.Popen(
+        command,
+        cwd=project,
+        env=environment(project, **extra),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(project: Path, *command: str, expect: int | None = 0, **extra: str) -> str:
+    """Run a command in a project copy; returns what it printed, checks its exit code."""
+    done = subprocess.run(
+        command,
+        cwd=project,
+        env=environment(project, **extra),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if expect is not None:
+        assert done.returncode == expect, f"{' '.join(command)}: exit {done.returncode}\n{done.stdout[-8000:]}"
+    return done.stdout
+
+
+def run_json(project: Path, *command: str, **extra: str) -> Any:
+    """Run a reading command with `--json`; returns its document."""
+    done = subprocess.run(
+        [*command, "--json"],
+        cwd=project,
+        env=environment(project, **extra),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{' '.join(command)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return json.loads(done.stdout)
+
+
+def records(project: Path) -> list[dict[str, Any]]:
+    """The records of all life-cycle runs, oldest first."""
+    return [json.loads(path.read_text()) for path in sorted((project / ".loomrl" / "runs").glob("*/record.json"))]
+
+
+def copy_state(project: Path, destination: Path) -> Path:
+    """A copy of a project with its state: a run in it finds what the original's runs left."""
+    shutil.copytree(project, destination, symlinks=True)
+    return destination
