@@ -1,12 +1,11 @@
 """Every command and snippet in the README and the docs, run in order in a copy of the project that has run CartPole."""
 
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from projects import copy_state, environment
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -19,17 +18,15 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return BLOCK.findall(page.read_text())
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page)], ids=lambda page: str(page.relative_to(ROOT))
-)
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_runs(page: Path, finished_project: Path, tmp_path: Path) -> None:
     project = tmp_path / "project"
-    shutil.copytree(finished_project, project, symlinks=True)
+    copy_state(finished_project, project)
     script = tmp_path / "page.sh"
     script.write_text("set -euo pipefail\n" + "\n".join(_shell(*block) for block in blocks(page)))
-    environment = {key: value for key, value in os.environ.items() if key != "LOOMRL_HOME"}
+    settings = environment(project)
     done = subprocess.run(
-        ["bash", "-x", str(script)], cwd=project, env=environment, capture_output=True, text=True, check=False
+        ["bash", "-x", str(script)], cwd=project, env=settings, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"{page.name}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
 

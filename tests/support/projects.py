@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -81,14 +82,8 @@ def run(project: Path, *command: str, expect: int | None = 0, **extra: str) -> s
 
 def run_json(project: Path, *command: str, **extra: str) -> Any:
     """Run a reading command with `--json`; returns its document."""
-    done = subprocess.run(
-        [*command, "--json"],
-        cwd=project,
-        env=environment(project, **extra),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    settings = environment(project, **extra)
+    done = subprocess.run([*command, "--json"], cwd=project, env=settings, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return json.loads(done.stdout)
 
@@ -99,6 +94,14 @@ def records(project: Path) -> list[dict[str, Any]]:
 
 
 def copy_state(project: Path, destination: Path) -> Path:
-    """A copy of a project with its state: a run in it finds what the original's runs left."""
+    """A copy of a project with its state: a run in it finds what the original's runs left.
+
+    MLflow keeps absolute artifact locations in its database; in the copy they name the copy.
+    """
     shutil.copytree(project, destination, symlinks=True)
+    columns = (("experiments", "artifact_location"), ("runs", "artifact_uri"))
+    columns += (("model_versions", "source"), ("model_versions", "storage_location"))
+    with sqlite3.connect(destination / ".loomrl" / "mlflow.db") as database:
+        for table, column in columns:
+            database.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (str(project), str(destination)))
     return destination
