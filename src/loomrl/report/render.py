@@ -3,16 +3,17 @@
 import base64
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from loomrl.config import PolicyConfig
 from loomrl.report import text
 from loomrl.report.charts import draw
 from loomrl.report.document import RunReport
 from loomrl.report.evidence import StageEvidence
 from loomrl.report.lineage import NODE_HEIGHT, NODE_WIDTH, lay_out
+from loomrl.types import Json
 
 TEMPLATES = Path(__file__).parent / "templates"
 VERDICTS = {  # verdict -> tone
@@ -78,7 +79,9 @@ def _data_uri(report: RunReport, evidence: dict[str, StageEvidence], name: str |
     return None
 
 
-def _yaml(value: Any) -> str:
+def _yaml(config: Json) -> str:
+    """The config as YAML, its sections in the order of a config file."""
     import yaml
 
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
+    ordered = {name: config[name] for name in PolicyConfig.model_fields if name in config}
+    return yaml.safe_dump(ordered | config, sort_keys=False, allow_unicode=True, width=100)
