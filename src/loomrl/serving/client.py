@@ -140,10 +140,9 @@ class PolicyClient:
         self, policy: str, observations: ArrayLike, version: str | None = None, **parameters: Any
     ) -> dict[str, Any]:
         """Open Inference Protocol V2 inference on observations (N, *obs)."""
+        (described,) = self._object("GET", f"/v2/models/{policy}")["inputs"]
         tensor = np.asarray(observations)
-        datatype = {"f": "FP32", "i": "INT64"}[tensor.dtype.kind]
-        data = tensor.astype(np.float32 if datatype == "FP32" else np.int64).reshape(-1).tolist()
-        entry = {"name": "observation", "shape": list(tensor.shape), "datatype": datatype, "data": data}
+        entry = {**described, "shape": list(tensor.shape), "data": tensor.reshape(-1).tolist()}
         place = f"/v2/models/{policy}/versions/{version}" if version else f"/v2/models/{policy}"
         return self._object("POST", f"{place}/infer", {"inputs": [entry], "parameters": parameters})
 

@@ -15,16 +15,16 @@ def explore(policy: ServedPolicy, answer: Answer, index: int, rng: np.random.Gen
     density of the sample before clipping, which importance weights need.
     """
     if policy.discrete:
-        return _categorical(answer, index, rng)
+        return _categorical(policy, answer, index, rng)
     return _gaussian(policy, answer, index, rng)
 
 
-def _categorical(answer: Answer, index: int, rng: np.random.Generator) -> tuple[Any, float]:
+def _categorical(policy: ServedPolicy, answer: Answer, index: int, rng: np.random.Generator) -> tuple[Any, float]:
     logits = answer.outputs["logits"][index].astype(np.float64)  # (A,)
     weights = np.exp(logits - logits.max())
     probabilities = weights / weights.sum()
     choice = int(rng.choice(len(probabilities), p=probabilities))
-    return answer.action.dtype.type(choice), float(probabilities[choice])
+    return answer.action.dtype.type(choice + policy.first_action), float(probabilities[choice])
 
 
 def _gaussian(policy: ServedPolicy, answer: Answer, index: int, rng: np.random.Generator) -> tuple[Any, float]:

@@ -1,5 +1,7 @@
 """Reading audit logs: lines, single decisions, export with rewards joined, and verification."""
 
+import csv
+import io
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 import orjson
 
 from loomrl.errors import ArtifactError, ConfigError
+from loomrl.files import write_atomic
 from loomrl.home import home
 from loomrl.serving.audit import audit_folder, segments
 
@@ -92,3 +95,31 @@ def join(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
             joined = {key: entry[key] for key in ("reward", "terminated", "truncated")}
             decisions[entry["decision_id"]].update(joined)
     return list(decisions.values())
+
+
+def write_table(path: Path, decisions: Sequence[dict[str, Any]]) -> None:
+    """Write decisions as `.jsonl`, `.json` or `.csv`, atomically; lists become JSON text in a CSV.
+
+    Raises:
+        ConfigError: for another suffix.
+    """
+    if path.suffix == ".jsonl":
+        data = b"".join(orjson.dumps(entry) + b"\n" for entry in decisions)
+    elif path.suffix == ".json":
+        data = orjson.dumps(decisions)
+    elif path.suffix == ".csv":
+        data = _csv(decisions)
+    else:
+        raise ConfigError(f"{path}: unknown suffix {path.suffix!r}; use .jsonl, .json or .csv")
+    write_atomic(path, data)
+
+
+def _csv(decisions: Sequence[dict[str, Any]]) -> bytes:
+    columns = list(dict.fromkeys(key for entry in decisions for key in entry))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns)
+    writer.writeheader()
+    for entry in decisions:
+        nested = {key: orjson.dumps(value).decode() for key, value in entry.items() if isinstance(value, list | dict)}
+        writer.writerow({**entry, **nested})
+    return text.getvalue().encode()

@@ -33,12 +33,13 @@ class ServedPolicy:
 
     def __init__(self, graph: bytes, manifest: PolicyManifest, version: str) -> None:
         self.manifest, self.version = manifest, version
-        self._session = _session(graph, manifest.name)
+        self._session = open_session(graph, manifest.name)
         self.output_names = [output.name for output in self._session.get_outputs()]
         ((self.input_name, described),) = manifest.inputs.items()
         self.dtype = np.dtype(described["dtype"])
         self.shape = tuple(int(size) for size in described["shape"][1:])
         self.discrete = manifest.action_kind == "discrete"
+        self.first_action = int(manifest.environment.action.get("start", 0)) if self.discrete else 0
         self.bounds = None if self.discrete else _action_bounds(manifest)
 
     @classmethod
@@ -75,11 +76,15 @@ class ServedPolicy:
         Raises:
             NotFinite: when an output is not finite.
         """
-        outputs = dict(zip(self.output_names, self._session.run(None, {self.input_name: obs}), strict=True))
+        outputs = self.outputs(obs)
         for name, output in outputs.items():
             if output.dtype.kind == "f" and not np.isfinite(output).all():
                 raise NotFinite(f"the policy's output {name!r} is not finite")
         return Answer(outputs["action"], outputs["value"].reshape(len(obs)), outputs)
+
+    def outputs(self, obs: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Every output of the graph for observations (B, *obs) of its dtype, finite or not."""
+        return dict(zip(self.output_names, self._session.run(None, {self.input_name: obs}), strict=True))
 
     def _check_outputs(self, path: Path) -> None:
         expected = {"action", "value"} | ({"logits"} if self.discrete else {"mean", "log_std"})
@@ -105,7 +110,8 @@ class ServedPolicy:
             )
 
 
-def _session(graph: bytes, name: str) -> Any:
+def open_session(graph: bytes, name: str) -> Any:
+    """An onnxruntime session with one thread; raises `ArtifactError` when the graph cannot be loaded."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -1,0 +1,74 @@
+"""Whether a safety case lets its policy be exported, judged from the claims themselves."""
+
+from collections.abc import Iterable
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from loomrl.algorithms.policy import WEIGHTS
+from loomrl.errors import ArtifactError, GateRefused
+from loomrl.files import read_json, sha256_file
+from loomrl.types import Claim, SafetyCase, Verdict
+
+CASE = "case.json"
+_UNMET = (Verdict.REFUTED, Verdict.UNDECIDED)
+
+
+def admit(safety_folder: Path, policy_folder: Path, snapshot_folder: Path, today: date | None = None) -> SafetyCase:
+    """The case, when it is about this very policy and nothing in it blocks.
+
+    Raises:
+        ArtifactError: when the case is about another policy or environment.
+        GateRefused: naming each claim in the way with its measured bound, or the waiver that has expired.
+    """
+    case = SafetyCase.read(safety_folder / CASE)
+    _check_subject(case, safety_folder / CASE, policy_folder, snapshot_folder)
+    if not case.claims:
+        raise GateRefused("the safety case holds no claim: an empty gate passes nothing; configure `safety`")
+    blocking = [claim for claim in case.claims if claim.mandatory and claim.verdict in _UNMET]
+    if blocking or not case.decision.passed:
+        named = blocking or [claim for claim in case.claims if claim.id in case.decision.blocking]
+        raise GateRefused(f"the safety case blocks the export: {_explain(named) or case.decision.reason}")
+    expired = [claim for claim in case.claims if claim.mandatory and _has_expired(claim, today or _today())]
+    if expired:
+        raise GateRefused(f"the export is refused: {'; '.join(_explain_waiver(claim) for claim in expired)}")
+    return case
+
+
+def _check_subject(case: SafetyCase, path: Path, policy_folder: Path, snapshot_folder: Path) -> None:
+    weights = policy_folder / WEIGHTS
+    if case.policy_digest != sha256_file(weights):
+        raise ArtifactError(f"{path} is about another policy than {weights}; run the safety stage again")
+    digest = read_json(snapshot_folder / "snapshot.json").get("digest")
+    if case.snapshot_digest != digest:
+        raise ArtifactError(f"{path} is about another environment snapshot than {digest}; run the safety stage again")
+
+
+def _today() -> date:
+    return datetime.now(UTC).date()
+
+
+def _has_expired(claim: Claim, today: date) -> bool:
+    if claim.verdict is not Verdict.WAIVED:
+        return False
+    return claim.waiver is None or date.fromisoformat(claim.waiver.expires) < today
+
+
+def _explain_waiver(claim: Claim) -> str:
+    if claim.waiver is None:
+        return f"{claim.id} is waived by nobody"
+    return f"the waiver of {claim.id} by {claim.waiver.person} expired on {claim.waiver.expires}; renew it or meet it"
+
+
+def _explain(claims: Iterable[Claim]) -> str:
+    return "; ".join(_explain_claim(claim) for claim in claims)
+
+
+def _explain_claim(claim: Claim) -> str:
+    text = f"{claim.id} is {claim.verdict.value}"
+    if claim.bound is not None:
+        bound = claim.bound
+        unit = f" {bound.unit}" if bound.unit else ""
+        text += f" ({bound.kind} {bound.measured:.6g}{unit}, limit {bound.limit:.6g}{unit})"
+    elif claim.finding:
+        text += f" ({claim.finding})"
+    return text

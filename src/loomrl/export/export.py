@@ -1,0 +1,136 @@
+"""policy, safety case -> policy.onnx, manifest and parity proof; or a refusal, and no graph."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.algorithms.policy import ARCHITECTURE, WEIGHTS, PolicyArchitecture, TrainedPolicy, load_policy
+from loomrl.config import PolicyConfig
+from loomrl.errors import GateRefused
+from loomrl.export.admission import CASE, admit
+from loomrl.export.graph import build_graph, tensors
+from loomrl.export.observations import random_observations, visited_observations
+from loomrl.export.parity import prove_parity
+from loomrl.files import read_json, sha256, sha256_file, write_atomic
+from loomrl.serving.model import GRAPH, MANIFEST, ServedPolicy, open_session
+from loomrl.types import EnvironmentSnapshot, Json, ParityReport, PolicyManifest, SafetyCase, Verdict
+
+PARITY = "parity.json"
+_PROBES = 32
+_PROBE_NUMBERS = 65_536  # probes together hold at most this many numbers: a manifest of images stays readable
+_OUT_OF_DISTRIBUTION = "ood.json"
+_GOOD = (Verdict.PROVED, Verdict.SUPPORTED)
+
+
+def export_policy(
+    config: PolicyConfig,
+    snapshot_folder: Path,
+    policy_folder: Path,
+    evaluation_folder: Path,
+    safety_folder: Path,
+    output_folder: Path,
+) -> PolicyManifest:
+    """Write `policy.onnx`, `manifest.json` and `parity.json`; the same inputs give the same bytes.
+
+    Raises:
+        GateRefused: when the case blocks, parity fails, or a local claim does not hold on the graph. Then there is no
+            `policy.onnx`; where parity was measured, `parity.json` says what was found.
+    """
+    for name in (GRAPH, MANIFEST, PARITY):
+        (output_folder / name).unlink(missing_ok=True)
+    case = admit(safety_folder, policy_folder, snapshot_folder)
+    network = load_policy(policy_folder)
+    graph = build_graph(network, config.export.opset)
+    visited = visited_observations(evaluation_folder, network.observation_space, config.export.parity_visited)
+    manifest = _manifest(config, graph, visited, snapshot_folder, policy_folder, safety_folder)
+    served = ServedPolicy(graph, manifest, version="export")
+    report = _prove(config, network, served, visited, output_folder)
+    report = _recheck(config, served, report, snapshot_folder, evaluation_folder)
+    report.write(output_folder / PARITY)
+    _demand_rechecked(report, case)
+    manifest.write(output_folder / MANIFEST)
+    write_atomic(output_folder / GRAPH, graph)
+    ServedPolicy.load(output_folder)  # what serving will do, done once before anyone relies on it
+    return manifest
+
+
+def _prove(
+    config: PolicyConfig, network: TrainedPolicy, served: ServedPolicy, visited: NDArray[Any], output_folder: Path
+) -> ParityReport:
+    random = random_observations(visited, network.observation_space, config.export.parity_random)
+    report = prove_parity(network, served, visited, random, config.export.parity_limit)
+    if not report.passed:
+        report.write(output_folder / PARITY)
+        worst = max(report.max_scaled_difference, key=lambda name: report.max_scaled_difference[name])
+        raise GateRefused(
+            f"the graph does not act like the network: {report.action_mismatches} action mismatches in "
+            f"{report.num_observations}, largest difference {report.max_scaled_difference[worst]:.3g} in {worst!r}, "
+            f"limit {report.limit:g}; see {output_folder / PARITY}"
+        )
+    return report
+
+
+def _recheck(
+    config: PolicyConfig, served: ServedPolicy, report: ParityReport, snapshot_folder: Path, evaluation_folder: Path
+) -> ParityReport:
+    """The gate's local claims on the graph itself, because the graph is what ships."""
+    from loomrl.safety.gate import recheck_local
+
+    verdicts = recheck_local(served, config.safety, snapshot_folder, evaluation_folder)
+    return report.model_copy(update={"rechecked_claims": dict(sorted(verdicts.items()))})
+
+
+def _demand_rechecked(report: ParityReport, case: SafetyCase) -> None:
+    """A claim the network met must hold for the graph. One it did not meet was waived or is not mandatory."""
+    unmet = {claim.id for claim in case.claims if claim.verdict not in _GOOD}
+    found = report.rechecked_claims
+    failed = [name for name, verdict in found.items() if verdict not in _GOOD and name not in unmet]
+    if failed:
+        listed = "; ".join(f"{name} is {found[name].value}" for name in failed)
+        raise GateRefused(f"claims that held for the network do not hold for the graph: {listed}")
+
+
+def _manifest(
+    config: PolicyConfig,
+    graph: bytes,
+    visited: NDArray[Any],
+    snapshot_folder: Path,
+    policy_folder: Path,
+    safety_folder: Path,
+) -> PolicyManifest:
+    session = open_session(graph, config.name)
+    inputs, outputs = tensors(session)
+    probes = visited[_probe_rows(visited)]
+    ((name, _),) = inputs.items()
+    (actions,) = session.run(["action"], {name: probes})
+    snapshot = EnvironmentSnapshot.read(snapshot_folder / "snapshot.json")
+    return PolicyManifest(
+        name=config.name,
+        onnx_sha256=sha256(graph),
+        policy_digest=sha256_file(policy_folder / WEIGHTS),
+        snapshot_digest=snapshot.digest,
+        case_sha256=sha256_file(safety_folder / CASE),
+        environment=snapshot.spec,
+        algorithm=PolicyArchitecture.read(policy_folder / ARCHITECTURE).algorithm,
+        action_kind="discrete" if "logits" in outputs else "continuous",
+        inputs=inputs,
+        outputs=outputs,
+        probe_observations=probes.tolist(),
+        probe_actions=actions.tolist(),
+        out_of_distribution=_calibration(safety_folder),
+        opset=config.export.opset,
+    )
+
+
+def _probe_rows(visited: NDArray[Any]) -> NDArray[np.int64]:
+    size = int(np.prod(visited.shape[1:], dtype=np.int64))
+    count = max(1, min(_PROBES, _PROBE_NUMBERS // max(1, size), len(visited)))
+    return np.unique(np.linspace(0, len(visited) - 1, count).astype(np.int64))
+
+
+def _calibration(safety_folder: Path) -> Json | None:
+    path = safety_folder / _OUT_OF_DISTRIBUTION
+    calibration: Json | None = read_json(path) if path.is_file() else None
+    return calibration
