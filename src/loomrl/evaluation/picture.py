@@ -39,6 +39,8 @@ def draw_returns(
 
 
 def _draw_return_panel(axes: Any, returns: NDArray[np.float64], threshold: float | None, robust_mean: Interval) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     counts, _, _ = axes.hist(returns, bins=_bins(returns), color=_RETURNS, alpha=0.35, edgecolor="white", linewidth=0.6)
     top = float(np.max(counts))
     strip = np.linspace(-0.20, -0.08, 5)[np.arange(len(returns)) % 5] * top  # five rows, so that equal returns show
@@ -53,13 +55,14 @@ def _draw_return_panel(axes: Any, returns: NDArray[np.float64], threshold: float
         share = float(np.mean(returns >= threshold))
         shown = f"threshold {threshold:g}  ({share:.0%} of episodes reach it)"
         axes.axvline(threshold, color=_THRESHOLD, linewidth=1.5, linestyle=(0, (5, 3)), label=shown)
-    axes.set_ylim(-0.28 * top, 1.28 * top)
-    axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= 1.1 * top])
+    axes.set_ylim(-0.28 * top, 1.08 * top)
+    axes.set_yticks([tick for tick in MaxNLocator(5, integer=True).tick_values(0, top) if tick <= 1.08 * top])
     axes.set_xlabel("return of one episode")
     axes.set_ylabel("episodes")
     title = f"Returns of {len(returns)} episodes on held-out seeds"
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=_INK)
-    axes.legend(loc="upper left", frameon=False, labelcolor=_INK)
+    axes.set_title(title, loc="left", pad=26, fontsize=11, fontweight="bold", color=_INK)
+    legend = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "ncols": 2, "frameon": False, "labelcolor": _INK}
+    axes.legend(**legend)
     _plain(axes)
 
 
@@ -67,16 +70,17 @@ def _draw_length_panel(axes: Any, lengths: NDArray[np.int64]) -> None:
     axes.hist(lengths, bins=_bins(lengths.astype(np.float64)), color=_LENGTHS, edgecolor="white", linewidth=0.6)
     axes.set_xlabel(f"steps of one episode  (shortest {lengths.min()}, longest {lengths.max()})")
     axes.set_ylabel("episodes")
+    axes.yaxis.get_major_locator().set_params(integer=True, nbins=4)
     _plain(axes)
 
 
 def _bins(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Thirty bins; around one value where all are equal."""
+    """Thirty-one bins; around one value, in the middle one, where all are equal."""
     low, high = float(values.min()), float(values.max())
     if high - low < 1e-9 * max(1.0, abs(high)):
         margin = max(1.0, abs(high) * 0.05)
         low, high = low - margin, high + margin
-    return np.linspace(low, high, 31)
+    return np.linspace(low, high, 32)
 
 
 def _plain(axes: Any) -> None:

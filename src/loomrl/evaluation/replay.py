@@ -12,14 +12,14 @@ from loomrl.errors import LoomRLError
 from loomrl.files import write_atomic
 from loomrl.types import ActFunction, Json
 
-MAX_FRAMES = 250
+MAX_FRAMES = 251  # a first frame, then one every second step of a 500-step episode
 MAX_BYTES = 1_500_000
 MAX_RECORDED = 10_000  # steps after which recording stops
 _WIDTHS = (320, 240, 160, 96)  # pixels, tried in turn until the file is small enough
 
 
 def render_episode(act: ActFunction, snapshot_folder: Path, seed: int, path: Path) -> str | None:
-    """Play the episode of `seed` again and write it as a GIF of at most 250 frames and 1.5 MB.
+    """Play the episode of `seed` again and write it as a GIF of at most 251 frames and 1.5 MB.
 
     Returns None, or the reason why nothing could be rendered.
     """
