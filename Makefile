@@ -23,26 +23,26 @@ $(VENV)/installed: pyproject.toml constraints.txt
 run: setup  ## take the CartPole policy through its whole life cycle
 	loomrl run configs/cartpole.yaml
 
-test: check  ## everything that must hold: format, lint, types, contracts, tests
+test: setup check  ## everything that must hold: format, lint, types, contracts, tests
 	pytest
 
-check: setup  ## format, lint, strict types, import contracts
+check: | $(VENV)/installed  ## format, lint, strict types, import contracts
 	ruff format --check .
 	ruff check .
 	mypy
 	lint-imports
 
-format: setup  ## put the code into the project's format
+format: | $(VENV)/installed  ## put the code into the project's format
 	ruff format .
 	ruff check --fix .
 
-up: setup  ## start Prefect, MLflow and the policy server on loopback
+up: | $(VENV)/installed  ## start Prefect, MLflow and the policy server on loopback
 	deploy/local/up
 
 down:  ## stop what `make up` started
 	deploy/local/down
 
-bench: setup  ## measure learning and serving; results go to benchmarks/results
+bench: | $(VENV)/installed  ## measure learning and serving; results go to benchmarks/results
 	python benchmarks/learning.py
 	python benchmarks/serving.py
 
