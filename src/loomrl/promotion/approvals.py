@@ -1,0 +1,97 @@
+"""A person's decision about a waiting run, and finishing that run when no flow waits for the answer."""
+
+from filelock import FileLock, Timeout
+
+from loomrl import registry as tracking
+from loomrl.config import PolicyConfig
+from loomrl.errors import ConfigError
+from loomrl.loomdb.database import LoomDB
+from loomrl.promotion import promote
+from loomrl.promotion.review import review
+from loomrl.promotion.rules import UNCHANGED, WAITING, Approval
+from loomrl.registry import Registry
+from loomrl.runs import RunRecord, list_runs, now, read_run, run_folder, write_run
+from loomrl.types import PromotionDecision
+
+
+def answer(run_id: str, approved: bool, person: str, reason: str) -> RunRecord:
+    """Record a person's answer and finish the run, unless its own flow still waits and does so itself.
+
+    Raises:
+        ConfigError: when the run does not wait, or was answered already.
+    """
+    record = _waiting(run_id)
+    if flow_is_alive(run_id):
+        raise ConfigError(
+            f"run {run_id} waits in its flow: answer in the Prefect UI (flow run {record.prefect_flow_run_id}), or end "
+            "that flow and answer here"
+        )
+    db = LoomDB.open()
+    asked = db.approval(run_id)
+    # Answered before, but the process died before it could finish the run: the first answer stands.
+    if asked is None or asked.approved is None:
+        db.decide_approval(run_id, approved, person, reason)
+    elif (asked.approved, asked.person) != (approved, person):
+        word = "approved" if asked.approved else "rejected"
+        raise ConfigError(f"run {run_id} was {word} by {asked.person} already; a decision is final")
+    return finish_waiting(run_id, db=db)
+
+
+def finish_waiting(run_id: str, registry: Registry | None = None, db: LoomDB | None = None) -> RunRecord:
+    """Judge a waiting run again, now with the person's answer, and carry the decision out.
+
+    The rules are applied anew: a champion that changed meanwhile, or a waiver that ran out, refuses the version.
+
+    Raises:
+        ConfigError: when the run does not wait.
+    """
+    registry, db = registry or Registry(), db or LoomDB.open()
+    with promote.exclusive(read_run(run_id).policy):
+        record = _waiting(run_id)
+        decision = _decide_again(record, registry, db)
+        # Kept first: should this process die now, the next one carries out the same decision.
+        record = record.model_copy(update={"decision": decision})
+        write_run(record)
+        outcome = promote.apply(decision, run_id, registry, db)
+        state = record.state if decision.decision == WAITING else decision.decision
+        record = record.model_copy(update={"state": state, "finished": now(), "message": outcome.message})
+        write_run(record)
+    if record.mlflow_run_id:
+        tags = {"loomrl.state": record.state, "loomrl.version": record.version or "none"}
+        tracking.set_tags(record.mlflow_run_id, tags)
+    return record
+
+
+def waiting_runs(policy: str | None = None) -> list[RunRecord]:
+    """Runs that wait for a person, newest first."""
+    return [record for record in list_runs(policy) if record.state == WAITING]
+
+
+def flow_is_alive(run_id: str) -> bool:
+    """Whether the process of a run's flow still holds the run."""
+    path = run_folder(run_id) / "alive.lock"
+    if not path.exists():
+        return False
+    try:
+        with FileLock(path).acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+def _decide_again(record: RunRecord, registry: Registry, db: LoomDB) -> PromotionDecision:
+    if record.decision and record.decision.decision not in (WAITING, UNCHANGED):
+        return record.decision  # taken by a process that died before it was carried out
+    given = db.approval(record.run_id)
+    approval = Approval(given.approved, given.person, given.reason) if given else None
+    assert record.version is not None
+    version = registry.require(record.policy, record.version)
+    return review(registry, PolicyConfig.model_validate(record.config), version, record.shadow, approval)
+
+
+def _waiting(run_id: str) -> RunRecord:
+    record = read_run(run_id)
+    if record.state != WAITING or record.version is None:
+        waiting = ", ".join(other.run_id for other in waiting_runs()) or "none"
+        raise ConfigError(f"run {run_id} does not wait for approval, it is {record.state!r}; waiting runs: {waiting}")
+    return record

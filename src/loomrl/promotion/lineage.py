@@ -1,0 +1,173 @@
+"""Where a version came from, and where a snapshot, run or version went."""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from loomrl.errors import ConfigError
+from loomrl.files import sha256_file
+from loomrl.loomdb.database import LoomDB
+from loomrl.promotion import ledger
+from loomrl.registry import PolicyVersion, Registry
+from loomrl.runs import RECORD, RunRecord, list_runs, read_run, run_folder
+from loomrl.schema import Document
+from loomrl.types import EnvironmentSnapshot, Json
+
+SNAPSHOT_TAG = "loomrl.snapshot_digest"
+
+
+class Commit(Document):
+    """The code a run started from."""
+
+    commit: str | None
+    dirty: bool
+    diff: str | None = None  # file with what differed, relative to LOOMRL_HOME
+    diff_sha256: str | None = None
+
+
+class Lineage(Document):
+    """A version's way from its environment into production."""
+
+    policy: str
+    version: str
+    digest: str
+    created: str
+    aliases: list[str]
+    tags: dict[str, str]
+    run: Json  # id, state, times, MLflow run, decision; `missing` where the record is not on this machine
+    config: Json  # the effective config; empty where the run is missing
+    commit: Commit
+    dvc: dict[str, Json]  # stage -> its entry in dvc.lock: command, dependencies, parameters and outputs with hashes
+    snapshot: EnvironmentSnapshot | None
+    snapshot_digest: str | None
+    moves: list[Json]  # when it became champion, and over whom
+    edges: list[str]
+    decision: Json | None = None  # the audit record the question began with
+
+
+class Descendants(Document):
+    """What came of a node."""
+
+    node: str
+    found: list[str] = Field(description="nodes reached, each once, nearest first")
+    edges: list[str]
+
+
+def parse_version(text: str) -> tuple[str, str]:
+    """`cartpole@champion` -> ("cartpole", "champion"); without `@` the champion."""
+    policy, _, version = text.partition("@")
+    if not policy:
+        raise ConfigError(f"{text!r}: expected POLICY, POLICY@VERSION or POLICY@ALIAS")
+    return policy, version or "champion"
+
+
+def trace(version: PolicyVersion, registry: Registry, db: LoomDB) -> Lineage:
+    """Everything a version came from."""
+    record = _run(version)
+    digest = version.tags.get(SNAPSHOT_TAG)
+    aliases = registry.aliases(version.policy)
+    moves = [move for move in ledger.moves(db, version.policy) if move["version"] == version.version]
+    return Lineage(
+        policy=version.policy,
+        version=version.version,
+        digest=version.digest,
+        created=version.created,
+        aliases=[alias for alias, holder in aliases.items() if holder == version.version],
+        tags=version.tags,
+        run=_summary(version, record),
+        config=record.config if record else {},
+        commit=_commit(version, record),
+        dvc={stage.name: stage.lock for stage in record.stages if stage.lock} if record else _outputs_only(version),
+        snapshot=db.get_snapshot(digest) if digest else None,
+        snapshot_digest=digest,
+        moves=moves,
+        edges=_edges(db, ledger.node(version.policy, version.version)),
+    )
+
+
+def trace_decision(decision_id: str, registry: Registry, db: LoomDB) -> Lineage:
+    """From one record of the audit log to everything the version that decided came from.
+
+    Raises:
+        ConfigError: when no log here holds the decision, or no version decided it (a person set the action).
+    """
+    from loomrl.serving.history import require_decision
+
+    entry = require_decision(decision_id)
+    if entry.get("version") is None:
+        raise ConfigError(f"decision {decision_id} was taken by no version: {entry.get('override')}")
+    version = registry.require(entry["policy"], str(entry["version"]))
+    return trace(version, registry, db).model_copy(update={"decision": entry})
+
+
+def descendants(node: str, db: LoomDB) -> Descendants:
+    """Everything that came of a snapshot, run or version: edges followed in both senses of time, forward only.
+
+    `snapshot:` nodes are objects of the edges of what was trained in them, runs are subjects of what they made.
+    """
+    found: list[str] = []
+    edges: list[str] = []
+    frontier = [node]
+    while frontier:
+        current = frontier.pop(0)
+        for edge in db.edges(current):
+            after = edge.object if edge.subject == current else edge.subject
+            if not _is_later(current, after):
+                continue
+            edges.append(f"{edge.subject} {edge.predicate} {edge.object}")
+            if after not in found and after != node:
+                found.append(after)
+                frontier.append(after)
+    if not edges:
+        raise ConfigError(f"LoomDB knows nothing that came of {node!r}; nodes are written kind:id, snapshot:DIGEST")
+    return Descendants(node=node, found=found, edges=list(dict.fromkeys(edges)))
+
+
+_TIME = {"environment": 0, "snapshot": 1, "run": 2, "policy": 3}
+
+
+def _is_later(node: str, other: str) -> bool:
+    before, after = (_TIME.get(name.partition(":")[0], -1) for name in (node, other))
+    return after > before
+
+
+def _run(version: PolicyVersion) -> RunRecord | None:
+    """The record of the run that made a version; None where it lies on another machine."""
+    if (run_folder(version.run_id) / RECORD).is_file():
+        return read_run(version.run_id)
+    return next((one for one in list_runs(version.policy) if one.version == version.version), None)
+
+
+def _summary(version: PolicyVersion, record: RunRecord | None) -> Json:
+    if record is None:
+        return {"run_id": version.run_id, "missing": f"no record of run {version.run_id} on this machine"}
+    kept = ("run_id", "state", "started", "finished", "overrides", "mlflow_run_id", "prefect_flow_run_id", "message")
+    return {name: value for name, value in record.to_json().items() if name in kept}
+
+
+def _commit(version: PolicyVersion, record: RunRecord | None) -> Commit:
+    if record is None:
+        commit = version.tags.get("git.commit", "none")
+        return Commit(commit=None if commit == "none" else commit, dirty=version.tags.get("git.dirty") == "true")
+    patch = run_folder(record.run_id) / "diff.patch"
+    kept = patch.is_file()
+    return Commit(
+        commit=record.git_commit,
+        dirty=record.git_dirty,
+        diff=_relative(patch) if kept else None,
+        diff_sha256=sha256_file(patch) if kept else None,
+    )
+
+
+def _relative(path: Path) -> str:
+    return Path(*path.parts[-3:]).as_posix()  # runs/RUN_ID/diff.patch
+
+
+def _outputs_only(version: PolicyVersion) -> dict[str, Json]:
+    """What the registry's tags say of DVC's outputs where the run's record is not here."""
+    found = {key.removeprefix("dvc."): value for key, value in version.tags.items() if key.startswith("dvc.")}
+    return {stage: {"outs": [{"md5": digest}]} for stage, digest in found.items()}
+
+
+def _edges(db: LoomDB, node: str) -> list[str]:
+    return [f"{edge.subject} {edge.predicate} {edge.object}" for edge in db.edges(node)]

@@ -1,0 +1,164 @@
+"""How versions, decisions and lineage are shown to a person, and as JSON."""
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.tree import Tree
+
+from loomrl.loomdb.database import LoomDB
+from loomrl.promotion import ledger
+from loomrl.promotion.lineage import Descendants, Lineage
+from loomrl.promotion.promote import CHAMPION_SINCE, DECISION, REASON
+from loomrl.promotion.rebuild import RebuildReport
+from loomrl.promotion.rules import ROLLED_BACK
+from loomrl.provenance import output_hashes
+from loomrl.registry import PolicyVersion, Registry
+from loomrl.types import Json, PromotionDecision
+
+_STYLES = {"promoted": "green", "unchanged": "green", "waiting": "yellow", "refused": "red"}
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def rows(registry: Registry, policy: str | None) -> list[Json]:
+    """One row per version, newest first."""
+    found = []
+    for name in [policy] if policy else registry.policies():
+        aliases = registry.aliases(name)
+        for version in reversed(registry.versions(name)):
+            held = [alias for alias, holder in aliases.items() if holder == version.version]
+            found.append(_row(version, held))
+    return found
+
+
+def _row(version: PolicyVersion, aliases: list[str]) -> Json:
+    return {
+        "policy": version.policy,
+        "version": version.version,
+        "aliases": aliases,
+        "decision": version.tags.get(DECISION),
+        "reason": version.tags.get(REASON),
+        "champion_since": version.tags.get(CHAMPION_SINCE),
+        "rolled_back": version.tags.get(ROLLED_BACK),
+        "run_id": version.run_id,
+        "created": version.created,
+        "digest": version.digest,
+    }
+
+
+def print_rows(found: list[Json]) -> None:
+    """The table of `loomrl policy list`."""
+    if not found:
+        Console().print("no versions yet; start a life cycle with `loomrl run configs/POLICY.yaml`")
+        return
+    table = Table()
+    for column in ("policy", "version", "aliases", "state", "created", "run", "digest"):
+        table.add_column(column, overflow="fold")
+    for row in found:
+        state = "rolled back" if row["rolled_back"] else row["decision"] or "registered"
+        table.add_row(
+            row["policy"],
+            row["version"],
+            ", ".join(row["aliases"]),
+            f"[{_STYLES.get(state, 'default')}]{state}[/]",
+            row["created"][:19].replace("T", " "),
+            row["run_id"],
+            row["digest"][:12],
+        )
+    Console().print(table)
+
+
+def details(version: PolicyVersion, registry: Registry, db: LoomDB) -> Json:
+    """Everything about one version that registry and LoomDB hold."""
+    aliases = [alias for alias, holder in registry.aliases(version.policy).items() if holder == version.version]
+    moves = [move for move in ledger.moves(db, version.policy) if move["version"] == version.version]
+    return {**_row(version, aliases), "source": version.source, "tags": version.tags, "moves": moves}
+
+
+def print_details(found: Json) -> None:
+    """The table of `loomrl policy show`."""
+    table = Table(show_header=False)
+    table.add_column("key", style="bold")
+    table.add_column("value", overflow="fold")
+    for key, value in found.items():
+        if key == "aliases":
+            table.add_row(key, ", ".join(value) or "none")
+        elif key == "tags":
+            for name, content in sorted(value.items()):
+                table.add_row(name, escape(content))
+        elif key == "moves":
+            for move in value:
+                table.add_row(move["kind"], escape(f"{move['time']} over {move['before'] or 'none'}: {move['reason']}"))
+        elif value is not None:
+            table.add_row(key, escape(str(value)))
+    Console().print(table, highlight=False)
+
+
+def print_decision(decision: PromotionDecision) -> None:
+    """Every rule with its verdict and its sentence."""
+    table = Table(title=f"{decision.policy} version {decision.version}: {decision.decision}", title_justify="left")
+    for column in ("rule", "verdict", "finding"):
+        table.add_column(column, overflow="fold")
+    for claim in decision.rules:
+        verdict = claim.verdict.value if claim.mandatory else f"{claim.verdict.value} (not mandatory)"
+        table.add_row(claim.id, verdict, escape(claim.statement))
+    Console().print(table, highlight=False)
+
+
+def print_lineage(found: Lineage | Descendants) -> None:
+    """A tree: backwards for a version, forwards for a node."""
+    tree = _forward(found) if isinstance(found, Descendants) else _backward(found)
+    Console().print(tree, highlight=False, soft_wrap=True)
+
+
+def _forward(found: Descendants) -> Tree:
+    tree = Tree(f"[bold]{found.node}[/]")
+    for edge in found.edges:
+        tree.add(escape(edge))
+    return tree
+
+
+def _backward(found: Lineage) -> Tree:
+    names = f" ({', '.join(found.aliases)})" if found.aliases else ""
+    tree = Tree(f"[bold]{found.policy} version {found.version}[/]{names}  {found.digest[:12]}, {found.created[:19]}")
+    if found.decision:
+        tree.label = f"decision {found.decision['decision_id']} at {found.decision['timestamp']} by {tree.label}"
+    run = tree.add(f"run {found.run['run_id']}  {found.run.get('state', found.run.get('missing', ''))}")
+    overrides = found.run.get("overrides") or {}
+    run.add(escape("config " + (", ".join(f"{key}={value}" for key, value in overrides.items()) or "as in the file")))
+    changed = f" with changes {found.commit.diff_sha256[:12]}" if found.commit.diff_sha256 else ""
+    run.add(f"commit {found.commit.commit or 'none: made outside git'}{changed}")
+    stages = run.add("DVC outputs")
+    for stage, entry in found.dvc.items():
+        hashes = ", ".join(f"{path} {digest}" for path, digest in output_hashes(entry).items())
+        stages.add(escape(f"{stage}: {hashes or entry}"))
+    tree.add(_snapshot_line(found))
+    for move in found.moves:
+        tree.add(escape(f"{move['kind']} at {move['time']} over version {move['before'] or 'none'}: {move['reason']}"))
+    return tree
+
+
+def _snapshot_line(found: Lineage) -> str:
+    if found.snapshot is None:
+        return f"snapshot {found.snapshot_digest or 'unknown'} (not in this LoomDB)"
+    spec = found.snapshot.spec
+    source = found.snapshot.source_digest[:12]
+    return f"snapshot {found.snapshot.digest} of {spec.name} version {spec.version}, source {source}"
+
+
+def print_rebuild(report: RebuildReport) -> None:
+    """Equal or different, per artifact."""
+    table = Table(title=f"{report.policy} version {report.version}, rebuilt from commit {report.commit[:12]}")
+    for column in ("artifact", "recorded", "rebuilt", ""):
+        table.add_column(column)
+    for artifact in report.artifacts:
+        verdict = "[green]equal[/]" if artifact.equal else "[red]different[/]"
+        table.add_row(artifact.name, artifact.expected[:16], (artifact.found or "missing")[:16], verdict)
+    Console().print(table)
+    Console().print(f"{report.seconds:.0f} s")
