@@ -1,0 +1,1 @@
+"""Housekeeping: freeing what nothing needs, copying what cannot be rebuilt."""
