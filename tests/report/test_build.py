@@ -296,3 +296,21 @@ def test_data_gates_refusal_shows_what_it_found(make_run, project) -> None:
     page, _ = built(record.run_id, project)
     assert "0 of 1 expectations" in page.words()
     assert "2 of 100 rows do not for example 1000007" in page.words()
+
+
+def test_gravest_claims_come_first(make_run, project, refuted) -> None:
+    folder = project / "artifacts/cartpole/safety"
+    case = SafetyCase.read(folder / "case.json")
+    case.model_copy(update={"claims": [*case.claims[1:], refuted]}).write(folder / "case.json")
+    page, _ = built(make_run(shadow=None, decision=None).run_id, project)
+    words = page.words()
+    assert words.index("limits.pole_stays_up") < words.index("bounds.action")
+
+
+def test_digests_in_sentences_are_shortened_with_the_whole_in_the_title(make_run, project) -> None:
+    digest = "0123456789abcdef" * 4
+    record = make_run(message=f"policy {digest} <b>differs</b>")
+    page, _ = built(record.run_id, project)
+    assert "policy 0123456789ab… <b>differs</b>" in page.words()
+    assert digest in page.values("title")
+    assert "b" not in page.tags

@@ -1,6 +1,8 @@
 """The page: templates and a stylesheet in, one self-contained HTML file out."""
 
 import base64
+import re
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from loomrl.report.charts import draw
 from loomrl.report.document import RunReport
 from loomrl.report.evidence import StageEvidence
 from loomrl.report.lineage import NODE_HEIGHT, NODE_WIDTH, lay_out
-from loomrl.types import Json
+from loomrl.types import Claim, Json
 
 TEMPLATES = Path(__file__).parent / "templates"
 VERDICTS = {  # verdict -> tone
@@ -65,8 +67,24 @@ def _templates() -> Environment:
     )
     for name in ("number", "percent", "duration", "latency", "moment", "words", "middle"):
         environment.filters[name] = getattr(text, name)
+    environment.filters.update(shorten=_shorten, gravest_first=_gravest_first)
     environment.globals.update(verdict_tone=VERDICTS, status_tone=STATUSES)
     return environment
+
+
+def _shorten(text: str) -> Markup:
+    """Text in which SHA-256 digests are cut to twelve characters, each in full in its title."""
+    pieces = re.split(r"\b([0-9a-f]{64})\b", text)
+    digests = {index: Markup('<code class="hash" title="{0}">{1}…</code>') for index in range(1, len(pieces), 2)}
+    return Markup("").join(
+        digests[index].format(piece, piece[:12]) if index in digests else piece for index, piece in enumerate(pieces)
+    )
+
+
+def _gravest_first(claims: Sequence[Claim]) -> list[Claim]:
+    """Refuted claims, then undecided and waived ones, then the rest in the order of the case."""
+    order = ("refuted", "undecided", "waived")
+    return sorted(claims, key=lambda claim: order.index(claim.verdict) if claim.verdict in order else len(order))
 
 
 def _data_uri(report: RunReport, evidence: dict[str, StageEvidence], name: str | None) -> str | None:
