@@ -84,7 +84,7 @@ def checks(as_json: JsonOption = False) -> None:
     """List the safety checks found in this installation, with the settings each accepts."""
     from loomrl.safety.check import find_checks
 
-    found = [
+    found: list[dict[str, Any]] = [
         {
             "name": check.NAME,
             "stage": check.STAGE,
@@ -106,10 +106,9 @@ def _settings(values: Any) -> str:
 def _print_claims(case: Any) -> None:
     rows = []
     for claim in case.claims:
-        bound = f"{claim.bound.measured:.4g} / {claim.bound.limit:.4g}" if claim.bound else ""
         name = claim.id if claim.mandatory else f"{claim.id} (optional)"
-        rows.append([name, str(claim.verdict), bound, claim.finding])
-    _print_table("claim", "verdict", "measured / limit", "finding", rows=rows)
+        rows.append([name, str(claim.verdict).removeprefix("statistically_"), claim.finding])
+    _print_table("claim", "verdict", "finding", rows=rows)
     for claim in case.claims:
         if claim.counterexample:
             typer.echo(f"{claim.id}: {claim.counterexample.description}")
@@ -121,7 +120,9 @@ def _print_table(*columns: str, rows: list[list[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*columns)
+    table = Table()
+    for column in columns:
+        table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*row)
     Console().print(table)

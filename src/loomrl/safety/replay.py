@@ -54,7 +54,7 @@ def replay(case_folder: Path, name: str, snapshot_folder: Path, policy_folder: P
     if claim.counterexample is None:
         raise ConfigError(f"claim {name} is {claim.verdict} and has no counterexample to replay")
     subject = _subject(case, snapshot_folder, policy_folder)
-    document = _read_evidence(folder, claim.evidence[0])
+    document: Json = read_json(_verified(folder, claim.evidence[0]))
     if claim.counterexample.seed is not None:
         return _replay_episode(claim, claim.counterexample.seed, document, folder, subject)
     return _replay_observation(claim, document, subject)
@@ -78,12 +78,11 @@ def _subject(case: SafetyCase, snapshot_folder: Path, policy_folder: Path) -> Su
     return Subject(load_policy(policy_folder), snapshot_folder, *spaces)
 
 
-def _read_evidence(folder: Path, evidence: Evidence) -> Json:
+def _verified(folder: Path, evidence: Evidence) -> Path:
     path = folder / evidence.uri
     if sha256_file(path) != evidence.sha256:
         raise ArtifactError(f"{path} was changed: its SHA-256 is not the one the case cites; build the case again")
-    document: Json = read_json(path)
-    return document
+    return path
 
 
 def _replay_episode(claim: Claim, seed: int, document: Json, folder: Path, subject: Subject) -> Replay:
@@ -92,7 +91,9 @@ def _replay_episode(claim: Claim, seed: int, document: Json, folder: Path, subje
     episode = play(act, subject.snapshot_folder, [seed], 1, "replay")[0]
     assert claim.counterexample is not None
     recorded = claim.counterexample.evidence
-    identical = None if recorded is None else bool(read_table(folder / recorded.uri).equals(steps_table([episode])))
+    identical = None
+    if recorded is not None:
+        identical = bool(read_table(_verified(folder, recorded)).equals(steps_table([episode])))
     if noisy:
         reproduced, finding = _lost_return(document, episode)
     else:
