@@ -11,10 +11,10 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from loomrl.environment.source import parse, python_files
+from loomrl.environment.source import is_installed, parse, python_files
 
 # What a picture needs is not what the dynamics need, and is often not installed.
-_DRAWING = ("render", "close")
+_DRAWING = ("render", "draw", "close")
 # LoomRL's own requirements (databases, command line) have no part in any environment's dynamics.
 _OPAQUE = {"loomrl"}
 
@@ -22,13 +22,15 @@ _OPAQUE = {"loomrl"}
 def dependency_versions(locations: Mapping[str, Path], entry_module: str) -> dict[str, str]:
     """Versions of Python, of the distributions the code imports, and of all they require.
 
-    Walks the modules that the entry point's module reaches, so a package's other environments add nothing.
-    Imports inside functions that draw are left out. What is not installed is left out too: such an import is
-    optional, else the environment could not be made.
+    Walks the modules that the entry point's module reaches, so a package's other environments add nothing. Imports
+    for type checkers, and inside functions that draw, are left out. What is not installed is left out too: such an
+    import is optional, else the environment could not be made.
     """
+    own = {root.partition(".")[0] for root, location in locations.items() if not is_installed(location)}
     tops = {"gymnasium", "numpy", *(root.partition(".")[0] for root in locations)}
     for path in _reached(locations, entry_module):
         tops.update(name.partition(".")[0] for name in _needed_imports(path))
+    tops -= own  # a user's folder may hold a module called like an installed package
     owners = _owners()
     names = {canonicalize_name(name) for top in tops for name in owners.get(top, ())}
     versions = {name: importlib.metadata.version(name) for name in sorted(_with_requirements(names))}
@@ -69,16 +71,15 @@ def _requirements(name: str) -> Iterator[str]:
 
 
 def _reached(locations: Mapping[str, Path], entry_module: str) -> list[Path]:
-    """Files of the archive that the entry module imports, directly or not; it and its packages come first."""
+    """Files of the archive that the entry module imports, directly or not; itself first."""
     modules = dict(_modules(locations))
     reached: dict[str, Path] = {}
     waiting = [entry_module]
     while waiting:
-        name = waiting.pop()
-        for part in _with_parents(name):
-            if part in modules and part not in reached:
-                reached[part] = modules[part]
-                waiting.extend(_needed_imports(modules[part], part))
+        name = _longest_known(waiting.pop(), modules)
+        if name is not None and name not in reached:
+            reached[name] = modules[name]
+            waiting.extend(_needed_imports(modules[name], name))
     return list(reached.values())
 
 
@@ -89,9 +90,11 @@ def _modules(locations: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
             yield ".".join([root, *(part for part in parts if part != "__init__")]), path
 
 
-def _with_parents(name: str) -> list[str]:
-    parts = name.split(".")
-    return [".".join(parts[: count + 1]) for count in range(len(parts))]
+def _longest_known(name: str, modules: Mapping[str, Path]) -> str | None:
+    """The module that `from a.b import c` needs: `a.b.c` if that is one, else `a.b`, else `a`."""
+    while name and name not in modules:
+        name = name.rpartition(".")[0]
+    return name or None
 
 
 def _needed_imports(path: Path, module: str = "") -> Iterator[str]:
@@ -106,8 +109,7 @@ def _needed_imports(path: Path, module: str = "") -> Iterator[str]:
                 parents = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*parents, *([base] if base else [])])
             if base and not _is_stdlib(base) and (module or not node.level):
-                yield base
-                yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
+                yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
 def _is_stdlib(name: str) -> bool:
@@ -116,7 +118,8 @@ def _is_stdlib(name: str) -> bool:
 
 def _outside_drawing(tree: ast.AST) -> Iterator[ast.AST]:
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.FunctionDef) and any(word in node.name for word in _DRAWING):
+        draws = isinstance(node, ast.FunctionDef) and any(word in node.name for word in _DRAWING)
+        if draws or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
             continue
         yield node
         yield from _outside_drawing(node)

@@ -65,7 +65,8 @@ def _recorded_actions(space: spaces.Space[Any], reference: Rollouts) -> Iterator
 
 
 def _roll_out(env: gymnasium.Env[Any, Any], episodes: Iterator[tuple[Any, ...]]) -> Rollouts:
-    resets, lengths = [], []
+    resets: list[Any] = []
+    lengths: list[int] = []
     steps: list[tuple[Any, ...]] = []
     for seed, actions in enumerate(episodes):
         observation, _ = env.reset(seed=seed)
@@ -140,10 +141,10 @@ def arithmetic_digest() -> str:
     digest = hashlib.sha256()
     for values in (grid, grid.astype(np.float32)):
         positive = np.abs(values) + values.dtype.type(0.125)
-        for function in (np.sin, np.cos, np.tan, np.tanh, np.exp, np.arctan):
-            digest.update(function(values).tobytes())
-        for function in (np.log, np.sqrt, np.cbrt):
-            digest.update(function(positive).tobytes())
+        for name in ("sin", "cos", "tan", "tanh", "exp", "arctan"):
+            digest.update(getattr(np, name)(values).tobytes())
+        for name in ("log", "sqrt", "cbrt"):
+            digest.update(getattr(np, name)(positive).tobytes())
         digest.update(np.power(positive, values).tobytes())
         digest.update(np.arctan2(values, values[::-1]).tobytes())
         digest.update(values.cumsum().tobytes() + positive.sum().tobytes())

@@ -1,7 +1,7 @@
 """A thin wrapper that stops an environment's fault where it happens."""
 
-import math
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 import gymnasium
@@ -35,7 +35,7 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise self._raised("reset", error) from error
         if type(result) is not tuple or len(result) != 2 or not isinstance(result[1], dict):
             raise self._fault(f"reset returned {_shape_of(result)}; it must return (observation, info: dict)")
-        if not self._observation_is_valid(result[0]):
+        if not is_valid(result[0], self.env.observation_space):
             raise self._fault(explain("observation", result[0], self.env.observation_space))
         return result
 
@@ -49,13 +49,13 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
         try:
             observation, reward, terminated, truncated, info = result
             valid = (
-                math.isfinite(reward)
+                isfinite(reward)
                 and self._observation_is_valid(observation)
                 and terminated in _FLAGS
                 and truncated in _FLAGS
                 and info.__class__ is dict
             )
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RuntimeWarning):
             valid = False
         if not valid:
             self._explain_step(result)
@@ -67,13 +67,13 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
             wanted = "(observation, reward, terminated, truncated, info)"
             raise self._fault(f"step returned {_shape_of(result)}; it must return {wanted}")
         observation, reward, terminated, truncated, info = result
-        if not self._observation_is_valid(observation):
+        if not is_valid(observation, self.env.observation_space):
             raise self._fault(explain("observation", observation, self.env.observation_space))
         if not np.isscalar(reward) and np.ndim(reward) != 0:
             raise self._fault(f"reward has shape {np.shape(reward)}; it must be one number")
         if not isinstance(reward, int | float | np.number | np.ndarray):
             raise self._fault(f"reward is {reward!r} of type {type(reward).__name__}; it must be a number")
-        if not math.isfinite(reward):
+        if not isfinite(reward):
             raise self._fault(f"reward is {reward}; it must be finite")
         for key, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, bool | np.bool_ | int):
@@ -92,6 +92,18 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 _FLAGS = (False, True)  # equality, so that numpy's own booleans pass
+
+
+def is_valid(value: Any, space: spaces.Space[Any]) -> bool:
+    """Whether a value has the structure, shape and dtype of a space and is finite; any object may be asked about."""
+    with np.errstate(invalid="ignore"):
+        try:
+            return _validator(space)(value)
+        except (TypeError, ValueError):
+            return False
+
+
+_SHORT = 20
 
 
 def _validator(space: spaces.Space[Any]) -> Callable[[Any], bool]:
@@ -121,12 +133,28 @@ def _box_validator(space: spaces.Box) -> Callable[[Any], bool]:
     if dtype.kind != "f":
         return lambda value: type(value) is np.ndarray and value.shape == shape and value.dtype == dtype
 
+    if len(shape) == 1 and shape[0] <= _SHORT:
+        return _short_vector_validator(shape[0], dtype)
+    zeros = np.zeros(int(np.prod(shape)), dtype)
+
     def valid(value: Any) -> bool:
         if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
             return False
-        flat = value if value.ndim == 1 else value.ravel()
-        # One dot product is three times as fast as isfinite().all(); only where it overflows do they disagree.
-        return math.isfinite(flat.dot(flat)) or bool(np.isfinite(value).all())
+        # Zero times NaN or infinity is NaN: one dot product with zeros costs a quarter of isfinite().all().
+        return isfinite(zeros.dot(value.ravel()))
+
+    return valid
+
+
+def _short_vector_validator(length: int, dtype: np.dtype[Any]) -> Callable[[Any], bool]:
+    """Below some twenty values a list is the fastest; this runs on every step of every environment."""
+    array_type = np.ndarray
+
+    def valid(value: Any) -> bool:
+        if type(value) is not array_type or value.dtype != dtype:
+            return False
+        values = value.tolist()
+        return len(values) == length and all(map(isfinite, values))
 
     return valid
 
@@ -137,11 +165,11 @@ def explain(key: str, value: Any, space: spaces.Space[Any]) -> str:
         if value.keys() != space.spaces.keys():
             return f"{key} has the keys {sorted(map(str, value))}; the space declares {sorted(map(str, space.spaces))}"
         for name, part in space.spaces.items():
-            if not _validator(part)(value[name]):
+            if not is_valid(value[name], part):
                 return explain(f"{key}[{name!r}]", value[name], part)
     if isinstance(space, spaces.Tuple) and isinstance(value, tuple) and len(value) == len(space.spaces):
         for index, part in enumerate(space.spaces):
-            if not _validator(part)(value[index]):
+            if not is_valid(value[index], part):
                 return explain(f"{key}[{index}]", value[index], part)
     if isinstance(space, spaces.Box):
         return _explain_box(key, value, space)

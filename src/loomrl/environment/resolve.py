@@ -5,7 +5,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.envs.registration import registry as gymnasium_registry
@@ -14,6 +14,9 @@ from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.source import Source, extract_archive, load_archived, load_source
 from loomrl.errors import ConfigError
 from loomrl.home import home
+
+if TYPE_CHECKING:
+    from loomrl.loomdb.records import EnvironmentRecord
 
 
 @dataclass(frozen=True)
@@ -28,12 +31,15 @@ class Definition:
     reward_threshold: float | None = None
 
 
-def resolve(config: EnvironmentConfig, project: Path) -> Definition:
+def resolve(config: EnvironmentConfig, project: Path, live: bool = False) -> Definition:
     """Find the environment a config names: its entry point, else a Gymnasium id, else a registration in LoomDB.
 
     A name registered in LoomDB with its version is immutable, source included, so resolving one inside a DVC stage
     does not make the stage depend on anything that changes. Without `version` the newest is taken: pin one where
     a policy must stay reproducible. No registration can hide a Gymnasium id: LoomDB refuses those names.
+
+    With `live` the code of a registered environment is taken from where it was registered from, if it is still there,
+    and not from LoomDB: what `verify` compares.
 
     Raises:
         ConfigError: when nothing has that name, naming near matches; when its code cannot be imported.
@@ -42,7 +48,7 @@ def resolve(config: EnvironmentConfig, project: Path) -> Definition:
         folder = project / config.path if config.path is not None else None
         found = Definition(config.id, config.version or "0", load_source(config.entry_point, folder))
     else:
-        found = _from_gymnasium(config) or _from_loomdb(config)
+        found = _from_gymnasium(config) or _from_loomdb(config, live)
     return Definition(
         found.name,
         found.version,
@@ -98,7 +104,7 @@ def _entry_point(spec: EnvSpec) -> str:
     return f"{spec.entry_point.__module__}:{name}"
 
 
-def _from_loomdb(config: EnvironmentConfig) -> Definition:
+def _from_loomdb(config: EnvironmentConfig, live: bool) -> Definition:
     from loomrl.loomdb.database import LoomDB
 
     with LoomDB.open() as database:
@@ -106,21 +112,27 @@ def _from_loomdb(config: EnvironmentConfig) -> Definition:
         if record is None:
             raise ConfigError(_unknown(config, [found.name for found in database.list_environments()]))
         archive = database.environment_source(record.name, record.version)
+    source = (_live_source(record) if live else None) or _registered_source(record, archive)
+    parameters = (dict(record.kwargs), record.max_episode_steps, record.reward_threshold)
+    return Definition(record.name, record.version, source, *parameters)
+
+
+def _live_source(record: "EnvironmentRecord") -> Source | None:
+    try:
+        return load_source(record.entry_point, None if record.path is None else Path(record.path))
+    except ConfigError:
+        return None  # it is gone; LoomDB's copy is what there is
+
+
+def _registered_source(record: "EnvironmentRecord", archive: bytes) -> Source:
     folder = home() / "sources" / record.source_digest
-    extracted = extract_archive(archive, record.source_digest, record.source_roots, folder)
-    return Definition(
-        record.name,
-        record.version,
-        load_archived(record.entry_point, extracted, record.source_roots, record.source_digest),
-        dict(record.kwargs),
-        record.max_episode_steps,
-        record.reward_threshold,
-    )
+    extract_archive(archive, record.source_digest, record.source_roots, folder)
+    return load_archived(record.entry_point, folder, record.source_roots, record.source_digest)
 
 
 def _unknown(config: EnvironmentConfig, registered: list[str]) -> str:
     if config.id in registered:
-        return f"environment.version {config.version!r} of {config.id!r} is not registered in LoomDB; see `loomrl env list`"
+        return f"environment.version {config.version!r} of {config.id!r} is not registered; see `loomrl env list`"
     near = difflib.get_close_matches(config.id, sorted({*registered, *gymnasium_registry}), n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     return (

@@ -54,7 +54,7 @@ def take_snapshot(config: EnvironmentConfig, project: Path, folder: Path) -> Env
         "dependencies": definition_dependencies(definition),
         "dynamics": fingerprint(rollouts, sha256(data)),
     }
-    unsigned = EnvironmentSnapshot(digest="", **content)  # type: ignore[arg-type]
+    unsigned = EnvironmentSnapshot(digest="", **content)
     snapshot = unsigned.model_copy(update={"digest": content_digest(unsigned)})
     write_atomic(folder / ARCHIVE, archive)
     write_atomic(folder / FILE, data)

@@ -153,7 +153,7 @@ class LoomDB:
 
     # --- lineage --------------------------------------------------------------------------------------------------
 
-    def link(self, subject: str, predicate: str, object: str) -> None:
+    def link(self, subject: str, predicate: str, object: str) -> None:  # noqa: A002
         """State an edge; stating it again changes nothing.
 
         Raises:
@@ -243,8 +243,8 @@ class LoomDB:
         kept = next(head for head in self.audit_heads(server) if (head.segment, head.sequence) == (segment, sequence))
         if kept.digest != digest:
             raise ServiceError(
-                f"audit log of {server!r}, segment {segment!r}, record {sequence}: the head is {digest}, but {kept.digest} "
-                f"was anchored at {kept.created.isoformat()}; the log was rewritten"
+                f"audit log of {server!r}, segment {segment!r}, record {sequence}: the head is {digest}, but "
+                f"{kept.digest} was anchored at {kept.created.isoformat()}; the log was rewritten"
             )
         return kept
 
