@@ -94,3 +94,10 @@ def test_curves_leave_out_what_no_row_has_and_keep_gaps() -> None:
     assert curves["Entropy"].series[0].values == [0.5, None]
     assert [one.label for one in curves["Episode return"].series] == ["training", "validation"]
     assert curves["Episode return"].series[0].env_steps == [20]
+
+
+def test_labels_of_close_ticks_differ() -> None:
+    chart = draw(curve([499.9, 500.1]), 340, 210)
+    assert chart is not None
+    labels = [tick.label for tick in chart.y_ticks]
+    assert len(set(labels)) == len(labels) > 2

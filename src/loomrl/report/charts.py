@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from loomrl.report.document import Curve, Series
 from loomrl.report.text import number
 
-MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 56, 14, 14, 42
+MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 62, 14, 14, 42
 MAX_POINTS = 400  # per line; more cannot be seen
 
 
@@ -99,8 +99,8 @@ def draw(curve: Curve, width: int, height: int) -> Chart | None:
         right=right,
         top=top,
         bottom=bottom,
-        x_ticks=[Tick(x(value), _axis_label(value)) for value in x_values if value <= x_high],
-        y_ticks=[Tick(y(value), _axis_label(value)) for value in y_values],
+        x_ticks=_ticks([value for value in x_values if value <= x_high], x),
+        y_ticks=_ticks(y_values, y),
         lines=[_line(one, x, y) for one in curve.series],
         reference=None if curve.reference is None else Tick(y(curve.reference), curve.reference_label),
     )
@@ -131,9 +131,19 @@ def _summary(curve: Curve) -> str:
     return f"{curve.title}: " + "; ".join(parts)
 
 
-def _axis_label(value: float) -> str:
+def _ticks(values: list[float], position: Callable[[float], float]) -> list[Tick]:
+    """Ticks with as few digits as tell them apart."""
+    labels: list[str] = []
+    for digits in range(2, 16):
+        labels = [_axis_label(value, digits) for value in values]
+        if len(set(labels)) == len(values):
+            break
+    return [Tick(position(value), label) for value, label in zip(values, labels, strict=True)]
+
+
+def _axis_label(value: float, digits: int) -> str:
     for size, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             divisor = 1e3 if suffix == "k" else size
-            return f"{number(value / divisor, 3)}{suffix}"
-    return number(value, 3)
+            return f"{number(value / divisor, digits)}{suffix}"
+    return number(value, digits)
