@@ -1,0 +1,132 @@
+"""The challenger against the acting policy on the same observations: agreement, distance, values, violations, time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.safety.config import ConstraintConfig
+from loomrl.serving.model import ServedPolicy
+from loomrl.shadow.pairs import Pairs
+from loomrl.shadow.statistics import clustered_mean, clustered_proportion
+from loomrl.types import Interval
+
+ALIKE = 0.1  # continuous actions agree within this distance, in units of half the action range
+_SEED = 20_261_120
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that was measured. Without a champion the comparing figures are None."""
+
+    has_champion: bool
+    confidence: float
+    num_decisions: int
+    num_episodes: int
+    num_errors: int
+    agreement: Interval | None
+    chance_agreement: float
+    action_distance: Interval | None
+    value_difference: Interval | None  # challenger - champion
+    would_be_violations: Interval | None
+    latency_seconds: dict[str, float]
+    bitwise_equal: bool | None
+    num_unequal: int = 0
+    shortfall: str = ""  # why there are fewer decisions than asked for
+
+
+def compare(
+    pairs: Pairs,
+    policy: ServedPolicy,
+    constraints: Sequence[ConstraintConfig],
+    confidence: float,
+    has_champion: bool,
+    shortfall: str = "",
+) -> Comparison:
+    """Measure; `policy` is the challenger's artifact, for its action space and for recomputing what was served."""
+    distance = action_distance(pairs.acted, pairs.mirrored, policy)
+    equal = None if has_champion else num_unequal(pairs, policy)
+    beside = has_champion and pairs.num_decisions > 0
+    return Comparison(
+        has_champion=has_champion,
+        confidence=confidence,
+        num_decisions=pairs.num_decisions,
+        num_episodes=pairs.num_episodes,
+        num_errors=pairs.num_errors,
+        agreement=clustered_proportion(_alike(distance, policy), pairs.episode, confidence) if beside else None,
+        chance_agreement=_by_chance(pairs, policy) if beside else 0.0,
+        action_distance=clustered_mean(distance, pairs.episode, confidence) if beside else None,
+        value_difference=_value_difference(pairs, confidence) if beside else None,
+        would_be_violations=_violations(pairs, constraints, confidence),
+        latency_seconds=_latency(pairs, has_champion),
+        bitwise_equal=None if equal is None else equal == 0 and pairs.num_decisions > 0,
+        num_unequal=equal or 0,
+        shortfall=shortfall,
+    )
+
+
+def action_distance(
+    first: NDArray[np.generic], second: NDArray[np.generic], policy: ServedPolicy
+) -> NDArray[np.float64]:
+    """Distance of actions (N, *action), (N,): 0 or 1 for discrete ones; for continuous ones the root mean square over
+    components, each in units of half its range (or as it is, where the range is infinite)."""
+    if policy.discrete:
+        return np.asarray(first != second, dtype=np.float64)
+    difference = first.astype(np.float64) - second.astype(np.float64)
+    if policy.bounds is not None:
+        half = (policy.bounds[1] - policy.bounds[0]) / 2
+        difference = difference / np.where(np.isfinite(half) & (half > 0), half, 1.0)
+    components = difference.reshape(len(difference), -1) if len(difference) else difference.reshape(0, 1)
+    return np.asarray(np.sqrt(np.mean(components**2, axis=1)))
+
+
+def num_unequal(pairs: Pairs, policy: ServedPolicy) -> int:
+    """How many served actions differ, in any bit, from those the artifact itself decides for the same observations."""
+    if not pairs.num_decisions:
+        return 0
+    own = policy(pairs.observation)
+    served = pairs.acted.astype(own.dtype)
+    differ = (own != served).reshape(len(own), -1).any(axis=1)
+    return int(differ.sum())
+
+
+def _alike(distance: NDArray[np.float64], policy: ServedPolicy) -> NDArray[np.bool_]:
+    return distance == 0 if policy.discrete else distance <= ALIKE
+
+
+def _by_chance(pairs: Pairs, policy: ServedPolicy) -> float:
+    """How often they would agree if the challenger answered some other observation of the same traffic.
+
+    For discrete actions this is the expected agreement of Cohen's kappa (1960), computed exactly; else by pairing
+    each decision with the mirror of a random other one.
+    """
+    if policy.discrete:
+        actions = np.union1d(pairs.acted, pairs.mirrored)
+        return float(sum(np.mean(pairs.acted == action) * np.mean(pairs.mirrored == action) for action in actions))
+    shuffled = np.random.default_rng(_SEED).permutation(pairs.num_decisions)
+    return float(np.mean(_alike(action_distance(pairs.acted, pairs.mirrored[shuffled], policy), policy)))
+
+
+def _value_difference(pairs: Pairs, confidence: float) -> Interval | None:
+    return clustered_mean(pairs.mirrored_value - pairs.acted_value, pairs.episode, confidence)
+
+
+def _violations(pairs: Pairs, constraints: Sequence[ConstraintConfig], confidence: float) -> Interval | None:
+    from loomrl.safety.constraints import would_violate
+
+    if not pairs.num_decisions:
+        return None
+    marks = would_violate(constraints, pairs.observation, pairs.mirrored)
+    return clustered_proportion(marks, pairs.episode, confidence)
+
+
+def _latency(pairs: Pairs, has_champion: bool) -> dict[str, float]:
+    if not pairs.num_decisions:
+        return {}
+    p50, p99 = np.quantile(pairs.server_seconds, (0.5, 0.99))
+    found = {"p50": float(p50), "p99": float(p99)}
+    if has_champion:
+        p50, p99 = np.quantile(pairs.challenger_seconds, (0.5, 0.99))
+        found |= {"challenger_p50": float(p50), "challenger_p99": float(p99)}
+    return found
