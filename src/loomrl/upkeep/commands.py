@@ -2,9 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from loomrl.upkeep.backup import BackupReport
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -18,8 +21,15 @@ def register(app: typer.Typer) -> None:
 def gc(
     yes: Annotated[bool, typer.Option("--yes", help="Remove what is listed; without it nothing is removed.")] = False,
     days: Annotated[
-        int, typer.Option("--days", min=0, help="Unfinished trainings' checkpoints and run leftovers: at least this old.")
+        int,
+        typer.Option("--days", min=0, help="Unfinished trainings' checkpoints and run leftovers: at least this old."),
     ] = 7,
+    audit_days: Annotated[
+        int | None,
+        typer.Option(
+            "--audit-days", min=0, help="Also decisions this old of versions that hold no alias; never without it."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Free old checkpoints, restored sources, run leftovers, cache entries and audit segments that nothing needs."""
@@ -28,7 +38,7 @@ def gc(
     from loomrl.upkeep.gc import find_garbage, quiet_project, remove
 
     with quiet_project():
-        found = find_garbage(days)
+        found = find_garbage(days, audit_days)
         if yes:
             remove(found)
     total = sum(item.num_bytes for item in found)
@@ -47,12 +57,19 @@ def backup(
     as_json: AsJson = False,
 ) -> None:
     """Copy what cannot be rebuilt: databases, registered versions, audit logs, keys, run records. Verified."""
+    from loomrl.errors import ArtifactError
     from loomrl.upkeep.backup import back_up
 
     report = back_up(folder)
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2))
-        return
+    else:
+        _print_backup(report)
+    if report.damaged:
+        raise ArtifactError(f"{report.folder} was made, but the original is damaged: " + "; ".join(report.damaged))
+
+
+def _print_backup(report: "BackupReport") -> None:
     for note in report.notes:
         typer.echo(f"note: {note}")
     typer.echo(

@@ -1,0 +1,34 @@
+"""One thing that may be removed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from loomrl.types import Json
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """A file or folder nothing needs, and why."""
+
+    kind: str
+    path: str
+    num_bytes: int
+    reason: str
+    before_removal: Callable[[], None] | None = None
+
+    @classmethod
+    def of(cls, kind: str, path: Path, reason: str, before_removal: Callable[[], None] | None = None) -> "Garbage":
+        """Measure a path."""
+        return cls(kind, str(path), size_of(path), reason, before_removal)
+
+    def to_json(self) -> Json:
+        """For `--json`."""
+        return {"kind": self.kind, "path": self.path, "num_bytes": self.num_bytes, "reason": self.reason}
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files below a folder."""
+    if not path.is_dir():
+        return path.lstat().st_size
+    return sum(one.lstat().st_size for one in path.rglob("*") if one.is_file())
