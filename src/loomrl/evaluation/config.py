@@ -15,5 +15,6 @@ class EvaluationConfig(Section):
     bootstrap_replicates: int = Field(default=2_000, ge=100)
     success_return: float | None = None  # default: the environment's reward_threshold
     render: bool = True
+    max_frames: int = Field(default=125, ge=2, le=250)  # of the rendered episode
     trajectory_episodes: int = Field(default=20, ge=1)  # episodes whose steps are kept for the data gate
     enforce_observation_bounds: bool = True  # False: the data gate only demands that observations are finite

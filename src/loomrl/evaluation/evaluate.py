@@ -129,4 +129,4 @@ def _render(
     if not config.render:
         return "evaluation.render is false"
     ordered = sorted(episodes, key=lambda episode: (episode.episode_return, episode.seed))
-    return render_episode(act, snapshot_folder, ordered[len(ordered) // 2].seed, folder / REPLAY)
+    return render_episode(act, snapshot_folder, ordered[len(ordered) // 2], folder / REPLAY, config.max_frames)

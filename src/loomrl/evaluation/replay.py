@@ -2,6 +2,7 @@
 
 import ctypes.util
 import io
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,16 @@ import numpy as np
 
 from loomrl.errors import LoomRLError
 from loomrl.files import write_atomic
-from loomrl.types import ActFunction, Json
+from loomrl.types import ActFunction, Episode, Json
 
-MAX_FRAMES = 251  # a first frame, then one every second step of a 500-step episode
 MAX_BYTES = 1_500_000
-MAX_RECORDED = 10_000  # steps after which recording stops
 _WIDTHS = (320, 240, 160, 96)  # pixels, tried in turn until the file is small enough
 
 
-def render_episode(act: ActFunction, snapshot_folder: Path, seed: int, path: Path) -> str | None:
-    """Play the episode of `seed` again and write it as a GIF of at most 251 frames and 1.5 MB.
+def render_episode(
+    act: ActFunction, snapshot_folder: Path, episode: Episode, path: Path, max_frames: int
+) -> str | None:
+    """Play an episode again and write it as a GIF of at most `max_frames` evenly spaced frames and 1.5 MB.
 
     Returns None, or the reason why nothing could be rendered.
     """
@@ -31,8 +32,9 @@ def render_episode(act: ActFunction, snapshot_folder: Path, seed: int, path: Pat
         env = make_env(snapshot_folder, render_mode="rgb_array")
     except LoomRLError as error:
         return f"the environment has no rgb_array renderer here: {_first_line(error)}"
+    stride = math.ceil(episode.length / (max_frames - 1))
     try:
-        frames, stride = _record(env, act, seed)
+        frames = _record(env, act, episode, stride)
         rate = float((env.metadata or {}).get("render_fps", 30))
     except RendererFault as error:
         return str(error)
@@ -55,21 +57,18 @@ def _choose_gl() -> None:
         os.environ.setdefault("MUJOCO_GL", "egl")
 
 
-def _record(env: Any, act: ActFunction, seed: int) -> tuple[list[Any], int]:
-    """At most `MAX_FRAMES` evenly spaced frames, and how many steps lie between two of them."""
-    rng = np.random.default_rng(seed)
-    obs, _ = env.reset(seed=seed)
-    frames, stride = [_frame(env)], 1
-    for step in range(1, MAX_RECORDED + 1):
-        action = act(np.asarray(obs)[None], rng).action[0]
-        obs, _, terminated, truncated, _ = env.step(action)
+def _record(env: Any, act: ActFunction, episode: Episode, stride: int) -> list[Any]:
+    """The first frame, then one every `stride` steps."""
+    rng = np.random.default_rng(episode.seed)
+    obs, _ = env.reset(seed=episode.seed)
+    frames = [_frame(env)]
+    for step in range(1, episode.length + 1):
+        obs, _, terminated, truncated, _ = env.step(act(np.asarray(obs)[None], rng).action[0])
         if step % stride == 0:
             frames.append(_frame(env))
-        if len(frames) > MAX_FRAMES:
-            frames, stride = frames[::2], stride * 2
         if terminated or truncated:
             break
-    return frames, stride
+    return frames
 
 
 def _frame(env: Any) -> Any:
