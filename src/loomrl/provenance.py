@@ -27,7 +27,7 @@ def git_facts(project: Path) -> GitFacts | None:
     """Commit and differences of the work tree that holds `project`; None outside git or before the first commit.
 
     The difference includes files git does not track yet (a new algorithm, say) and binary ones, but not what git
-    ignores, and not the stages' outputs.
+    ignores, which the stages' outputs are among.
 
     Raises:
         ServiceError: when git is not installed, or fails in a repository.
@@ -37,7 +37,7 @@ def git_facts(project: Path) -> GitFacts | None:
     if top is None or commit is None:
         return None
     branch = _git(project, "symbolic-ref", "--short", "--quiet", "HEAD", check=False)
-    diff = _diff(Path(_text(top)), project)
+    diff = _diff(Path(_text(top)))
     kept = diff if len(diff) <= MAX_DIFF_BYTES else None
     return GitFacts(_text(commit), _text(branch) if branch else None, bool(diff), kept)
 
@@ -67,10 +67,9 @@ def output_hashes(entry: Json) -> dict[str, str]:
     return {out["path"]: out["md5"] for out in outs if "md5" in out}
 
 
-def _diff(top: Path, project: Path) -> bytes:
+def _diff(top: Path) -> bytes:
     """The whole work tree against HEAD, through an index and an object store of its own: git's stay untouched."""
     objects = _text(_required(_git(top, "rev-parse", "--path-format=absolute", "--git-path", "objects")))
-    outputs = (project.resolve() / "artifacts").relative_to(top.resolve()).as_posix()
     with tempfile.TemporaryDirectory(prefix="loomrl-diff-") as temporary:
         environment = {
             "GIT_INDEX_FILE": f"{temporary}/index",
@@ -78,7 +77,7 @@ def _diff(top: Path, project: Path) -> bytes:
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects,
         }
         _git(top, "read-tree", "HEAD", environment=environment)
-        _git(top, "add", "--all", "--", ".", f":(exclude){outputs}", environment=environment)
+        _git(top, "add", "--all", "--", ".", environment=environment)
         return _required(_git(top, "diff", "--cached", "--binary", "--no-ext-diff", "HEAD", environment=environment))
 
 
