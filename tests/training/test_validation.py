@@ -1,0 +1,87 @@
+"""Which policy is kept and when training stops, on a scripted environment whose return is the policy's own number."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from loomrl.algorithms.policy import TrainedPolicy
+from loomrl.training.config import ValidationConfig
+from loomrl.training.validation import Validation
+
+
+class Echo(gymnasium.Env[np.ndarray, np.ndarray]):
+    """One step; the reward is the action."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Box(-1000, 1000, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        return np.zeros(1, np.float32), float(action[0]), True, False, {}
+
+
+def echo(num_envs: int, autoreset: str) -> VectorEnv[Any, Any, Any]:
+    assert autoreset == "disabled"
+    return SyncVectorEnv([Echo] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+
+
+def validated(returns: list[float], **config: Any) -> Validation:
+    """Validate a policy that earns each of `returns` in turn, every 10 steps, until a reason to stop."""
+    validation = Validation(ValidationConfig(interval_env_steps=10, num_episodes=2, **config), echo)
+    policy = TrainedPolicy.for_spaces("ppo", Echo.observation_space, Echo.action_space, (4,), "tanh", False)
+    for index, value in enumerate(returns):
+        with torch.no_grad():
+            policy.head.mean.bias.fill_(value)
+        row = validation.run(policy, 10 * (index + 1))
+        assert row["mean_return"] == value
+        if validation.stop_reason():
+            break
+    return validation
+
+
+def test_the_best_policy_is_kept_and_of_equals_the_latest() -> None:
+    validation = validated([1, 7, 3, 7, 2])
+    assert (validation.best_return, validation.best_step) == (7.0, 40)
+    assert validation.best["head.mean.bias"].tolist() == [7.0]
+
+
+def test_stagnation_ends_training_after_patience() -> None:
+    validation = validated([1, 5, 5, 4, 9], patience=2)
+    assert (validation.stop_reason(), len(validation.rows)) == ("stagnation", 4)
+
+
+def test_small_improvements_are_no_progress_together_they_are() -> None:
+    assert validated([1, 2, 3], patience=2, min_improvement=5).stop_reason() == "stagnation"
+    assert validated([1, 4, 7, 10, 13], patience=2, min_improvement=5).stop_reason() is None
+
+
+def test_stop_at_return() -> None:
+    validation = validated([1, 8, 3, 8, 8, 8], stop_at_return=8, stop_after_validations=2)
+    assert (validation.stop_reason(), validation.best_step) == ("stop_at_return", 50)
+
+
+@pytest.mark.parametrize(("step", "due"), [(9, False), (10, True), (19, True)])
+def test_due_at_every_interval(step: int, due: bool) -> None:
+    assert Validation(ValidationConfig(interval_env_steps=10), echo).due(step) is due
+
+
+def test_not_due_twice_in_an_interval() -> None:
+    validation = validated([1.0])
+    assert not validation.due(19)
+    assert validation.due(20)
+
+
+def test_state_round_trip() -> None:
+    whole, part = validated([1, 5, 4], patience=2), Validation(ValidationConfig(patience=2), echo)
+    part.load_state_dict(whole.state_dict(), whole.best)
+    assert part.state_dict() == whole.state_dict()
+    fresh = Validation(ValidationConfig(), echo)
+    fresh.load_state_dict(Validation(ValidationConfig(), echo).state_dict(), {})
+    assert fresh.best_return == -np.inf
