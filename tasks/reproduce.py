@@ -1,5 +1,6 @@
 """Have DVC run one stage, and follow its progress while it does."""
 
+import logging
 import os
 import signal
 import sys
@@ -19,6 +20,8 @@ from loomrl.home import project_root
 from loomrl.runs import read_run, run_folder
 from tasks.progress import Follower
 from tasks.run import StageEntry, project_folders
+
+logging.getLogger("dvc").setLevel(logging.ERROR)  # what DVC tells of its steps, the run's table tells better
 
 LOCK_PATIENCE_SECONDS = 600.0
 POLL_SECONDS = 0.1
