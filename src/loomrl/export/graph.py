@@ -38,6 +38,8 @@ def build_graph(policy: TrainedPolicy, opset: int) -> bytes:
     buffer = io.BytesIO()
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the TorchScript exporter announces its end
+        # Shapes are checked in Python while tracing; they are the same for every batch.
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
         torch.onnx.export(
             _Outputs(policy, names).eval(),
             (example,),

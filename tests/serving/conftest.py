@@ -1,0 +1,46 @@
+"""A real server process on small real policies, shared by the tests of a module."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from policies import BALANCING, discrete_folder
+
+from loomrl.serving.client import PolicyClient
+from loomrl.serving.process import ServerProcess
+
+TOKEN = "correct horse"
+
+
+@pytest.fixture(scope="module")
+def server_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The LOOMRL_HOME of the module's server."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def server(server_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """CartPole's champion, and a challenger that does the opposite."""
+    folders = tmp_path_factory.mktemp("policies")
+    champion = discrete_folder(folders / "champion")
+    challenger = discrete_folder(folders / "challenger", -BALANCING, value=3.0)
+    started = ServerProcess(
+        "cartpole",
+        champion_folder=champion,
+        challenger_folder=challenger,
+        rate=200.0,
+        seed=5,
+        max_body_bytes=100_000,
+        refresh_seconds=0.1,
+        anchor_seconds=0.2,
+        environment={"LOOMRL_HOME": str(server_home), "LOOMRL_OPERATOR_TOKEN": TOKEN},
+    )
+    with started:
+        yield started
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[PolicyClient]:
+    """An operator's client."""
+    with server.client(token=TOKEN) as found:
+        yield found

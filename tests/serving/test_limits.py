@@ -1,0 +1,35 @@
+"""The rate limit."""
+
+import time
+
+from loomrl.serving.limits import RateLimiter
+
+
+def test_a_burst_passes_then_the_rate_holds() -> None:
+    limiter = RateLimiter(rate=50.0, burst=3)
+    assert all(limiter.take(["a"]) is None for _ in range(3))
+    refusal = limiter.take(["a"])
+    assert refusal is not None
+    assert 0 < refusal.retry_after_seconds <= 1 / 50
+    time.sleep(refusal.retry_after_seconds + 0.001)
+    assert limiter.take(["a"]) is None
+
+
+def test_agents_do_not_share() -> None:
+    limiter = RateLimiter(rate=1.0, burst=1)
+    assert limiter.take(["a"]) is None
+    assert limiter.take(["b"]) is None
+    assert limiter.take(["a"]) is not None
+
+
+def test_a_batch_takes_all_tokens_or_none() -> None:
+    limiter = RateLimiter(rate=0.001, burst=2)
+    assert limiter.take(["a", "b", "b", "b"]) is not None
+    assert limiter.take(["a", "a", "b", "b"]) is None
+
+
+def test_a_flood_is_reported_once_a_second() -> None:
+    limiter = RateLimiter(rate=0.001, burst=1)
+    limiter.take(["a"])
+    refusals = [limiter.take(["a"]) for _ in range(100)]
+    assert sum(refusal.num_unreported > 0 for refusal in refusals if refusal) == 1
