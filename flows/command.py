@@ -97,4 +97,5 @@ def serve_flows() -> None:
 
     if not os.environ.get("PREFECT_API_URL"):
         raise ConfigError("serving needs a Prefect server: start one with `make up` and set PREFECT_API_URL")
-    serve(lifecycle.to_deployment("lifecycle"), rollback.to_deployment("rollback"))
+    deployments = [flow.to_deployment(flow.name) for flow in (lifecycle, rollback)]
+    serve(*deployments)  # type: ignore[arg-type]  # no coroutines: these flows are synchronous

@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
@@ -106,7 +106,8 @@ class Follower:
             return
         self._artifact_time = now
         if self._artifact is None:
-            self._artifact = create_progress_artifact(percent, key=self._key, description=f"{self._stage} stage")
+            made = create_progress_artifact(percent, key=self._key, description=f"{self._stage} stage")
+            self._artifact = cast(UUID, made)  # a coroutine only inside asynchronous flows
         else:
             update_progress_artifact(self._artifact, percent)
 
