@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 from projects import copy_project, run
+from template_home import ready_home, template_home
+
+__all__ = ["ready_home", "template_home"]
 
 
 @pytest.fixture

@@ -206,20 +206,16 @@ class Registry:
         return destination
 
     def _fetch(self, version: PolicyVersion, temporary: Path) -> Path:
+        if local := local_source(version):
+            return _copy(version, local, temporary / "files")
         from mlflow.artifacts import download_artifacts
 
-        # The repository writes below this folder, or returns the store's own folder where that is local: copy then.
-        with self._calls(), _missing_artifacts(version):
-            target = temporary / "files"
-            target.mkdir()
-            fetched = Path(
+        target = temporary / "files"
+        target.mkdir()
+        with self._calls():
+            return Path(
                 download_artifacts(artifact_uri=version.source, dst_path=str(target), tracking_uri=self.tracking_uri)
             )
-        if fetched.is_relative_to(temporary):
-            return fetched
-        copied = temporary / "copy"
-        shutil.copytree(fetched, copied)
-        return copied
 
     @contextmanager
     def _calls(self) -> Iterator[Any]:
@@ -253,6 +249,22 @@ def verify_version(folder: Path, version: PolicyVersion) -> None:
         ) from error
     if export_digest(folder) != version.digest:
         raise ArtifactError(f"{name}: the files in {version.source} are whole but not the policy its tag names")
+
+
+def local_source(version: PolicyVersion) -> Path | None:
+    """The folder of a version's files, where the artifact store is a folder of this machine."""
+    source = version.source.removeprefix("file://")
+    return Path(source) if source.startswith("/") else None
+
+
+def _copy(version: PolicyVersion, source: Path, target: Path) -> Path:
+    try:
+        return Path(shutil.copytree(source, target))
+    except (OSError, shutil.Error) as error:
+        raise ArtifactError(
+            f"{version.policy}@{version.version}: its files at {source} cannot be read: {error}; "
+            f"restore them from a backup, or go back with `loomrl policy rollback {version.policy}`"
+        ) from error
 
 
 def _is_intact(folder: Path, version: PolicyVersion) -> bool:
@@ -458,7 +470,7 @@ def _mlflow(uri: str) -> Iterator[Any]:
         if not _is_of_mlflow(error):
             raise
         shown = _without_password(uri)
-        detail = " ".join(str(error).split())[:400]
+        detail = " ".join(str(error).split()).replace(uri, shown)[:400]
         raise ServiceError(f"MLflow at {shown} failed: {detail}; {_fix(uri)}") from error
 
 
@@ -491,17 +503,6 @@ def _absent_is_none() -> Iterator[None]:
     except MlflowException as error:
         if error.error_code not in _ABSENT:
             raise
-
-
-@contextmanager
-def _missing_artifacts(version: PolicyVersion) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ArtifactError(
-            f"{version.policy}@{version.version}: its files at {version.source} cannot be read: {error}; "
-            "restore the artifact store from a backup"
-        ) from error
 
 
 @contextmanager

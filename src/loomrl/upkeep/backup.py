@@ -17,7 +17,7 @@ from loomrl.files import files_below, verify_sums, write_sums
 from loomrl.home import home, loomdb_url, tracking_uri
 from loomrl.loomdb.database import LoomDB
 from loomrl.loomdb.records import AuditHead
-from loomrl.registry import PolicyVersion, Registry, verify_version
+from loomrl.registry import PolicyVersion, Registry, local_source, verify_version
 from loomrl.schema import Document
 from loomrl.serving.history import chains
 from loomrl.serving.verification import Anchor, verify_chain
@@ -112,8 +112,8 @@ def _copy_versions(copy: Path) -> tuple[list[tuple[Path, PolicyVersion]], list[s
 
 
 def _place(version: PolicyVersion) -> Path:
-    source = Path(version.source.removeprefix("file://"))
-    if source.is_absolute() and source.is_relative_to(home()):
+    source = local_source(version)
+    if source is not None and source.is_relative_to(home()):
         return source.relative_to(home())
     return Path("versions") / version.policy / version.version
 

@@ -1,0 +1,241 @@
+"""Aliases and records move together, also when the process dies in between."""
+
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from policy_versions import config, graph, register, shadow_report
+
+from loomrl.errors import ArtifactError, ConfigError, GateRefused, ServiceError
+from loomrl.loomdb.database import LoomDB
+from loomrl.promotion import ledger, promote, review
+from loomrl.promotion.promote import Outcome
+from loomrl.promotion.rules import ROLLED_BACK
+from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
+from loomrl.runs import RunRecord, write_run
+from loomrl.types import PromotionDecision
+
+
+class House:
+    """A registry, a LoomDB and versions that are registered and judged on demand."""
+
+    def __init__(self, tmp: Path) -> None:
+        self.tmp, self.registry, self.db = tmp, Registry(), LoomDB.open()
+
+    def add(self, **options: Any) -> str:
+        number = len(self.registry.versions("cartpole"))
+        version = register(self.tmp, f"run-{number + 1}", self.registry, **{"bias": float(number), **options})
+        promote.make_challenger(self.registry, version)
+        return version.version
+
+    def decide(self, version: str, **rules: Any) -> PromotionDecision:
+        champion = self.registry.aliases("cartpole").get(CHAMPION)
+        shadow = shadow_report(version, None if champion == version else champion)
+        return review.review(self.registry, config(**rules), self.registry.require("cartpole", version), shadow)
+
+    def apply(self, decision: PromotionDecision) -> Outcome:
+        return promote.apply(decision, f"run-{decision.version}", self.registry, self.db)
+
+    def promote(self, version: str) -> Outcome:
+        return self.apply(self.decide(version))
+
+    def rollback(self, to: str | None = None) -> Outcome:
+        return promote.rollback("cartpole", "it oscillates", "Ada", to, "run-r", self.registry, self.db)
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        return self.registry.aliases("cartpole")
+
+    @property
+    def moves(self) -> list[tuple[str, str, str | None]]:
+        return [(move["kind"], move["version"], move["before"]) for move in ledger.moves(self.db, "cartpole")]
+
+
+@pytest.fixture
+def house(ready_home: Path, tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+def test_promotion_moves_three_aliases_and_records_it(house: House) -> None:
+    house.promote(house.add())
+    house.add()
+    assert house.aliases == {CHAMPION: "1", CHALLENGER: "2"}
+    outcome = house.promote("2")
+    assert outcome.aliases == house.aliases == {CHAMPION: "2", PREVIOUS: "1"}
+    assert house.moves == [("promotion", "1", None), ("promotion", "2", "1")]
+    assert [(one.version, one.role, one.run_id) for one in house.db.deployments("cartpole")] == [
+        ("2", "champion", "run-2"),
+        ("1", "champion", "run-1"),
+    ]
+    edges = {(edge.subject, edge.predicate, edge.object) for edge in house.db.edges("policy:cartpole@2")}
+    assert edges == {
+        ("run:run-2", "promoted", "policy:cartpole@2"),
+        ("policy:cartpole@2", "replaced", "policy:cartpole@1"),
+    }
+    assert house.registry.require("cartpole", "2").tags["loomrl.decision"] == "promoted"
+
+
+def test_applying_twice_changes_nothing_more(house: House) -> None:
+    house.promote(house.add())
+    decision = house.decide(house.add())
+    house.apply(decision)
+    before = house.aliases, house.moves
+    house.apply(decision)
+    assert (house.aliases, house.moves) == before
+    assert len(house.db.deployments("cartpole")) == 2
+
+
+def test_a_refusal_leaves_the_champion_and_says_why(house: House) -> None:
+    house.promote(house.add())
+    house.apply(house.decide(house.add(returns=[10.0] * 20)))
+    assert house.aliases == {CHAMPION: "1"}
+    tags = house.registry.require("cartpole", "2").tags
+    assert tags["loomrl.decision"] == "refused"
+    assert "worse than the champion: mean return 10" in tags["loomrl.reason"]
+    assert [event.data["version"] for event in house.db.events("refusal")] == ["2"]
+
+
+def test_a_decision_about_another_champion_is_not_carried_out(house: House) -> None:
+    house.promote(house.add())
+    stale = house.decide(house.add())
+    house.promote(house.add())
+    with pytest.raises(GateRefused, match="champion changed from 1 to 3"):
+        house.apply(stale)
+    assert house.aliases[CHAMPION] == "3"
+
+
+def test_a_waiting_decision_asks(house: House) -> None:
+    house.apply(house.decide(house.add(), approval="human"))
+    assert [(one.run_id, one.version) for one in house.db.pending_approvals()] == [("run-1", "1")]
+    assert house.aliases == {CHALLENGER: "1"}
+
+
+def test_rollback_goes_back_and_a_second_one_further_back(house: House) -> None:
+    for _ in range(3):
+        house.promote(house.add())
+    assert house.rollback().version == "2"
+    assert house.aliases == {CHAMPION: "2", PREVIOUS: "1"}
+    assert "it oscillates, by Ada" in house.registry.require("cartpole", "3").tags[ROLLED_BACK]
+    assert house.rollback().version == "1"
+    assert house.aliases == {CHAMPION: "1"}
+    with pytest.raises(ConfigError, match="no previous champion.*1, 2, 3.*--to"):
+        house.rollback()
+    house.rollback(to="3")
+    assert house.aliases[CHAMPION] == "3"
+    assert ROLLED_BACK not in house.registry.require("cartpole", "3").tags
+    assert [move[0] for move in house.moves] == ["promotion"] * 3 + ["rollback"] * 3
+
+
+def test_what_was_rolled_back_is_not_promoted_by_repeating_the_decision(house: House) -> None:
+    house.promote(house.add())
+    decision = house.decide(house.add())
+    house.apply(decision)
+    write_run(
+        RunRecord(
+            run_id="run-2",
+            policy="cartpole",
+            state="promoted",
+            started="2026",
+            config={},
+            version="2",
+            decision=decision,
+        )
+    )
+    second = house.registry.require("cartpole", "2")
+    found = review.recorded(house.registry, config(), second)
+    assert found is not None, "unchanged: the run that made it champion is found"
+    assert review.repeat(house.registry, found).decision == "unchanged"
+    assert review.recorded(house.registry, config(confidence=0.9), second) is None
+    house.rollback()
+    assert review.recorded(house.registry, config(), second) is None
+    assert house.decide("2").decision == "refused"
+
+
+def test_rollback_only_restores_what_was_champion_and_verifies(house: House) -> None:
+    house.promote(house.add())
+    house.promote(house.add())
+    house.add(returns=[1.0] * 20)
+    with pytest.raises(ConfigError, match="never was champion; versions that were: 1, 2"):
+        house.rollback(to="3")
+    with pytest.raises(ConfigError, match="is the champion already"):
+        house.rollback(to="2")
+    (Path(house.registry.require("cartpole", "1").source) / "policy.onnx").write_bytes(graph(99.0))
+    with pytest.raises(ArtifactError, match="cartpole@1"):
+        house.rollback()
+    assert house.aliases[CHAMPION] == "2"
+
+
+def test_rollback_needs_only_the_registry_and_is_recorded_later(
+    house: House, ready_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.promote(house.add())
+    house.promote(house.add())
+    monkeypatch.setenv("LOOMRL_DATABASE_URL", f"sqlite:///{ready_home / 'nowhere' / 'loom.db'}")
+    outcome = promote.rollback("cartpole", "it oscillates", "Ada", registry=house.registry)
+    assert (outcome.recorded, outcome.aliases[CHAMPION]) == (False, "1")
+    assert "LoomDB could not be reached" in outcome.message
+    assert promote.settle("cartpole", house.registry, house.db) == ["finished the interrupted rollback of version 1"]
+    assert house.moves[-1] == ("rollback", "1", "2")
+
+
+def test_a_database_that_fails_during_promotion_is_said_and_made_good(house: House, ready_home: Path) -> None:
+    house.promote(house.add())
+    decision = house.decide(house.add())
+    with sqlite3.connect(ready_home / "loom.db") as database:
+        database.execute("ALTER TABLE events RENAME TO gone")
+    database.close()
+    with pytest.raises(ServiceError):
+        house.apply(decision)
+    with sqlite3.connect(ready_home / "loom.db") as database:
+        database.execute("ALTER TABLE gone RENAME TO events")
+    database.close()
+    house.apply(decision)
+    assert house.aliases == {CHAMPION: "2", PREVIOUS: "1"}
+    assert house.moves[-1] == ("promotion", "2", "1")
+    assert len(house.db.deployments("cartpole")) == 2
+
+
+CRASH = """
+import os, signal, sys
+from pathlib import Path
+from loomrl.promotion import promote
+from loomrl.registry import Registry
+from loomrl.types import PromotionDecision
+
+left = int(sys.argv[2])
+
+def die_when_it_is_time(original):
+    def call(*arguments, **options):
+        global left
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+        return original(*arguments, **options)
+    return call
+
+for name in ("set_tag", "delete_tag", "set_aliases"):
+    setattr(Registry, name, die_when_it_is_time(getattr(Registry, name)))
+promote.ledger.record_move = die_when_it_is_time(promote.ledger.record_move)
+promote.apply(PromotionDecision.read(Path(sys.argv[1])), "run-2")
+"""
+
+
+@pytest.mark.parametrize("step", range(11))
+def test_killed_at_any_step_the_next_run_finishes(house: House, tmp_path: Path, step: int) -> None:
+    """Killed before its n-th write. Before the alias moved nothing acts; afterwards nothing is lost."""
+    house.promote(house.add())
+    decision = house.decide(house.add())
+    decision.write(tmp_path / "decision.json")
+    killed = subprocess.run([sys.executable, "-c", CRASH, str(tmp_path / "decision.json"), str(step)], check=False)
+    assert killed.returncode == (-signal.SIGKILL if step < 10 else 0)
+    champion = house.aliases[CHAMPION]
+    assert champion in ("1", "2")
+    house.apply(decision if champion == "1" else house.decide("2"))
+    assert house.aliases == {CHAMPION: "2", PREVIOUS: "1"}
+    assert house.moves == [("promotion", "1", None), ("promotion", "2", "1")]
+    assert len(house.db.deployments("cartpole")) == 2
+    assert house.rollback().version == "1"

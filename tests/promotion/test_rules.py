@@ -1,0 +1,184 @@
+"""Each rule, met and broken, and what they add up to."""
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from policy_versions import config, graph, register, shadow_report
+
+from loomrl.errors import ArtifactError
+from loomrl.promotion import review as reviewing
+from loomrl.promotion.rules import ROLLED_BACK, Approval, inputs_digest
+from loomrl.registry import CHAMPION, PolicyVersion, Registry
+from loomrl.types import Claim, Interval, PromotionDecision, Verdict
+
+TODAY = date(2026, 11, 20)
+
+
+class Versions:
+    """A champion and a challenger, and decisions about the latter."""
+
+    def __init__(self, tmp: Path, champion: dict[str, Any] | None, challenger: dict[str, Any]) -> None:
+        self.registry = Registry()
+        self.champion: PolicyVersion | None = None
+        if champion is not None:
+            self.champion = register(tmp, "run-1", self.registry, bias=1.0, **champion)
+            self.registry.set_aliases("cartpole", {CHAMPION: self.champion.version})
+        self.challenger = register(tmp, "run-2", self.registry, **challenger)
+
+    def decide(self, rules: dict[str, Any] | None = None, **given: Any) -> PromotionDecision:
+        champion = self.champion.version if self.champion else None
+        shadow = given.pop("shadow", shadow_report(self.challenger.version, champion))
+        given.setdefault("today", TODAY)
+        version = self.registry.require("cartpole", self.challenger.version)
+        return reviewing.review(self.registry, config(**(rules or {})), version, shadow, **given)
+
+
+def claim(decision: PromotionDecision, name: str) -> Claim:
+    return next(claim for claim in decision.rules if claim.id == name)
+
+
+@pytest.fixture
+def first(ready_home: Path, tmp_path: Path) -> Versions:
+    return Versions(tmp_path, None, {})
+
+
+def test_the_first_version_is_promoted_with_nothing_to_compare(first: Versions) -> None:
+    decision = first.decide()
+    assert (decision.decision, decision.champion_before) == ("promoted", None)
+    assert claim(decision, "not_worse").statement == "there is no champion yet to compare with"
+
+
+def test_an_equal_challenger_is_promoted(ready_home: Path, tmp_path: Path) -> None:
+    decision = Versions(tmp_path, {}, {}).decide({"max_regression_fraction": 0})
+    assert (decision.decision, decision.champion_before) == ("promoted", "1")
+
+
+def test_a_worse_challenger_is_refused_with_its_numbers(ready_home: Path, tmp_path: Path) -> None:
+    versions = Versions(tmp_path, {"returns": [500.0] * 20}, {"returns": [400.0 + index for index in range(20)]})
+    decision = versions.decide()
+    assert decision.decision == "refused"
+    bound = claim(decision, "not_worse").bound
+    assert bound is not None
+    assert (bound.limit, bound.measured < -25) == (-25.0, True)
+    assert "worse than the champion: mean return 409.5 against the champion's 500" in decision.reasons[0]
+    assert versions.decide({"require_not_worse": False}).decision == "promoted"
+
+
+def test_another_environment_is_no_comparison(ready_home: Path, tmp_path: Path) -> None:
+    decision = Versions(tmp_path, {"snapshot": "a" * 64}, {}).decide()
+    assert decision.decision == "refused"
+    assert "their returns cannot be compared" in decision.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "verdict", "words"),
+    [
+        ({"passed": False}, Verdict.REFUTED, "the safety gate blocked it: it falls"),
+        ({"waiver_expires": "2026-11-19"}, Verdict.REFUTED, "pole_stays_up (by Ada, until 2026-11-19)"),
+        ({"waiver_expires": "2026-11-20"}, Verdict.PROVED, "the safety gate passed"),
+        ({"rechecked": {"finiteness": Verdict.UNDECIDED}}, Verdict.REFUTED, "do not hold on the exported graph"),
+    ],
+)
+def test_the_safety_case_counts(
+    ready_home: Path, tmp_path: Path, options: dict[str, Any], verdict: Verdict, words: str
+) -> None:
+    decision = Versions(tmp_path, None, options).decide()
+    found = claim(decision, "gate_passed")
+    assert (found.verdict, words in found.statement) == (verdict, True)
+    assert decision.decision == ("promoted" if verdict is Verdict.PROVED else "refused")
+
+
+def test_a_case_signed_by_a_stranger_is_refused(first: Versions, ready_home: Path) -> None:
+    for key in (ready_home / "keys").glob("*"):
+        key.unlink()
+    decision = first.decide()
+    assert decision.decision == "refused"
+    assert "not among the 0 trusted keys" in decision.reasons[0]
+
+
+def test_a_broken_chain_of_cases_is_refused(ready_home: Path, tmp_path: Path) -> None:
+    versions = Versions(tmp_path, {}, {})
+    assert versions.champion is not None
+    versions.registry.set_tag(versions.champion, "loomrl.envelope_sha256", "0" * 64)
+    assert "chain of cases is broken" in versions.decide().reasons[0]
+
+
+def test_shadow_counts(ready_home: Path, tmp_path: Path) -> None:
+    versions = Versions(tmp_path, {}, {})
+    missing = versions.decide(shadow=None)
+    assert (missing.decision, "never in shadow" in missing.reasons[0]) == ("refused", True)
+    broken = versions.decide(shadow=shadow_report("2", "1", passed=False))
+    assert broken.reasons == ["shadow refused it: would-be violations 0.3, limit 0.01"]
+    other = versions.decide(shadow=shadow_report("2", "7"))
+    assert "beside champion 7, but the champion is 1 now" in other.reasons[0]
+    few = versions.decide(shadow=shadow_report("2", "1", num_decisions=99))
+    assert few.reasons == ["99 decisions in shadow, at least 100 are demanded"]
+
+
+@pytest.mark.parametrize(("low", "decision"), [(0.95, "promoted"), (0.94, "refused")])
+def test_the_success_rate_counts_by_its_lower_bound(
+    ready_home: Path, tmp_path: Path, low: float, decision: str
+) -> None:
+    rate = Interval(estimate=0.98, low=low, high=1, confidence=0.95, method="clopper-pearson")
+    versions = Versions(tmp_path, None, {"success_rate": rate})
+    assert versions.decide({"min_success_rate": 0.95}).decision == decision
+
+
+def test_a_success_rate_that_does_not_exist_is_no_success(first: Versions) -> None:
+    decision = first.decide({"min_success_rate": 0.5})
+    assert (decision.decision, "success is not defined" in decision.reasons[0]) == ("refused", True)
+
+
+def test_approval_waits_then_counts(first: Versions) -> None:
+    human = {"approval": "human"}
+    assert first.decide(human).decision == "waiting"
+    approved = first.decide(human, approval=Approval(True, "Ada", "looks good"))
+    assert (approved.decision, approved.approved_by) == ("promoted", "Ada")
+    rejected = first.decide(human, approval=Approval(False, "Ada", "too soon"))
+    assert (rejected.decision, rejected.reasons) == ("refused", ["rejected by Ada: too soon"])
+    assert rejected.approved_by is None
+
+
+def test_a_broken_rule_refuses_before_anybody_is_asked(first: Versions) -> None:
+    assert first.decide({"approval": "human"}, shadow=None).decision == "refused"
+
+
+def test_what_was_rolled_back_returns_only_by_hand(first: Versions) -> None:
+    first.registry.set_tag(first.challenger, ROLLED_BACK, "it oscillates, by Ada")
+    decision = first.decide()
+    assert (decision.decision, "it oscillates, by Ada" in decision.reasons[0]) == ("refused", True)
+    assert first.decide(by_hand="Ada").decision == "promoted"
+
+
+def test_the_champion_itself_stays(ready_home: Path, tmp_path: Path) -> None:
+    versions = Versions(tmp_path, {}, {})
+    versions.registry.set_aliases("cartpole", {CHAMPION: "2"})
+    decision = versions.decide(shadow=shadow_report("2", None))
+    assert (decision.decision, decision.reasons[0]) == ("unchanged", "version 2 is the champion already")
+
+
+def test_the_inputs_digest_covers_what_a_decision_rests_on(ready_home: Path, tmp_path: Path) -> None:
+    versions = Versions(tmp_path, {}, {})
+    challenger, champion = versions.challenger, versions.champion
+    base = inputs_digest(config(), challenger, champion)
+    assert inputs_digest(config(approval_timeout_seconds=1), challenger, champion) == base, "waiting is no rule"
+    assert champion is not None
+    others = {
+        "rules": inputs_digest(config(confidence=0.9), challenger, champion),
+        "champion": inputs_digest(config(), challenger, None),
+        "policy": inputs_digest(config(), champion, champion),
+        "rollback": inputs_digest(
+            config(), challenger.model_copy(update={"tags": {**challenger.tags, ROLLED_BACK: "x"}}), champion
+        ),
+    }
+    assert len({base, *others.values()}) == 5, others
+
+
+def test_a_tampered_champion_stops_the_comparison(ready_home: Path, tmp_path: Path) -> None:
+    versions = Versions(tmp_path, {}, {})
+    assert versions.champion is not None
+    (Path(versions.champion.source) / "policy.onnx").write_bytes(graph(8.0))
+    with pytest.raises(ArtifactError, match="cartpole@1"):
+        versions.decide()
