@@ -21,6 +21,11 @@ def policy_digest(project: Path) -> str:
     return sha256_file(project / "artifacts" / "cartpole" / "training" / "policy.safetensors")
 
 
+def champion(project: Path) -> str:
+    version: str = run_json(project, "loomrl", "policy", "show", "cartpole@champion")["version"]
+    return version
+
+
 def lock_entries(project: Path) -> dict[str, object]:
     entries: dict[str, object] = yaml.safe_load((project / "dvc.lock").read_text())["stages"]
     return entries
@@ -37,7 +42,7 @@ def test_a_first_run_goes_through_all_seven_stages_and_promotes(finished_project
     assert {stage["status"] for stage in record["stages"]} == {"ran"}
     assert record["state"] == "promoted"
     assert record["shadow"]["bitwise_equal"] is True
-    assert run_json(finished_project, "loomrl", "policy", "show", "cartpole")["aliases"]["champion"] == "1"
+    assert champion(finished_project) == "1"
     report = finished_project / ".loomrl" / "runs" / record["run_id"] / "report.html"
     assert "cartpole" in report.read_text()
 
@@ -60,7 +65,7 @@ def test_a_challenger_is_compared_and_a_barely_trained_one_refused(project: Path
     assert challenger["champion_before"] == "1"
     assert challenger["state"] in ("promoted", "refused")
     assert next(rule for rule in challenger["decision"]["rules"] if rule["id"] == "not_worse")["bound"] is not None
-    champion = run_json(project, "loomrl", "policy", "show", "cartpole")["aliases"]["champion"]
+    acting = champion(project)
 
     output = run(project, *CARTPOLE, "--set", "training.total_env_steps=2048", expect=1)
     refused = records(project)[-1]
@@ -74,7 +79,7 @@ def test_a_challenger_is_compared_and_a_barely_trained_one_refused(project: Path
     assert replayable
     replayed = run(project, "loomrl", "safety", "replay", "artifacts/cartpole/safety", replayable[0]["id"])
     assert str(replayable[0]["counterexample"]["seed"]) in replayed
-    assert run_json(project, "loomrl", "policy", "show", "cartpole")["aliases"]["champion"] == champion
+    assert champion(project) == acting
 
 
 def test_dvc_repro_elsewhere_with_an_empty_cache_gives_the_same_lock(finished_project: Path, tmp_path: Path) -> None:
