@@ -1,7 +1,7 @@
 """A policy to evaluate."""
 
 import pytest
-from policies import Policy, evaluate, train_cartpole
+from trained import Policy, evaluate, train_cartpole
 
 
 @pytest.fixture(scope="session")

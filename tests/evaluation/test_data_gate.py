@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from gymnasium import spaces
-from policies import Policy
+from trained import Policy
 
 from loomrl.environment.spaces import space_to_json
 from loomrl.errors import ArtifactError, ConfigError, GateRefused

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from PIL import Image
-from policies import EVALUATION, Policy
+from trained import EVALUATION, Policy
 
 from loomrl.errors import ArtifactError, GateRefused
 from loomrl.evaluation import evaluate

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from policies import PROJECT
+from trained import PROJECT
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshot import take_snapshot

@@ -1,0 +1,77 @@
+"""Quantities and limits on a small episode, by hand."""
+
+import numpy as np
+import pytest
+
+from loomrl.errors import ConfigError
+from loomrl.safety.config import ConstraintConfig
+from loomrl.safety.constraints import check_constraint, limits, violates, violations, would_violate
+from loomrl.types import Episode
+
+STATES = np.array([[0.0, 9.0], [1.0, 0.0], [2.0, 0.0], [3.0, 0.0]])  # the reset's observation, then one per step
+EPISODE = Episode(
+    seed=5,
+    obs=STATES[:-1],
+    action=np.array([[-0.5, 0.5], [0.0, 0.0], [1.0, 2.0]]),
+    reward=np.array([1.0, -2.0, 4.0]),
+    next_obs=STATES[1:],
+    terminated=True,
+    truncated=False,
+    info={"cost": np.array([0.0, np.nan, 1.0]), "speed": np.array([1.0, 2.0, 3.0])},
+)
+
+
+def constraint(
+    quantity: str, low: float | None = None, high: float | None = None, per: str = "episode"
+) -> ConstraintConfig:
+    return ConstraintConfig.model_validate(
+        {"name": "limit", "quantity": quantity, "low": low, "high": high, "per": per}
+    )
+
+
+@pytest.mark.parametrize(
+    ("quantity", "low", "high", "expected"),
+    [
+        ("observation[0]", None, 2.0, [False, False, True]),  # counts at the step that leads to it
+        ("observation[1]", None, 5.0, [True, False, False]),  # the reset's observation counts at the first step
+        ("action[1]", 0.0, 1.0, [False, False, True]),
+        ("reward", 0.0, None, [False, True, False]),
+        ("return", 4.0, None, [False, False, True]),
+        ("return", 3.0, None, [False, False, False]),
+        ("length", 4.0, None, [False, False, True]),
+        ("length", None, 3.0, [False, False, False]),
+        ("info.speed", 2.0, 2.0, [True, False, True]),
+        ("info.cost", None, 0.5, [False, True, True]),  # NaN is not known to respect the limit
+    ],
+)
+def test_violating_steps(quantity: str, low: float | None, high: float | None, expected: list[bool]) -> None:
+    limit = constraint(quantity, low, high)
+    assert violations(limit, EPISODE).tolist() == expected
+    assert violates(limit, EPISODE) == any(expected)
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        (constraint("observation[2]", 0), r"observation\[0\] \.\.\. observation\[1\]"),
+        (constraint("action", 0), r"action\[0\] \.\.\. action\[1\]"),
+        (constraint("info.torque", 0), r"no numeric key 'torque' .* seed 5; its keys: info\.cost, info\.speed"),
+        (constraint("return", 0, per="step"), "set `per: episode`"),
+    ],
+)
+def test_a_quantity_that_is_not_there(limit: ConstraintConfig, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_constraint(limit, EPISODE)
+
+
+def test_would_violate_counts_limits_on_the_action_alone() -> None:
+    both = [constraint("action[0]", -1, 0.5), constraint("observation[0]", 100)]
+    assert would_violate(both, EPISODE.obs, EPISODE.action).tolist() == [False, False, True]
+    assert would_violate([constraint("action", 0, 0)], np.zeros((2, 3)), np.array([0, 1])).tolist() == [False, True]
+    assert would_violate([], EPISODE.obs, EPISODE.action).tolist() == [False] * 3
+
+
+def test_limits_in_words() -> None:
+    assert limits(constraint("reward", -2.4, 2.4)) == "within [-2.4, 2.4]"
+    assert limits(constraint("reward", None, 25)) == "at most 25"
+    assert limits(constraint("reward", 3)) == "at least 3"
