@@ -1,112 +1,72 @@
-"""Small export folders for tests of serving and shadow: a real ONNX graph and its real manifest, made in a second."""
+"""Small policies trained for real, with every stage's folder and manifest, for the rooms that examine policies."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from loomrl.environment.config import EnvironmentConfig
+from loomrl.environment.snapshot import take_snapshot
+from loomrl.evaluation.config import EvaluationConfig
+from loomrl.evaluation.evaluate import evaluate_policy
+from loomrl.files import write_sums
+from loomrl.safety.config import ConstraintConfig, SafetyConfig
+from loomrl.safety.gate import build_case
+from loomrl.training.config import TrainingConfig, ValidationConfig
+from loomrl.training.train import train_policy
+from loomrl.types import SafetyCase
 
-from loomrl.files import sha256, write_atomic, write_sums
-from loomrl.serving.model import GRAPH, MANIFEST, open_session
-from loomrl.types import EnvironmentSpec, PolicyManifest
-
-OBSERVATIONS = np.random.default_rng(7).normal(size=(8, 4)).astype(np.float32)
-
-# Balances CartPole: pushes to the side the pole leans and falls to.
-BALANCING = np.array([[-0.1, 0.1], [-0.3, 0.3], [-3.0, 3.0], [-1.0, 1.0]], dtype=np.float32)
-
-
-def discrete_folder(folder: Path, weights: np.ndarray = BALANCING, value: float = 1.0, name: str = "cartpole") -> Path:
-    """A linear policy for CartPole: logits = obs @ weights, value = sum(obs) + value."""
-    nodes = [
-        helper.make_node("MatMul", ["observation", "weights"], ["logits"]),
-        helper.make_node("ArgMax", ["logits"], ["action"], axis=-1, keepdims=0),
-        *_value_nodes(),
-    ]
-    outputs = [("action", TensorProto.INT64, ["batch"]), ("value", TensorProto.FLOAT, ["batch"])]
-    outputs.append(("logits", TensorProto.FLOAT, ["batch", weights.shape[1]]))
-    graph = _graph(nodes, outputs, {"weights": weights, "offset": np.array([value], dtype=np.float32)})
-    action = {"type": "Discrete", "n": int(weights.shape[1]), "start": 0, "dtype": "int64"}
-    return _write(folder, graph, name, "discrete", action)
+PROJECT = Path(__file__).parents[2]
+EVALUATION = EvaluationConfig(num_episodes=20, trajectory_episodes=5, bootstrap_replicates=200, render=False)
+CONSTRAINTS = [
+    ConstraintConfig(name="cart_stays_on_track", quantity="observation[0]", low=-2.4, high=2.4, max_probability=0.05),
+    ConstraintConfig(
+        name="pole_is_upright", quantity="observation[2]", low=-0.2, high=0.2, per="step", max_probability=0.05
+    ),
+]
+SAFETY = SafetyConfig(num_episodes=80, num_envs=40, constraints=CONSTRAINTS)
 
 
-def continuous_folder(folder: Path, gain: float = 0.5, name: str = "hopper") -> Path:
-    """Two torques in [-1, 1]: mean = gain * obs[:2], spread exp(-1)."""
-    weights = np.zeros((4, 2), dtype=np.float32)
-    weights[0, 0] = weights[1, 1] = gain
-    nodes = [
-        helper.make_node("MatMul", ["observation", "weights"], ["mean"]),
-        helper.make_node("Clip", ["mean", "low", "high"], ["action"]),
-        helper.make_node("Mul", ["mean", "zero"], ["zeros"]),
-        helper.make_node("Add", ["zeros", "spread"], ["log_std"]),
-        *_value_nodes(),
-    ]
-    float32 = np.float32
-    constants = {
-        "weights": weights,
-        "offset": np.zeros(1, float32),
-        "low": np.array(-1, float32),
-        "high": np.array(1, float32),
-        "zero": np.zeros(1, float32),
-        "spread": np.full(1, -1, float32),
-    }
-    outputs = [("action", TensorProto.FLOAT, ["batch", 2]), ("value", TensorProto.FLOAT, ["batch"])]
-    outputs += [(output, TensorProto.FLOAT, ["batch", 2]) for output in ("mean", "log_std")]
-    action = {"type": "Box", "shape": [2], "dtype": "float32", "low": -1.0, "high": 1.0}
-    return _write(folder, _graph(nodes, outputs, constants), name, "continuous", action)
+@dataclass(frozen=True)
+class Policy:
+    """The folders of one policy's stages."""
+
+    root: Path
+
+    @property
+    def environment(self) -> Path:
+        return self.root / "environment"
+
+    @property
+    def training(self) -> Path:
+        return self.root / "training"
+
+    @property
+    def evaluation(self) -> Path:
+        return self.root / "evaluation"
 
 
-def _value_nodes() -> list[onnx.NodeProto]:
-    return [
-        helper.make_node("ReduceSum", ["observation", "axes"], ["total"], keepdims=0),
-        helper.make_node("Add", ["total", "offset"], ["value"]),
-    ]
+def train(root: Path, environment: EnvironmentConfig, training: TrainingConfig) -> Policy:
+    """Snapshot, train and write the manifests."""
+    policy = Policy(root)
+    take_snapshot(environment, PROJECT, policy.environment)
+    write_sums(policy.environment)
+    train_policy(training, policy.environment, policy.training, home=root / "home")
+    write_sums(policy.training)
+    return policy
 
 
-def _graph(nodes: list[onnx.NodeProto], outputs: list[tuple[str, int, list[Any]]], constants: dict[str, Any]) -> bytes:
-    initializers = [numpy_helper.from_array(array, name) for name, array in constants.items()]
-    initializers.append(numpy_helper.from_array(np.array([1], dtype=np.int64), "axes"))
-    graph = helper.make_graph(
-        nodes,
-        "policy",
-        [helper.make_tensor_value_info("observation", TensorProto.FLOAT, ["batch", 4])],
-        [helper.make_tensor_value_info(*output) for output in outputs],
-        initializers,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.checker.check_model(model)
-    return bytes(model.SerializeToString())
+def train_cartpole(root: Path, total_env_steps: int) -> Policy:
+    """CartPole: 2,048 steps learn next to nothing, 150,000 balance the pole for 500 steps."""
+    validation = ValidationConfig(interval_env_steps=20_480, num_episodes=20, stop_at_return=500)
+    parameters = {"num_envs": 16, "rollout_length": 128}
+    training = TrainingConfig(seed=1, total_env_steps=total_env_steps, validation=validation, parameters=parameters)
+    return train(root, EnvironmentConfig(id="CartPole-v1"), training)
 
 
-def _write(folder: Path, graph: bytes, name: str, kind: str, action: dict[str, Any]) -> Path:
-    from loomrl.export.graph import tensors
-
-    session = open_session(graph, name)
-    inputs, outputs = tensors(session)
-    (actions,) = session.run(["action"], {"observation": OBSERVATIONS})
-    observation = {"type": "Box", "shape": [4], "dtype": "float32", "low": "-inf", "high": "inf"}
-    manifest = PolicyManifest(
-        name=name,
-        onnx_sha256=sha256(graph),
-        policy_digest=sha256(b"weights"),
-        snapshot_digest=sha256(b"snapshot"),
-        case_sha256=sha256(b"case"),
-        environment=EnvironmentSpec(
-            name="CartPole-v1", version="1", entry_point="a:B", observation=observation, action=action
-        ),
-        algorithm="ppo",
-        action_kind=kind,
-        inputs=inputs,
-        outputs=outputs,
-        probe_observations=OBSERVATIONS.tolist(),
-        probe_actions=actions.tolist(),
-        opset=17,
-    )
-    write_atomic(folder / GRAPH, graph)
-    manifest.write(folder / MANIFEST)
-    write_sums(folder)
-    return folder
+def evaluate(policy: Policy, config: EvaluationConfig = EVALUATION) -> Policy:
+    """Evaluate and write the manifest."""
+    evaluate_policy(config, policy.environment, policy.training, policy.evaluation)
+    write_sums(policy.evaluation)
+    return policy
 
 
 def examine(policy: Policy, output: Path, config: SafetyConfig = SAFETY) -> SafetyCase:
