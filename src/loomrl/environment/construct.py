@@ -49,8 +49,7 @@ def create_bare(definition: Definition, render_mode: str | None = None) -> gymna
     except LoomRLError:
         raise
     except (ImportError, DependencyNotInstalled) as error:
-        missing = getattr(error, "name", None) or getattr(error.__cause__, "name", None) or definition.name
-        raise ConfigError(f"environment {definition.name!r}: {error}; {install_hint(missing)}") from error
+        raise ConfigError(f"environment {definition.name!r}: {error}; {install_hint(error)}") from error
     except Exception as error:
         raise EnvironmentFault(
             f"environment {definition.name!r}: the constructor raised {type(error).__name__}: {error}"

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gymnasium.error import DependencyNotInstalled
+
 from loomrl.environment.importer import PrivateImporter, find_module, get_entry_point
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.files import sha256
@@ -24,6 +26,7 @@ from loomrl.files import sha256
 ARCHIVE = "source.tar"
 _SKIPPED_FOLDERS = {"__pycache__", "node_modules"}
 _SKIPPED_SUFFIXES = {".pyc", ".pyo"}
+_EXTRAS = {"Box2D": "box2d", "pygame": "box2d", "mujoco": "mujoco", "imageio": "mujoco"}
 # Where these packages keep environments; the rest of them is the API, recorded as a dependency's version.
 _FAMILIES = {"gymnasium": "gymnasium.envs", "loomrl": "loomrl.gym"}
 
@@ -102,20 +105,20 @@ def _import(module_name: str, load: Callable[[], ModuleType], entry_point: str) 
             # Box2D's and MuJoCo's C code warns while it is imported; turned into an error it kills the process.
             warnings.filterwarnings("ignore", r"builtin type \w+ has no __module__ attribute", DeprecationWarning)
             return load()
-    except ImportError as error:
-        missing = error.name or module_name
-        raise ConfigError(f"entry point {entry_point!r}: {error}; {install_hint(missing)}") from error
+    except (ImportError, DependencyNotInstalled) as error:
+        raise ConfigError(f"entry point {entry_point!r}: {error}; {install_hint(error)}") from error
     except SyntaxError as error:
         raise ConfigError(f"entry point {entry_point!r}: {error.filename}, line {error.lineno}: {error.msg}") from error
 
 
-def install_hint(module: str) -> str:
-    """How to get a missing module."""
-    extras = {"Box2D": "box2d", "pygame": "box2d", "mujoco": "mujoco", "imageio": "mujoco"}
-    top = module.partition(".")[0]
-    if top in extras:
-        return f"install the extra: pip install 'loomrl[{extras[top]}]'"
-    return f"install the package that holds {top!r}, or name its folder in `environment.path`"
+def install_hint(error: Exception) -> str:
+    """How to get what an import missed."""
+    cause = error if isinstance(error, ImportError) else error.__cause__
+    missing = (getattr(cause, "name", None) or "").partition(".")[0]
+    extra = _EXTRAS.get(missing) or next((_EXTRAS[name] for name in _EXTRAS if name in str(error)), None)
+    if extra is not None:
+        return f"install the extra: pip install 'loomrl[{extra}]'"
+    return f"install the package that holds {missing or 'it'!r}, or name its folder in `environment.path`"
 
 
 def _closure(folder: Path, top: str) -> list[str]:

@@ -65,6 +65,9 @@ class LoomDB:
         except SQLAlchemyError as error:
             engine.dispose()
             raise unreachable(engine, error) from error
+        except ServiceError:
+            engine.dispose()
+            raise
         return cls(engine)
 
     def close(self) -> None:

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, DateTime, Index, Integer, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy import JSON, DateTime, Float, Index, Integer, LargeBinary, String, Text, UniqueConstraint
 from sqlalchemy.engine import Dialect
-from sqlalchemy.orm import DeclarativeBase, Mapped, deferred, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 # The newest migration. Opening compares one string with it, and needs alembic only where they differ.
@@ -49,10 +49,10 @@ class EnvironmentRow(Base):
     entry_point: Mapped[str] = mapped_column(Text)
     kwargs: Mapped[dict[str, Any]] = mapped_column(JSON)
     max_episode_steps: Mapped[int | None]
-    reward_threshold: Mapped[float | None]
+    reward_threshold: Mapped[float | None] = mapped_column(Float)
     source_digest: Mapped[str] = mapped_column(String(64))
     source_roots: Mapped[list[str]] = mapped_column(JSON)
-    source: Mapped[bytes] = deferred(mapped_column(LargeBinary))
+    source: Mapped[bytes] = mapped_column(LargeBinary, deferred=True)
     path: Mapped[str | None] = mapped_column(Text)
     created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
