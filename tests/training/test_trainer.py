@@ -1,0 +1,157 @@
+"""The trainer of the specification: `await trainer.train(...)`, the policy, the loss terms, clear refusals."""
+
+import asyncio
+import gc
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import loomrl
+from loomrl.errors import ConfigError
+from loomrl.training.trainer import PPOConfig, PPOTrainer, TrainingResult
+
+SMALL = {"num_envs": 4, "rollout_length": 32, "batch_size": 64, "n_epochs": 2, "hidden_sizes": [16]}
+
+
+def trained(total_timesteps: int | None = 512, **values: Any) -> tuple[PPOTrainer, TrainingResult]:
+    trainer = PPOTrainer(PPOConfig(**{**SMALL, **values}))
+    return trainer, asyncio.run(trainer.train(total_timesteps=total_timesteps))
+
+
+def test_example_of_the_specification() -> None:
+    config = loomrl.PPOConfig(learning_rate=3e-4, batch_size=2048, n_epochs=10, clip_epsilon=0.2)
+    trainer = loomrl.PPOTrainer(config)
+    result = asyncio.run(trainer.train(total_timesteps=2048))
+    assert (result.total_env_steps, result.stop_reason) == (2048, "total_env_steps")
+    assert result.metrics["num_gradient_steps"] == 10
+    assert trainer.policy(np.zeros((3, 4), np.float32)).shape == (3,)
+
+
+def test_the_same_seed_gives_the_same_policy() -> None:
+    def weights(seed: int) -> list[bytes]:
+        trainer, _ = trained(seed=seed)
+        return [value.numpy().tobytes() for value in trainer.policy.state_dict().values()]
+
+    assert weights(1) == weights(1)
+    assert weights(1) != weights(2)
+
+
+def test_the_event_loop_lives_while_it_trains() -> None:
+    async def count() -> int:
+        job = asyncio.create_task(PPOTrainer(SMALL).train(total_timesteps=4096))
+        turns = 0
+        while not job.done():
+            await asyncio.sleep(0.001)
+            turns += 1
+        await job
+        return turns
+
+    assert asyncio.run(count()) > 20
+
+
+def test_cancelling_ends_after_the_update_under_way() -> None:
+    async def cancel() -> None:
+        job = asyncio.create_task(PPOTrainer(SMALL).train(total_timesteps=10**9))
+        await asyncio.sleep(0.3)
+        job.cancel()
+        await job
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(asyncio.wait_for(cancel(), 20))
+
+
+def test_total_episodes_ends_training() -> None:
+    _, result = trained(total_timesteps=None, total_episodes=10)
+    assert result.stop_reason == "total_episodes"
+    assert 10 <= result.num_episodes < 40
+
+
+def test_a_second_call_goes_on() -> None:
+    trainer, first = trained(learning_rate=0.01)
+    before = {name: value.clone() for name, value in trainer.policy.state_dict().items()}
+    second = asyncio.run(trainer.train(total_timesteps=512))
+    assert second.updates[0]["learning_rate"] == 0.01  # schedules begin again
+    assert second.updates[0]["episode_return"] != first.updates[0]["episode_return"]  # other episodes
+    assert float(trainer.policy.state_dict()["normalizer.count"]) == 1024
+    assert not torch.equal(trainer.policy.state_dict()["head.logits.weight"], before["head.logits.weight"])
+
+
+def test_with_validation_the_best_policy_is_kept() -> None:
+    settings = {"interval_env_steps": 128, "num_episodes": 4}
+    trainer, result = trained(validation=settings)
+    assert [row["step"] for row in result.validations] == [128, 256, 384, 512]
+    best = max(result.validations, key=lambda row: (row["mean_return"], row["step"]))
+    assert float(trainer.policy.state_dict()["normalizer.count"]) == best["step"]
+
+
+def test_continuous_actions() -> None:
+    trainer, result = trained(environment="Pendulum-v1")
+    assert result.metrics["std"] == pytest.approx(1.0, abs=0.2)
+    assert trainer.policy(np.zeros((3, 3), np.float32)).shape == (3, 1)
+
+
+def test_log_interval(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "loomrl.training.trainer"):
+        trained(log_interval=2)
+    assert [record.args[0] for record in caplog.records if record.args] == [256, 512]  # type: ignore[index]
+
+
+def batch(num: int = 6) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "states": torch.randn(num, 4, generator=generator),
+        "actions": torch.randint(0, 2, (num,), generator=generator),
+        "old_log_probs": -torch.rand(num, generator=generator),
+        "advantages": torch.randn(num, generator=generator),
+        "returns": torch.randn(num, generator=generator),
+    }
+
+
+def test_compute_loss_is_the_specifications() -> None:
+    trainer, _ = trained(clip_range=0.1, value_coef=0.25, entropy_coef=0.02)
+    data = batch()
+    losses = trainer.compute_loss(data)
+    out = trainer.policy.forward(data["states"])
+    distribution = torch.distributions.Categorical(logits=out["logits"])
+    ratio = (distribution.log_prob(data["actions"]) - data["old_log_probs"]).exp()
+    surrogate = torch.min(data["advantages"] * ratio, data["advantages"] * ratio.clamp(0.9, 1.1))
+    torch.testing.assert_close(losses["policy_loss"], -surrogate.mean())
+    torch.testing.assert_close(losses["value_loss"], 0.25 * ((out["value"] - data["returns"]) ** 2).mean())
+    torch.testing.assert_close(losses["entropy_loss"], -0.02 * distribution.entropy().mean())
+    sum(losses.values()).backward()  # type: ignore[union-attr]
+
+
+def test_compute_loss_names_what_is_missing() -> None:
+    trainer = PPOTrainer(SMALL)
+    data = batch()
+    with pytest.raises(ConfigError, match="the lengths differ"):
+        trainer.compute_loss(data | {"returns": torch.zeros(5)})
+    del data["returns"]
+    with pytest.raises(ConfigError, match="the batch lacks returns"):
+        trainer.compute_loss(data)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"distributed": True, "sync_frequency": 100}, "this version trains in one process"),
+        ({"sync_frequency": 2}, "sync_frequency: there is nothing to synchronise"),
+        ({"lerning_rate": 1}, "PPOConfig.lerning_rate: unknown key; did you mean 'learning_rate'"),
+        ({"n_epochs": 0}, "PPOConfig.n_epochs: .* found 0"),
+        ({"clip_range": 0.1, "clip_epsilon": 0.2}, "are the same parameter"),
+        ({"environment": "CartPol-v1"}, "did you mean CartPole-v1"),
+    ],
+)
+def test_wrong_configs_are_refused(values: dict[str, Any], message: str, loomrl_home: Path) -> None:  # noqa: ARG001
+    with pytest.raises(ConfigError, match=message):
+        PPOTrainer(values)
+    gc.collect()  # a database left open would warn here
+
+
+def test_training_without_an_end_is_refused() -> None:
+    with pytest.raises(ConfigError, match="train.. has no end"):
+        asyncio.run(PPOTrainer(SMALL).train())
