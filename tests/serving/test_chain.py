@@ -11,7 +11,9 @@ from loomrl.serving.chain import GENESIS, BrokenRecord, seal, unseal
 from loomrl.serving.verification import Anchor, verify_chain
 
 
-@given(st.dictionaries(st.text(min_size=1), st.one_of(st.text(), st.integers(-(2**53), 2**53), st.none(), st.booleans())))
+@given(
+    st.dictionaries(st.text(min_size=1), st.one_of(st.text(), st.integers(-(2**53), 2**53), st.none(), st.booleans()))
+)
 def test_what_is_sealed_unseals(fields: dict[str, object]) -> None:
     line, digest = seal(fields, GENESIS)
     opened = unseal(line)

@@ -64,9 +64,11 @@ class RoleKeeper:
                 self._report_unreachable(str(error))
                 return
             self.unreachable = None
-            before = self.current
+            before, pins = self.current, self._wanted_versions()
+            asked_for = {*wanted.values(), *pins}
+            self.refused = {version: entry for version, entry in self.refused.items() if version in asked_for}
             loaded = {role: self._follow(getattr(before, role), wanted.get(role)) for role in ROLES}
-            pinned = {version: self._follow(before.by_version(version), version) for version in self._wanted_versions()}
+            pinned = {version: self._follow(before.by_version(version), version) for version in pins}
             ready = {version: policy for version, policy in pinned.items() if policy is not None}
             after = Roles(loaded[CHAMPION], loaded[CHALLENGER], ready)
             self.num_swaps += any(getattr(before, role) is not getattr(after, role) for role in ROLES)

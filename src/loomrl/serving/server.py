@@ -3,8 +3,10 @@
 import ipaddress
 import logging
 import os
+import signal
 import socket
 from pathlib import Path
+from types import FrameType
 
 from loomrl.errors import ConfigError, ServiceError
 from loomrl.files import write_json
@@ -44,7 +46,13 @@ def serve(settings: ServerSettings, port_file: Path | None = None) -> None:
     log.info("%s is served on %s", settings.policy, url)
     if port_file is not None:
         write_json(port_file, {"url": url, "pid": os.getpid()})
+    # uvicorn drains, then raises the signal again for the handler it found: being told to stop is a good end.
+    signal.signal(signal.SIGTERM, _end_well)
     uvicorn.Server(config).run(sockets=[listener])
+
+
+def _end_well(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
 
 
 def check_exposure(host: str, token: str) -> None:
