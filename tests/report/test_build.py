@@ -309,8 +309,26 @@ def test_gravest_claims_come_first(make_run, project, refuted) -> None:
 
 def test_digests_in_sentences_are_shortened_with_the_whole_in_the_title(make_run, project) -> None:
     digest = "0123456789abcdef" * 4
-    record = make_run(message=f"policy {digest} <b>differs</b>")
+    record = make_run(state="refused", message=f"policy {digest} <b>differs</b>")
     page, _ = built(record.run_id, project)
     assert "policy 0123456789ab… <b>differs</b>" in page.words()
     assert digest in page.values("title")
     assert "b" not in page.tags
+
+
+@pytest.mark.parametrize(
+    ("state", "before", "expected", "after"),
+    [
+        ("promoted", "2", "Version 3 replaces version 2 as champion.", "3"),
+        ("promoted", None, "Version 3 is the first champion.", "3"),
+        ("unchanged", "3", "Version 3 stays champion", "3"),
+        ("waiting", "2", "loomrl policy approve 20261120-093015-3f9a1c", "2"),
+        ("refused", "2", "agreement is too low", "2"),
+        ("crashed", None, "agreement is too low", None),
+    ],
+)
+def test_outcome_in_a_sentence(make_run, project, state, before, expected, after) -> None:
+    record = make_run(state=state, champion_before=before, message="agreement is too low")
+    _, report = built(record.run_id, project)
+    assert expected in report.outcome.sentence
+    assert report.outcome.champion_after == after

@@ -108,16 +108,29 @@ def gather_report(record: RunRecord, evidence: dict[str, StageEvidence]) -> RunR
 
 def _outcome(record: RunRecord) -> Outcome:
     word, tone = OUTCOMES.get(record.state, (record.state.capitalize(), "info"))
-    decision = record.decision
-    sentence = record.message or (decision.reasons[0] if decision and decision.reasons else "")
     acts = record.state in ("promoted", "unchanged") and record.version is not None
     return Outcome(
         word=word,
         tone=tone,
-        sentence=sentence,
+        sentence=_sentence(record),
         champion_before=record.champion_before,
         champion_after=record.version if acts else record.champion_before,
     )
+
+
+def _sentence(record: RunRecord) -> str:
+    """What happened, in one sentence; the reasons stand in the promotion's own section."""
+    version, before = record.version, record.champion_before
+    if record.state == "promoted":
+        return f"Version {version} " + (
+            f"replaces version {before} as champion." if before else "is the first champion."
+        )
+    if record.state == "unchanged":
+        return f"Version {version} stays champion: nothing it depends on has changed."
+    if record.state == "waiting":
+        command = f"`loomrl policy approve {record.run_id}` or `loomrl policy reject {record.run_id}`"
+        return f"Version {version} meets the rules and waits for a person: {command}."
+    return record.message
 
 
 def _stages(record: RunRecord, missing: dict[str, str]) -> list[StageFacts]:
