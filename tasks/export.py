@@ -49,7 +49,7 @@ def _register(run_id: str) -> PolicyVersion:
         **envelope_tags(package),
     }
     version = registry.register(record.policy, package, run_id, tags)
-    update(run_id, version=version.version, champion_before=registry.aliases(record.policy).get("champion"))
+    update(run_id, version=version.version)
     if version.run_id == run_id:
         _link(run_id, version, manifest)
     return version

@@ -134,6 +134,7 @@ def mark_crashed_runs() -> list[str]:
         write_run(record.model_copy(update={"state": "crashed", "finished": now(), "message": "its process died"}))
         if record.mlflow_run_id:
             registry.finish_run(record.mlflow_run_id, "KILLED")
+        build_report(record.run_id, run_folder(record.run_id))
         if record.prefect_flow_run_id:
             _crash_flow_run(record.prefect_flow_run_id)
     return [record.run_id for record in dead]
@@ -188,6 +189,7 @@ def _open_record(policy: str, config: PolicyConfig, overrides: Mapping[str, Any]
         overrides=dict(overrides),
         git_commit=git.commit if git else None,
         git_dirty=git.dirty if git else False,
+        champion_before=registry.Registry().aliases(policy).get(registry.CHAMPION),
         prefect_flow_run_id=str(context.flow_run.id) if context and context.flow_run else None,
     )
     write_run(record)
