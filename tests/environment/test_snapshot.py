@@ -207,3 +207,31 @@ def test_the_importable_source_is_used_where_it_is_equal(tmp_path: Path) -> None
     take_snapshot(EnvironmentConfig(id="CartPole-v1"), tmp_path, tmp_path / "snapshot")
     create = restored_definition(tmp_path / "snapshot").source.create
     assert create.__module__ == "gymnasium.envs.classic_control.cartpole"
+
+
+def test_an_id_that_a_users_module_registers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lab_of_one.py").write_text(
+        "import gymnasium\nfrom gymnasium.envs.classic_control import CartPoleEnv\n"
+        "class HeavyCart(CartPoleEnv):\n    def __init__(self, **kwargs):\n        super().__init__(**kwargs)\n"
+        "        self.masscart = 5.0\n"
+        "gymnasium.register('HeavyCart-v3', entry_point=HeavyCart, max_episode_steps=50, kwargs={})\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    taken = take_snapshot(EnvironmentConfig(id="lab_of_one:HeavyCart-v3"), tmp_path, tmp_path / "snapshot")
+    assert taken.source_roots == ["lab_of_one", "gymnasium.envs.classic_control"]
+    assert (taken.spec.version, taken.spec.entry_point) == ("3", "lab_of_one:HeavyCart")
+    assert make_env(tmp_path / "snapshot").unwrapped.masscart == 5.0
+    with pytest.raises(ConfigError, match="cannot import 'no_such_lab'"):
+        take_snapshot(EnvironmentConfig(id="no_such_lab:X-v0"), tmp_path, tmp_path / "other")
+
+
+def test_kwargs_that_are_not_json_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must be JSON values"):
+        take_snapshot(EnvironmentConfig(id="CartPole-v1", kwargs={"x": object()}), tmp_path, tmp_path / "snapshot")
+
+
+def test_a_source_with_data_sets_is_refused(rooms: Path, tmp_path: Path) -> None:
+    with (rooms / "rooms" / "episodes.bin").open("wb") as file:
+        file.truncate(300 * 2**20)
+    with pytest.raises(ConfigError, match="hold 300 MiB, a source archive at most 256"):
+        take_snapshot(rooms_config(rooms), tmp_path, tmp_path / "snapshot")

@@ -43,13 +43,6 @@ class PrivateImporter(importlib.abc.MetaPathFinder):
         sys.meta_path.insert(0, self)
         return self
 
-    def uninstall(self) -> None:
-        """Forget the alias and every module below it."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-        for name in [name for name in sys.modules if name == self.alias or name.startswith(self.alias + ".")]:
-            del sys.modules[name]
-
     def load(self, name: str) -> ModuleType:
         """Import module `name` from the folder."""
         return importlib.import_module(f"{self.alias}.{name}")

@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from gymnasium.envs.registration import registry as gymnasium_registry
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.source import Source, extract_archive, load_archived, load_source
 from loomrl.errors import ConfigError
+from loomrl.files import canonical_json
 from loomrl.home import home
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ def resolve(config: EnvironmentConfig, project: Path, live: bool = False) -> Def
         found.name,
         found.version,
         found.source,
-        {**found.kwargs, **config.kwargs},
+        _plain({**found.kwargs, **config.kwargs}, config.id),
         config.max_episode_steps or found.max_episode_steps,
         found.reward_threshold if config.reward_threshold is None else config.reward_threshold,
     )
@@ -139,6 +141,15 @@ def _unknown(config: EnvironmentConfig, registered: list[str]) -> str:
         f"environment.id {config.id!r} is neither a Gymnasium id nor registered in LoomDB; {hint}"
         "register your own with `loomrl env register`, or name its class in `environment.entry_point`"
     )
+
+
+def _plain(kwargs: dict[str, Any], environment_id: str) -> dict[str, Any]:
+    """As they come back from a snapshot: tuples are lists."""
+    try:
+        plain: dict[str, Any] = json.loads(canonical_json(kwargs))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"environment.kwargs of {environment_id!r} must be JSON values: {error}") from error
+    return plain
 
 
 def parameters(definition: Definition) -> Mapping[str, Any]:

@@ -26,6 +26,7 @@ from loomrl.files import sha256
 ARCHIVE = "source.tar"
 _SKIPPED_FOLDERS = {"__pycache__", "node_modules"}
 _SKIPPED_SUFFIXES = {".pyc", ".pyo"}
+_MAX_BYTES = 256 * 2**20
 _EXTRAS = {"Box2D": "box2d", "pygame": "box2d", "mujoco": "mujoco", "imageio": "mujoco"}
 # Where these packages keep environments; the rest of them is the API, recorded as a dependency's version.
 _FAMILIES = {"gymnasium": "gymnasium.envs", "loomrl": "loomrl.gym"}
@@ -181,7 +182,10 @@ def _root_of(name: str) -> str | None:
 
 
 def _location(root: str) -> Path | None:
-    spec = importlib.util.find_spec(root)
+    try:
+        spec = importlib.util.find_spec(root)
+    except ValueError:
+        return None  # __main__, as in a notebook
     if spec is None:
         return None
     if spec.submodule_search_locations:
@@ -205,13 +209,23 @@ def _members(location: Path, root: str) -> Iterator[tuple[Path, str]]:
         folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS and not name.startswith("."))
         for name in sorted(files):
             path = Path(parent) / name
-            if path.suffix not in _SKIPPED_SUFFIXES and not name.startswith("."):
+            if path.suffix not in _SKIPPED_SUFFIXES and not name.startswith(".") and path.is_file():
                 yield path, f"{base}/{path.relative_to(location).as_posix()}"
 
 
 def build_archive(locations: dict[str, Path]) -> bytes:
-    """An uncompressed tar of all roots; equal content gives equal bytes, wherever and whenever it is built."""
+    """An uncompressed tar of all roots; equal content gives equal bytes, wherever and whenever it is built.
+
+    Raises:
+        ConfigError: when there is more than a source archive should hold.
+    """
     members = sorted((name, path) for root, location in locations.items() for path, name in _members(location, root))
+    total = sum(path.stat().st_size for _, path in members)
+    if total > _MAX_BYTES:
+        raise ConfigError(
+            f"{', '.join(locations)} hold {total / 2**20:.0f} MiB, a source archive at most {_MAX_BYTES / 2**20:.0f}; "
+            "move the environment into a package of its own, without data sets and results"
+        )
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, path in dict(members).items():
