@@ -17,7 +17,7 @@ from loomrl.files import digest_folder, sha256_file, sums
 from loomrl.safety.case import check_case
 from loomrl.safety.config import SafetyConfig, WaiverConfig
 from loomrl.safety.gate import apply_waivers, build_case, decide, expired_waivers, recheck_local
-from loomrl.types import Bound, Claim, EvaluationReport, SafetyCase, Verdict
+from loomrl.types import Claim, EvaluationReport, SafetyCase, Verdict
 
 PROGRAM = """
 import sys
@@ -52,9 +52,10 @@ def test_a_good_policy_passes(good: Policy, tmp_path: Path) -> None:
         "out_of_distribution",
     ]
     assert all(claim.verdict is Verdict.PROVED for name, claim in claims.items() if name.startswith("provenance"))
-    assert all(
-        claim.verdict is Verdict.SUPPORTED for name, claim in claims.items() if not name.startswith("provenance")
-    )
+    others = {name: claim.verdict for name, claim in claims.items() if not name.startswith("provenance")}
+    # A third of 80 episodes measures false alarms: too few for the limit, and not mandatory.
+    assert others.pop("out_of_distribution") is Verdict.UNDECIDED
+    assert set(others.values()) == {Verdict.SUPPORTED}
     assert claims["statistical_limits.cart_stays_on_track"].num_samples == 80
     assert case.policy_digest == sha256_file(good.training / "policy.safetensors")
     assert case.evaluation_digest == digest_folder(good.evaluation)
@@ -73,12 +74,9 @@ def test_a_barely_trained_policy_is_refuted_with_its_bound(barely_trained: Polic
     claim = by_id(case)["minimum_return"]
     assert claim.verdict is Verdict.REFUTED
     # None of 80 episodes: the one-sided 95 % upper bound is 1 - 0.05^(1/80).
-    assert claim.bound == Bound(
-        kind="clopper-pearson upper",
-        measured=pytest.approx(1 - 0.05 ** (1 / 80)),
-        limit=0.5,
-        unit="probability per episode",
-    )
+    assert claim.bound is not None
+    assert (claim.bound.kind, claim.bound.limit) == ("clopper-pearson upper", 0.5)
+    assert claim.bound.measured == pytest.approx(1 - 0.05 ** (1 / 80))
     cart = by_id(case)["statistical_limits.cart_stays_on_track"]
     assert cart.verdict is Verdict.REFUTED
     assert cart.bound is not None
@@ -169,12 +167,13 @@ def test_an_empty_gate_fails_for_real(good: Policy, tmp_path: Path) -> None:
 
 
 def test_too_few_episodes_leave_it_undecided_and_say_how_many_more(good: Policy, tmp_path: Path) -> None:
-    case = examine(good, tmp_path / "few", SAFETY.model_copy(update={"num_episodes": 30}))
+    config = SAFETY.model_copy(update={"checks": {"disturbed_return": {"enabled": False}}})
+    case = examine(good, tmp_path / "few", config.model_copy(update={"num_episodes": 30}))
     found = by_id(case)["statistical_limits.cart_stays_on_track"]
     assert found.verdict is Verdict.UNDECIDED
     assert not case.decision.passed
     assert "42 more episodes without a violation" in found.finding  # two limits of 5 % at 95 %: 72 clean episodes
-    enough = examine(good, tmp_path / "enough", SAFETY.model_copy(update={"num_episodes": 72}))
+    enough = examine(good, tmp_path / "enough", config.model_copy(update={"num_episodes": 72}))
     assert enough.decision.passed, enough.decision.reason
 
 

@@ -87,11 +87,18 @@ def _context() -> Any:
     with warnings.catch_warnings():  # Great Expectations imports the deprecated sre_constants
         warnings.simplefilter("ignore", DeprecationWarning)
         import great_expectations
-        from great_expectations.data_context.types.base import ProgressBarsConfig
+        from great_expectations.data_context.types.base import (
+            DataContextConfig,
+            InMemoryStoreBackendDefaults,
+            ProgressBarsConfig,
+        )
 
-        context = great_expectations.get_context(mode="ephemeral")
-    context.variables.progress_bars = ProgressBarsConfig(globally=False)
-    return context
+        config = DataContextConfig(
+            store_backend_defaults=InMemoryStoreBackendDefaults(init_temp_docs_sites=False),
+            progress_bars=ProgressBarsConfig(globally=False),
+            analytics_enabled=False,
+        )
+        return great_expectations.get_context(project_config=config, mode="ephemeral")
 
 
 def _validate_table(context: Any, name: str, frame: Any, expected: list[Expected]) -> list[ExpectationResult]:
