@@ -1,9 +1,11 @@
 """Aliases and records move together, also when the process dies in between."""
 
+import os
 import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +176,8 @@ def test_rollback_needs_only_the_registry_and_is_recorded_later(
 ) -> None:
     house.promote(house.add())
     house.promote(house.add())
-    monkeypatch.setenv("LOOMRL_DATABASE_URL", f"sqlite:///{ready_home / 'nowhere' / 'loom.db'}")
+    (ready_home / "torn.db").write_bytes(b"not a database" * 500)
+    monkeypatch.setenv("LOOMRL_DATABASE_URL", f"sqlite:///{ready_home / 'torn.db'}")
     outcome = promote.rollback("cartpole", "it oscillates", "Ada", registry=house.registry)
     assert (outcome.recorded, outcome.aliases[CHAMPION]) == (False, "1")
     assert "LoomDB could not be reached" in outcome.message
@@ -199,39 +202,34 @@ def test_a_database_that_fails_during_promotion_is_said_and_made_good(house: Hou
     assert len(house.db.deployments("cartpole")) == 2
 
 
-CRASH = """
-import os, signal, sys
-from pathlib import Path
-from loomrl.promotion import promote
-from loomrl.registry import Registry
-from loomrl.types import PromotionDecision
-
-left = int(sys.argv[2])
-
-def die_when_it_is_time(original):
-    def call(*arguments, **options):
-        global left
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        left -= 1
-        return original(*arguments, **options)
-    return call
-
-for name in ("set_tag", "delete_tag", "set_aliases"):
-    setattr(Registry, name, die_when_it_is_time(getattr(Registry, name)))
-promote.ledger.record_move = die_when_it_is_time(promote.ledger.record_move)
-promote.apply(PromotionDecision.read(Path(sys.argv[1])), "run-2")
-"""
+class Killed(BaseException):
+    """Nothing in the library catches it, as nothing catches SIGKILL."""
 
 
-@pytest.mark.parametrize("step", range(11))
-def test_killed_at_any_step_the_next_run_finishes(house: House, tmp_path: Path, step: int) -> None:
-    """Killed before its n-th write. Before the alias moved nothing acts; afterwards nothing is lost."""
-    house.promote(house.add())
-    decision = house.decide(house.add())
-    decision.write(tmp_path / "decision.json")
-    killed = subprocess.run([sys.executable, "-c", CRASH, str(tmp_path / "decision.json"), str(step)], check=False)
-    assert killed.returncode == (-signal.SIGKILL if step < 10 else 0)
+def die_before_write(patch: pytest.MonkeyPatch, step: int, die: Callable[[], Any]) -> list[str]:
+    """Let the process die before its n-th write to registry or LoomDB; returns the writes that were made."""
+    made: list[str] = []
+
+    def watched(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if len(made) == step:
+                die()
+            made.append(name)
+            return original(*arguments, **options)
+
+        return call
+
+    for name in ("set_tag", "delete_tag", "set_aliases"):
+        patch.setattr(Registry, name, watched(name, getattr(Registry, name)))
+    patch.setattr(ledger, "record_move", watched("record_move", ledger.record_move))
+    return made
+
+
+NUM_WRITES = 11
+
+
+def check_finished(house: House, decision: PromotionDecision) -> None:
+    """Whatever the moment: before the alias moved nothing acted, afterwards the next run finishes everything."""
     champion = house.aliases[CHAMPION]
     assert champion in ("1", "2")
     house.apply(decision if champion == "1" else house.decide("2"))
@@ -239,3 +237,43 @@ def test_killed_at_any_step_the_next_run_finishes(house: House, tmp_path: Path, 
     assert house.moves == [("promotion", "1", None), ("promotion", "2", "1")]
     assert len(house.db.deployments("cartpole")) == 2
     assert house.rollback().version == "1"
+
+
+@pytest.mark.parametrize("step", range(NUM_WRITES + 1))
+def test_interrupted_before_any_write_the_next_run_finishes(
+    house: House, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    house.promote(house.add())
+    decision = house.decide(house.add())
+
+    def die() -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        made = die_before_write(patch, step, die)
+        if step < NUM_WRITES:
+            with pytest.raises(Killed):
+                house.apply(decision)
+        else:
+            house.apply(decision)
+    assert len(made) == step
+    check_finished(house, decision)
+
+
+def test_killed_between_alias_and_record_the_next_run_finishes(house: House, tmp_path: Path) -> None:
+    """The same with a process that is really killed, after the champion alias moved."""
+    house.promote(house.add())
+    decision = house.decide(house.add())
+    decision.write(tmp_path / "decision.json")
+    script = (
+        "import os, signal, sys; from pathlib import Path; from test_promote import *\n"
+        "die_before_write(pytest.MonkeyPatch(), 3, lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
+        "promote.apply(PromotionDecision.read(Path(sys.argv[1])), 'run-2')"
+    )
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent / "support")])}
+    command = [sys.executable, "-c", script, str(tmp_path / "decision.json")]
+    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
+    assert house.aliases[CHAMPION] == "2"
+    assert house.moves == [("promotion", "1", None)]
+    check_finished(house, decision)
