@@ -1,0 +1,295 @@
+"""Single checks, on policies made to fail them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from trained import Policy
+
+from loomrl.algorithms.policy import load_policy
+from loomrl.environment.snapshot import load_snapshot
+from loomrl.environment.spaces import space_from_json
+from loomrl.evaluation.evaluate import play
+from loomrl.evaluation.tables import TRAJECTORIES, read_table, stack_columns
+from loomrl.files import read_json
+from loomrl.safety.check import Check, Context, find_checks
+from loomrl.safety.checks import (
+    action_bounds,
+    disturbed_return,
+    finiteness,
+    minimum_return,
+    out_of_distribution,
+    robustness,
+    statistical_limits,
+)
+from loomrl.safety.config import ConstraintConfig, SafetyConfig
+from loomrl.safety.evidence import EvidenceWriter
+from loomrl.safety.gate import act_with
+from loomrl.safety.probes import Disturbance, extreme_observations, not_members, random_observations
+from loomrl.types import Claim, Episode, Verdict
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture
+def context_of(good: Policy, tmp_path: Path) -> Callable[..., Context]:
+    """Makes a context around any policy, in the environment of the good one."""
+    snapshot = load_snapshot(good.environment)
+    space = space_from_json(snapshot.spec.observation)
+
+    def make(
+        policy: Callable[[Array], Array] | None = None, episodes: list[Episode] | None = None, **settings: Any
+    ) -> Context:
+        config = SafetyConfig(num_episodes=40, **settings)
+        chosen = policy or load_policy(good.training)
+        seeds = range(config.first_seed, config.first_seed + config.num_episodes)
+        return Context(
+            policy=chosen,
+            snapshot=snapshot,
+            config=config,
+            snapshot_folder=good.environment,
+            policy_folder=good.training,
+            evaluation_folder=good.evaluation,
+            observation_space=space,
+            action_space=space_from_json(snapshot.spec.action),
+            visited=stack_columns(read_table(good.evaluation / TRAJECTORIES), "obs", space.shape, space.dtype),
+            episodes=play(act_with(chosen), good.environment, seeds, 40, "test") if episodes is None else episodes,
+            play=lambda act, seeds: play(act, good.environment, seeds, 40, "test"),
+            evidence=EvidenceWriter(tmp_path),
+        )
+
+    return make
+
+
+def examine(check: Check, context: Context, **settings: Any) -> Claim:
+    (claim,) = check.examine(context, check.Config(**settings))
+    return claim
+
+
+def pushes_right(obs: Array) -> Array:
+    return np.ones(len(obs), dtype=np.int64)
+
+
+# --- statistical limits ---
+
+
+def test_the_counterexample_is_the_worst_episode(context_of: Callable[..., Context], tmp_path: Path) -> None:
+    limit = ConstraintConfig(name="slow", quantity="observation[1]", high=0.5, max_probability=0.1)
+    context = context_of(pushes_right, constraints=[limit])
+    claim = examine(statistical_limits, context)
+    assert claim.verdict is Verdict.REFUTED
+    worst = max(context.episodes, key=lambda episode: float(episode.next_obs[:, 1].max()))
+    assert claim.counterexample is not None
+    assert claim.counterexample.seed == worst.seed
+    recorded = read_table(tmp_path / claim.counterexample.evidence.uri)
+    assert recorded["next_obs_1"].to_pylist() == worst.next_obs[:, 1].tolist()
+    assert len(read_json(tmp_path / claim.evidence[0].uri)["violating_seeds"]) == 40
+
+
+def test_a_limit_on_steps_counts_episodes_not_steps(context_of: Callable[..., Context]) -> None:
+    """With every fourth episode violating throughout, thousands of steps still say little."""
+    length = 500
+
+    def episode(seed: int, bad: bool) -> Episode:
+        obs = np.full((length, 4), 3.0 if bad else 0.0)
+        zeros = np.zeros(length)
+        return Episode(seed, obs, zeros.astype(int), zeros, obs, terminated=False, truncated=True)
+
+    limit = ConstraintConfig(name="near", quantity="observation[0]", high=1.0, per="step", max_probability=0.3)
+    episodes = [episode(seed, bad=seed % 4 == 0) for seed in range(40)]
+    claim = examine(statistical_limits, context_of(episodes=episodes, constraints=[limit]))
+    assert claim.verdict is Verdict.UNDECIDED
+    assert claim.num_samples == 40
+    clean = [episode(seed, bad=False) for seed in range(40)]
+    assert examine(statistical_limits, context_of(episodes=clean, constraints=[limit])).verdict is Verdict.SUPPORTED
+    bad = [episode(seed, bad=True) for seed in range(40)]
+    assert examine(statistical_limits, context_of(episodes=bad, constraints=[limit])).verdict is Verdict.REFUTED
+
+
+def test_holm_makes_a_family_of_limits_harder_to_support(context_of: Callable[..., Context]) -> None:
+    def limits(count: int) -> list[ConstraintConfig]:
+        return [
+            ConstraintConfig(name=f"limit_{index}", quantity="observation[0]", high=9.0, max_probability=0.08)
+            for index in range(count)
+        ]
+
+    episodes = context_of(pushes_right).episodes  # 40 clean ones: 36 suffice for one limit of 8 %, not for two
+    alone = context_of(episodes=episodes, constraints=limits(1))
+    together = context_of(episodes=episodes, constraints=limits(2))
+    assert examine(statistical_limits, alone).verdict is Verdict.SUPPORTED
+    claims = statistical_limits.examine(together, statistical_limits.Config())
+    assert {claim.verdict for claim in claims} == {Verdict.UNDECIDED}
+    assert all("5 more episodes" in claim.finding for claim in claims)
+
+
+# --- minimum return ---
+
+
+@pytest.mark.parametrize(
+    ("reached", "limit", "verdict"),
+    [
+        (100, 0.9, Verdict.SUPPORTED),
+        (90, 0.9, Verdict.UNDECIDED),
+        (60, 0.9, Verdict.REFUTED),
+        (0, 0.5, Verdict.REFUTED),
+    ],
+)
+def test_minimum_return(reached: int, limit: float, verdict: Verdict) -> None:
+    assert minimum_return.judge(reached, 100, 475.0, limit, 0.95).verdict is verdict
+
+
+def test_minimum_return_says_how_many_more_successes_it_needs() -> None:
+    finding = minimum_return.judge(20, 20, 475.0, 0.9, 0.95).finding
+    assert "9 more successes would support it" in finding  # 29 of 29: 0.9^29 < 0.05
+    assert minimum_return.judge(29, 29, 475.0, 0.9, 0.95).verdict is Verdict.SUPPORTED
+
+
+# --- falsification ---
+
+
+def test_an_action_outside_is_found_where_only_extremes_trigger_it(
+    context_of: Callable[..., Context], tmp_path: Path
+) -> None:
+    def policy(obs: Array) -> Array:
+        return np.where(np.abs(obs[:, 1]) > 1e5, 2, 0)
+
+    claim = examine(action_bounds, context_of(policy, episodes=[]))
+    assert claim.verdict is Verdict.REFUTED
+    assert claim.counterexample is not None
+    assert "Discrete(2)" in claim.counterexample.description
+    tried = read_json(tmp_path / claim.evidence[0].uri)["examples"][0]["observation"]
+    assert abs(tried[1]) > 1e5
+
+
+@pytest.mark.parametrize(
+    ("space", "actions", "expected"),
+    [
+        (spaces.Discrete(2), np.array([0, 1, 2, -1]), [False, False, True, True]),
+        (spaces.Discrete(2), np.array([0.0, 0.5]), [False, True]),
+        (spaces.Discrete(2), np.array([[0], [1]]), [True, True]),
+        (spaces.Discrete(3, start=-1), np.array([-1, 1, 2]), [False, False, True]),
+        (spaces.Box(-1, 1, (2,)), np.array([[0, 1], [0, 1.1], [np.nan, 0]]), [False, True, True]),
+        (spaces.Box(-1, 1, (2,)), np.zeros((2, 3)), [True, True]),
+        (spaces.MultiBinary(2), np.array([[0, 1], [2, 0]], dtype=np.int8), [False, True]),
+    ],
+)
+def test_members_of_an_action_space(space: spaces.Space[Any], actions: Array, expected: list[bool]) -> None:
+    assert not_members(space, actions).tolist() == expected
+
+
+def test_weights_that_are_not_finite_are_found_behind_a_discrete_action(context_of: Callable[..., Context]) -> None:
+    import torch
+
+    context = context_of(episodes=[])
+    with torch.no_grad():
+        next(context.policy.actor.parameters()).fill_(float("nan"))
+    assert examine(action_bounds, context).verdict is Verdict.SUPPORTED
+    claim = examine(finiteness, context)
+    assert claim.verdict is Verdict.REFUTED
+    assert "logits" in claim.counterexample.description
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(-np.inf, np.inf, (3,)),
+        spaces.Box(np.float32([0.0, -3.4e38]), np.float32([1.0, 3.4e38])),
+        spaces.Box(0, 255, (4, 4), np.uint8),
+        spaces.Discrete(5, start=2),
+    ],
+)
+def test_probes_are_members_of_the_space(space: spaces.Space[Any]) -> None:
+    rng = np.random.default_rng(0)
+    visited = np.array([space.sample() for _ in range(10)])
+    for probe in (random_observations, extreme_observations):
+        drawn = probe(space, visited, 50, rng)
+        assert len(drawn) >= 5
+        assert all(row in space for row in drawn)
+
+
+# --- robustness ---
+
+
+def test_noise_is_the_same_for_an_observation_in_any_batch() -> None:
+    space = spaces.Box(-1, 1, (4,))
+    disturb = Disturbance(space, np.full(4, 0.1), key=3)
+    obs = np.random.default_rng(0).uniform(-1, 1, (2_000, 4)).astype(np.float32)
+    noisy = disturb(obs)
+    assert np.array_equal(disturb(obs[7:8]), noisy[7:8])
+    assert np.std((noisy - obs)[np.all(np.abs(obs) < 0.5, axis=1)]) == pytest.approx(0.1, rel=0.1)
+    assert all(row in space for row in noisy)
+    assert not np.array_equal(Disturbance(space, np.full(4, 0.1), key=4)(obs), noisy)
+
+
+def test_a_policy_that_reads_the_last_bits_is_not_robust(context_of: Callable[..., Context]) -> None:
+    def brittle(obs: Array) -> Array:
+        return np.asarray(np.floor(obs[:, 0] * 1e5) % 2, dtype=np.int64)
+
+    claim = examine(robustness, context_of(brittle, episodes=[]))
+    assert claim.verdict is Verdict.REFUTED
+    assert claim.bound is not None
+    assert claim.bound.measured == pytest.approx(0.5, abs=0.05)
+    assert not claim.mandatory
+    assert examine(robustness, context_of(pushes_right, episodes=[])).verdict is Verdict.SUPPORTED
+
+
+def test_change_of_continuous_actions_is_a_share_of_their_range() -> None:
+    space = spaces.Box(np.array([-2.0, 0.0]), np.array([2.0, 1.0]), dtype=np.float64)
+    change = robustness.action_change(space, np.zeros((2, 2)), np.array([[1.0, 0.1], [0.0, 0.5]]))
+    assert change.tolist() == [0.25, 0.5]
+
+
+def test_noise_that_ruins_the_return_is_refuted_with_its_worst_episode(context_of: Callable[..., Context]) -> None:
+    claim = examine(disturbed_return, context_of(), noise=20.0, num_episodes=16, mandatory=True)
+    assert claim.verdict is Verdict.REFUTED
+    assert claim.counterexample is not None
+    assert claim.counterexample.evidence is not None
+    assert claim.bound is not None
+    assert claim.bound.measured > claim.bound.limit
+
+
+# --- out-of-distribution ---
+
+
+def test_the_alarm_is_calibrated_and_sees_shifts() -> None:
+    rng = np.random.default_rng(0)
+    mixing = rng.normal(size=(3, 3))
+    draws = [rng.normal(size=(20_000, 3)) @ mixing for _ in range(3)]
+    detector = out_of_distribution.calibrate_detector(draws[0], draws[1], 0.01)
+    assert np.mean(detector.alarms(draws[2])) == pytest.approx(0.01, abs=0.002)
+    # For Gaussian data the threshold is the 99 % quantile of chi-squared with 3 degrees of freedom.
+    assert detector.threshold == pytest.approx(11.34, rel=0.03)
+    power = [out_of_distribution.shift_power(detector, [draws[2]], shift)["least"] for shift in (0.0, 3.0, 8.0)]
+    assert power[0] < 0.02 < power[1] < power[2]
+
+
+def test_a_component_that_never_varies_does_not_break_it() -> None:
+    obs = np.random.default_rng(0).normal(size=(500, 2)) * [1.0, 0.0]
+    detector = out_of_distribution.calibrate_detector(obs, obs, 0.05)
+    assert np.isfinite(detector.score(obs)).all()
+    assert detector.alarms(np.array([[0.0, 1.0]])).all()
+
+
+def test_ood_file_holds_what_serving_needs(context_of: Callable[..., Context], tmp_path: Path) -> None:
+    context = context_of()
+    claim = examine(out_of_distribution, context)
+    document = read_json(tmp_path / "ood.json")
+    assert set(document) == {"mean", "precision", "threshold", "alpha"}
+    detector = out_of_distribution.Detector(
+        np.array(document["mean"]), np.array(document["precision"]), document["threshold"]
+    )
+    assert detector.alarms(np.array([[50.0, 0, 0, 0]])).all()
+    assert np.mean(detector.alarms(context.visited.astype(float))) < 0.05
+    assert claim.evidence[0].uri == "ood.json"
+
+
+def test_every_check_keeps_the_contract() -> None:
+    found = find_checks()
+    assert len(found) == 8
+    for name, check in found.items():
+        assert name == check.NAME
+        assert check.Config().enabled
+        assert check.__doc__
