@@ -215,10 +215,14 @@ def test_extreme_but_finite_observations_do_not_crash(client: PolicyClient) -> N
 # --- authority --------------------------------------------------------------------------------------------------
 
 
+def ask_without_end(client: PolicyClient, agent_id: str) -> None:
+    for _ in range(600):
+        client.decide_many([Ask(agent_id, OBS)] * 20)
+
+
 def test_the_rate_limit_is_per_agent_and_says_when(client: PolicyClient) -> None:
     with pytest.raises(Refused, match="200 times a second") as refused:
-        for _ in range(600):
-            client.decide_many([Ask("greedy", OBS)] * 20)
+        ask_without_end(client, "greedy")
     assert refused.value.status == 429
     assert refused.value.retry_after_seconds == 1
     client.decide("modest", OBS)

@@ -1,0 +1,131 @@
+"""Graph and network over every kind of space, and the rule that tells a mismatch from a near tie."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from loomrl.algorithms.policy import TrainedPolicy
+from loomrl.environment.spaces import space_to_json
+from loomrl.export.graph import build_graph, tensors
+from loomrl.export.observations import random_observations
+from loomrl.export.parity import _mismatches, prove_parity
+from loomrl.files import sha256
+from loomrl.serving.model import ServedPolicy, open_session
+from loomrl.types import EnvironmentSpec, PolicyManifest
+
+UNBOUNDED = Box(-np.inf, np.inf, (3,), np.float32)
+SPACES: list[tuple[gymnasium.Space[Any], gymnasium.Space[Any]]] = [
+    (UNBOUNDED, Discrete(4)),
+    (UNBOUNDED, Discrete(3, start=5)),
+    (Box(-np.inf, np.inf, (11,), np.float64), Box(-1, 1, (3,), np.float32)),
+    (Box(-1, 1, (2, 3), np.float32), Box(np.array([-2.0, 0.0]), np.array([2.0, 1.0]), dtype=np.float64)),
+    (Box(0, 255, (8, 8, 1), np.uint8), Discrete(2)),
+    (Discrete(16), Discrete(4)),
+    (Discrete(5, start=2), Box(-np.inf, np.inf, (1,), np.float32)),
+    (UNBOUNDED, Box(-1, 1, (2, 2), np.float32)),
+]
+
+
+def network_of(observation: gymnasium.Space[Any], action: gymnasium.Space[Any], normalize: bool) -> TrainedPolicy:
+    generator = torch.Generator().manual_seed(3)
+    policy = TrainedPolicy.for_spaces("ppo", observation, action, (64, 64), "tanh", normalize, generator)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    if policy.normalizer is not None:
+        rng = np.random.default_rng(5)
+        policy.normalizer.update(rng.normal(1.0, 3.0, (100, policy.preprocessor.dim)))
+    return policy.eval()
+
+
+def served(policy: TrainedPolicy) -> ServedPolicy:
+    graph = build_graph(policy, 17)
+    inputs, outputs = tensors(open_session(graph, "p"))
+    spec = EnvironmentSpec(
+        name="e",
+        version="1",
+        entry_point="a:B",
+        observation=space_to_json(policy.observation_space),
+        action=space_to_json(policy.action_space),
+    )
+    manifest = PolicyManifest(
+        name="p",
+        onnx_sha256=sha256(graph),
+        policy_digest="",
+        snapshot_digest="",
+        case_sha256="",
+        environment=spec,
+        algorithm="ppo",
+        action_kind="discrete" if policy.is_discrete else "continuous",
+        inputs=inputs,
+        outputs=outputs,
+        probe_observations=[],
+        probe_actions=[],
+        opset=17,
+    )
+    return ServedPolicy(graph, manifest, "1")
+
+
+def observations_of(space: gymnasium.Space[Any]) -> tuple[np.ndarray, np.ndarray]:
+    space.seed(1)
+    visited = np.stack([np.asarray(space.sample()) for _ in range(64)])
+    return visited, random_observations(visited, space, 1_000)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize(("observation", "action"), SPACES, ids=lambda space: str(space)[:40])
+def test_graph_and_network_agree(
+    observation: gymnasium.Space[Any], action: gymnasium.Space[Any], normalize: bool
+) -> None:
+    network = network_of(observation, action, normalize)
+    graph = served(network)
+    visited, random = observations_of(observation)
+    assert random.dtype == visited.dtype == graph.dtype
+    report = prove_parity(network, graph, visited, random, 1e-4)
+    assert report.passed, report
+    actions = graph(random)
+    own = network(random)
+    np.testing.assert_allclose(actions, own, atol=1e-5)
+    assert all(action.contains(np.asarray(one, dtype=action.dtype)) for one in actions)
+
+
+@pytest.mark.parametrize(("observation", "action"), SPACES[:4], ids=lambda space: str(space)[:40])
+def test_the_same_bits_for_every_batch_size(observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> None:
+    graph = served(network_of(observation, action, True))
+    _, random = observations_of(observation)
+    whole = graph.answer(random[:512])
+    for size in (*range(1, 34), 63, 64, 65, 128, 500):
+        part = graph.answer(random[:size])
+        for name, output in part.outputs.items():
+            assert output.tobytes() == whole.outputs[name][:size].tobytes(), (name, size)
+
+
+def test_a_graph_of_other_weights_fails() -> None:
+    network = network_of(UNBOUNDED, Discrete(4), False)
+    graph = served(network)
+    with torch.no_grad():
+        next(network.actor.parameters()).add_(0.05)
+    visited, random = observations_of(UNBOUNDED)
+    report = prove_parity(network, graph, visited, random, 1e-4)
+    assert not report.passed
+    assert report.action_mismatches > 0
+    assert report.max_scaled_difference["logits"] > 1e-4
+
+
+def test_only_a_tie_within_the_limit_excuses_another_action() -> None:
+    logits = np.array([[1.0, 1.0 + 1e-5], [1.0, 1.0 + 1e-3], [0.0, 5.0]])
+    expected = {"action": np.array([1, 1, 1]), "logits": logits}
+    assert _mismatches(expected, {"action": np.array([0, 1, 1])}, 1e-4) == (0, 1)
+    assert _mismatches(expected, {"action": np.array([1, 0, 1])}, 1e-4) == (1, 0)
+    assert _mismatches(expected, {"action": np.array([0, 0, 0])}, 1e-4) == (2, 1)
+
+
+def test_random_observations_stay_in_the_space_and_repeat() -> None:
+    for observation, _ in SPACES:
+        visited, random = observations_of(observation)
+        assert all(observation.contains(np.asarray(one, dtype=observation.dtype)) for one in random[:100])
+        np.testing.assert_array_equal(random, random_observations(visited, observation, 1_000))
