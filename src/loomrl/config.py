@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
+from ruamel.yaml.util import load_yaml_guess_indent
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.errors import ConfigError
@@ -70,7 +71,7 @@ def write_overrides(path: Path, overrides: Mapping[str, Any]) -> PolicyConfig:
         for key, value in overrides.items():
             _set(document, key, value, path)
         text = StringIO()
-        _yaml().dump(document, text)
+        _yaml(like=path.read_text()).dump(document, text)
         write_atomic(path, text.getvalue().encode())
     return config
 
@@ -89,10 +90,14 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
     return overrides
 
 
-def _yaml() -> YAML:
+def _yaml(like: str | None = None) -> YAML:
+    """A reader and writer that keeps comments, quotes and, with a text to be `like`, its indentation."""
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 120
+    if like is not None:
+        _, indent, offset = load_yaml_guess_indent(like)
+        yaml.indent(mapping=2, sequence=indent or 4, offset=offset or 2)
     return yaml
 
 
