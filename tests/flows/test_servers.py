@@ -1,0 +1,169 @@
+"""With servers: runs through the Prefect API, schedules, approval in the UI, rollback, a policy server that follows."""
+
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from projects import copy_state, records, run, run_json
+
+WAIT_SECONDS = 240.0
+
+
+class Services:
+    """`make up` in a project copy, on free ports."""
+
+    def __init__(self, project: Path) -> None:
+        self.project = project
+        self.prefect, self.mlflow, self.policy = (f"http://127.0.0.1:{port}" for port in free_ports(3))
+        ports = {"PREFECT": self.prefect, "MLFLOW": self.mlflow, "POLICY": self.policy}
+        self.settings = {f"LOOMRL_{name}_PORT": url.rpartition(":")[2] for name, url in ports.items()}
+        self.settings |= {"MAKEFLAGS": "", "VENV": str(project / ".venv")}
+        self.api = httpx.Client(base_url=f"{self.prefect}/api", timeout=30)
+
+    def trigger(self, **parameters: Any) -> str:
+        """Start the served life cycle with parameters; returns the flow run's id."""
+        answer = self.api.post(f"/deployments/{self.deployment()}/create_flow_run", json={"parameters": parameters})
+        answer.raise_for_status()
+        return str(answer.json()["id"])
+
+    def deployment(self) -> str:
+        answer = self.api.get("/deployments/name/lifecycle/lifecycle")
+        answer.raise_for_status()
+        return str(answer.json()["id"])
+
+    def state(self, flow_run: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.api.get(f"/flow_runs/{flow_run}").json()["state"]
+        return found
+
+    def wait(self, flow_run: str, *states: str) -> dict[str, Any]:
+        """Wait for one of these state types."""
+        until(
+            lambda: self.state(flow_run)["type"] in states, f"{flow_run} to be {states}", lambda: self.state(flow_run)
+        )
+        return self.state(flow_run)
+
+    def answer(self, flow_run: str, approved: bool) -> None:
+        """Fill in the approval form, as the UI does."""
+        form = {"approved": approved, "person": "grace", "reason": "looked at the report"}
+        answer = self.api.post(f"/flow_runs/{flow_run}/resume", json={"run_input": form})
+        assert answer.json()["status"] == "ACCEPT", answer.text
+
+
+@pytest.fixture(scope="module")
+def services(finished_project: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    started = Services(copy_state(finished_project, tmp_path_factory.mktemp("services") / "project"))
+    try:
+        run(started.project, "make", "up", **started.settings)
+        until(lambda: started.api.get("/deployments/name/lifecycle/lifecycle").is_success, "the flows to be served")
+        yield started
+    finally:
+        run(started.project, "make", "down", **started.settings)
+        started.api.close()
+
+
+def test_a_run_is_triggered_through_the_api_and_seen_in_the_ui(services: Services, tmp_path: Path) -> None:
+    flow_run = services.trigger(policy="cartpole", overrides={})
+    services.wait(flow_run, "COMPLETED")
+    last = records(services.project)[-1]
+    assert last["prefect_flow_run_id"] == flow_run
+    assert last["state"] == "unchanged"
+    page = browse(f"{services.prefect}/runs", tmp_path)
+    assert "lifecycle" in page
+    assert "cartpole" in page
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"policy": "nobody"}, {"overrides": {}}, {"policy": "cartpole", "overrides": 3}, {"policy": "cartpole", "x": 1}],
+)
+def test_wrong_parameters_are_refused_before_anything_runs(services: Services, parameters: dict[str, Any]) -> None:
+    path = f"/deployments/{services.deployment()}/create_flow_run"
+    assert services.api.post(path, json={"parameters": parameters}).status_code in (409, 422)
+
+
+def test_approval_pauses_resumes_and_rejects_and_rollback_restores(services: Services) -> None:
+    before = champion(services)
+    flow_run = services.trigger(policy="cartpole", overrides={"training.seed": 2, "promotion.approval": "human"})
+    services.wait(flow_run, "PAUSED")
+    assert records(services.project)[-1]["state"] == "waiting"
+    assert champion(services) == before
+    services.answer(flow_run, approved=True)
+    services.wait(flow_run, "COMPLETED")
+    approved = records(services.project)[-1]
+    assert approved["decision"]["approved_by"] == "grace"
+    assert champion(services) == approved["version"] != before
+
+    flow_run = services.trigger(policy="cartpole", overrides={"training.seed": 3})
+    services.wait(flow_run, "PAUSED")
+    services.answer(flow_run, approved=False)
+    state = services.wait(flow_run, "FAILED")
+    assert "rejected by grace" in state["message"]
+    assert champion(services) == approved["version"]
+
+    until(lambda: served(services) == approved["version"], "the policy server to follow")
+    settings = {"PREFECT_API_URL": f"{services.prefect}/api", "MLFLOW_TRACKING_URI": services.mlflow}
+    run(services.project, "loomrl", "policy", "rollback", "cartpole", "--reason", "test", "--by", "grace", **settings)
+    assert champion(services) == before
+    until(lambda: served(services) == before, "the policy server to follow the rollback")
+
+
+def test_a_scheduled_run_fires(services: Services) -> None:
+    path = f"/deployments/{services.deployment()}/schedules"
+    schedule = {"schedule": {"interval": 5}, "active": True, "parameters": {"policy": "cartpole"}}
+    made = services.api.post(path, json=[schedule])
+    made.raise_for_status()
+
+    def scheduled() -> list[dict[str, Any]]:
+        body = {"deployments": {"id": {"any_": [services.deployment()]}}, "sort": "EXPECTED_START_TIME_ASC"}
+        found: list[dict[str, Any]] = services.api.post("/flow_runs/filter", json=body).json()
+        return [one for one in found if one["auto_scheduled"] and one["state"]["type"] in ("RUNNING", "COMPLETED")]
+
+    try:
+        until(lambda: bool(scheduled()), "a scheduled run to start")
+    finally:
+        services.api.delete(f"{path}/{made.json()[0]['id']}").raise_for_status()
+    services.wait(scheduled()[0]["id"], "COMPLETED", "FAILED")
+
+
+def champion(services: Services) -> str:
+    shown = run_json(
+        services.project, "loomrl", "policy", "show", "cartpole@champion", MLFLOW_TRACKING_URI=services.mlflow
+    )
+    return str(shown["version"])
+
+
+def served(services: Services) -> str:
+    body = {"agent_id": "test", "episode_id": "1", "observation": [0.0, 0.0, 0.0, 0.0]}
+    answer = httpx.post(f"{services.policy}/decide", json=body, timeout=10)
+    answer.raise_for_status()
+    return str(answer.json()["version"])
+
+
+def browse(url: str, folder: Path) -> str:
+    """The page as a real browser renders it, scripts and all."""
+    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+    flags += " --disable-component-update --disable-sync --virtual-time-budget=20000 --dump-dom"
+    command = ["chromium", *flags.split(), f"--user-data-dir={folder / 'chromium'}", url]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+def until(condition: Callable[[], bool], what: str, now: Callable[[], object] = lambda: "") -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:.0f} s for {what}; now: {now()}"
+        time.sleep(0.5)
+
+
+def free_ports(number: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(number)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
