@@ -78,7 +78,10 @@ def test_a_registered_version_runs_its_own_source_for_ever(rooms: Path, tmp_path
     after = take_snapshot(EnvironmentConfig(id="thermostat"), tmp_path, tmp_path / "after")
     assert before.digest == after.digest
     report = verify_snapshot(tmp_path / "after", tmp_path)
-    assert report.changed == ["source", "dynamics"], "verify looks at the code in its folder"
+    assert report.changed == ["source", "dynamics"], "by name, verify looks at the code in its folder"
+    of_policy = verify_snapshot(tmp_path / "after", tmp_path, EnvironmentConfig(id="thermostat"))
+    assert of_policy.unchanged, "a policy's config resolves to what is registered"
+    assert "register it under a new version to use it" in of_policy.remarks[0]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import io
 import shutil
 import sys
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gymnasium
@@ -166,3 +167,20 @@ def test_an_import_error_inside_the_code_keeps_its_cause(tmp_path: Path) -> None
     (tmp_path / "typo.py").write_text("def :\n")
     with pytest.raises(Exception, match=r"typo\.py, line 1: invalid syntax"):
         load_source("typo:X", tmp_path)
+
+
+def test_several_extract_at_once(tmp_path: Path) -> None:
+    archive = (snapshot(write_rooms(tmp_path / "code"), tmp_path / "snapshot") / "source.tar").read_bytes()
+    target = tmp_path / "target" / "source"
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(lambda _: extract_archive(archive, sha256(archive), ["rooms"], target), range(16)))
+    assert set(folders) == {target}
+    assert build_archive({"rooms": target / "rooms"}) == archive
+    assert [path.name for path in target.parent.iterdir()] == ["source"]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    archive = (snapshot(write_rooms(tmp_path / "code"), tmp_path / "snapshot") / "source.tar").read_bytes()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtifactError, match="cannot extract a source archive to .*file"):
+        extract_archive(archive, sha256(archive), ["rooms"], tmp_path / "file" / "below" / "source")

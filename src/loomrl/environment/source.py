@@ -247,8 +247,11 @@ def extract_archive(archive: bytes, digest: str, roots: Iterable[str], folder: P
     roots = list(roots)
     if folder.is_dir() and _digest_extracted(folder, roots) == digest:
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=".source.", dir=folder.parent))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=".source.", dir=folder.parent))
+    except OSError as error:
+        raise ArtifactError(f"cannot extract a source archive to {folder}: {error.strerror}") from error
     try:
         with tarfile.open(fileobj=io.BytesIO(archive)) as content:
             content.extractall(temporary, filter="data")

@@ -65,8 +65,9 @@ def verify_snapshot(folder: Path, project: Path, config: EnvironmentConfig | Non
     """Compare a snapshot with the environment as it is here and now.
 
     The environment is found as `config` says. Without one: a snapshot in `artifacts/POLICY/environment` belongs to
-    `configs/POLICY.yaml`; any other is looked up by its name, and by its entry point. Of a registered environment the
-    code in its folder is compared, not the copy in LoomDB, which cannot change.
+    `configs/POLICY.yaml`. What a config resolves to is what the environment stage would take now, so a registered
+    version is LoomDB's immutable copy of it. Any other snapshot is looked up by its name and version, and by its entry
+    point, and compared with the code where it is being worked on.
 
     The dynamics are those of the current source and the installed packages: the recorded actions are replayed and the
     outcomes compared, exactly where this machine computes with the same bits, else within the tolerance. Code that
@@ -80,7 +81,9 @@ def verify_snapshot(folder: Path, project: Path, config: EnvironmentConfig | Non
     found: dict[str, list[str]] = {aspect: [] for aspect in ASPECTS}
     remarks: list[str] = []
     try:
-        definition = _current(snapshot, folder, project, config)
+        config = config or _config_of(folder.resolve(), project.resolve())
+        definition = _current(snapshot, project, config)
+        remarks += _unregistered_changes(config, project, definition)
         found["source"] = _source_changes(folder, snapshot, definition)
         found["parameters"] = _parameter_changes(snapshot, definition)
     except ConfigError as error:
@@ -100,12 +103,9 @@ def verify_snapshot(folder: Path, project: Path, config: EnvironmentConfig | Non
     )
 
 
-def _current(
-    snapshot: EnvironmentSnapshot, folder: Path, project: Path, config: EnvironmentConfig | None
-) -> Definition:
-    config = config or _config_of(folder.resolve(), project.resolve())
+def _current(snapshot: EnvironmentSnapshot, project: Path, config: EnvironmentConfig | None) -> Definition:
     if config is not None:
-        return resolve(config, project, live=True)
+        return resolve(config, project)
     spec = snapshot.spec
     try:
         # Parameters come from the registration; those a config overrode when the snapshot was taken show as changed.
@@ -120,6 +120,16 @@ def _current(
             reward_threshold=spec.reward_threshold,
         )
         return resolve(by_entry_point, project)
+
+
+def _unregistered_changes(config: EnvironmentConfig | None, project: Path, definition: Definition) -> list[str]:
+    """A policy keeps running what was registered, also while its author works on the next version."""
+    if config is None:
+        return []
+    live = resolve(config, project, live=True)
+    if build_archive(live.source.locations) == build_archive(definition.source.locations):
+        return []
+    return [f"the code of {config.id} has changed since it was registered; register it under a new version to use it"]
 
 
 def _config_of(folder: Path, project: Path) -> EnvironmentConfig | None:
