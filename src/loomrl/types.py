@@ -139,7 +139,7 @@ class TrainingReport(Document):
     algorithm: str
     seed: int
     total_env_steps: int
-    stop_reason: str  # "total_env_steps" or "stagnation"
+    stop_reason: str  # "total_env_steps", "stagnation" or "stop_at_return"
     snapshot_digest: str
     policy_digest: str  # SHA-256 of policy.safetensors
     parameters: Json  # the algorithm's config in full

@@ -22,9 +22,7 @@ SMALL = {"num_envs": 4, "rollout_length": 16, "batch_size": 32, "n_epochs": 2, "
 
 
 def make(action: gymnasium.Space = DISCRETE, total_env_steps: int = 640, **values: Any) -> ppo.PPO:
-    return ppo.build(
-        ppo.Config(**{**SMALL, **values}), OBSERVATION, action, seed=1, total_env_steps=total_env_steps
-    )
+    return ppo.build(ppo.Config(**{**SMALL, **values}), OBSERVATION, action, seed=1, total_env_steps=total_env_steps)
 
 
 def rollout(algorithm: ppo.PPO, seed: int = 0) -> Trajectory:
@@ -55,6 +53,18 @@ def test_samples_follow_the_logits() -> None:
     expected = algorithm.policy.forward(torch.from_numpy(obs[:1]))["logits"].softmax(-1)[0].detach().numpy()
     frequencies = np.bincount(action, minlength=4) / len(action)
     assert frequencies == pytest.approx(expected, abs=4 * 0.5 / math.sqrt(len(action)))
+
+
+class Zeros(np.random.Generator):
+    """Draws the rarest of exponential numbers."""
+
+    def standard_exponential(self, size: Any = None, *_: Any, **__: Any) -> Any:
+        return np.zeros(size, np.float32)
+
+
+def test_noise_of_zero_is_no_fault() -> None:
+    action = make().act(np.zeros((5, 3), np.float32), Zeros(np.random.PCG64(0))).action
+    assert ((action >= 0) & (action < 4)).all()
 
 
 def test_gaussian_samples_are_clipped_for_the_environment_only() -> None:
@@ -163,7 +173,15 @@ def test_behaviour_is_as_recorded() -> None:
     algorithm = make(learning_rate=0.01, entropy_coef=0.01, n_epochs=4)
     rng = np.random.default_rng(0)
     metrics = [algorithm.update(rollout(algorithm, seed), rng) for seed in range(3)][-1]
-    recorded = {'policy_loss': -0.00960397, 'value_loss': 2.91032, 'entropy': 1.31717, 'approx_kl': 0.00314592, 'clip_fraction': 0.0390625, 'grad_norm': 1.02829, 'explained_variance': 0.194429}
+    recorded = {
+        "policy_loss": -0.00960397,
+        "value_loss": 2.91032,
+        "entropy": 1.31717,
+        "approx_kl": 0.00314592,
+        "clip_fraction": 0.0390625,
+        "grad_norm": 1.02829,
+        "explained_variance": 0.194429,
+    }
     assert {name: metrics[name] for name in recorded} == pytest.approx(recorded, rel=1e-3)
 
 

@@ -44,9 +44,7 @@ def test_losses_equal_a_second_implementation() -> None:
     rng = np.random.default_rng(0)
     log_prob, old, advantage, value, target, old_value = rng.normal(size=(6, 200))
     ratio = np.exp(log_prob - old)
-    expected_policy = -np.mean(
-        [min(a * r, a * min(max(r, 0.8), 1.2)) for a, r in zip(advantage, ratio, strict=True)]
-    )
+    expected_policy = -np.mean([min(a * r, a * min(max(r, 0.8), 1.2)) for a, r in zip(advantage, ratio, strict=True)])
     near = old_value + np.clip(value - old_value, -0.3, 0.3)
     expected_value = np.mean(np.maximum((value - target) ** 2, (near - target) ** 2))
     tensors = [torch.from_numpy(array) for array in (log_prob, old, advantage, value, target, old_value)]

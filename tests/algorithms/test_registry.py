@@ -92,5 +92,3 @@ def test_defaults_and_aliases() -> None:
 def test_wrong_parameters_are_named(parameters: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         registry.validate(config(**parameters))
-
-

@@ -38,6 +38,7 @@ from loomrl.types import Act, Trajectory
 
 NAME = "ppo"
 ALIASES = {"clip_range": "clip_epsilon", "value_coef": "value_loss_coef"}
+TINY = np.finfo(np.float32).tiny
 MIN_ROLLOUT = 2048  # steps of all environments together, where `rollout_length` is left open
 ADAPTIVE_LEARNING_RATE_BOUNDS = (1e-5, 1e-2)
 
@@ -197,7 +198,8 @@ class PPO:
         if isinstance(policy.head, CategoricalPolicyHead):
             logits = policy.head.logits(hidden).numpy()
             # Gumbel-max: argmax(logits + Gumbel noise) is distributed as softmax(logits).
-            index = (logits - np.log(rng.standard_exponential(logits.shape, np.float32))).argmax(-1)
+            noise = np.maximum(rng.standard_exponential(logits.shape, np.float32), TINY)  # may draw 0
+            index = (logits - np.log(noise)).argmax(-1)
             start = getattr(policy.action_space, "start", 0)
             return Act(action=index + start if start else index)
         mean, log_std = (moment.numpy() for moment in policy.head.moments(hidden))

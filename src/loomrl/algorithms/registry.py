@@ -11,13 +11,16 @@ import importlib
 import pkgutil
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from loomrl.algorithms.base import AlgorithmPlugin
 from loomrl.errors import ConfigError
 from loomrl.schema import Section
-from loomrl.training.config import TrainingConfig
+
+if TYPE_CHECKING:  # algorithms know nothing of training, but for the config that names them
+    from loomrl.training.config import TrainingConfig
 
 GROUP = "loomrl.algorithms"
 
@@ -44,7 +47,7 @@ def get_algorithm(name: str) -> AlgorithmPlugin:
     return algorithms[name]
 
 
-def validate(config: TrainingConfig) -> Section:
+def validate(config: "TrainingConfig") -> Section:
     """The algorithm's own config, read from `training.parameters`.
 
     Raises:
