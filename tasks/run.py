@@ -259,6 +259,15 @@ def _log_to_mlflow(record: RunRecord) -> None:
         for stage in ("environment", "training", "evaluation", "safety"):
             if (folder / "artifacts" / record.policy / stage).is_dir():
                 registry.log_artifacts(record.mlflow_run_id, folder / "artifacts" / record.policy / stage, stage)
-    registry.set_tags(record.mlflow_run_id, {"loomrl.state": record.state, "loomrl.version": record.version or "none"})
+    registry.set_tags(record.mlflow_run_id, _tags(record))
     status = {"failed": "FAILED", "refused": "FAILED"}.get(record.state, "FINISHED")
     registry.finish_run(record.mlflow_run_id, status)
+
+
+def _tags(record: RunRecord) -> dict[str, str]:
+    """What the run came to, and DVC's hash of every stage's output."""
+    tags = {"loomrl.state": record.state, "loomrl.version": record.version or "none"}
+    for stage in record.stages:
+        tags[f"loomrl.{stage.name}"] = stage.verdict[:500]
+        tags |= {f"dvc.{stage.name}": out["md5"] for out in (stage.lock or {}).get("outs", [])}
+    return tags
