@@ -22,6 +22,8 @@ from loomrl.schema import Document
 from loomrl.stages import ORDER
 from loomrl.types import PolicyManifest
 
+_STDERR = 2  # what DVC prints must not mix with `--json`
+
 
 class Artifact(Document):
     """One artifact, as it was and as it came out again."""
@@ -120,7 +122,7 @@ def _reproduce(project: Path, policy: str, home: Path) -> None:
         "--no-commit",
         f"{ORDER[-1]}@{policy}",
     ]
-    done = subprocess.run(command, cwd=project, env=environment, stdout=sys.stderr, check=False)
+    done = subprocess.run(command, cwd=project, env=environment, stdout=_STDERR, check=False)
     if done.returncode != 0:
         raise LoomRLError(
             f"rebuilding failed: `dvc repro {ORDER[-1]}@{policy}` ended with {done.returncode} in a clone of the "

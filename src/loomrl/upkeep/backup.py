@@ -16,7 +16,6 @@ from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.files import files_below, verify_sums, write_sums
 from loomrl.home import home, loomdb_url, tracking_uri
 from loomrl.loomdb.database import LoomDB
-from loomrl.loomdb.records import AuditHead
 from loomrl.registry import PolicyVersion, Registry, local_source, verify_version
 from loomrl.schema import Document
 from loomrl.serving.history import chains
@@ -52,9 +51,10 @@ def back_up(folder: Path) -> BackupReport:
         notes += _copy_database("LoomDB", loomdb_url(), copy / "loom.db")
         notes += _copy_database("MLflow", tracking_uri(), copy / "mlflow.db")
         versions, damaged = _copy_versions(copy)
+        anchored = _anchored()
         _copy_state(copy)
         write_sums(copy)
-        damaged += _verify(copy, versions)
+        damaged += _verify(copy, versions, anchored)
         report = BackupReport(
             folder=str(folder),
             num_files=len(files_below(copy)),
@@ -138,22 +138,25 @@ def _state_files() -> Iterator[Path]:
         yield from (path for path in sorted((home() / name).rglob("*")) if path.is_file() and path.suffix != ".lock")
 
 
-def _verify(copy: Path, versions: list[tuple[Path, PolicyVersion]]) -> list[str]:
-    """Read the copy back; returns what is wrong with audit logs (an open log's end may be anchored later)."""
+def _verify(copy: Path, versions: list[tuple[Path, PolicyVersion]], anchored: dict[Path, list[Anchor]]) -> list[str]:
+    """Read the copy back; returns what is wrong with audit logs."""
     verify_sums(copy)
     for place, version in versions:
         verify_version(place, version)
     damaged = []
-    for chain in chains():
-        copied = copy / chain.relative_to(home())
-        report = verify_chain(copied, [Anchor(head.sequence, head.digest) for head in _heads(copy, copied)])
+    for chain, anchors in anchored.items():
+        report = verify_chain(copy / chain.relative_to(home()), anchors)
         damaged += [f"audit log {chain}: {finding}" for finding in report.findings]
     return damaged
 
 
-def _heads(copy: Path, chain: Path) -> list[AuditHead]:
-    """The anchored heads the copy of LoomDB holds: those of the time before the log was copied."""
-    if not (copy / "loom.db").is_file():
-        return []
-    with LoomDB.open(f"sqlite:///{copy / 'loom.db'}") as db:
-        return db.audit_heads(f"{chain.parent.name}/{chain.name}")
+def _anchored() -> dict[Path, list[Anchor]]:
+    """Chain -> the heads LoomDB holds now, before the logs are copied: the copies must reach them."""
+    found = chains()
+    if not found:
+        return {}
+    with LoomDB.open() as db:
+        return {
+            chain: [Anchor(head.sequence, head.digest) for head in db.audit_heads(f"{chain.parent.name}/{chain.name}")]
+            for chain in found
+        }

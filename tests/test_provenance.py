@@ -1,0 +1,87 @@
+"""What git and DVC say about a run."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from projects import git
+
+from loomrl import provenance
+from loomrl.errors import ArtifactError
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "repository" / "project"
+    (root / "artifacts").mkdir(parents=True)
+    (root / "code.py").write_text("one\n")
+    (root / ".gitignore").write_text("secret.txt\nartifacts/\n")
+    git(root.parent, "init", "--quiet", "--initial-branch=trunk")
+    git(root.parent, "add", "--all")
+    git(root.parent, "commit", "--quiet", "--message", "first")
+    return root
+
+
+def test_outside_git_and_before_the_first_commit_there_is_nothing(tmp_path: Path) -> None:
+    assert provenance.git_facts(tmp_path) is None
+    git(tmp_path, "init", "--quiet")
+    assert provenance.git_facts(tmp_path) is None
+
+
+def test_a_clean_tree_is_clean(project: Path) -> None:
+    found = provenance.git_facts(project)
+    assert found is not None
+    assert (found.commit, found.branch) == (git(project, "rev-parse", "HEAD").strip(), "trunk")
+    assert (found.dirty, found.diff) == (False, b"")
+    git(project, "checkout", "--quiet", "--detach")
+    detached = provenance.git_facts(project)
+    assert detached is not None
+    assert detached.branch is None
+
+
+def test_the_difference_rebuilds_the_tree(project: Path, tmp_path: Path) -> None:
+    """Changed, deleted, new and binary files; not what git ignores, not the stages' outputs."""
+    (project / "code.py").write_text("two\n")
+    (project / "new näme.py").write_text("new\n")
+    (project / "weights.bin").write_bytes(bytes(range(256)) * 4)
+    (project / "secret.txt").write_text("ignored")
+    (project / "artifacts" / "big.bin").write_bytes(b"output")
+    status, objects = git(project, "status", "--porcelain"), git(project, "count-objects")
+    found = provenance.git_facts(project)
+    assert found is not None
+    assert found.dirty
+    assert (git(project, "status", "--porcelain"), git(project, "count-objects")) == (status, objects), (
+        "git is untouched"
+    )
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "--quiet", str(project.parent), str(clone))
+    subprocess.run(["git", "apply", "--binary"], cwd=clone, input=found.diff, check=True)
+    names = {path.relative_to(clone / "project").as_posix() for path in (clone / "project").rglob("*")}
+    assert names == {"code.py", ".gitignore", "new näme.py", "weights.bin"}
+    assert (clone / "project" / "weights.bin").read_bytes() == bytes(range(256)) * 4
+
+
+def test_a_huge_difference_is_not_kept(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "MAX_DIFF_BYTES", 10)
+    (project / "code.py").write_text("a change of more than ten bytes\n")
+    found = provenance.git_facts(project)
+    assert found is not None
+    assert (found.dirty, found.diff) == (True, None)
+
+
+def test_lock_entries_are_those_of_the_policy(tmp_path: Path) -> None:
+    assert provenance.lock_entries(tmp_path, "cartpole") == {}
+    (tmp_path / "dvc.lock").write_text(
+        "schema: '2.0'\nstages:\n  training@cartpole:\n    cmd: a\n    outs:\n    - {path: artifacts/x, md5: abc.dir}\n"
+        "  training@cartpole2:\n    cmd: b\n"
+    )
+    found = provenance.lock_entries(tmp_path, "cartpole")
+    assert list(found) == ["training"]
+    assert provenance.output_hashes(found["training"]) == {"artifacts/x": "abc.dir"}
+
+
+@pytest.mark.parametrize("content", ["<<<<<<< HEAD\nstages:\n", "- a list\n"])
+def test_a_damaged_lock_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "dvc.lock").write_text(content)
+    with pytest.raises(ArtifactError, match=r"dvc\.lock cannot be read"):
+        provenance.lock_entries(tmp_path, "cartpole")
