@@ -27,8 +27,9 @@ DVC = "\n".join(
     ["stages:"]
     + [
         f"  {stage}:\n    matrix: {{policy: [cartpole]}}\n    cmd: python make.py {stage} ${{item.policy}}\n"
-        f"    deps: [configs/${{item.policy}}.yaml{f', artifacts/${{item.policy}}/{before}' if before else ''}]\n"
-        f"    outs: [artifacts/${{item.policy}}/{stage}]"
+        f"    deps:\n    - configs/${{item.policy}}.yaml\n"
+        + (f"    - artifacts/${{item.policy}}/{before}\n" if before else "")
+        + f"    outs:\n    - artifacts/${{item.policy}}/{stage}"
         for before, stage in zip((None, *ORDER), ORDER, strict=False)
     ]
 )
