@@ -12,7 +12,7 @@ from rich.table import Table
 
 from loomrl.config import parse_overrides
 from loomrl.errors import ConfigError, LoomRLError, ServiceError
-from loomrl.runs import RunRecord, run_folder
+from loomrl.runs import RunRecord, list_runs, run_folder
 from tasks.policies import PolicyName, policy_names
 
 STYLES = {"promoted": "green", "unchanged": "green", "waiting": "yellow"}
@@ -55,7 +55,6 @@ def check_prefect_server() -> None:
 def run_once(policy: str, settings: list[str]) -> None:
     """One life cycle of one policy, its table at the end."""
     from flows.lifecycle import lifecycle
-    from loomrl.runs import list_runs
 
     if policy not in policy_names():
         known = ", ".join(policy_names())
@@ -63,10 +62,19 @@ def run_once(policy: str, settings: list[str]) -> None:
     before = {record.run_id for record in list_runs(policy)}
     try:
         lifecycle(PolicyName(policy), parse_overrides(settings))
-    finally:
-        for record in list_runs(policy):
-            if record.run_id not in before and record.finished:
-                print_table(record)
+    except LoomRLError as error:
+        if _print_new(policy, before):
+            sys.exit(error.exit_code)  # the table says why
+        raise
+    _print_new(policy, before)
+
+
+def _print_new(policy: str, before: set[str]) -> bool:
+    """Print the table of the run that was recorded since; False when none was."""
+    new = [record for record in list_runs(policy) if record.run_id not in before and record.finished]
+    for record in new:
+        print_table(record)
+    return bool(new)
 
 
 def print_table(record: RunRecord) -> None:

@@ -18,6 +18,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 VARIABLE = "LOOMRL_EVENTS"
 
 
+def somebody_listens() -> bool:
+    """Whether whoever started this process follows its events."""
+    return VARIABLE in os.environ
+
+
 def emit(event: str, **data: Any) -> None:
     """Append one event; does nothing where nobody listens."""
     if path := os.environ.get(VARIABLE):
@@ -49,7 +54,7 @@ class Reporter:
 @contextmanager
 def progress(label: str, total: int) -> Iterator[Reporter]:
     """Track `total` units of work under a label."""
-    if os.environ.get(VARIABLE) or not sys.stderr.isatty():
+    if somebody_listens() or not sys.stderr.isatty():
         yield Reporter(label, total, None)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

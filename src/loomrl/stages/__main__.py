@@ -56,7 +56,8 @@ def main(arguments: list[str]) -> int:
     try:
         run_stage(name, policy, project_root())
     except LoomRLError as error:
-        print(f"{name} {policy}: {error}", file=sys.stderr)
+        if not events.somebody_listens():
+            print(f"{name} {policy}: {error}", file=sys.stderr)
         events.emit("failed", stage=name, message=str(error), exit_code=error.exit_code)
         return error.exit_code
     events.emit("finished", stage=name, seconds=time.monotonic() - started)
