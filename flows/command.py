@@ -14,6 +14,7 @@ from loomrl.config import parse_overrides
 from loomrl.errors import ConfigError, LoomRLError, ServiceError
 from loomrl.runs import RunRecord, list_runs, run_folder
 from tasks.policies import PolicyName, policy_names
+from tasks.run import mark_crashed_runs
 
 STYLES = {"promoted": "green", "unchanged": "green", "waiting": "yellow"}
 
@@ -105,5 +106,6 @@ def serve_flows() -> None:
 
     if not os.environ.get("PREFECT_API_URL"):
         raise ConfigError("serving needs a Prefect server: start one with `make up` and set PREFECT_API_URL")
+    mark_crashed_runs()
     deployments = [flow.to_deployment(flow.name) for flow in (lifecycle, rollback)]
     serve(*deployments)  # type: ignore[arg-type]  # no coroutines: these flows are synchronous
