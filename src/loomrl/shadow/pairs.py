@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loomrl.registry import PolicyVersion
 from loomrl.serving.client import PolicyClient
+from loomrl.shadow.traffic import SIMULATED
 
 _REMEMBERED = 50_000  # decisions whose mirror may still come; the server's queue is far shorter
 Record = dict[str, Any]
@@ -42,14 +44,21 @@ class Pairs:
 class PairReader:
     """Follows a server's records and joins each mirror to its decision.
 
-    `version` is the challenger's. Without a champion the challenger itself acts: then `acting` is set, and its
-    decisions are paired with themselves.
+    Without a champion the challenger itself acts: its decisions are paired with themselves. `agent_prefix` picks the
+    agents of one simulation; without it every agent counts but the simulated ones.
     """
 
     def __init__(
-        self, client: PolicyClient, version: str, acting: bool, agent_prefix: str = "", after: int = -1
+        self,
+        client: PolicyClient,
+        challenger: PolicyVersion,
+        champion: PolicyVersion | None,
+        agent_prefix: str | None = None,
+        after: int = -1,
     ) -> None:
-        self._client, self._version, self._acting = client, version, acting
+        self._client, self._version = client, challenger.version
+        self._acting_version = (champion or challenger).version
+        self._mirrors_itself = champion is None
         self._prefix, self._after = agent_prefix, after
         self._waiting: OrderedDict[str, Record] = OrderedDict()
         self._pairs: list[tuple[Record, Record]] = []
@@ -69,27 +78,32 @@ class PairReader:
         return len(self._pairs)
 
     def _take(self, record: Record) -> None:
-        if not record["agent_id"].startswith(self._prefix):
+        if not self._counts(record["agent_id"]):
             return
         if record["kind"] == "decision":
             self._take_decision(record)
-        elif record["version"] == self._version:
-            decision = self._waiting.pop(record["decision_id"], None)
-            if record["error"] is not None:
-                self.num_errors += 1
-            elif decision is not None:
-                self._pairs.append((decision, record))
+        elif record["version"] == self._version and record["acting_version"] == self._acting_version:
+            self._take_mirror(record)
+
+    def _counts(self, agent_id: str) -> bool:
+        return not agent_id.startswith(SIMULATED) if self._prefix is None else agent_id.startswith(self._prefix)
 
     def _take_decision(self, record: Record) -> None:
-        if record["override"] is not None or record["exploration_flag"]:
+        if record["override"] is not None or record["exploration_flag"] or record["version"] != self._acting_version:
             return
-        if self._acting:
-            if record["version"] == self._version:
-                self._pairs.append((record, record))
+        if self._mirrors_itself:
+            self._pairs.append((record, record))
             return
         self._waiting[record["decision_id"]] = record
         if len(self._waiting) > _REMEMBERED:
             self._waiting.popitem(last=False)
+
+    def _take_mirror(self, record: Record) -> None:
+        decision = self._waiting.pop(record["decision_id"], None)
+        if record["error"] is not None:
+            self.num_errors += 1
+        elif decision is not None:
+            self._pairs.append((decision, record))
 
     def pairs(self, observation_dtype: str) -> Pairs:
         """All pairs read so far, in the order of the decisions."""

@@ -15,7 +15,7 @@ from loomrl.config import PolicyConfig
 from loomrl.errors import ConfigError, GateRefused
 from loomrl.home import home
 from loomrl.registry import PolicyVersion, Registry
-from loomrl.serving.client import PolicyClient
+from loomrl.serving.client import PolicyClient, Refused
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.process import ServerProcess
 from loomrl.shadow.claims import judge, passes
@@ -77,7 +77,8 @@ def _server(config: PolicyConfig, challenger: PolicyVersion, champion: PolicyVer
 
 def _demand_roles(client: PolicyClient, challenger: PolicyVersion, champion: PolicyVersion) -> None:
     """The server must hold both versions now, not just soon."""
-    client.refresh(challenger.policy)
+    with contextlib.suppress(Refused):  # a version it refuses is named below, with the reason
+        client.refresh(challenger.policy)
     status = client.status()
     for role, wanted in (("champion", champion), ("challenger", challenger)):
         held = status["roles"][role]
@@ -108,7 +109,7 @@ def _episodes(
         lambda done: on_progress(done, shadow.min_decisions),
     )
     dropped = _drain(client)
-    reader = PairReader(client, challenger.version, champion is None, driven.agent_prefix, start)
+    reader = PairReader(client, challenger, champion, driven.agent_prefix, start)
     reader.read()
     pairs = reader.pairs(artifact.dtype.name)
     shortfall = (
@@ -140,7 +141,7 @@ def _live(
     deadline = time.monotonic() + shadow.wait_seconds
     with PolicyClient(shadow.server) as client:
         _demand_roles(client, challenger, champion)
-        reader = PairReader(client, challenger.version, acting=False)
+        reader = PairReader(client, challenger, champion)
         while reader.read() < shadow.min_decisions and time.monotonic() < deadline:
             on_progress(len(reader), shadow.min_decisions)
             time.sleep(min(_POLL_SECONDS, shadow.wait_seconds / 10))

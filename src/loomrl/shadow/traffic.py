@@ -13,6 +13,7 @@ import numpy as np
 
 from loomrl.serving.client import Ask, Decision, Outcome, PolicyClient, Refused
 
+SIMULATED = "shadow-"  # how the ids of simulated agents begin
 _MAX_AGENTS = 16
 _TOO_MANY_REQUESTS = 429
 
@@ -52,12 +53,13 @@ def drive(
     num_episodes: int,
     min_decisions: int,
     on_decisions: Callable[[int], None] | None = None,
+    agent_prefix: str = SIMULATED,
 ) -> Driven:
     """Play at least `num_episodes` episodes, and more (at most 20 times as many) until `min_decisions` are reached.
 
     Every agent asks for each step of its own environment and sends the reward as feedback.
     """
-    driven = Driven(agent_prefix=f"shadow-{secrets.token_hex(4)}-")
+    driven = Driven(agent_prefix=f"{agent_prefix}{secrets.token_hex(4)}-")
     seeds = _seeds(driven, first_seed, num_episodes, min_decisions)
     with _agents(snapshot_folder, driven.agent_prefix, min(_MAX_AGENTS, num_episodes)) as agents:
         active = [agent for agent in agents if _begin(agent, seeds)]

@@ -1,0 +1,61 @@
+"""Intervals over episodes: hand calculations, coverage, and what dependence does to them."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from loomrl.shadow.statistics import clustered_mean, clustered_proportion
+
+
+def test_the_mean_interval_by_hand() -> None:
+    """Clusters (1, 3) and (5, 7): mean 4, cluster sums of residuals -4 and 4, variance 2/1 * 32 / 16 = 4."""
+    interval = clustered_mean([1, 3, 5, 7], [0, 0, 1, 1], 0.95)
+    assert interval is not None
+    assert interval.estimate == 4.0
+    assert interval.high - interval.estimate == pytest.approx(stats.t.ppf(0.975, 1) * 2.0)
+
+
+def test_one_episode_gives_no_interval() -> None:
+    assert clustered_mean([1.0, 2.0], [0, 0], 0.95) is None
+    assert clustered_proportion([True, False], [0, 0], 0.95) is None
+    assert clustered_proportion([], [], 0.95) is None
+
+
+def test_with_one_step_per_episode_it_is_close_to_clopper_pearson() -> None:
+    events = np.arange(200) < 30
+    interval = clustered_proportion(events, np.arange(200), 0.95)
+    exact = stats.binomtest(30, 200).proportion_ci(0.95)
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx((exact.low, exact.high), abs=2e-3)
+
+
+@pytest.mark.parametrize("event", [False, True])
+def test_all_alike_is_exact(event: bool) -> None:
+    interval = clustered_proportion(np.full(1_000, event), np.repeat(np.arange(10), 100), 0.95)
+    exact = stats.binomtest(1_000 if event else 0, 1_000).proportion_ci(0.95)
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx((exact.low, exact.high))
+
+
+def test_dependent_steps_widen_the_interval() -> None:
+    rng = np.random.default_rng(0)
+    clusters = np.repeat(np.arange(20), 100)
+    dependent = np.repeat(rng.random(20) < 0.5, 100)
+    independent = rng.random(2_000) < 0.5
+    wide, narrow = (clustered_proportion(events, clusters, 0.95) for events in (dependent, independent))
+    assert wide is not None
+    assert narrow is not None
+    assert wide.high - wide.low > 5 * (narrow.high - narrow.low)
+
+
+def test_coverage_under_dependence() -> None:
+    """Episodes differ in their own rate; 95 % intervals must cover the mean rate about that often."""
+    rng = np.random.default_rng(1)
+    clusters = np.repeat(np.arange(20), 50)
+    covered = []
+    for _ in range(400):
+        events = rng.random(1_000) < np.repeat(rng.beta(2, 6, 20), 50)  # mean 0.25
+        interval = clustered_proportion(events, clusters, 0.95)
+        assert interval is not None
+        covered.append(interval.low <= 0.25 <= interval.high)
+    assert np.mean(covered) > 0.92
