@@ -22,6 +22,7 @@ from loomrl.files import write_atomic
 from loomrl.home import home, project_root
 from loomrl.report.build import build_report
 from loomrl.runs import RunRecord, StageRecord, list_runs, new_run_id, now, read_run, run_folder, write_run
+from loomrl.safety.check import configured_checks
 from loomrl.stages import Folders
 from tasks.say import say
 
@@ -37,6 +38,7 @@ def life_cycle(policy: str, overrides: Mapping[str, Any]) -> Iterator[str]:
     """
     config = load_config(config_path(policy), overrides)
     validate(config.training)
+    configured_checks(config.safety)
     mark_crashed_runs()
     record = _open_record(policy, config, overrides)
     with FileLock(_alive(record.run_id)):
