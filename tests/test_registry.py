@@ -1,12 +1,16 @@
 """Versions never change, aliases move together, and what was tampered with is not handed out."""
 
+import os
 import shutil
+import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 from policy_versions import graph, make_artifacts, register
 
@@ -230,3 +234,44 @@ def test_a_locked_database_is_named(
     finally:
         blocker.close()
     registry.set_aliases("cartpole", {CHAMPION: "1"})
+
+
+def test_the_same_registry_with_and_without_its_server(ready_home: Path, tmp_path: Path) -> None:
+    """Registered through a server and read without it, and the other way round."""
+    database = f"sqlite:///{ready_home / 'mlflow.db'}"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", database, "--artifacts-destination", str(ready_home / "mlartifacts")]
+    quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    with (tmp_path / "server.log").open("w") as log:
+        server = subprocess.Popen(command, env={**os.environ, **quiet}, stdout=log, stderr=log, start_new_session=True)
+    try:
+        through_server, direct = Registry(f"http://127.0.0.1:{port}"), Registry(database)
+        _wait_for(port, server)
+        first = register(tmp_path, "run-1", through_server)
+        assert first.source.startswith("mlflow-artifacts:/")
+        second = register(tmp_path, "run-2", direct, bias=1.0)
+        third = register(tmp_path, "run-3", through_server, bias=2.0)
+        third_policy = register(tmp_path, "run-4", direct, bias=3.0, policy="hopper")
+        through_server.set_aliases("cartpole", {CHAMPION: "1"})
+        assert direct.aliases("cartpole") == {CHAMPION: "1"}
+        for number, version in enumerate((first, second, third, third_policy)):
+            for name, registry in (("server", through_server), ("direct", direct)):
+                folder = registry.download(version, tmp_path / f"{name}-{number}")
+                assert (folder / "policy.onnx").read_bytes() == graph(float(number))
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(30)
+
+
+def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            httpx.get(f"http://127.0.0.1:{port}/health").raise_for_status()
+            return
+        except httpx.HTTPError:
+            time.sleep(0.2)
+    raise AssertionError("the MLflow server did not start")

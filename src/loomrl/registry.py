@@ -253,8 +253,20 @@ def verify_version(folder: Path, version: PolicyVersion) -> None:
 
 def local_source(version: PolicyVersion) -> Path | None:
     """The folder of a version's files, where the artifact store is a folder of this machine."""
-    source = version.source.removeprefix("file://")
-    return Path(source) if source.startswith("/") else None
+    return _local_folder(version.source)
+
+
+def _local_folder(uri: str) -> Path | None:
+    """The folder an artifact URI means on this machine; None where only a server or an object store has it.
+
+    A tracking server started by `make up` serves `LOOMRL_HOME/mlartifacts` as `mlflow-artifacts:/`. What was
+    registered through it must stay readable when it is down and the same database is used directly.
+    """
+    plain = uri.removeprefix("file://")
+    if plain.startswith("/"):
+        return Path(plain)
+    served = home() / "mlartifacts" / uri.removeprefix("mlflow-artifacts:/").lstrip("/")
+    return served if uri.startswith("mlflow-artifacts:/") and served.is_dir() else None
 
 
 def _copy(version: PolicyVersion, source: Path, target: Path) -> Path:
@@ -385,9 +397,26 @@ def log_artifacts(
     """Copy a folder's files, or one file, into the run's artifacts."""
     if not folder_or_file.exists():
         raise ArtifactError(f"{folder_or_file} is missing; run the stage that writes it")
-    with _mlflow(uri or tracking_uri()) as client:
+    uri = uri or tracking_uri()
+    with _mlflow(uri) as client:
+        location = client.get_run(mlflow_run_id).info.artifact_uri
+        if location.startswith("mlflow-artifacts:/") and not _is_server(uri):
+            # An experiment that a server made, without that server: where it would have put the files.
+            (home() / "mlartifacts" / location.removeprefix("mlflow-artifacts:/")).mkdir(parents=True, exist_ok=True)
+            _copy_into(_local_folder(location), folder_or_file, artifact_path)
+            return
         log = client.log_artifacts if folder_or_file.is_dir() else client.log_artifact
         log(mlflow_run_id, str(folder_or_file), artifact_path)
+
+
+def _copy_into(store: Path | None, folder_or_file: Path, artifact_path: str | None) -> None:
+    assert store is not None
+    target = store / artifact_path if artifact_path else store
+    target.mkdir(parents=True, exist_ok=True)
+    if folder_or_file.is_dir():
+        shutil.copytree(folder_or_file, target, dirs_exist_ok=True)
+    else:
+        shutil.copy2(folder_or_file, target)
 
 
 def set_tags(mlflow_run_id: str, tags: Mapping[str, str], uri: str | None = None) -> None:
@@ -419,7 +448,7 @@ def _experiment(client: Any, policy: str, uri: str) -> str:
     name = f"loomrl/{policy}"
     if found := client.get_experiment_by_name(name):
         return str(found.experiment_id)
-    location = None if uri.startswith(("http:", "https:")) else str(home() / "mlartifacts" / policy)
+    location = None if _is_server(uri) else str(home() / "mlartifacts" / policy)
     try:
         return str(client.create_experiment(name, artifact_location=location))
     except MlflowException as error:
@@ -486,6 +515,10 @@ def _fix(uri: str) -> str:
             "`loomrl backup` keeps copies to restore"
         )
     return "start the server (`make up`), correct MLFLOW_TRACKING_URI, or unset it to use SQLite under LOOMRL_HOME"
+
+
+def _is_server(uri: str) -> bool:
+    return uri.startswith(("http:", "https:"))
 
 
 def _without_password(uri: str) -> str:
