@@ -121,7 +121,7 @@ def export(
 
 def _line(entry: dict[str, Any]) -> str:
     shown = ("decision_id", "agent_id", "version", "action", "reward", "q_value", "exploration_flag", "override")
-    facts = "  ".join(f"{key}={entry[key]}" for key in shown if entry.get(key) not in (None, False))
+    facts = "  ".join(f"{key}={entry[key]}" for key in shown if entry.get(key) is not None and entry[key] is not False)
     return f"{entry['timestamp']}  {entry['kind']:<9} {facts}"
 
 
