@@ -109,6 +109,20 @@ def write_sums(folder: Path) -> None:
     write_atomic(folder / SUMS, "".join(lines).encode())
 
 
+def changed_file(folder: Path) -> str | None:
+    """The first file that is missing, added or changed against `SHA256SUMS`, as "NAME (missing)"; None when whole."""
+    recorded = {}
+    for line in (folder / SUMS).read_text().splitlines():
+        digest, _, name = line.partition("  ")
+        recorded[name] = digest
+    present = sums(folder)
+    for name in sorted(recorded.keys() | present.keys()):
+        if recorded.get(name) != present.get(name):
+            what = "missing" if name not in present else "not in the manifest" if name not in recorded else "changed"
+            return f"{name} ({what})"
+    return None
+
+
 def verify_sums(folder: Path) -> None:
     """Compare a folder with its manifest.
 
@@ -118,15 +132,9 @@ def verify_sums(folder: Path) -> None:
     manifest = folder / SUMS
     if not manifest.is_file():
         raise ArtifactError(f"{manifest} is missing; run the stage that writes {folder.name}")
-    recorded = {}
-    for line in manifest.read_text().splitlines():
-        digest, _, name = line.partition("  ")
-        recorded[name] = digest
-    present = sums(folder)
-    for name in sorted(recorded.keys() | present.keys()):
-        if recorded.get(name) != present.get(name):
-            what = "missing" if name not in present else "not in the manifest" if name not in recorded else "changed"
-            raise ArtifactError(
-                f"{folder / name} is {what} (SHA-256 differs from {manifest}); "
-                "restore it with `dvc checkout` or run the stage again"
-            )
+    if changed := changed_file(folder):
+        name, _, what = changed.rpartition(" (")
+        raise ArtifactError(
+            f"{folder / name} is {what[:-1]} (SHA-256 differs from {manifest}); "
+            "restore it with `dvc checkout` or run the stage again"
+        )

@@ -19,7 +19,7 @@ from typing import Any
 from filelock import FileLock
 
 from loomrl.errors import ArtifactError, ConfigError, LoomRLError, ServiceError
-from loomrl.files import SUMS, canonical_json, sha256, sha256_file, verify_sums, write_atomic, write_sums
+from loomrl.files import SUMS, canonical_json, changed_file, sha256, sha256_file, write_atomic, write_sums
 from loomrl.home import home, tracking_uri
 from loomrl.schema import Document
 
@@ -240,13 +240,11 @@ def verify_version(folder: Path, version: PolicyVersion) -> None:
             f"{name}: {SUMS} in {version.source} is not the one that was registered; the artifact store was changed: "
             f"restore it from a backup, or go back with `loomrl policy rollback {version.policy}`"
         )
-    try:
-        verify_sums(folder)
-    except ArtifactError as error:
+    if changed := changed_file(folder):
         raise ArtifactError(
-            f"{name}: a file in {version.source} was changed after it was registered ({error}); "
+            f"{name}: {changed} in {version.source} was changed after it was registered; "
             f"restore the store from a backup, or go back with `loomrl policy rollback {version.policy}`"
-        ) from error
+        )
     if export_digest(folder) != version.digest:
         raise ArtifactError(f"{name}: the files in {version.source} are whole but not the policy its tag names")
 
