@@ -135,6 +135,11 @@ def test_an_override_survives_a_restart(loomrl_home: Path, tmp_path: Path) -> No
         OverrideStore("cartpole").set(Override(action=1 - normal, agent_id="b", person="Bob", reason="test"))
         wait_for(lambda: client.decide("b", OBS).action == 1 - normal)
         assert client.decide("a", OBS).action == normal
+        OverrideStore("cartpole").set(Override(action=7, agent_id="c", person="Bob", reason="a slip"))
+        wait_for(lambda: "c" in [entry["agent_id"] for entry in client.overrides()])
+        with pytest.raises(Refused, match="not one of 0 to 1; clear the override") as refused:
+            client.decide("c", OBS)
+        assert refused.value.status == 503
 
 
 def test_a_pinned_version_that_cannot_be_loaded_decides_nothing(loomrl_home: Path, tmp_path: Path) -> None:

@@ -85,8 +85,7 @@ class AuditLog:
         self.server = f"{policy}/{self.folder.name}"
         self.token = secrets.token_hex(6)
         self._lock = threading.Lock()
-        self._handle = -1
-        self._size = 0
+        self._handle, self._size, self._path = -1, 0, self.folder
         self._dirty = False
         self.repaired = repair(self.folder)
         self._sequence, self._digest = last_record(self.folder)
@@ -144,7 +143,7 @@ class AuditLog:
         if self._handle >= 0:
             os.fdatasync(self._handle)
             os.close(self._handle)
-        self._handle, self._size, self.segment = handle, 0, path.stem
+        self._handle, self._size, self._path, self.segment = handle, 0, path, path.stem
         opening = {"policy": self.policy, "server": self.server, "segment": self.segment, "token": self.token}
         repaired = None if former else self.repaired
         self._write([record("open", **opening, loomrl=__version__, repaired=repaired)])
@@ -163,15 +162,15 @@ class AuditLog:
         return list(range(first, sequence + 1))
 
     def _write_whole(self, data: bytes) -> None:
-        path = self.folder / f"{self.segment}.jsonl"
         try:
             written = os.write(self._handle, data)
         except OSError as error:
-            raise _unwritable(error, path) from error
+            raise _unwritable(error, self._path) from error
         if written < len(data):  # what a full disk does first
             os.ftruncate(self._handle, self._size)
             raise AuditUnwritable(
-                f"{path}: only {written} of {len(data)} bytes could be written; no space is left: free some", full=True
+                f"{self._path}: only {written} of {len(data)} bytes could be written; no space is left: free some",
+                full=True,
             )
         self._size += written
         self._dirty = True

@@ -145,7 +145,10 @@ def _pinned(entry: _Pending) -> bool:
 
 def _pin_action(entry: _Pending) -> None:
     assert entry.override is not None
-    entry.action = check_action(entry.override.action, entry.policy)
+    try:
+        entry.action = check_action(entry.override.action, entry.policy)
+    except Problem as problem:  # set in the file, where the action space is not known: not the agent's fault
+        raise Problem(503, f"{entry.override.describe()}: {problem.message}; clear the override") from problem
 
 
 def check_action(value: Any, policy: ServedPolicy) -> Any:
