@@ -39,7 +39,7 @@ def build_graph(policy: TrainedPolicy, opset: int) -> bytes:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the TorchScript exporter announces its end
         # Shapes are checked in Python while tracing; they are the same for every batch.
-        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
         torch.onnx.export(
             _Outputs(policy, names).eval(),
             (example,),

@@ -5,6 +5,7 @@ here before anything counts as unused.
 """
 
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ def _used_by_commits(root: Path, cache: Path) -> set[str]:
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
+    logging.getLogger("dvc").setLevel(logging.ERROR)  # it warns of every stage that has not run yet
     try:
         with Repo(str(root)) as repo:
             if Path(repo.cache.local.path).resolve() != cache.resolve():
