@@ -2,10 +2,12 @@
 
 import os
 
+from prefect.exceptions import FlowPauseTimeout
 from prefect.flow_runs import pause_flow_run
 from prefect.input import RunInput
 from pydantic import Field
 
+from loomrl.errors import GateRefused
 from loomrl.loomdb.database import LoomDB
 from loomrl.promotion.rules import WAITING
 from loomrl.runs import read_run
@@ -33,7 +35,12 @@ def wait_for_approval(run_id: str) -> bool:
         return False
     update(run_id, state="waiting", message="; ".join(decision.reasons))
     timeout = int(run_config(run_id).promotion.approval_timeout_seconds)
-    answer = pause_flow_run(wait_for_input=Approval, timeout=timeout, poll_interval=POLL_SECONDS)
-    update(run_id, state="running", message="")
-    LoomDB.open().decide_approval(run_id, answer.approved, answer.person, answer.reason)
+    try:
+        answer = pause_flow_run(wait_for_input=Approval, timeout=timeout, poll_interval=POLL_SECONDS)
+    except FlowPauseTimeout as error:
+        raise GateRefused(f"nobody approved run {run_id} within {timeout} s; run the life cycle again") from error
+    finally:
+        update(run_id, state="running", message="")
+    with LoomDB.open() as db:
+        db.decide_approval(run_id, answer.approved, answer.person, answer.reason)
     return True

@@ -25,8 +25,8 @@ def environment(run_id: str) -> None:
         snapshot = load_snapshot(folder)
         entry.verdict = f"{snapshot.spec.name} {snapshot.spec.version}, snapshot {snapshot.digest[:12]}"
         store_snapshot(folder)
-        db = LoomDB.open()
-        db.link(f"run:{run_id}", "used", f"snapshot:{snapshot.digest}")
+        with LoomDB.open() as db:
+            db.link(f"run:{run_id}", "used", f"snapshot:{snapshot.digest}")
 
 
 def _drifted(run_id: str) -> bool:

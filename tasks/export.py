@@ -56,6 +56,7 @@ def _register(run_id: str) -> PolicyVersion:
 
 
 def _link(run_id: str, version: PolicyVersion, manifest: PolicyManifest) -> None:
-    db, name = LoomDB.open(), f"policy:{version.policy}@{version.version}"
-    db.link(f"run:{run_id}", "produced", name)
-    db.link(name, "trained_in", f"snapshot:{manifest.snapshot_digest}")
+    name = f"policy:{version.policy}@{version.version}"
+    with LoomDB.open() as db:
+        db.link(f"run:{run_id}", "produced", name)
+        db.link(name, "trained_in", f"snapshot:{manifest.snapshot_digest}")

@@ -36,7 +36,8 @@ def promotion(run_id: str) -> None:
 
 def approval(run_id: str) -> rules.Approval:
     """What a person decided about this run, if anybody has."""
-    given = LoomDB.open().approval(run_id)
+    with LoomDB.open() as db:
+        given = db.approval(run_id)
     return rules.Approval(given.approved, given.person, given.reason) if given else rules.Approval(None)
 
 

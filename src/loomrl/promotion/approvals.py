@@ -10,6 +10,7 @@ from loomrl.promotion import promote
 from loomrl.promotion.review import review
 from loomrl.promotion.rules import UNCHANGED, WAITING, Approval
 from loomrl.registry import Registry
+from loomrl.report.build import build_report
 from loomrl.runs import RunRecord, list_runs, now, read_run, run_folder, write_run
 from loomrl.types import PromotionDecision
 
@@ -59,6 +60,7 @@ def finish_waiting(run_id: str, registry: Registry | None = None, db: LoomDB | N
     if record.mlflow_run_id:
         tags = {"loomrl.state": record.state, "loomrl.version": record.version or "none"}
         tracking.set_tags(record.mlflow_run_id, tags)
+    build_report(run_id, run_folder(run_id))
     return record
 
 
