@@ -83,6 +83,9 @@ class Follower:
     def _on_warning(self, event: dict[str, Any]) -> None:
         say(event["message"])
 
+    def _on_resumed(self, event: dict[str, Any]) -> None:
+        say(f"{self._stage} resumes at step {event['step']:,}")
+
     def _on_progress(self, event: dict[str, Any]) -> None:
         shown = "  ".join(f"{name} {value:.4g}" for name, value in event["metrics"].items())
         self._bar.update(
