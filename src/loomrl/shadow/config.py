@@ -13,7 +13,7 @@ class ShadowConfig(Section):
     traffic: Literal["episodes", "live"] = "episodes"
     server: str | None = None  # URL of a running policy server; None starts one for the stage
     num_episodes: int = Field(default=20, ge=1)
-    first_seed: int = Field(default=3_000_000, ge=0)
+    first_seed: int = Field(default=4_000_000, ge=0)
     min_decisions: int = Field(default=1_000, ge=1)
     wait_seconds: float = Field(default=3_600.0, gt=0)  # live: how long to wait for min_decisions
     max_decisions_per_second_per_agent: float = Field(default=1_000.0, gt=0)
