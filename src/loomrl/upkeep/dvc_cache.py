@@ -6,7 +6,6 @@ here before anything counts as unused.
 
 import json
 import logging
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,8 +45,6 @@ def _used_by_commits(root: Path, cache: Path) -> set[str]:
                 # Shared by configuration: others may use what this project does not.
                 return {f"{path.parent.name}{path.name}".removesuffix(".dir") for path in cache.glob("??/*")}
             has_git = not isinstance(repo.scm, _no_scm())
-            # It warns of every stage in every commit that never ran; those have nothing in the cache.
-            logging.getLogger("dvc").setLevel(logging.ERROR)
             found = repo.used_objs(all_commits=has_git, all_branches=has_git, all_tags=has_git)
     except DvcException as error:
         raise ServiceError(f"DVC cannot say what its cache is used for: {error}; nothing was removed") from error
