@@ -10,7 +10,7 @@ from loomrl.registry import PolicyVersion, Registry
 from loomrl.runs import now, read_run, run_folder
 from loomrl.types import ParityReport, PolicyManifest
 from tasks.reproduce import reproduce
-from tasks.run import project_folders, recorded, update
+from tasks.run import StageEntry, dvc_hashes, project_folders, recorded, update
 
 
 @task(name="export", cache_policy=NO_CACHE)
@@ -18,7 +18,7 @@ def export(run_id: str) -> None:
     """Export, prove parity, register the version."""
     with recorded(run_id, "export") as entry:
         reproduce(run_id, "export", entry)
-        version = _register(run_id)
+        version = _register(run_id, entry)
         parity = ParityReport.read(project_folders(run_id)["export"] / "parity.json")
         worst = max(parity.max_abs_difference.values())
         entry.verdict = (
@@ -27,7 +27,7 @@ def export(run_id: str) -> None:
         )
 
 
-def _register(run_id: str) -> PolicyVersion:
+def _register(run_id: str, entry: StageEntry) -> PolicyVersion:
     registry, record = Registry(), read_run(run_id)
     facts = RunFacts(
         policy=record.policy,
@@ -45,7 +45,7 @@ def _register(run_id: str) -> PolicyVersion:
         "git.dirty": str(record.git_dirty).lower(),
         "loomrl.policy_digest": manifest.policy_digest,
         "loomrl.snapshot_digest": manifest.snapshot_digest,
-        **{f"dvc.{stage.name}": out["md5"] for stage in record.stages for out in (stage.lock or {}).get("outs", [])},
+        **dvc_hashes({**{stage.name: stage.lock for stage in record.stages}, "export": entry.lock}),
         **envelope_tags(package),
     }
     version = registry.register(record.policy, package, run_id, tags)

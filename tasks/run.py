@@ -24,6 +24,7 @@ from loomrl.report.build import build_report
 from loomrl.runs import RunRecord, StageRecord, list_runs, new_run_id, now, read_run, run_folder, write_run
 from loomrl.safety.check import configured_checks
 from loomrl.stages import Folders
+from loomrl.types import Json
 from tasks.say import say
 
 WAITING_MESSAGE = "another life cycle is running in this project; waiting for it to end"
@@ -102,6 +103,12 @@ def recorded(run_id: str, stage: str) -> Iterator[StageEntry]:
         raise
     finally:
         _add_stage(run_id, stage, entry, time.monotonic() - started)
+
+
+def dvc_hashes(locks: Mapping[str, Json | None]) -> dict[str, str]:
+    """Tags with DVC's hash of each stage's output, from the stages' entries in `dvc.lock`."""
+    outputs = {name: provenance.output_hashes(lock) for name, lock in locks.items() if lock}
+    return {f"dvc.{name}": digest for name, paths in outputs.items() for digest in paths.values()}
 
 
 def config_path(policy: str) -> Path:
@@ -271,5 +278,4 @@ def _tags(record: RunRecord) -> dict[str, str]:
     tags = {"loomrl.state": record.state, "loomrl.version": record.version or "none"}
     for stage in record.stages:
         tags[f"loomrl.{stage.name}"] = stage.verdict[:500]
-        tags |= {f"dvc.{stage.name}": out["md5"] for out in (stage.lock or {}).get("outs", [])}
-    return tags
+    return tags | dvc_hashes({stage.name: stage.lock for stage in record.stages})

@@ -159,6 +159,7 @@ def test_a_corrupt_newest_checkpoint_is_named_and_the_one_before_it_used(project
         time.sleep(0.02)
     os.killpg(flow.pid, signal.SIGKILL)
     flow.communicate()
+    time.sleep(1)  # the stage sees that its parent is gone
     newest = mine()[-1]
     weights = next(newest.glob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-7])

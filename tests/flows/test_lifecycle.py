@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from projects import copy_project, copy_state, environment, git, records, run, run_json, start
+from projects import copy_project, copy_state, git, records, run, run_json, start
 
 from loomrl.files import sha256_file
 
@@ -93,8 +93,8 @@ def test_killed_in_training_the_same_command_resumes_to_the_same_policy(finished
     flow = start(project, *CARTPOLE)
     checkpoints = project / ".loomrl" / "checkpoints"
     wait_for(lambda: any(checkpoints.glob("*/step-*")), 120)
-    os.killpg(flow.pid, signal.SIGKILL)
-    flow.wait()
+    kill_flow(flow)
+    assert flow.communicate()[0] is not None
     wait_for(lambda: not stage_processes(project), 10)  # the stage ends with the flow that started it
     assert not (project / "artifacts" / "cartpole" / "training" / "SHA256SUMS").exists()
 
@@ -159,6 +159,14 @@ def wait_for(condition: object, seconds: float) -> None:
         time.sleep(0.05)
 
 
+def kill_flow(command: subprocess.Popen[str]) -> None:
+    """`kill -9` the flow's own process, the child of the `loomrl` command."""
+    children = Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split()
+    for child in children:
+        os.kill(int(child), signal.SIGKILL)
+    assert children
+
+
 def stage_processes(project: Path) -> list[str]:
     listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
     stages = [line.strip().partition(" ")[0] for line in listed.splitlines() if "loomrl.stages" in line]
@@ -166,12 +174,5 @@ def stage_processes(project: Path) -> list[str]:
 
 
 def decisions(project: Path) -> list[dict[str, str]]:
-    done = subprocess.run(
-        ["loomrl", "audit", "export", "cartpole"],
-        cwd=project,
-        env=environment(project),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    run(project, "loomrl", "audit", "export", "decisions.jsonl", "--policy", "cartpole")
+    return [json.loads(line) for line in (project / "decisions.jsonl").read_text().splitlines()]
