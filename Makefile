@@ -20,29 +20,32 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+$(BIN)/loomrl:
+	$(MAKE) setup
+
 run: setup  ## take the CartPole policy through its whole life cycle
 	loomrl run configs/cartpole.yaml
 
 test: setup check  ## everything that must hold: format, lint, types, contracts, tests
 	pytest
 
-check: | $(VENV)/installed  ## format, lint, strict types, import contracts
+check: | $(BIN)/loomrl  ## format, lint, strict types, import contracts
 	ruff format --check .
 	ruff check .
 	mypy
 	lint-imports
 
-format: | $(VENV)/installed  ## put the code into the project's format
+format: | $(BIN)/loomrl  ## put the code into the project's format
 	ruff format .
 	ruff check --fix .
 
-up: | $(VENV)/installed  ## start Prefect, MLflow and the policy server on loopback
+up: | $(BIN)/loomrl  ## start Prefect, MLflow and the policy server on loopback
 	deploy/local/up
 
 down:  ## stop what `make up` started
 	deploy/local/down
 
-bench: | $(VENV)/installed  ## measure learning and serving; results go to benchmarks/results
+bench: | $(BIN)/loomrl  ## measure learning and serving; results go to benchmarks/results
 	python benchmarks/learning.py
 	python benchmarks/serving.py
 
