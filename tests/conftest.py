@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from projects import copy_project, run
 from template_home import ready_home, template_home
 
@@ -21,8 +22,15 @@ def loomrl_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def finished_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_project(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     """A copy of this project in which CartPole went through its life cycle once. Never change it: copy it."""
-    project = copy_project(tmp_path_factory.mktemp("finished") / "project")
-    run(project, "loomrl", "run", "configs/cartpole.yaml")
+    base = tmp_path_factory.getbasetemp()
+    shared = base if worker_id == "master" else base.parent  # parallel workers share one
+    project, done = shared / "finished" / "project", shared / "finished" / "done"
+    (shared / "finished").mkdir(exist_ok=True)
+    with FileLock(shared / "finished" / "lock"):
+        if not done.exists():
+            copy_project(project)
+            run(project, "loomrl", "run", "configs/cartpole.yaml")
+            done.touch()
     return project

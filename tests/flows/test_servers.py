@@ -13,6 +13,8 @@ from projects import copy_state, records, run, run_json
 
 WAIT_SECONDS = 240.0
 
+pytestmark = pytest.mark.xdist_group("servers")  # they share one `make up`
+
 
 class Services:
     """`make up` in a project copy, on free ports."""
@@ -147,7 +149,7 @@ def served(services: Services) -> str:
 def browse(url: str, folder: Path) -> str:
     """The page as a real browser renders it, scripts and all."""
     flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
-    flags += " --disable-component-update --disable-sync --virtual-time-budget=20000 --dump-dom"
+    flags += " --disable-component-update --disable-sync --timeout=30000 --virtual-time-budget=60000 --dump-dom"
     command = ["chromium", *flags.split(), f"--user-data-dir={folder / 'chromium'}", url]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
 

@@ -41,11 +41,11 @@ def test_the_first_version_is_served_and_equals_its_artifact(
 def test_a_similar_challenger_passes_with_its_numbers(
     config: PolicyConfig, registered: Versions, snapshot: Path
 ) -> None:
-    limits = with_shadow(config, min_agreement=0.8, max_action_distance=0.2, max_value_drop=0.0)
+    limits = with_shadow(config, min_agreement=0.7, max_action_distance=0.3, max_value_drop=0.0)
     report = run_shadow(limits, snapshot, registered["similar"], registered["good"])
     assert report.passed, report.claims
     assert report.agreement is not None
-    assert 0.85 < report.agreement.low < report.agreement.estimate < 1.0
+    assert 0.7 < report.agreement.low < report.agreement.estimate < 1.0
     assert report.action_distance is not None
     assert report.action_distance.estimate == pytest.approx(1 - report.agreement.estimate)
     assert report.value_difference is not None
