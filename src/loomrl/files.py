@@ -110,9 +110,18 @@ def write_sums(folder: Path) -> None:
 
 
 def changed_file(folder: Path) -> str | None:
-    """The first file that is missing, added or changed against `SHA256SUMS`, as "NAME (missing)"; None when whole."""
+    """The first file that is missing, added or changed against `SHA256SUMS`, as "NAME (missing)"; None when whole.
+
+    Raises:
+        ArtifactError: when the manifest, or a file, cannot be read.
+    """
+    manifest = folder / SUMS
+    try:
+        lines = manifest.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"{manifest} cannot be read as a manifest: {error}; run the stage that writes it") from error
     recorded = {}
-    for line in (folder / SUMS).read_text().splitlines():
+    for line in lines:
         digest, _, name = line.partition("  ")
         recorded[name] = digest
     present = sums(folder)
@@ -127,7 +136,7 @@ def verify_sums(folder: Path) -> None:
     """Compare a folder with its manifest.
 
     Raises:
-        ArtifactError: naming the first file that is missing, added or changed.
+        ArtifactError: naming the first file that is missing, added or changed, or what cannot be read.
     """
     manifest = folder / SUMS
     if not manifest.is_file():

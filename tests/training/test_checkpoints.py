@@ -41,7 +41,7 @@ def test_keeps_the_newest(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-000000000003", "step-000000000010"]
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "empty", "manifest"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "empty", "manifest", "garbage"])
 def test_a_corrupt_newest_is_reported_and_passed_over(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +60,8 @@ def test_a_corrupt_newest_is_reported_and_passed_over(
             file.write_bytes(b"")
         case "manifest":
             (file.parent / "SHA256SUMS").unlink()
+        case "garbage":
+            (file.parent / "SHA256SUMS").write_bytes(b"\xff\xfe\x00")
     with store, caplog.at_level(logging.WARNING):
         found = store.newest()
     assert found is not None
@@ -71,6 +73,19 @@ def test_a_corrupt_newest_is_reported_and_passed_over(
         found = store.newest()
     assert found is not None
     assert found.step == 200
+
+
+def test_corrupt_ones_above_do_not_count_as_newest(tmp_path: Path) -> None:
+    store = filled(tmp_path, 10, 80, 100)
+    for step in (80, 100):
+        (tmp_path / f"step-{step:012d}" / "arrays.safetensors").write_bytes(b"damaged")
+    store = CheckpointStore(tmp_path, keep=2)
+    with store:
+        store.save(checkpoint(20))
+        found = store.newest()
+    assert found is not None
+    assert found.step == 20
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-000000000010", "step-000000000020"]
 
 
 def test_what_a_killed_process_left_half_written_is_no_checkpoint(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ class CheckpointStore:
         self._lock.release()
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, then remove all but the newest `keep`.
+        """Write a checkpoint, then remove those above it, which were passed over, and all but the newest `keep`.
 
         Raises:
             ArtifactError: when the folder cannot be written; older checkpoints stay.
@@ -82,8 +82,10 @@ class CheckpointStore:
                 shutil.rmtree(final)
             os.replace(temporary, final)
             sync_folder(self._folder)
-            for old in self._all()[self._keep :]:
-                shutil.rmtree(old)
+            folders = self._all()
+            saved = folders.index(final)  # what lies above was corrupt: counted as newest it would push out intact ones
+            for useless in folders[:saved] + folders[saved + self._keep :]:
+                shutil.rmtree(useless)
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -113,5 +115,5 @@ def _read(folder: Path) -> Checkpoint:
     try:
         arrays = safetensors.numpy.load((folder / ARRAYS).read_bytes())
         return Checkpoint(int(values["env_steps"]), arrays, values)
-    except (SafetensorError, KeyError, TypeError, OSError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise ArtifactError(f"{folder} does not hold a checkpoint: {error!r}") from error
