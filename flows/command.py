@@ -5,16 +5,19 @@ import os
 import sys
 from collections.abc import Callable
 
-import httpx
 from prefect import serve
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from loomrl.config import parse_overrides
 from loomrl.errors import ConfigError, LoomRLError, ServiceError
-from loomrl.runs import RunRecord, list_runs, run_folder
+from loomrl.registry import CHAMPION, Registry
+from loomrl.runs import RunRecord, read_run, run_folder
+from tasks.closing import mark_crashed_runs
 from tasks.policies import PolicyName, policy_names
-from tasks.run import mark_crashed_runs
 
 STYLES = {"promoted": "green", "unchanged": "green", "waiting": "yellow"}
 
@@ -29,28 +32,36 @@ def main() -> None:
 
 
 def exit_code(command: Callable[[], None]) -> int:
-    """Call a command; print an error of ours and return its exit code."""
+    """Call a command; print what went wrong, once, and return the exit code that says of which kind it was."""
+    console = Console(stderr=True)
     try:
         check_prefect_server()
         command()
     except LoomRLError as error:
-        Console(stderr=True).print(f"[bold red]{type(error).__name__}[/]: {error}", highlight=False, soft_wrap=True)
+        if error.run_id is None or not _print_run(error.run_id):
+            console.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
         return error.exit_code
+    except KeyboardInterrupt:
+        console.print("[bold red]interrupted[/]: run the same command again; finished stages are kept")
+        return LoomRLError.exit_code
+    except Exception:  # whatever it is, it is no gate's refusal
+        console.print_exception()
+        return LoomRLError.exit_code
     return 0
 
 
 def check_prefect_server() -> None:
     """Say at once when the Prefect server that is configured cannot be reached."""
-    url = os.environ.get("PREFECT_API_URL")
+    url = PREFECT_API_URL.value()
     if not url:
         return
-    try:
-        httpx.get(f"{url.rstrip('/')}/health", timeout=10).raise_for_status()
-    except httpx.HTTPError as error:
+    with get_client(sync_client=True) as client:
+        error = client.api_healthcheck()
+    if error is not None:
         raise ServiceError(
             f"the Prefect server at PREFECT_API_URL={url} does not answer ({error}); start it with `make up`, or unset "
             "PREFECT_API_URL to run without a server"
-        ) from error
+        )
 
 
 def run_once(policy: str, settings: list[str]) -> None:
@@ -60,22 +71,15 @@ def run_once(policy: str, settings: list[str]) -> None:
     if policy not in policy_names():
         known = ", ".join(policy_names())
         raise ConfigError(f"{policy!r} is not in params.yaml; policies there: {known}; add its name to the list")
-    before = {record.run_id for record in list_runs(policy)}
-    try:
-        lifecycle(PolicyName(policy), parse_overrides(settings))
-    except LoomRLError as error:
-        if _print_new(policy, before):
-            sys.exit(error.exit_code)  # the table says why
-        raise
-    _print_new(policy, before)
+    _print_run(lifecycle(PolicyName(policy), parse_overrides(settings)))
 
 
-def _print_new(policy: str, before: set[str]) -> bool:
-    """Print the table of the run that was recorded since; False when none was."""
-    new = [record for record in list_runs(policy) if record.run_id not in before and record.finished]
-    for record in new:
+def _print_run(run_id: str) -> bool:
+    """Print a run's table; False where it has none yet."""
+    record = read_run(run_id)
+    if record.finished:
         print_table(record)
-    return bool(new)
+    return bool(record.finished)
 
 
 def print_table(record: RunRecord) -> None:
@@ -85,18 +89,18 @@ def print_table(record: RunRecord) -> None:
     for column, justify in (("stage", "left"), ("status", "left"), ("seconds", "right"), ("verdict", "left")):
         table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for stage in record.stages:
-        table.add_row(stage.name, stage.status, f"{stage.seconds:.1f}", stage.verdict)
+        table.add_row(stage.name, stage.status, f"{stage.seconds:.1f}", escape(stage.verdict))
     console.print(table)
     style = STYLES.get(record.state, "red")
-    console.print(f"[bold {style}]{record.state}[/]: {record.message}", highlight=False, soft_wrap=True)
-    console.print(f"champion: {champion(record)}", highlight=False)
+    console.print(f"[bold {style}]{record.state}[/]: {escape(record.message)}", highlight=False, soft_wrap=True)
+    console.print(f"champion: {champion(record.policy)}", highlight=False)
     console.print(f"report: {run_folder(record.run_id) / 'report.html'}", highlight=False, soft_wrap=True)
 
 
-def champion(record: RunRecord) -> str:
-    """Who acts after this run."""
-    version = record.version if record.state in ("promoted", "unchanged") else record.champion_before
-    return f"{record.policy} version {version}" if version else "none yet"
+def champion(policy: str) -> str:
+    """Who acts now."""
+    version = Registry().aliases(policy).get(CHAMPION)
+    return f"{policy} version {version}" if version else "none yet"
 
 
 def serve_flows() -> None:

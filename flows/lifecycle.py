@@ -13,7 +13,7 @@ if __name__ == "__main__" and not __package__:  # started as a script: the folde
     os.chdir(root)
     os.execv(sys.executable, [sys.executable, "-m", "flows.lifecycle", *sys.argv[1:]])
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from prefect import flow
 from prefect.transactions import transaction
@@ -25,13 +25,13 @@ from tasks.evaluation import evaluation
 from tasks.export import export
 from tasks.policies import PolicyName
 from tasks.promotion import promotion
-from tasks.run import exclusive_policy, exclusive_project, life_cycle
+from tasks.run import exclusive_project, life_cycle
 from tasks.safety import safety
 from tasks.shadow import shadow
 from tasks.training import training
 
 Overrides = Annotated[
-    dict[str, bool | int | float | str | None],
+    dict[str, Any],  # read strictly by loomrl.config
     Field(description="Settings on top of the config, for example {'training.seed': 2}"),
 ]
 
@@ -50,12 +50,11 @@ def lifecycle(policy: PolicyName, overrides: Overrides = {}) -> str:  # noqa: B0
             evaluation(run_id)
             safety(run_id)
             export(run_id)
-        with exclusive_policy(run_id), transaction():
+        with transaction():
             shadow(run_id)
             promotion(run_id)
-        while wait_for_approval(run_id):
-            with exclusive_policy(run_id), transaction():
-                promotion(run_id)
+        if wait_for_approval(run_id):
+            promotion(run_id)
     return run_id
 
 

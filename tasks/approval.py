@@ -1,17 +1,15 @@
 """A person's approval: the run pauses in the Prefect UI; without a server it ends in the state `waiting`."""
 
-import os
-
 from prefect.exceptions import FlowPauseTimeout
 from prefect.flow_runs import pause_flow_run
 from prefect.input import RunInput
+from prefect.settings import PREFECT_API_URL
 from pydantic import Field
 
-from loomrl.errors import GateRefused
 from loomrl.loomdb.database import LoomDB
 from loomrl.promotion.rules import WAITING
 from loomrl.runs import read_run
-from tasks.run import run_config, update
+from tasks.record import run_config, update
 
 POLL_SECONDS = 2
 
@@ -31,16 +29,15 @@ def wait_for_approval(run_id: str) -> bool:
     finishes the run.
     """
     decision = read_run(run_id).decision
-    if decision is None or decision.decision != WAITING or not os.environ.get("PREFECT_API_URL"):
+    if decision is None or decision.decision != WAITING or not PREFECT_API_URL.value():
         return False
     update(run_id, state="waiting", message="; ".join(decision.reasons))
     timeout = int(run_config(run_id).promotion.approval_timeout_seconds)
     try:
         answer = pause_flow_run(wait_for_input=Approval, timeout=timeout, poll_interval=POLL_SECONDS)
-    except FlowPauseTimeout as error:
-        raise GateRefused(f"nobody approved run {run_id} within {timeout} s; run the life cycle again") from error
-    finally:
-        update(run_id, state="running", message="")
+    except FlowPauseTimeout:
+        answer = Approval(approved=False, person="nobody", reason=f"no answer within {timeout} s")
+    update(run_id, state="running", message="")
     with LoomDB.open() as db:
         db.decide_approval(run_id, answer.approved, answer.person, answer.reason)
     return True

@@ -6,13 +6,11 @@ from prefect.cache_policies import NO_CACHE
 from loomrl.environment.snapshot import load_snapshot
 from loomrl.environment.store import store_snapshot
 from loomrl.environment.verify import verify_snapshot
-from loomrl.errors import ArtifactError
-from loomrl.files import SUMS
 from loomrl.home import project_root
 from loomrl.loomdb.database import LoomDB
 from loomrl.runs import read_run
+from tasks.record import project_folders, recorded
 from tasks.reproduce import reproduce
-from tasks.run import project_folders, recorded
 from tasks.say import say
 
 
@@ -21,7 +19,9 @@ def environment(run_id: str) -> None:
     """Snapshot the environment; the same digest as before where nothing changed."""
     folder = project_folders(run_id)["environment"]
     with recorded(run_id, "environment") as entry:
-        reproduce(run_id, "environment", entry, force=_drifted(run_id))
+        reproduce(run_id, "environment", entry)
+        if entry.status != "ran" and _drifted(run_id):
+            reproduce(run_id, "environment", entry, force=True)
         snapshot = load_snapshot(folder)
         entry.verdict = f"{snapshot.spec.name} {snapshot.spec.version}, snapshot {snapshot.digest[:12]}"
         store_snapshot(folder)
@@ -34,15 +34,8 @@ def _drifted(run_id: str) -> bool:
 
     DVC sees the config and our own code; what else an environment is made of lies outside the project.
     """
-    folder = project_folders(run_id)["environment"]
-    if not (folder / SUMS).is_file():
-        return False  # nothing to compare with: DVC runs the stage
-    try:
-        report = verify_snapshot(folder, project_root())
-    except ArtifactError as error:
-        say(f"{error}; the stage runs again")
-        return True
+    report = verify_snapshot(project_folders(run_id)["environment"], project_root())
     if not report.unchanged:
         changed = ", ".join(report.changed)
-        say(f"the environment of {read_run(run_id).policy} drifted ({changed}); a new snapshot is taken")
+        say(f"the environment of {read_run(run_id).policy} drifted ({changed}): a new snapshot is taken")
     return not report.unchanged

@@ -6,8 +6,8 @@ from prefect.cache_policies import NO_CACHE
 from loomrl import registry
 from loomrl.runs import read_run
 from loomrl.types import EvaluationReport
+from tasks.record import project_folders, recorded
 from tasks.reproduce import reproduce
-from tasks.run import project_folders, recorded
 
 
 @task(name="evaluation", cache_policy=NO_CACHE)

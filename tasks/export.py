@@ -9,8 +9,8 @@ from loomrl.promotion.package import build_package
 from loomrl.registry import PolicyVersion, Registry
 from loomrl.runs import now, read_run, run_folder
 from loomrl.types import ParityReport, PolicyManifest
+from tasks.record import StageEntry, dvc_hashes, project_folders, recorded, update
 from tasks.reproduce import reproduce
-from tasks.run import StageEntry, dvc_hashes, project_folders, recorded, update
 
 
 @task(name="export", cache_policy=NO_CACHE)

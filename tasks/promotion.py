@@ -9,12 +9,12 @@ from loomrl.promotion import promote, review, rules
 from loomrl.registry import CHALLENGER, Registry
 from loomrl.runs import read_run
 from loomrl.types import PromotionDecision
-from tasks.run import recorded, run_config, update
+from tasks.record import recorded, run_config, update
 
 
 @task(name="promotion", cache_policy=NO_CACHE)
 def promotion(run_id: str) -> None:
-    """Decide and carry it out, or repeat the recorded decision where its inputs are unchanged.
+    """Judge the version by every rule and carry the decision out; say so where nothing changed since the last time.
 
     Raises:
         GateRefused: when a rule refuses the version; the champion stays.
@@ -22,14 +22,12 @@ def promotion(run_id: str) -> None:
     with recorded(run_id, "promotion") as entry:
         registry, record, config = Registry(), read_run(run_id), run_config(run_id)
         version = registry.require(record.policy, record.version or CHALLENGER)
-        before = review.recorded(registry, config, version)
-        if before:
-            decision, entry.status = review.repeat(registry, before), "repeated"
-        else:
+        if review.recorded(registry, config, version):
+            entry.status = "repeated"
+        with promote.exclusive(record.policy):
             decision = review.review(registry, config, version, record.shadow, approval(run_id))
-        update(run_id, decision=decision)
-        outcome = promote.apply(decision, run_id, registry)
-        entry.verdict = outcome.message
+            update(run_id, decision=decision)
+            entry.verdict = promote.apply(decision, run_id, registry).message
     if decision.decision == rules.REFUSED:
         raise GateRefused(refusal(decision))
 

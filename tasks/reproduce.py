@@ -13,13 +13,14 @@ from dvc.lock import LockError
 from dvc.repo import Repo
 
 from loomrl import provenance
-from loomrl.errors import BY_EXIT_CODE, ConfigError, LoomRLError
+from loomrl.errors import BY_EXIT_CODE, ArtifactError, ConfigError, LoomRLError
 from loomrl.events import VARIABLE
-from loomrl.files import digest_folder
+from loomrl.files import SUMS, digest_folder, verify_sums
 from loomrl.home import project_root
 from loomrl.runs import read_run, run_folder
 from tasks.progress import Follower
-from tasks.run import StageEntry, project_folders
+from tasks.record import StageEntry, project_folders
+from tasks.say import say
 
 logging.getLogger("dvc").setLevel(logging.ERROR)  # what DVC tells of its steps, the run's table tells better
 
@@ -35,6 +36,7 @@ def reproduce(run_id: str, stage: str, entry: StageEntry, force: bool = False) -
     """
     policy = read_run(run_id).policy
     target = f"{stage}@{policy}"
+    _name_tampering(run_id, stage)
     path = run_folder(run_id) / "events" / f"{stage}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
@@ -50,6 +52,16 @@ def reproduce(run_id: str, stage: str, entry: StageEntry, force: bool = False) -
     entry.status = "unchanged" if not stale else "ran" if follower.started else "restored"
     entry.digest = digest_folder(project_folders(run_id)[stage])
     entry.lock = provenance.lock_entries(project_root(), policy)[stage]
+
+
+def _name_tampering(run_id: str, stage: str) -> None:
+    """DVC puts back what was changed behind its back; the person should know that it was."""
+    folder = project_folders(run_id)[stage]
+    if (folder / SUMS).is_file():
+        try:
+            verify_sums(folder)
+        except ArtifactError as error:
+            say(f"{error}; it is made again")
 
 
 def _reproduce(target: str, force: bool, variables: dict[str, str]) -> list[Any]:

@@ -4,8 +4,8 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from loomrl.types import SafetyCase, Verdict
+from tasks.record import project_folders, recorded
 from tasks.reproduce import reproduce
-from tasks.run import project_folders, recorded
 
 
 @task(name="safety", cache_policy=NO_CACHE)

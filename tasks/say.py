@@ -2,10 +2,12 @@
 
 import sys
 
-from prefect import get_run_logger
+from prefect.context import FlowRunContext, TaskRunContext
+from prefect.logging import get_logger, get_run_logger
 
 
 def say(message: str) -> None:
-    """Print a line and log it as a warning of the run."""
+    """Print a line; inside a run, log it as a warning too."""
     print(message, file=sys.stderr, flush=True)
-    get_run_logger().warning(message)
+    in_run = FlowRunContext.get() or TaskRunContext.get()
+    (get_run_logger() if in_run else get_logger("loomrl")).warning(message)

@@ -4,14 +4,15 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.transactions import Transaction, get_transaction
 
+from loomrl.promotion import promote
 from loomrl.promotion.review import recorded as recorded_decision
-from loomrl.registry import CHALLENGER, CHAMPION, Registry
+from loomrl.registry import CHALLENGER, CHAMPION, PolicyVersion, Registry
 from loomrl.runs import read_run
 from loomrl.shadow.shadow import run_shadow
 from loomrl.types import ShadowReport
-from tasks.run import recorded, run_config, run_folders, update
+from tasks.record import recorded, run_config, run_folders, update
 
-ALIASES, POLICY = "aliases", "policy"
+VERSION = "version"
 
 
 @task(name="shadow", cache_policy=NO_CACHE)
@@ -26,27 +27,28 @@ def shadow(run_id: str) -> None:
         if before and before.shadow:
             report, entry.status = before.shadow, "repeated"
         else:
-            _remember_aliases(registry, record.policy)
-            registry.set_aliases(record.policy, {CHALLENGER: version.version})
+            with promote.exclusive(record.policy):
+                promote.make_challenger(registry, version)
             beside = None if champion and champion.version == version.version else champion
             report = run_shadow(config, run_folders(run_id)["environment"], version, beside)
         update(run_id, shadow=report)
         entry.verdict = _verdict(report)
+        if transaction := get_transaction():
+            transaction.set(VERSION, version)
 
 
 @shadow.on_rollback
-def restore_aliases(transaction: Transaction) -> None:
-    """Put the aliases back where they stood before shadow, when what follows it failed or was refused."""
-    aliases: dict[str, str] | None = transaction.get(ALIASES, None)
-    if aliases is not None:
-        moves = {alias: aliases.get(alias) for alias in (CHAMPION, CHALLENGER, "previous")}
-        Registry().set_aliases(transaction.get(POLICY), moves)
+def dismiss_challenger(transaction: Transaction) -> None:
+    """What follows shadow failed or was refused: the version is challenger no longer.
 
-
-def _remember_aliases(registry: Registry, policy: str) -> None:
-    if transaction := get_transaction():
-        transaction.set(POLICY, policy)
-        transaction.set(ALIASES, registry.aliases(policy))
+    The other aliases are promotion's, which finishes or leaves its own moves.
+    """
+    version: PolicyVersion | None = transaction.get(VERSION, None)
+    if version is not None:
+        registry = Registry()
+        with promote.exclusive(version.policy):
+            if registry.aliases(version.policy).get(CHALLENGER) == version.version:
+                registry.set_aliases(version.policy, {CHALLENGER: None})
 
 
 def _verdict(report: ShadowReport) -> str:

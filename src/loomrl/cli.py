@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -52,10 +53,12 @@ def run(
 
 
 def _run(command: list[str], root: Path) -> int:
+    """The command's exit code; 3 where a signal ended it, for that is no gate's refusal."""
     process = subprocess.Popen(command, cwd=root)
     while True:
         try:
-            return abs(process.wait())
+            code = process.wait()
+            return code if code >= 0 else LoomRLError.exit_code
         except KeyboardInterrupt:
             continue  # the flow got it too: it writes its record and ends
 
@@ -75,3 +78,6 @@ def main() -> None:
     except LoomRLError as error:
         typer.secho(f"{type(error).__name__}: {error}", fg="red", err=True)
         sys.exit(error.exit_code)
+    except Exception:  # an exit code of 1 would say that a gate refused
+        traceback.print_exc()
+        sys.exit(LoomRLError.exit_code)

@@ -10,6 +10,7 @@ class LoomRLError(Exception):
     """Base of all errors that name a thing, a place and a fix."""
 
     exit_code: ClassVar[int] = 3
+    run_id: str | None = None  # the life-cycle run it ended, once that has recorded it
 
 
 class GateRefused(LoomRLError):

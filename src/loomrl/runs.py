@@ -8,6 +8,7 @@ import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from pydantic import Field
 
 from loomrl.errors import ConfigError
@@ -43,12 +44,14 @@ class RunRecord(Document):
     git_dirty: bool = False
     stages: list[StageRecord] = Field(default_factory=list)
     prefect_flow_run_id: str | None = None
+    prefect_api_url: str | None = None  # the server it was started on; None: a temporary one
     mlflow_run_id: str | None = None
     version: str | None = None
     champion_before: str | None = None
     shadow: ShadowReport | None = None
     decision: PromotionDecision | None = None
     message: str = ""
+    closed: bool = False  # report, MLflow and Prefect know the outcome
 
 
 def now() -> str:
@@ -88,3 +91,19 @@ def list_runs(policy: str | None = None) -> list[RunRecord]:
     """All runs, newest first, of one policy if given."""
     records = [RunRecord.read(path) for path in sorted((home() / "runs").glob(f"*/{RECORD}"), reverse=True)]
     return [record for record in records if policy in (None, record.policy)]
+
+
+def alive_lock(run_id: str) -> Path:
+    """The lock a run's process holds for as long as it lives."""
+    return run_folder(run_id) / "alive.lock"
+
+
+def is_alive(run_id: str) -> bool:
+    """Whether the run's process still lives."""
+    if not alive_lock(run_id).exists():
+        return False
+    try:
+        with FileLock(alive_lock(run_id)).acquire(timeout=0):
+            return False
+    except Timeout:
+        return True

@@ -1,0 +1,65 @@
+"""What a stage's code imports is what `dvc.yaml` declares for it: else a change leaves stale results in place."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src"
+# How a stage's process is started, read its settings and report; none of it can change an output.
+PLUMBING = {f"loomrl/{name}.py" for name in ("__init__", "config", "errors", "events", "home", "lifetime")} | {
+    "loomrl/stages/__init__.py",
+    "loomrl/stages/__main__.py",
+    "loomrl/shadow/config.py",
+    "loomrl/promotion/config.py",
+    "loomrl/shadow/__init__.py",
+    "loomrl/promotion/__init__.py",
+    # A registered environment never changes, so how LoomDB keeps it cannot either.
+    *(f"loomrl/loomdb/{path.name}" for path in (SOURCE / "loomrl" / "loomdb").glob("*.py")),
+}
+
+
+def module_file(name: str) -> Path | None:
+    path = SOURCE / name.replace(".", "/")
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+
+
+def imported(file: Path) -> Iterator[str]:
+    """Names of our modules that a file imports anywhere, inside functions too."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def reached(file: Path) -> set[Path]:
+    found: set[Path] = set()
+    open_files = [file]
+    while open_files:
+        here = open_files.pop()
+        if here in found:
+            continue
+        found.add(here)
+        if str(here.relative_to(SOURCE)) in PLUMBING:
+            continue  # the readers of settings know every room
+        names = (name for name in imported(here) if name.split(".")[0] == "loomrl")
+        open_files += [file for name in names if (file := module_file(name))]
+    return found
+
+
+@pytest.mark.parametrize("stage", ["environment", "training", "evaluation", "safety", "export"])
+def test_a_stage_declares_all_the_code_it_uses(stage: str) -> None:
+    declared = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][stage]["deps"]
+    folders = [ROOT / path for path in declared if path.startswith("src/")]
+    used = reached(SOURCE / "loomrl" / "stages" / f"{stage}.py")
+    undeclared = {
+        str(file.relative_to(SOURCE))
+        for file in used
+        if not any(file == folder or file.is_relative_to(folder) for folder in folders)
+    }
+    assert undeclared - PLUMBING == set()
