@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 
 from loomrl import events
@@ -13,6 +14,9 @@ from loomrl.errors import ConfigError, LoomRLError
 from loomrl.files import verify_sums, write_sums
 from loomrl.home import project_root
 from loomrl.stages import ORDER, Folders
+
+# Sums have one order on one thread only. A child process inherits it.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 def run_stage(name: str, policy: str, project: Path) -> None:
@@ -45,23 +49,41 @@ def die_with_parent(poll_seconds: float = 0.5) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the stage; report its outcome as an event; return the exit code."""
+    """Run the stage; report its outcome as an event; return the exit code.
+
+    Only a gate ends with 1: whatever else goes wrong ends with another code, an error nobody foresaw too.
+    """
     if len(arguments) != 2:
         print("usage: python -m loomrl.stages NAME POLICY", file=sys.stderr)
         return ConfigError.exit_code
     name, policy = arguments
-    started = time.monotonic()
+    os.environ |= ONE_THREAD  # before the stage imports numpy or torch, which read it once
     die_with_parent()
-    events.emit("started", stage=name, pid=os.getpid())
     try:
-        run_stage(name, policy, project_root())
+        _told(name, policy)
     except LoomRLError as error:
         if not events.somebody_listens():
             print(f"{name} {policy}: {error}", file=sys.stderr)
-        events.emit("failed", stage=name, message=str(error), exit_code=error.exit_code)
-        return error.exit_code
-    events.emit("finished", stage=name, seconds=time.monotonic() - started)
+        return _failed(name, str(error), error.exit_code)
+    except (Exception, SystemExit) as error:  # an environment may call exit(1) as well
+        traceback.print_exc()
+        return _failed(name, f"{type(error).__name__}: {error}", LoomRLError.exit_code)
     return 0
+
+
+def _told(name: str, policy: str) -> None:
+    started = time.monotonic()
+    events.emit("started", stage=name, pid=os.getpid())
+    run_stage(name, policy, project_root())
+    events.emit("finished", stage=name, seconds=time.monotonic() - started)
+
+
+def _failed(name: str, message: str, exit_code: int) -> int:
+    try:
+        events.emit("failed", stage=name, message=message, exit_code=exit_code)
+    except OSError as error:  # the exit code still tells
+        print(f"{name}: cannot write the event 'failed' ({message}): {error}", file=sys.stderr)
+    return exit_code
 
 
 if __name__ == "__main__":
