@@ -156,6 +156,20 @@ def test_a_pinned_version_that_cannot_be_loaded_decides_nothing(loomrl_home: Pat
     assert refused.value.status == 503
 
 
+def test_a_bad_pin_in_the_file_does_not_keep_an_emergency_action_out(loomrl_home: Path, tmp_path: Path) -> None:
+    folder = discrete_folder(tmp_path / "policy")
+    with ServerProcess("cartpole", champion_folder=folder, refresh_seconds=0.1) as server, server.client() as client:
+        normal = client.decide("b", OBS).action
+        store = OverrideStore("cartpole")
+        store.set(Override(version="99", agent_id="a", person="Ada", reason="a slip"))
+        wait_for(lambda: bool(client.overrides()))
+        store.set(Override(action=1 - normal, person="Ada", reason="emergency"))
+        wait_for(lambda: client.decide("b", OBS).action == 1 - normal)
+        with pytest.raises(Refused, match="99.*not loaded") as refused:
+            client.decide("a", OBS)
+        assert refused.value.status == 503
+
+
 # --- the registry ----------------------------------------------------------------------------------------------
 
 

@@ -155,8 +155,10 @@ def set_override(
         set_one = _set_in_file(policy, fields, expires_in)
     if as_json:
         _print_json(set_one)
+    elif server is not None:
+        typer.echo(f"override {set_one['id']} is in force on {server}")
     else:
-        typer.echo(f"override {set_one['id']} is in force")
+        typer.echo(f"override {set_one['id']} is written; running servers follow within a second")
 
 
 @override_app.command("clear")
@@ -171,11 +173,13 @@ def clear_override(
 
         with PolicyClient(server) as client:
             lifted = client.clear_override(override_id)
+        when = f"on {server}"
     else:
         from loomrl.serving.overrides import OverrideStore
 
         lifted = [override.id for override in OverrideStore(policy).clear(override_id)]
-    typer.echo(f"lifted: {', '.join(lifted) or 'none'}")
+        when = "in the file; running servers follow within a second"
+    typer.echo(f"lifted: {', '.join(lifted) or 'none'} ({when})")
 
 
 @override_app.command("list")

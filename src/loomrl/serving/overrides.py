@@ -5,6 +5,7 @@ a server follows the file within a second whether a person used the server's rou
 """
 
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -61,6 +62,7 @@ class OverrideStore:
 
     def __init__(self, policy: str) -> None:
         self.path = home() / "overrides" / f"{policy}.json"
+        self._refreshing = threading.Lock()
         self._stamp: tuple[int, int] | None = None
         self._for_agent: dict[str | None, Override] = {}
         self.refresh()
@@ -68,19 +70,17 @@ class OverrideStore:
     def __bool__(self) -> bool:
         return bool(self._for_agent)
 
-    def refresh(self, prepare: Callable[[set[str]], None] | None = None) -> bool:
+    def refresh(self) -> bool:
         """Read the file again where it changed; says whether it did.
 
-        `prepare` gets the versions that will be pinned before they are: it loads them.
+        One thread at a time: a slow one must not put back what another has just replaced.
         """
-        stamp = self._stat()
-        if stamp == self._stamp:
-            return False
-        found = {override.agent_id: override for override in self._read()}
-        if prepare is not None:
-            prepare({override.version for override in found.values() if override.version is not None})
-        self._for_agent, self._stamp = found, stamp
-        return True
+        with self._refreshing:
+            stamp = self._stat()
+            if stamp == self._stamp:
+                return False
+            self._for_agent, self._stamp = {override.agent_id: override for override in self._read()}, stamp
+            return True
 
     def versions(self) -> set[str]:
         """The versions that overrides in force pin."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from loomrl.errors import LoomRLError
+from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.serving.asgi import Receive, Send
 from loomrl.serving.audit import AuditLog, AuditUnwritable, Head, record
 from loomrl.serving.decider import Decider
@@ -103,13 +103,29 @@ class Parts:
         self.audit.close()
 
     def refresh(self) -> None:
-        """Follow the override file and the registry, once."""
+        """Follow the override file and the registry, once.
+
+        Overrides are in force before the versions they pin are loaded, and whether or not those can be: an emergency
+        action must not wait for a download. Until then such a version answers 503.
+        """
         try:
-            if self.overrides.refresh(self.roles.ensure):
-                self.record_overrides()
+            changed = self.overrides.refresh()
         except LoomRLError as error:
             log.error("overrides stay as they were: %s", error)
+            changed = False
+        if changed:
+            self._load_pinned()
         self.roles.refresh()
+        if changed:
+            self.record_overrides()
+
+    def _load_pinned(self) -> None:
+        """One by one: a version that cannot be loaded keeps no other from it. Works without the registry's aliases."""
+        for version in sorted(self.overrides.versions()):
+            try:
+                self.roles.ensure({version})
+            except ArtifactError as error:
+                log.error("%s; agents it is pinned for get 503", error)
 
     def record_overrides(self) -> None:
         """Put the overrides now in force on record."""
