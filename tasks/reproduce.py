@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from dvc.exceptions import DvcException, ReproductionError
@@ -67,6 +68,9 @@ def _name_tampering(run_id: str, stage: str) -> None:
 def _reproduce(target: str, force: bool, variables: dict[str, str]) -> list[Any]:
     """`dvc repro --single-item TARGET`; waits while another DVC command holds the project."""
     os.environ.update(variables)
+    own = str(Path(sys.executable).parent)  # where the stages' `python` lies, also when its venv was never activated
+    if not os.environ["PATH"].startswith(own):
+        os.environ["PATH"] = f"{own}{os.pathsep}{os.environ['PATH']}"
     deadline = time.monotonic() + LOCK_PATIENCE_SECONDS
     while True:
         try:
