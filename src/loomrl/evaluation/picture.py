@@ -23,11 +23,11 @@ def draw_returns(
 ) -> None:
     """Write a PNG: every return as a dot over their histogram, the threshold, the interquartile mean with its
     interval, and the lengths below. `returns` and `lengths` are (N,)."""
-    from matplotlib import rc_context
+    from matplotlib import style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with rc_context({"font.family": "DejaVu Sans", "font.size": 9}):
+    with style.context(["default", {"font.family": "DejaVu Sans", "font.size": 9}]):  # not the user's matplotlibrc
         figure = Figure(figsize=(8.0, 5.0), dpi=120, layout="constrained", facecolor="white")
         FigureCanvasAgg(figure)
         upper, lower = figure.subplots(2, 1, height_ratios=[2.4, 1.0])

@@ -16,6 +16,13 @@ def write_curves(updates: list[Json], validations: list[Json], folder: Path) -> 
 
 
 def _draw(updates: list[Json], validations: list[Json], path: Path) -> None:
+    from matplotlib import style
+
+    with style.context("default"):  # whatever the user's matplotlibrc says
+        _draw_panels(updates, validations, path)
+
+
+def _draw_panels(updates: list[Json], validations: list[Json], path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), dpi=110, layout="constrained")
