@@ -3,7 +3,6 @@
 import importlib
 import os
 import sys
-import threading
 import time
 import traceback
 from pathlib import Path
@@ -13,6 +12,7 @@ from loomrl.config import load_config
 from loomrl.errors import ConfigError, LoomRLError
 from loomrl.files import verify_sums, write_sums
 from loomrl.home import project_root
+from loomrl.lifetime import die_with_parent
 from loomrl.stages import ORDER, Folders
 
 # Sums have one order on one thread only. A child process inherits it.
@@ -33,21 +33,6 @@ def run_stage(name: str, policy: str, project: Path) -> None:
     write_sums(folders[name])
 
 
-def die_with_parent(poll_seconds: float = 0.5) -> None:
-    """End this process when the one that started it is gone.
-
-    DVC or the flow may be killed with -9; a stage that lived on would write beside the one that replaces it.
-    """
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(poll_seconds)
-        os._exit(LoomRLError.exit_code)
-
-    threading.Thread(target=watch, daemon=True, name="parent-watch").start()
-
-
 def main(arguments: list[str]) -> int:
     """Run the stage; report its outcome as an event; return the exit code.
 
@@ -58,7 +43,7 @@ def main(arguments: list[str]) -> int:
         return ConfigError.exit_code
     name, policy = arguments
     os.environ |= ONE_THREAD  # before the stage imports numpy or torch, which read it once
-    die_with_parent()
+    die_with_parent()  # a stage that lived on would write beside the one that replaces it
     try:
         _told(name, policy)
     except LoomRLError as error:
