@@ -24,7 +24,7 @@ class Services:
         self.prefect, self.mlflow, self.policy = (f"http://127.0.0.1:{port}" for port in free_ports(3))
         ports = {"PREFECT": self.prefect, "MLFLOW": self.mlflow, "POLICY": self.policy}
         self.settings = {f"LOOMRL_{name}_PORT": url.rpartition(":")[2] for name, url in ports.items()}
-        self.settings |= {"MAKEFLAGS": "", "VENV": str(project / ".venv")}
+        self.settings |= {"MAKEFLAGS": "", "VENV": str(project / ".venv"), "LOOMRL_POLICY_RATE": "20"}
         self.api = httpx.Client(base_url=f"{self.prefect}/api", timeout=30)
 
     def trigger(self, **parameters: Any) -> str:
@@ -114,9 +114,30 @@ def test_approval_pauses_resumes_and_rejects_and_rollback_restores(services: Ser
     until(lambda: served(services) == before, "the policy server to follow the rollback")
 
 
+def test_override_and_rate_limit_act_on_the_running_server(services: Services) -> None:
+    settings = {"MLFLOW_TRACKING_URI": services.mlflow}
+    command = ("loomrl", "override", "set", "--policy", "cartpole", "--agent", "held", "--action", "1")
+    reason = ("--person", "grace", "--reason", "test", "--server", services.policy)
+    run(services.project, *command, *reason, **settings)
+    observation = [0.0, 0.0, -0.2, -2.0]  # falling to the left: the policy would push left
+    held, free = (decide(services, agent, observation) for agent in ("held", "free"))
+    assert (held["action"], free["action"]) == (1, 0)
+    assert held["override"]
+    body = {"agent_id": "greedy", "episode_id": "1", "observation": observation}
+    with httpx.Client(base_url=services.policy) as agent:
+        answers = [agent.post("/decide", json=body) for _ in range(300)]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert refused
+    assert int(refused[0].headers["Retry-After"]) >= 1
+    assert {answer.status_code for answer in answers} == {200, 429}
+    assert decide(services, "another", observation)["action"] == 0
+
+
 def test_a_scheduled_run_fires(services: Services) -> None:
     path = f"/deployments/{services.deployment()}/schedules"
-    schedule = {"schedule": {"interval": 5}, "active": True, "parameters": {"policy": "cartpole"}}
+    calm = {"training.seed": 1, "promotion.approval": "none"}
+    parameters = {"policy": "cartpole", "overrides": calm}
+    schedule = {"schedule": {"interval": 30}, "active": True, "parameters": parameters}
     made = services.api.post(path, json=[schedule])
     made.raise_for_status()
 
@@ -129,7 +150,7 @@ def test_a_scheduled_run_fires(services: Services) -> None:
         until(lambda: bool(scheduled()), "a scheduled run to start")
     finally:
         services.api.delete(f"{path}/{made.json()[0]['id']}").raise_for_status()
-    services.wait(scheduled()[0]["id"], "COMPLETED", "FAILED")
+    services.wait(scheduled()[0]["id"], "COMPLETED")
 
 
 def champion(services: Services) -> str:
@@ -144,6 +165,14 @@ def served(services: Services) -> str:
     answer = httpx.post(f"{services.policy}/decide", json=body, timeout=10)
     answer.raise_for_status()
     return str(answer.json()["version"])
+
+
+def decide(services: Services, agent: str, observation: list[float]) -> dict[str, Any]:
+    body = {"agent_id": agent, "episode_id": "1", "observation": observation}
+    answer = httpx.post(f"{services.policy}/decide", json=body, timeout=10)
+    answer.raise_for_status()
+    decision: dict[str, Any] = answer.json()
+    return decision
 
 
 def browse(url: str, folder: Path) -> str:
