@@ -3,6 +3,8 @@
 import os
 import resource
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from policies import BALANCING, OBSERVATIONS, discrete_folder
 
 from loomrl.errors import ServiceError
 from loomrl.registry import CHALLENGER, CHAMPION, PolicyVersion, Registry
+from loomrl.serving.audit import AuditLog
 from loomrl.serving.client import PolicyClient, Refused
 from loomrl.serving.history import find_decision, join, records
 from loomrl.serving.model import GRAPH
@@ -244,6 +247,33 @@ def test_not_ready_until_there_is_a_champion(versions: list[PolicyVersion], tmp_
         Registry().set_aliases("newcomer", {CHAMPION: version.version})
         wait_for(client.is_ready)
         client.decide("a", OBS)
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from loomrl.serving.process import ServerProcess
+with ServerProcess("cartpole", champion_folder=Path(sys.argv[1])) as server:
+    print(server.process.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_server_ends_with_the_process_that_started_it(loomrl_home: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PARENT, str(discrete_folder(tmp_path / "policy"))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    wait_for(lambda: not lives(pid))
+    report = verify_chain(loomrl_home / "audit" / "cartpole" / "server-0")
+    assert report.intact
+    assert AuditLog("cartpole").folder.name == "server-0"  # given back
+
+
+def lives(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
 def test_a_server_that_cannot_start_says_why(loomrl_home: Path) -> None:

@@ -6,8 +6,11 @@ import sys
 from pathlib import Path
 
 from loomrl.errors import LoomRLError
+from loomrl.lifetime import die_with_parent
 from loomrl.serving.parts import ServerSettings
 from loomrl.serving.server import serve
+
+_GRACE_SECONDS = 20.0  # for requests in flight, the mirror's queue and the last anchor
 
 
 def main(arguments: list[str]) -> int:
@@ -33,6 +36,8 @@ def main(arguments: list[str]) -> int:
         segment_bytes=options.segment_bytes,
         server=options.server,
     )
+    if options.die_with_parent is not None:
+        die_with_parent(parent=options.die_with_parent, grace_seconds=_GRACE_SECONDS)
     try:
         serve(settings, options.port_file)
     except LoomRLError as error:
@@ -60,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--mirror-capacity", type=int, default=default.mirror_capacity)
     parser.add_argument("--segment-bytes", type=int, default=default.segment_bytes)
     parser.add_argument("--server", help="name of the audit chain; default: the first that is free")
+    parser.add_argument("--die-with-parent", type=int, metavar="PID", help="end when this parent process is gone")
     parser.add_argument("--port-file", type=Path, help="gets the URL and the process id once bound")
     return parser
 

@@ -1,4 +1,7 @@
-"""A policy server in a process of its own: started on a free port, ready when the block begins, stopped after it."""
+"""A policy server in a process of its own: started on a free port, ready when the block begins, stopped after it.
+
+It ends with the process that started it, also where that one is killed with -9 and never leaves the block.
+"""
 
 import json
 import os
@@ -36,7 +39,8 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
-        self._command = [sys.executable, "-m", "loomrl.serving", "--policy", policy, *_arguments(options)]
+        options = {"policy": policy, "die_with_parent": os.getpid(), **options}
+        self._command = [sys.executable, "-m", "loomrl.serving", *_arguments(options)]
         self._ready_seconds, self._wait_ready = ready_seconds, wait_ready
         self._environment = {**os.environ, **(environment or {})}
         self.url = ""
