@@ -6,9 +6,11 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 
 import loomrl
 from loomrl.errors import ConfigError
@@ -38,6 +40,20 @@ def test_the_same_seed_gives_the_same_policy() -> None:
 
     assert weights(1) == weights(1)
     assert weights(1) != weights(2)
+
+
+def test_the_first_weights_do_not_depend_on_the_number_of_threads() -> None:
+    def weights(num_threads: int) -> list[bytes]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(num_threads)
+        try:
+            policy = PPOTrainer({**SMALL, "hidden_sizes": [256, 256]}).policy
+            assert torch.get_num_threads() == num_threads
+        finally:
+            torch.set_num_threads(before)
+        return [value.numpy().tobytes() for value in policy.state_dict().values()]
+
+    assert weights(1) == weights(2) == weights(4)
 
 
 def test_the_event_loop_lives_while_it_trains() -> None:
@@ -133,6 +149,52 @@ def test_compute_loss_names_what_is_missing() -> None:
     del data["returns"]
     with pytest.raises(ConfigError, match="the batch lacks returns"):
         trainer.compute_loss(data)
+
+
+def test_compute_loss_clips_values_around_the_old_ones() -> None:
+    trainer, _ = trained(value_clip_epsilon=0.1)
+    data = batch()
+    value = trainer.policy.forward(data["states"])["value"].detach()
+    old = value - torch.tensor([0.0, 0.05, 0.5, -0.5, 2.0, -2.0])
+    near = old + (value - old).clamp(-0.1, 0.1)
+    expected = 0.5 * torch.maximum((value - data["returns"]) ** 2, (near - data["returns"]) ** 2).mean()
+    torch.testing.assert_close(trainer.compute_loss(data | {"values": old})["value_loss"].detach(), expected)
+    assert not torch.isclose(expected, 0.5 * ((value - data["returns"]) ** 2).mean())
+    with pytest.raises(ConfigError, match="the batch lacks values"):
+        trainer.compute_loss(data)
+
+
+class Shifted(CartPoleEnv):
+    """CartPole whose actions are 5 and 6."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = gymnasium.spaces.Discrete(2, start=5)
+
+    def step(self, action: Any) -> Any:
+        return super().step(action - 5)
+
+
+def test_compute_loss_takes_actions_as_the_environment_does() -> None:
+    gymnasium.register("Shifted-v0", entry_point=Shifted)
+    try:
+        shifted = PPOTrainer({**SMALL, "environment": "Shifted-v0"})
+    finally:
+        del gymnasium.registry["Shifted-v0"]
+    plain, data = PPOTrainer(SMALL), batch()
+    torch.testing.assert_close(
+        shifted.compute_loss(data | {"actions": data["actions"] + 5}), plain.compute_loss(data), rtol=0, atol=0
+    )
+
+
+def test_a_second_call_begins_its_returns_anew() -> None:
+    trainer, _ = trained(total_timesteps=128, normalize_rewards=True)  # episodes are under way at its end
+    asyncio.run(trainer.train(total_timesteps=128))
+    state = trainer.policy.state_dict()
+    again, _ = trained(total_timesteps=128, normalize_rewards=True)
+    again._algorithm._scaler._running[:] = 1e6  # type: ignore[union-attr]  # whatever was under way
+    asyncio.run(again.train(total_timesteps=128))
+    torch.testing.assert_close(again.policy.state_dict(), state, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,10 @@ class RewardScaler:
         scaled: FloatArray = np.clip(reward / np.sqrt(self._var + 1e-8), -self.CLIP, self.CLIP)
         return scaled
 
+    def restart(self) -> None:
+        """Forget the returns under way, for environments that begin anew; the statistics stay."""
+        self._running = np.zeros_like(self._running)
+
     def _merge(self, batch: FloatArray) -> None:
         count = self._count + batch.size
         delta = float(batch.mean()) - self._mean

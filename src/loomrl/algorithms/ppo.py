@@ -184,9 +184,12 @@ class PPO:
         """The policy as it is now."""
         return self._policy
 
-    def restart_schedules(self, total_env_steps: int | None) -> None:
-        """Let linear schedules begin again and end after so many steps; without an end they stay constant."""
+    def restart(self, total_env_steps: int | None) -> None:
+        """Go on with new episodes: linear schedules begin again and end after so many steps; without an end they
+        stay constant."""
         self._total_env_steps, self._env_steps = total_env_steps or math.inf, 0
+        if self._scaler is not None:
+            self._scaler.restart()
 
     # --- acting ---
 

@@ -95,13 +95,14 @@ class PPOTrainer:
         self.config = config if isinstance(config, PPOConfig) else PPOConfig(**(config or {}))
         self._definition = resolve(EnvironmentConfig(id=self.config.environment), Path.cwd())
         env = construct(self._definition)
-        self._algorithm = ppo.build(
-            self.config,
-            env.observation_space,
-            env.action_space,
-            seed=derive(self.config.seed, Purpose.WEIGHTS),
-            total_env_steps=1,
-        )
+        with one_thread():  # the orthogonal weights come from a decomposition
+            self._algorithm = ppo.build(
+                self.config,
+                env.observation_space,
+                env.action_space,
+                seed=derive(self.config.seed, Purpose.WEIGHTS),
+                total_env_steps=1,
+            )
         env.close()
         self._calls = 0
 
@@ -135,21 +136,21 @@ class PPOTrainer:
         """The three terms of PPO's loss on a batch of N transitions, weighted, so that their sum is minimised.
 
         Args:
-            batch: `states` (N, *obs) raw, `actions` (N,) or (N, A) before clipping, `old_log_probs`, `advantages`
-                and `returns` (N,).
+            batch: `states` (N, *obs) raw, `actions` (N,) as the environment takes them or (N, A) before clipping,
+                `old_log_probs`, `advantages` and `returns` (N,). With `value_clip_epsilon` also `values` (N,): those
+                of the policy that acted.
 
         Raises:
             ConfigError: when a key is missing or a length differs.
         """
-        tensors = _tensors(batch)
+        tensors = _tensors(batch, values_needed=self.config.value_clip_epsilon is not None)
         features = self.policy.features(tensors["states"])
+        action = tensors["actions"]
+        if self.policy.is_discrete:
+            action = action.long() - int(getattr(self.policy.action_space, "start", 0))
+        old_value = tensors.get("values", tensors["returns"])  # looked at only where values are clipped
         rows = ppo.Batch(
-            features,
-            tensors["actions"],
-            tensors["old_log_probs"],
-            tensors["returns"],
-            tensors["advantages"],
-            tensors["returns"],
+            features, action, tensors["old_log_probs"], old_value, tensors["advantages"], tensors["returns"]
         )
         policy_loss, value_loss, entropy, _ = self._algorithm.losses(rows, self.config.clip_epsilon)
         return {
@@ -164,7 +165,7 @@ class PPOTrainer:
             raise ConfigError("train() has no end: pass total_timesteps, or set total_episodes in PPOConfig")
         if total_timesteps is not None and total_timesteps < 1:
             raise ConfigError(f"total_timesteps is {total_timesteps}; it must be at least 1")
-        self._algorithm.restart_schedules(total_timesteps)
+        self._algorithm.restart(total_timesteps)
         seed = derive(config.seed, Purpose.CALLS, self._calls)
         self._calls += 1
         return TrainingLoop(
@@ -200,10 +201,11 @@ class PPOTrainer:
         return SyncVectorEnv([create] * num_envs, autoreset_mode=_MODES[autoreset])
 
 
-def _tensors(batch: Mapping[str, Any]) -> dict[str, Tensor]:
-    if missing := [key for key in _BATCH_KEYS if key not in batch]:
-        raise ConfigError(f"compute_loss: the batch lacks {', '.join(missing)}; it needs {', '.join(_BATCH_KEYS)}")
-    tensors = {key: torch.as_tensor(batch[key]) for key in _BATCH_KEYS}
+def _tensors(batch: Mapping[str, Any], values_needed: bool) -> dict[str, Tensor]:
+    needed = (*_BATCH_KEYS, "values") if values_needed else _BATCH_KEYS
+    if missing := [key for key in needed if key not in batch]:
+        raise ConfigError(f"compute_loss: the batch lacks {', '.join(missing)}; it needs {', '.join(needed)}")
+    tensors = {key: torch.as_tensor(batch[key]) for key in needed}
     lengths = {key: len(value) for key, value in tensors.items()}
     if len(set(lengths.values())) > 1:
         raise ConfigError(f"compute_loss: the lengths differ: {lengths}")
