@@ -1,11 +1,14 @@
 """Bad input through the front door: each has its own message and exit code, and nothing recorded is lost."""
 
+import json
 import os
+import shutil
 import signal
 import textwrap
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 from projects import copy_project, copy_state, records, run, run_json, start
 
@@ -163,8 +166,10 @@ def test_a_corrupt_newest_checkpoint_is_named_and_the_one_before_it_used(project
     newest = mine()[-1]
     weights = next(newest.glob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-7])
+    before_it = int(mine()[-2].name.removeprefix("step-"))
     output = run(project, *command, expect=None)
     assert newest.name in output
+    assert f"training resumes at step {before_it:,}" in output
     assert records(project)[-1]["stages"][1]["status"] == "ran"
 
 
@@ -181,10 +186,26 @@ def test_a_tampered_snapshot_or_policy_is_noticed_and_made_again(finished: Path)
     assert records(finished)[-1]["state"] == "unchanged"
 
 
-def test_a_tampered_version_in_the_registry_is_never_served(finished: Path) -> None:
+def test_a_tampered_version_in_the_registry_is_never_served(finished: Path, tmp_path: Path) -> None:
     (graph,) = (finished / ".loomrl" / "mlartifacts").rglob("policy.onnx")
+    shutil.rmtree(finished / ".loomrl" / "versions", ignore_errors=True)  # copies fetched before the tampering
     data = graph.read_bytes()
     graph.write_bytes(data[:200] + bytes([data[200] ^ 1]) + data[201:])
-    output = run(finished, "loomrl", "policy", "rebuild", "cartpole@champion", expect=3)
-    assert "policy.onnx" in output
+    port_file = tmp_path / "port.json"
+    server = start(finished, "loomrl", "serve", "--policy", "cartpole", "--port", "0", "--port-file", str(port_file))
+    try:
+        deadline = time.monotonic() + 60
+        while not port_file.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        url = json.loads(port_file.read_text())["url"]
+        while "policy.onnx" not in (status := httpx.get(f"{url}/status").text):
+            assert time.monotonic() < deadline, status
+            time.sleep(0.2)
+        body = {"agent_id": "a", "episode_id": "1", "observation": [0.0, 0.0, 0.0, 0.0]}
+        assert httpx.get(f"{url}/v2/health/ready").status_code == 503
+        assert httpx.post(f"{url}/decide", json=body).status_code == 503
+    finally:
+        server.terminate()
+        server.communicate()
     assert run_json(finished, "loomrl", "policy", "show", "cartpole@champion")["version"] == "1"
