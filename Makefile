@@ -45,9 +45,10 @@ up: | $(BIN)/loomrl  ## start Prefect, MLflow and the policy server on loopback
 down:  ## stop what `make up` started
 	deploy/local/down
 
-bench: | $(BIN)/loomrl  ## measure learning and serving; results go to benchmarks/results
+bench: | $(BIN)/loomrl  ## measure learning, serving and whole life cycles; results go to benchmarks/results
 	python benchmarks/learning.py
 	python benchmarks/serving.py
+	python benchmarks/lifecycles.py
 
 clean:  ## remove the virtual environment and all caches; state and artifacts stay
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -10,7 +10,8 @@ from projects import copy_state, environment
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SLOW_OR_ELSEWHERE = re.compile(r"^make (run|test|setup|bench)\b.*$", re.MULTILINE)  # each has a test of its own
+# `make run` is what the finished project did, `make test` is what runs now, and it began with `make setup`.
+RUN_ALREADY = re.compile(r"^make (run|test|setup|bench)\b.*$", re.MULTILINE)
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -40,4 +41,4 @@ def test_links_in_the_docs_lead_somewhere() -> None:
 def _shell(language: str, text: str) -> str:
     if language == "python":
         return f"python - <<'PYTHON'\n{text}PYTHON\n"
-    return SLOW_OR_ELSEWHERE.sub("true", text)
+    return RUN_ALREADY.sub("true", text)

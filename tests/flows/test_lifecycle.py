@@ -26,6 +26,10 @@ def champion(project: Path) -> str:
     return version
 
 
+def aliases(project: Path) -> dict[str, list[str]]:
+    return {row["version"]: row["aliases"] for row in run_json(project, "loomrl", "policy", "list", "cartpole")}
+
+
 def lock_entries(project: Path) -> dict[str, object]:
     entries: dict[str, object] = yaml.safe_load((project / "dvc.lock").read_text())["stages"]
     return entries
@@ -58,13 +62,24 @@ def test_running_again_does_nothing_twice(project: Path) -> None:
     assert "Running stage" not in run(project, "dvc", "repro", "--dry", "export@cartpole")
 
 
+def test_a_challenger_that_acts_otherwise_is_refused_by_shadow_and_by_no_one_else(project: Path) -> None:
+    output = run(project, *CARTPOLE, "--set", "training.seed=2", "--set", "shadow.min_agreement=0.999", expect=1)
+    refused = records(project)[-1]
+    assert (refused["version"], refused["champion_before"], refused["state"]) == ("2", "1", "refused")
+    statuses = {stage["name"]: stage["status"] for stage in refused["stages"]}
+    assert statuses == {"environment": "unchanged", **dict.fromkeys(ORDER[1:], "ran")}
+    rules = {rule["id"]: rule["verdict"] for rule in refused["decision"]["rules"]}
+    assert rules["gate_passed"] == "proved"
+    assert rules["shadow_passed"] == "refuted", output
+    assert aliases(project) == {"1": ["champion"], "2": []}
+
+
 def test_a_challenger_is_compared_and_a_barely_trained_one_refused(project: Path) -> None:
-    run(project, *CARTPOLE, "--set", "training.seed=2", expect=None)
+    run(project, *CARTPOLE, "--set", "training.seed=2")
     challenger = records(project)[-1]
-    assert challenger["version"] == "2"
-    assert challenger["champion_before"] == "1"
-    assert challenger["state"] in ("promoted", "refused")
+    assert (challenger["version"], challenger["champion_before"], challenger["state"]) == ("2", "1", "promoted")
     assert next(rule for rule in challenger["decision"]["rules"] if rule["id"] == "not_worse")["bound"] is not None
+    assert aliases(project) == {"1": ["previous"], "2": ["champion"]}
     acting = champion(project)
 
     output = run(project, *CARTPOLE, "--set", "training.total_env_steps=2048", expect=1)
@@ -110,11 +125,14 @@ def test_killed_in_training_the_same_command_resumes_to_the_same_policy(finished
 
 def test_two_life_cycles_at_once_both_end_well(project: Path) -> None:
     first = start(project, *CARTPOLE, "--set", "training.seed=1")
-    second = start(project, *CARTPOLE, "--set", "training.seed=1")
+    second = start(project, *CARTPOLE, "--set", "training.seed=2")
     outputs = [process.communicate()[0] for process in (first, second)]
     assert [first.returncode, second.returncode] == [0, 0], "\n".join(outputs)
     assert any("waiting for it to end" in output for output in outputs)
-    assert [record["state"] for record in records(project)] == ["promoted", "unchanged", "unchanged"]
+    by_seed = {record["config"]["training"]["seed"]: record for record in records(project)[1:]}
+    assert {record["state"] for record in by_seed.values()} <= {"promoted", "unchanged"}
+    assert by_seed[1]["version"] == "1"
+    assert by_seed[2]["version"] == "2"
 
 
 def test_lineage_leads_from_a_decision_and_a_version_to_code_data_and_environment(project: Path) -> None:
