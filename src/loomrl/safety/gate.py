@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from loomrl.errors import ConfigError
-from loomrl.evaluation.evaluate import play
+from loomrl.evaluation.evaluate import evaluation_digest, play
 from loomrl.evaluation.tables import TRAJECTORIES, read_table, stack_columns
-from loomrl.files import digest_folder, sha256_file
+from loomrl.files import sha256_file
 from loomrl.safety.check import PROVENANCE, STAGES, STATISTICAL, Context, configured_checks
 from loomrl.safety.config import SafetyConfig, WaiverConfig
+from loomrl.safety.constraints import check_against
 from loomrl.safety.controls import map_controls
 from loomrl.safety.counterexample import PLACEHOLDER
 from loomrl.safety.evidence import EvidenceWriter
+from loomrl.safety.probes import act_with
 from loomrl.types import (
-    Act,
-    ActFunction,
     Claim,
     EnvironmentSnapshot,
+    EnvironmentSpec,
     Episode,
     GateDecision,
     Policy,
@@ -50,12 +51,13 @@ def build_case(
         EnvironmentFault: when the environment breaks its API.
     """
     from loomrl.algorithms.policy import WEIGHTS, load_policy
+    from loomrl.environment.snapshot import load_snapshot
 
     checks = configured_checks(config)
+    check_limits(config, load_snapshot(snapshot_folder).spec)
     policy = load_policy(policy_folder)
     writer = EvidenceWriter(output_folder)
-    seeds = range(config.first_seed, config.first_seed + config.num_episodes)
-    episodes = play(act_with(policy), snapshot_folder, seeds, config.num_envs, "safety")
+    episodes = play(act_with(policy), snapshot_folder, config.seeds, config.num_envs, "safety")
     writer.episodes("episodes", episodes)
     context = _context(policy, config, snapshot_folder, policy_folder, evaluation_folder, episodes, writer)
     claims = [claim for check, settings in checks for claim in check.examine(context, settings)]
@@ -63,7 +65,7 @@ def build_case(
     case = SafetyCase(
         policy_digest=sha256_file(policy_folder / WEIGHTS),
         snapshot_digest=context.snapshot.digest,
-        evaluation_digest=digest_folder(evaluation_folder),
+        evaluation_digest=evaluation_digest(evaluation_folder),
         claims=[_located(claim, output_folder) for claim in claims],
         decision=decide(claims),
         controls=map_controls(claims),
@@ -86,6 +88,19 @@ def recheck_local(
     local = [(check, settings) for check, settings in configured_checks(config) if check.LOCAL]
     claims = [claim for check, settings in local for claim in check.examine(context, settings)]
     return {claim.id: claim.verdict for claim in claims}
+
+
+def check_limits(config: SafetyConfig, spec: EnvironmentSpec) -> None:
+    """Find what could not be examined in this environment, before a policy is trained in it.
+
+    Raises:
+        ConfigError: for a check that is unknown or must not be switched off, or a limit on a component the
+            environment does not have.
+    """
+    from loomrl.environment.spaces import space_from_json
+
+    configured_checks(config)
+    check_against(config.constraints, space_from_json(spec.observation), space_from_json(spec.action))
 
 
 def decide(claims: Sequence[Claim]) -> GateDecision:
@@ -128,15 +143,6 @@ def expired_waivers(case: SafetyCase, today: date) -> list[Waiver]:
     """Waivers that a case relies on and whose last day is before `today`."""
     used = [claim.waiver for claim in case.claims if claim.verdict is Verdict.WAIVED and claim.waiver is not None]
     return [waiver for waiver in used if date.fromisoformat(waiver.expires) < today]
-
-
-def act_with(policy: Policy) -> ActFunction:
-    """The act function of any policy."""
-
-    def act(obs: Any, rng: Any) -> Act:
-        return Act(action=policy(obs))
-
-    return act
 
 
 def _waive(claim: Claim, waiver: WaiverConfig) -> Claim:
