@@ -123,6 +123,24 @@ def test_a_torn_tail_is_cut_and_kept(cut: int) -> None:
     assert "half-written" in report.notes[0]
 
 
+def test_an_edited_last_record_is_not_cut_as_if_a_crash_had_torn_it() -> None:
+    log = AuditLog("cartpole")
+    for number in range(3):
+        log.append([decision(action=number)])
+    log.close()
+    path = segments(log.folder)[-1]
+    edited = path.read_bytes().replace(b'"action":2', b'"action":0')
+    path.write_bytes(edited)
+    for _ in range(2):  # and trying again launders nothing either
+        with pytest.raises(ArtifactError, match=r"000001\.jsonl:4: .*`loomrl audit verify`.*--server NAME"):
+            AuditLog("cartpole")
+    assert segments(log.folder) == [path]
+    assert path.read_bytes() == edited
+    assert not path.with_suffix(".torn").exists()
+    assert "000001.jsonl:4" in verify_chain(log.folder).findings[0]
+    AuditLog("cartpole", "new").close()
+
+
 def test_a_chain_goes_on_over_restarts() -> None:
     for _ in range(3):
         log = AuditLog("cartpole")

@@ -249,6 +249,32 @@ def test_not_ready_until_there_is_a_champion(versions: list[PolicyVersion], tmp_
         client.decide("a", OBS)
 
 
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_damaged_log_stops_the_start_until_another_chain_is_named(
+    loomrl_home: Path, tmp_path: Path, torn: bool
+) -> None:
+    folder = discrete_folder(tmp_path / "policy")
+    with ServerProcess("cartpole", champion_folder=folder) as server, server.client() as client:
+        for _ in range(3):
+            client.decide("a", OBS)
+    chain = loomrl_home / "audit" / "cartpole" / "server-0"
+    path = chain / "000001.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[2] = lines[2][:40] + b"\n" if torn else lines[2].replace(b'"agent_id":"a"', b'"agent_id":"b"')
+    path.write_bytes(b"".join(lines))
+    again = ServerProcess("cartpole", champion_folder=folder)
+    with (
+        pytest.raises(ServiceError, match=r"exit code 3: .*000001\.jsonl:3: .*loomrl audit verify.*--server NAME"),
+        again,
+    ):
+        pass
+    with ServerProcess("cartpole", champion_folder=folder, server="new") as server, server.client() as client:
+        client.decide("a", OBS)
+    assert path.read_bytes() == b"".join(lines)
+    assert "000001.jsonl:3" in verify_chain(chain).findings[0]
+    assert verify_chain(loomrl_home / "audit" / "cartpole" / "new").intact
+
+
 PARENT = """
 import sys, time
 from pathlib import Path
@@ -265,7 +291,7 @@ def test_a_server_ends_with_the_process_that_started_it(loomrl_home: Path, tmp_p
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         parent.kill()
-    wait_for(lambda: not lives(pid))
+    wait_for(lambda: not lives(pid), seconds=30)
     report = verify_chain(loomrl_home / "audit" / "cartpole" / "server-0")
     assert report.intact
     assert AuditLog("cartpole").folder.name == "server-0"  # given back

@@ -11,7 +11,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,8 +87,12 @@ class AuditLog:
         self._lock = threading.Lock()
         self._handle, self._size, self._path = -1, 0, self.folder
         self._dirty = False
-        self.repaired = repair(self.folder)
-        self._sequence, self._digest = last_record(self.folder)
+        try:
+            self.repaired = repair(self.folder)
+            self._sequence, self._digest = last_record(self.folder)
+        except BaseException:
+            os.close(self._owner)
+            raise
         self.segment = ""
         self._open_segment()
 
@@ -208,24 +212,51 @@ def segments(folder: Path) -> list[Path]:
     return sorted(folder.glob("[0-9]*.jsonl"))
 
 
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
+    """A segment's records, one line in memory at a time.
+
+    Raises:
+        ArtifactError: naming the first line that is no whole, unchanged record.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            yield _checked(line, path, number)
+
+
 def last_record(folder: Path) -> tuple[int, str]:
-    """Sequence and hash of a chain's last record; (-1, GENESIS) for an empty chain."""
+    """Sequence and hash of a chain's last record; (-1, GENESIS) for an empty chain.
+
+    Raises:
+        ArtifactError: when it was changed.
+    """
     for path in reversed(segments(folder)):
         lines = path.read_bytes().splitlines(keepends=True)
         if lines:
-            last = unseal(lines[-1])
+            last = _checked(lines[-1], path, len(lines))
             return int(last["sequence"]), str(last["hash"])
     return -1, GENESIS
+
+
+def _checked(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    """The record of a line that no crash of ours can have left so: a changed one is never gone on from, nor cut."""
+    try:
+        return unseal(line)
+    except BrokenRecord as error:
+        raise ArtifactError(
+            f"{path}:{number}: {error}: the audit log was edited or damaged, and stays as it is. "
+            "`loomrl audit verify` says where; to serve meanwhile, begin another chain: `loomrl serve --server NAME`"
+        ) from error
 
 
 def repair(folder: Path) -> dict[str, Any] | None:
     """Cut what a crash left half-written at the end of a chain; the bytes are kept beside it as `.torn`.
 
-    Returns what was cut, for the next `open` record; None where the chain ends well.
+    Half-written is only what has no line break: it is written last. Returns what was cut, for the next `open` record;
+    None where the chain ends well.
     """
     for path in reversed(segments(folder)):
         data = path.read_bytes()
-        whole = _whole_length(data)
+        whole = data.rfind(b"\n") + 1
         if whole < len(data):
             torn = path.with_suffix(".torn")
             torn.write_bytes(data[whole:])
@@ -234,17 +265,3 @@ def repair(folder: Path) -> dict[str, Any] | None:
         if data:
             break
     return None
-
-
-def _whole_length(data: bytes) -> int:
-    """Length of the longest prefix that ends with a whole record, judged from the end."""
-    length = len(data)
-    while length:
-        start = data.rfind(b"\n", 0, length - 1) + 1
-        try:
-            unseal(data[start:length])
-        except BrokenRecord:
-            length = start
-        else:
-            return length
-    return 0

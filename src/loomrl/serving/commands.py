@@ -33,6 +33,9 @@ def serve(
     folder: Annotated[Path | None, typer.Option(help="Serve an export folder, without a registry.")] = None,
     rate: Annotated[float, typer.Option(help="Decisions per second and agent.")] = 1_000.0,
     seed: Annotated[int | None, typer.Option(help="Of exploration; default: the system's entropy.")] = None,
+    server: Annotated[
+        str | None, typer.Option(envvar="LOOMRL_AUDIT_SERVER", help="Name of its audit chain; default: the first free.")
+    ] = None,
     port_file: Annotated[Path | None, typer.Option(help="Gets the URL and process id once bound.")] = None,
 ) -> None:
     """Serve a policy's champion; its challenger decides the same requests without acting."""
@@ -44,7 +47,15 @@ def serve(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folders = {"champion": folder} if folder else {}
     settings = ServerSettings(
-        policy, host, port, champion=champion, challenger=challenger, folders=folders, rate=rate, seed=seed
+        policy,
+        host,
+        port,
+        champion=champion,
+        challenger=challenger,
+        folders=folders,
+        rate=rate,
+        seed=seed,
+        server=server,
     )
     run(settings, port_file)
 

@@ -1,20 +1,24 @@
 """Rewards arrive later: which decisions wait for one, and the records that join them."""
 
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any
 
-import orjson
-
-from loomrl.serving.audit import AuditLog, record, segments
+from loomrl.serving.audit import AuditLog, read_records, record, segments
 from loomrl.serving.problems import Problem
 from loomrl.serving.requests import Feedback
 
 _REMEMBERED = 500_000  # decisions that may still get feedback; older ones are forgotten first
+_DECISION_MARK = b'{"kind":"decision"'  # how a decision's line begins
 _Decision = tuple[str, str | None, str]  # agent_id, episode_id, version
 
 
 class FeedbackLedger:
-    """Knows each recent decision and whether its feedback has come; rebuilt from the log after a restart."""
+    """Knows each recent decision and whether its feedback has come; rebuilt from the log after a restart.
+
+    Raises:
+        ArtifactError: naming a line of the log that was changed.
+    """
 
     def __init__(self, policy: str, audit: AuditLog, capacity: int = _REMEMBERED) -> None:
         self._policy, self._audit, self._capacity = policy, audit, capacity
@@ -55,17 +59,20 @@ class FeedbackLedger:
         return record("feedback", **names, **ended) | {"agent_id": agent_id, "reward": entry.reward}
 
     def _rebuild(self) -> None:
-        """Read back from the newest segment until enough is remembered."""
-        found: list[list[dict[str, Any]]] = []
-        num_decisions = 0
-        for path in reversed(segments(self._audit.folder)):
-            records = [orjson.loads(line) for line in path.read_bytes().splitlines()]
-            found.append(records)
-            num_decisions += sum(entry["kind"] == "decision" for entry in records)
-            if num_decisions >= self._capacity:
-                break
-        for records in reversed(found):
-            self.remember([entry for entry in records if entry["kind"] == "decision"])
-            for entry in records:
-                if entry["kind"] == "feedback" and entry["decision_id"] in self._waiting:
+        """Read back from as many of the newest segments as hold enough decisions, oldest first, line by line."""
+        for path in self._newest():
+            for entry in read_records(path):
+                if entry["kind"] == "decision":
+                    self.remember([entry])
+                elif entry["kind"] == "feedback" and entry["decision_id"] in self._waiting:
                     self._waiting[entry["decision_id"]] = None
+
+    def _newest(self) -> list[Path]:
+        paths = segments(self._audit.folder)
+        num_decisions = 0
+        for index in reversed(range(len(paths))):
+            with paths[index].open("rb") as file:
+                num_decisions += sum(line.startswith(_DECISION_MARK) for line in file)
+            if num_decisions >= self._capacity:
+                return paths[index:]
+        return paths

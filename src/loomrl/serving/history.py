@@ -53,11 +53,16 @@ def records(policy: str | None = None) -> Iterator[dict[str, Any]]:
     """All records of all chains, chain by chain."""
     for folder in chains(policy):
         for path in segments(folder):
-            for line in _whole_lines(path):
-                try:
-                    yield orjson.loads(line)
-                except orjson.JSONDecodeError as error:
-                    raise ArtifactError(f"{path} has a damaged line; see `loomrl audit verify`") from error
+            for number, line in enumerate(_whole_lines(path), start=1):
+                yield _parse(line, path, number)
+
+
+def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise ArtifactError(f"{path}:{number} is damaged; see `loomrl audit verify`") from error
+    return found
 
 
 def find_decision(decision_id: str) -> dict[str, Any] | None:
@@ -67,10 +72,9 @@ def find_decision(decision_id: str) -> dict[str, Any] | None:
         for path in segments(folder):
             if mark not in path.read_bytes():
                 continue
-            for line in _whole_lines(path):
+            for number, line in enumerate(_whole_lines(path), start=1):
                 if mark in line and line.startswith(b'{"kind":"decision"'):
-                    found: dict[str, Any] = orjson.loads(line)
-                    return found
+                    return _parse(line, path, number)
     return None
 
 
