@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from prefect import serve
+from prefect import Flow, serve
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL
 from rich.console import Console
@@ -22,13 +22,15 @@ from tasks.policies import PolicyName, policy_names
 STYLES = {"promoted": "green", "unchanged": "green", "waiting": "yellow"}
 
 
-def main() -> None:
-    """Run one life cycle, or serve the flows when no policy is named."""
+def main(lifecycle: Flow[..., str], *others: Flow[..., str]) -> None:
+    """Run one life cycle, or serve all flows when no policy is named."""
     parser = argparse.ArgumentParser(prog="python -m flows.lifecycle")
     parser.add_argument("policy", nargs="?", help="a policy in params.yaml; without one the flows are served")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
     arguments = parser.parse_args()
-    sys.exit(exit_code(lambda: run_once(arguments.policy, arguments.set) if arguments.policy else serve_flows()))
+    if arguments.policy:
+        sys.exit(exit_code(lambda: run_once(lifecycle, arguments.policy, arguments.set)))
+    sys.exit(exit_code(lambda: serve_flows(lifecycle, *others)))
 
 
 def exit_code(command: Callable[[], None]) -> int:
@@ -64,10 +66,8 @@ def check_prefect_server() -> None:
         )
 
 
-def run_once(policy: str, settings: list[str]) -> None:
+def run_once(lifecycle: Flow[..., str], policy: str, settings: list[str]) -> None:
     """One life cycle of one policy, its table at the end."""
-    from flows.lifecycle import lifecycle
-
     if policy not in policy_names():
         known = ", ".join(policy_names())
         raise ConfigError(f"{policy!r} is not in params.yaml; policies there: {known}; add its name to the list")
@@ -103,13 +103,10 @@ def champion(policy: str) -> str:
     return f"{policy} version {version}" if version else "none yet"
 
 
-def serve_flows() -> None:
+def serve_flows(*flows: Flow[..., str]) -> None:
     """Serve the flows to the Prefect server; runs are triggered from its UI, its API or a schedule."""
-    from flows.lifecycle import lifecycle
-    from flows.rollback import rollback
-
     if not os.environ.get("PREFECT_API_URL"):
         raise ConfigError("serving needs a Prefect server: start one with `make up` and set PREFECT_API_URL")
     mark_crashed_runs()
-    deployments = [flow.to_deployment(flow.name) for flow in (lifecycle, rollback)]
+    deployments = [flow.to_deployment(flow.name) for flow in flows]
     serve(*deployments)  # type: ignore[arg-type]  # no coroutines: these flows are synchronous

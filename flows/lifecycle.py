@@ -60,5 +60,6 @@ def lifecycle(policy: PolicyName, overrides: Overrides = {}) -> str:  # noqa: B0
 
 if __name__ == "__main__":
     from flows.command import main
+    from flows.rollback import rollback
 
-    main()
+    main(lifecycle, rollback)
