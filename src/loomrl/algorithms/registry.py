@@ -9,7 +9,7 @@ A third party adds one with, in its `pyproject.toml`:
 import difflib
 import importlib
 import pkgutil
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,8 @@ def find_algorithms() -> dict[str, AlgorithmPlugin]:
         ConfigError: when an entry point cannot be loaded or offers too little, or two have one name.
     """
     found: dict[str, AlgorithmPlugin] = {}
-    for place, plugin in [*_own(), *_third_party()]:
+    third_party = [(_place(point), plugin) for point, plugin in _third_party()]
+    for place, plugin in [*_own(), *third_party]:
         if plugin.NAME in found:
             raise ConfigError(f"two algorithms are named {plugin.NAME!r}, one of them in {place}; rename it")
         found[plugin.NAME] = plugin
@@ -45,6 +46,15 @@ def get_algorithm(name: str) -> AlgorithmPlugin:
     if name not in algorithms:
         raise ConfigError(f"training.algorithm: unknown algorithm {name!r}; there are: {', '.join(sorted(algorithms))}")
     return algorithms[name]
+
+
+def find_entry_point(name: str) -> EntryPoint | None:
+    """Where an algorithm of others comes from; None for LoomRL's own.
+
+    Raises:
+        ConfigError: when an entry point cannot be loaded or offers too little.
+    """
+    return next((point for point, plugin in _third_party() if name == plugin.NAME), None)
 
 
 def validate(config: "TrainingConfig") -> Section:
@@ -88,15 +98,18 @@ def _own() -> list[tuple[str, AlgorithmPlugin]]:
     return modules
 
 
-def _third_party() -> list[tuple[str, AlgorithmPlugin]]:
+def _third_party() -> list[tuple[EntryPoint, AlgorithmPlugin]]:
     plugins = []
     for point in entry_points(group=GROUP):
-        place = f"entry point {GROUP}: {point.name} = {point.value}"
         try:
             plugin = point.load()
         except (ImportError, AttributeError) as error:
-            raise ConfigError(f"{place} cannot be loaded: {error}; repair or uninstall that package") from error
+            raise ConfigError(f"{_place(point)} cannot be loaded: {error}; repair or uninstall that package") from error
         if not isinstance(plugin, AlgorithmPlugin):
-            raise ConfigError(f"{place} must offer NAME, Config and build")
-        plugins.append((place, plugin))
+            raise ConfigError(f"{_place(point)} must offer NAME, Config and build")
+        plugins.append((point, plugin))
     return plugins
+
+
+def _place(point: EntryPoint) -> str:
+    return f"entry point {GROUP}: {point.name} = {point.value}"

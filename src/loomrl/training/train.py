@@ -4,16 +4,13 @@ Interrupted at any moment, it goes on from its newest intact checkpoint and ends
 under the home folder, keyed by a digest of everything the result depends on: other inputs never resume from them.
 """
 
-import platform
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 from gymnasium.vector import VectorEnv
 
-import loomrl
 from loomrl import events
 from loomrl.algorithms.base import Algorithm
 from loomrl.algorithms.policy import WEIGHTS
@@ -21,12 +18,13 @@ from loomrl.algorithms.registry import get_algorithm, validate
 from loomrl.environment.make import make_envs
 from loomrl.environment.snapshot import load_snapshot
 from loomrl.environment.spaces import space_from_json
-from loomrl.files import canonical_json, sha256, sha256_file
+from loomrl.files import sha256_file
 from loomrl.home import home as default_home
 from loomrl.schema import Section
 from loomrl.training.checkpoints import CheckpointStore
 from loomrl.training.config import TrainingConfig
 from loomrl.training.curves import write_curves
+from loomrl.training.inputs import inputs_digest
 from loomrl.training.loop import TrainingLoop
 from loomrl.training.seeds import Purpose, derive
 from loomrl.training.threads import NUM_THREADS, one_thread, processor_family
@@ -77,35 +75,6 @@ def train_policy(
             for checkpoint in loop.run():
                 store.save(checkpoint)
         return _write(config, parameters, snapshot, loop, validation, output_folder)
-
-
-def inputs_digest(config: TrainingConfig, snapshot: EnvironmentSnapshot) -> str:
-    """SHA-256 over everything the trained policy depends on."""
-    package = Path(loomrl.__file__).parent
-    return sha256(
-        canonical_json(
-            {
-                "training": config.model_dump(mode="json"),
-                "snapshot": snapshot.digest,
-                "code": {name: _source_digest(package / name) for name in ("algorithms", "training", "environment")},
-                "algorithm": _plugin_digest(config.algorithm),
-                "versions": {name: version(name) for name in ("torch", "numpy", "gymnasium")},
-                "python": platform.python_version(),
-                "processor": processor_family(),
-            }
-        )
-    )
-
-
-def _source_digest(folder: Path) -> str:
-    files = sorted(folder.rglob("*.py"))
-    return sha256(canonical_json({path.relative_to(folder).as_posix(): sha256_file(path) for path in files}))
-
-
-def _plugin_digest(name: str) -> str:
-    """The file of an algorithm that is not LoomRL's own is part of the inputs too."""
-    file = getattr(get_algorithm(name), "__file__", None)
-    return sha256_file(Path(file)) if file else ""
 
 
 def _build(config: TrainingConfig, parameters: Section, snapshot: EnvironmentSnapshot) -> Algorithm:

@@ -1,0 +1,61 @@
+"""What a trained policy depends on, as one digest: other inputs never resume from its checkpoints."""
+
+import platform
+from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
+from importlib.metadata import EntryPoint, version
+from importlib.util import find_spec
+from pathlib import Path
+
+import loomrl
+from loomrl.algorithms.registry import find_entry_point
+from loomrl.files import canonical_json, sha256, sha256_file
+from loomrl.training.config import TrainingConfig
+from loomrl.training.threads import processor_family
+from loomrl.types import EnvironmentSnapshot, Json
+
+_CODE = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
+
+
+def inputs_digest(config: TrainingConfig, snapshot: EnvironmentSnapshot) -> str:
+    """SHA-256 over everything the trained policy depends on."""
+    package = Path(loomrl.__file__).parent
+    point = find_entry_point(config.algorithm)
+    return sha256(
+        canonical_json(
+            {
+                "training": config.model_dump(mode="json"),
+                "snapshot": snapshot.digest,
+                "code": {name: _files(package / name) for name in ("algorithms", "training", "environment")},
+                "plugin": _plugin(point) if point else None,  # LoomRL's own algorithms are in the code above
+                "versions": {name: version(name) for name in ("torch", "numpy", "gymnasium")},
+                "python": platform.python_version(),
+                "processor": processor_family(),
+            }
+        )
+    )
+
+
+def _plugin(point: EntryPoint) -> Json:
+    """The whole top-level package (or single module) an algorithm of others is in, and its distribution's version."""
+    return {
+        "distribution": [point.dist.name, point.dist.version] if point.dist else None,
+        "code": [_files(location) for location in _locations(point.module)],
+    }
+
+
+def _locations(module: str) -> list[Path]:
+    """Where the outermost package around a module lies that is a package of its own, not a shared namespace."""
+    parts = module.split(".")
+    for end in range(1, len(parts) + 1):
+        spec = find_spec(".".join(parts[:end]))
+        if spec is not None and spec.has_location and spec.origin is not None:
+            return [Path(place) for place in spec.submodule_search_locations or [spec.origin]]
+    return []
+
+
+def _files(location: Path) -> dict[str, str]:
+    """Relative POSIX path -> SHA-256 of the code in a folder; of one file where it is a file."""
+    if location.is_file():
+        return {location.name: sha256_file(location)}
+    files = sorted(path for path in location.rglob("*") if path.name.endswith(_CODE) and path.is_file())
+    return {path.relative_to(location).as_posix(): sha256_file(path) for path in files}

@@ -1,0 +1,93 @@
+"""The digest of a training's inputs: it follows everything the policy depends on, and nothing else."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from loomrl.environment.config import EnvironmentConfig
+from loomrl.environment.snapshot import load_snapshot, take_snapshot
+from loomrl.training.config import TrainingConfig
+from loomrl.training.inputs import inputs_digest
+from loomrl.types import EnvironmentSnapshot
+
+MODULE = """
+from loomrl.algorithms import ppo
+from loomrl.algorithms.ppo import Config, build
+NAME = "{name}"
+"""
+OBJECT = """
+from types import SimpleNamespace
+from loomrl.algorithms import ppo
+from . import helper
+algorithm = SimpleNamespace(NAME="{name}", Config=ppo.Config, build=ppo.build)
+"""
+
+
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory: pytest.TempPathFactory) -> EnvironmentSnapshot:
+    folder = tmp_path_factory.mktemp("cartpole")
+    config = EnvironmentConfig(id="CartPole-v1", fingerprint_episodes=1, fingerprint_steps=10)
+    take_snapshot(config, folder, folder / "snapshot")
+    return load_snapshot(folder / "snapshot")
+
+
+def config(**values: object) -> TrainingConfig:
+    return TrainingConfig.model_validate({"total_env_steps": 3072} | values)
+
+
+def test_every_input_counts(cartpole: EnvironmentSnapshot) -> None:
+    digests = [
+        inputs_digest(config(), cartpole),
+        inputs_digest(config(seed=4), cartpole),
+        inputs_digest(config(total_env_steps=99_999), cartpole),
+        inputs_digest(config(), cartpole.model_copy(update={"digest": "other"})),
+    ]
+    assert len(set(digests)) == 4
+    assert inputs_digest(config(), cartpole) == digests[0]
+
+
+def install(folder: Path, name: str, files: dict[str, str], entry_point: str) -> None:
+    """What pip leaves behind for a distribution with one entry point."""
+    information = {
+        f"{name}-1.0.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{name}-1.0.dist-info/entry_points.txt": f"[loomrl.algorithms]\n{name} = {entry_point}\n",
+    }
+    for path, text in (files | information).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+
+
+@pytest.mark.parametrize("kind", ["package", "namespace", "module"])
+def test_a_plugin_counts_with_its_whole_package_and_version(
+    cartpole: EnvironmentSnapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    name = f"loomrl_test_{kind}"
+    root = {"package": name, "namespace": f"{name}/inner", "module": ""}[kind]
+    if kind == "module":
+        install(tmp_path, name, {f"{name}.py": MODULE.format(name=name)}, name)
+        changed = f"{name}.py"
+    else:
+        files = {"__init__.py": "", "deep/__init__.py": "", "deep/helper.py": "", "deep/a.py": OBJECT.format(name=name)}
+        dotted = root.replace("/", ".")
+        install(tmp_path, name, {f"{root}/{path}": text for path, text in files.items()}, f"{dotted}.deep.a:algorithm")
+        (tmp_path / name / "notes.txt").write_text("no code")
+        changed = f"{root}/deep/helper.py"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+
+    def digest() -> str:
+        return inputs_digest(config(algorithm=name), cartpole)
+
+    before = digest()
+    assert digest() == before
+    (tmp_path / "unrelated.py").write_text("")
+    if kind != "module":
+        (tmp_path / name / "notes.txt").write_text("still no code")
+    assert digest() == before
+    with (tmp_path / changed).open("a") as file:
+        file.write("# changed")
+    edited = digest()
+    assert edited != before
+    (tmp_path / f"{name}-1.0.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.1\n")
+    assert digest() not in (before, edited)
