@@ -34,7 +34,10 @@ def test_sums_are_what_sha256sum_reads(folder: Path) -> None:
         (lambda folder: (folder / "deep" / "b").unlink(), r"b is missing"),
         (lambda folder: (folder / "extra").write_text(""), r"extra is not in the manifest"),
         (lambda folder: (folder / "SHA256SUMS").unlink(), r"SHA256SUMS is missing"),
-        (lambda folder: (folder / "SHA256SUMS").write_bytes(b"\xff\x00\xfe"), r"SHA256SUMS cannot be read as a manifest"),
+        (
+            lambda folder: (folder / "SHA256SUMS").write_bytes(b"\xff\x00\xfe"),
+            r"SHA256SUMS cannot be read as a manifest",
+        ),
     ],
 )
 def test_verify_names_what_was_tampered_with(folder: Path, tamper: object, message: str) -> None:

@@ -119,7 +119,9 @@ def changed_file(folder: Path) -> str | None:
     try:
         lines = manifest.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"{manifest} cannot be read as a manifest: {error}; run the stage that writes it") from error
+        raise ArtifactError(
+            f"{manifest} cannot be read as a manifest: {error}; run the stage that writes it"
+        ) from error
     recorded = {}
     for line in lines:
         digest, _, name = line.partition("  ")
