@@ -63,7 +63,7 @@ def write_policy(folder: Path) -> Path:
 def request(path: str, document: Any) -> bytes:
     """A whole HTTP request."""
     body = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
-    return b"POST %b HTTP/1.1\r\nHost: bench\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(body), body)
+    return b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(body), body)
 
 
 async def ask(url: str, requests: list[bytes], seconds: float, latencies: list[float]) -> int:

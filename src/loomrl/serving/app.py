@@ -12,6 +12,7 @@ from loomrl.serving import inference_protocol as v2
 from loomrl.serving.asgi import ClientGone, Receive, Response, Scope, Send, as_json, as_problem, read_body, respond
 from loomrl.serving.audit import AuditUnwritable
 from loomrl.serving.control import Control
+from loomrl.serving.guard import check_host, is_loopback
 from loomrl.serving.model import NotFinite, ServedPolicy
 from loomrl.serving.parts import Parts
 from loomrl.serving.problems import Problem
@@ -27,6 +28,7 @@ class PolicyServer:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._on_loopback = is_loopback(parts.settings.host)
         self._control = Control(parts)
         self._routes: dict[tuple[str, str], Handler] = {
             ("POST", "/decide"): self._decide,
@@ -60,6 +62,8 @@ class PolicyServer:
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
         """Whatever happens to one request, it is answered and the server lives on."""
         try:
+            if self._on_loopback:
+                check_host(scope)
             handler = self._find(scope["method"], scope["path"])
             body = await read_body(scope, receive, self._parts.settings.max_body_bytes)
             return await handler(scope, body, time.perf_counter())

@@ -13,6 +13,8 @@ from numpy.typing import ArrayLike
 
 from loomrl.errors import ConfigError, ServiceError
 
+_JSON = {"Content-Type": "application/json"}
+
 
 class Refused(ServiceError):
     """The server answered, but not with what was asked for. `status` is its HTTP status."""
@@ -154,9 +156,9 @@ class PolicyClient:
         return orjson.loads(self._request(method, path, document).content)
 
     def _request(self, method: str, path: str, document: Any) -> httpx.Response:
-        content = None if document is None else _encode(document)
+        content, headers = (None, {}) if document is None else (_encode(document), _JSON)
         try:
-            response = self._http.request(method, path, content=content)
+            response = self._http.request(method, path, content=content, headers=headers)
         except httpx.TransportError as error:
             raise ServiceError(
                 f"the policy server at {self.url} cannot be reached: {error!r}; start one: `loomrl serve`"

@@ -1,7 +1,6 @@
 """The routes of people and machines that operate a server: status, metrics, overrides, repository, shadow records."""
 
 import asyncio
-import hmac
 import os
 import time
 from typing import Any
@@ -10,8 +9,9 @@ from urllib.parse import parse_qs
 from pydantic import ValidationError
 
 from loomrl.errors import ArtifactError, ConfigError
-from loomrl.serving.asgi import Response, Scope, as_json, header
+from loomrl.serving.asgi import Response, Scope, as_json
 from loomrl.serving.decider import check_action
+from loomrl.serving.guard import check_operator, has_token
 from loomrl.serving.history import read_lines
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.overrides import Override
@@ -29,8 +29,11 @@ class Control:
         self._parts = parts
 
     async def status(self, scope: Scope, body: bytes, started: float) -> Response:
-        """Everything a person asks first."""
-        return as_json(describe(self._parts))
+        """Everything a person asks first; who overrides what, and why, only with the operator's token."""
+        state = describe(self._parts)
+        if not has_token(scope, self._parts.operator_token):
+            state["overrides"] = None
+        return as_json(state)
 
     async def metrics(self, scope: Scope, body: bytes, started: float) -> Response:
         """Prometheus text format."""
@@ -50,6 +53,7 @@ class Control:
 
     async def load(self, scope: Scope, body: bytes, started: float) -> Response:
         """Follow the registry now; a version refused before is tried again."""
+        self._operator(scope, body)
         await asyncio.to_thread(self._parts.roles.refresh, True)
         keeper = self._parts.roles
         if keeper.unreachable is not None:
@@ -61,7 +65,7 @@ class Control:
 
     async def shadow_records(self, scope: Scope, body: bytes, started: float) -> Response:
         """Audit lines of decisions and their mirrors, `?after=SEQUENCE&limit=N`, as they stand in the log."""
-        self._operator(scope)
+        self._operator(scope, body)
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
         try:
             after = int(query.get("after", ["-1"])[0])
@@ -74,12 +78,12 @@ class Control:
 
     async def list_overrides(self, scope: Scope, body: bytes, started: float) -> Response:
         """The overrides in force."""
-        self._operator(scope)
+        self._operator(scope, body)
         return as_json({"overrides": [override.to_json() for override in self._parts.overrides.active()]})
 
     async def set_override(self, scope: Scope, body: bytes, started: float) -> Response:
         """Put an override in force: from the next decision on."""
-        self._operator(scope)
+        self._operator(scope, body)
         override = _parse_override(parse_json(body))
         champion = self._parts.roles.current.champion
         if override.version is not None:
@@ -95,14 +99,14 @@ class Control:
 
     async def clear_overrides(self, scope: Scope, body: bytes, started: float) -> Response:
         """Lift all overrides."""
-        return await self._clear(scope, None)
+        return await self._clear(scope, body, None)
 
     async def clear_override(self, override_id: str, scope: Scope, body: bytes, started: float) -> Response:
         """Lift one override."""
-        return await self._clear(scope, override_id)
+        return await self._clear(scope, body, override_id)
 
-    async def _clear(self, scope: Scope, override_id: str | None) -> Response:
-        self._operator(scope)
+    async def _clear(self, scope: Scope, body: bytes, override_id: str | None) -> Response:
+        self._operator(scope, body)
         try:
             lifted = await asyncio.to_thread(self._parts.overrides.clear, override_id)
         except ConfigError as error:
@@ -110,14 +114,8 @@ class Control:
         self._parts.record_overrides()
         return as_json({"lifted": [override.id for override in lifted]})
 
-    def _operator(self, scope: Scope) -> None:
-        """Demand the operator's token where one is set; compared in constant time."""
-        token = self._parts.operator_token
-        offered = header(scope, b"authorization").removeprefix("Bearer ")
-        if token and not hmac.compare_digest(offered.encode(), token.encode()):
-            raise Problem(
-                401, "this route needs `Authorization: Bearer $LOOMRL_OPERATOR_TOKEN`", {"WWW-Authenticate": "Bearer"}
-            )
+    def _operator(self, scope: Scope, body: bytes) -> None:
+        check_operator(scope, self._parts.operator_token, body)
 
 
 def _parse_override(document: dict[str, Any]) -> Override:

@@ -1,6 +1,5 @@
 """Runs a policy server in this process: binds, says where, serves until it is told to stop."""
 
-import ipaddress
 import logging
 import os
 import signal
@@ -10,6 +9,7 @@ from types import FrameType
 
 from loomrl.errors import ConfigError, ServiceError
 from loomrl.files import write_json
+from loomrl.serving.guard import is_loopback
 from loomrl.serving.parts import Parts, ServerSettings
 
 log = logging.getLogger(__name__)
@@ -66,14 +66,6 @@ def check_exposure(host: str, token: str) -> None:
             f"--host {host} can be reached from other machines: set LOOMRL_OPERATOR_TOKEN, so that not everyone can "
             "override decisions, or bind 127.0.0.1"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address or name."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -1,0 +1,98 @@
+"""A web page that a person of this machine looks at must not operate the server on it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from policies import OBSERVATIONS, discrete_folder
+
+from loomrl.serving.guard import is_local_host
+from loomrl.serving.process import ServerProcess
+
+OVERRIDE = b'{"action": 0, "person": "page", "reason": "x"}'
+JSON = {"Content-Type": "application/json"}
+LOAD = "/v2/repository/models/cartpole/load"
+
+
+@pytest.fixture(scope="module")
+def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """On loopback, without a token."""
+    environment = {"LOOMRL_HOME": str(tmp_path_factory.mktemp("home")), "LOOMRL_OPERATOR_TOKEN": ""}
+    folder = discrete_folder(tmp_path_factory.mktemp("policy"))
+    with ServerProcess("cartpole", champion_folder=folder, environment=environment) as started:
+        yield started
+
+
+def ask(server: ServerProcess, method: str, path: str, body: bytes | None = None, **headers: str) -> httpx.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx.request(method, server.url + path, content=body, headers=named, trust_env=False)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "message"),
+    [
+        ({"Content_Type": "text/plain"}, 415, "application/json"),
+        ({"Content_Type": "application/x-www-form-urlencoded"}, 415, "application/json"),
+        ({}, 415, "application/json"),
+        ({"Content_Type": "application/json", "Origin": "http://evil.example"}, 403, "Origin"),
+        ({"Content_Type": "application/json", "Origin": "null"}, 403, "Origin"),
+        ({"Content_Type": "application/json", "Host": "evil.example"}, 421, "evil.example"),
+        ({"Content_Type": "application/json", "Host": "127.0.0.1.evil.example:8100"}, 421, "evil.example"),
+    ],
+)
+def test_a_web_page_cannot_override(open_server: ServerProcess, headers: dict, status: int, message: str) -> None:
+    answer = ask(open_server, "POST", "/override", OVERRIDE, **headers)
+    assert (answer.status_code, message in answer.json()["error"]) == (status, True), answer.text
+    assert ask(open_server, "GET", "/override").json() == {"overrides": []}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("DELETE", "/override"), ("DELETE", "/override/1"), ("POST", LOAD), ("GET", "/shadow/records")]
+)
+def test_nor_any_other_operators_route(open_server: ServerProcess, method: str, path: str) -> None:
+    assert ask(open_server, method, path, Origin="http://evil.example").status_code == 403
+
+
+def test_a_name_that_was_rebound_to_loopback_reads_and_decides_nothing(open_server: ServerProcess) -> None:
+    for method, path in (("GET", "/status"), ("GET", "/override"), ("GET", "/shadow/records"), ("POST", "/decide")):
+        assert ask(open_server, method, path, Host="evil.example:8100").status_code == 421
+
+
+def test_people_and_programs_of_this_machine_can(open_server: ServerProcess) -> None:
+    port = open_server.url.rsplit(":", 1)[1]
+    for host in (f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "LOCALHOST"):
+        answer = ask(
+            open_server, "POST", "/override", OVERRIDE, Host=host, Content_Type="application/json; charset=utf-8"
+        )
+        assert answer.status_code == 201, answer.text
+    assert ask(open_server, "POST", LOAD).status_code == 200
+    assert len(ask(open_server, "GET", "/status").json()["overrides"]) == 1
+    assert ask(open_server, "DELETE", "/override").status_code == 200
+    with open_server.client() as client:
+        client.decide("a", OBSERVATIONS[0])
+
+
+def test_a_token_covers_loading_and_the_overrides_in_the_status(server: ServerProcess, server_home: Path) -> None:
+    with server.client(token="correct horse") as operator:
+        override = operator.set_override(action=0, agent_id="x", person="Ada", reason="secret")
+        operator.refresh("cartpole")
+        assert [entry["id"] for entry in operator.status()["overrides"]] == [override["id"]]
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
+            assert ask(server, "POST", LOAD, **headers).status_code == 401
+            status = ask(server, "GET", "/status", **headers)
+            assert status.json()["overrides"] is None
+            assert "secret" not in status.text
+        operator.clear_override(override["id"])
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8100", "localhost:1", "[::1]", "[::1]:80", "127.1.2.3:5"])
+def test_names_of_this_machine(host: str) -> None:
+    assert is_local_host(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["", "evil.example", "localhost.evil.example", "10.0.0.1:80", "[fe80::1]:80", "[::1", "::1:80:"]
+)
+def test_names_of_others(host: str) -> None:
+    assert not is_local_host(host)
