@@ -173,6 +173,25 @@ def test_a_bad_pin_in_the_file_does_not_keep_an_emergency_action_out(loomrl_home
         assert refused.value.status == 503
 
 
+def refused_on_record() -> int:
+    return sum(entry["num_refused"] for entry in records("cartpole") if entry["kind"] == "limited")
+
+
+def test_every_refusal_is_on_record_also_the_last_ones(loomrl_home: Path, tmp_path: Path) -> None:
+    folder = discrete_folder(tmp_path / "policy")
+    with ServerProcess("cartpole", champion_folder=folder, rate=0.001) as server, server.client() as client:
+        client.decide("a", OBS)
+        for _ in range(5):
+            with pytest.raises(Refused):
+                client.decide("a", OBS)
+        wait_for(lambda: refused_on_record() == 5)  # while it runs, with no further request
+        for _ in range(3):
+            with pytest.raises(Refused):
+                client.decide("a", OBS)
+    assert refused_on_record() == 8
+    assert verify_chain(loomrl_home / "audit" / "cartpole" / "server-0").intact
+
+
 # --- the registry ----------------------------------------------------------------------------------------------
 
 

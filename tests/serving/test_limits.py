@@ -33,3 +33,17 @@ def test_a_flood_is_reported_once_a_second() -> None:
     limiter.take(["a"])
     refusals = [limiter.take(["a"]) for _ in range(100)]
     assert sum(refusal.num_unreported > 0 for refusal in refusals if refusal) == 1
+
+
+def test_no_refusal_goes_unreported() -> None:
+    limiter = RateLimiter(rate=0.001, burst=1)
+    limiter.take(["a", "b"])
+    refusals = [limiter.take([agent]) for agent in "aaaabb"]
+    reported = sum(refusal.num_unreported for refusal in refusals if refusal)
+    rest = limiter.flush()
+    assert {refusal.agent_id: refusal.num_unreported for refusal in rest} == {"a": 3, "b": 1}
+    assert reported + 4 == 6
+    assert limiter.flush() == []
+    limiter.put_back(rest)
+    limiter.take(["a"])
+    assert {refusal.agent_id: refusal.num_unreported for refusal in limiter.flush()} == {"a": 4, "b": 1}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.serving.audit import AuditLog, record
+from loomrl.serving.audit import AuditLog, AuditUnwritable, record
 from loomrl.serving.exploration import explore
 from loomrl.serving.limits import RateLimiter, Refusal
 from loomrl.serving.metrics import Metrics
@@ -70,6 +70,22 @@ class Decider:
             self._offer(pending, records, roles.challenger)
         return records
 
+    def report_refusals(self) -> None:
+        """Put refusals on record that no later one has reported. From any thread.
+
+        Raises:
+            AuditUnwritable: when they cannot be; they are kept for the next time.
+        """
+        if refusals := self._limiter.flush():
+            self._report(refusals)
+
+    def _report(self, refusals: list[Refusal]) -> None:
+        try:
+            self._audit.append([_limited(self.policy, refusal) for refusal in refusals])
+        except AuditUnwritable:
+            self._limiter.put_back(refusals)
+            raise
+
     def _prepare(self, ask: Ask, roles: Roles) -> _Pending:
         override = self._overrides.find(ask.agent_id) if self._overrides else None
         policy = roles.champion
@@ -92,7 +108,7 @@ class Decider:
             return
         self._metrics.limited.inc()
         if refusal.num_unreported:
-            self._audit.append([_limited(self.policy, refusal)])
+            self._report([refusal])
         if sum(entry.ask.agent_id == refusal.agent_id for entry in pending) > self._limiter.burst:
             raise Problem(
                 413, f"more decisions for agent {refusal.agent_id!r} than its burst of {self._limiter.burst:g}"

@@ -1,5 +1,6 @@
 """Decisions are rate-limited: one token bucket per agent."""
 
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -12,7 +13,6 @@ _MAX_AGENTS = 100_000  # buckets kept; the longest unused one goes first
 class _Bucket:
     tokens: float
     filled: float  # time.monotonic() seconds
-    refused: int = 0
     reported: float = float("-inf")
 
 
@@ -31,6 +31,8 @@ class RateLimiter:
     def __init__(self, rate: float, burst: float | None = None) -> None:
         self.rate = rate
         self.burst = max(1.0, burst if burst is not None else rate)
+        self._unreported: dict[str, int] = {}  # refusals by agent
+        self._lock = threading.Lock()  # of the line above; the buckets belong to one thread
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
 
     def take(self, agents: Iterable[str]) -> Refusal | None:
@@ -61,8 +63,22 @@ class RateLimiter:
 
     def _refuse(self, bucket: _Bucket, agent: str, count: int, now: float) -> Refusal:
         """Refusals are reported at most once a second and agent: a flood must not fill the audit log."""
-        bucket.refused += 1
         unreported = 0
-        if now - bucket.reported >= 1.0:
-            unreported, bucket.refused, bucket.reported = bucket.refused, 0, now
+        with self._lock:
+            self._unreported[agent] = self._unreported.get(agent, 0) + 1
+            if now - bucket.reported >= 1.0:
+                unreported, bucket.reported = self._unreported.pop(agent), now
         return Refusal(agent, (min(count, self.burst) - bucket.tokens) / self.rate, unreported)
+
+    def flush(self) -> list[Refusal]:
+        """What was not reported yet, for agents that ask no more; from any thread."""
+        with self._lock:
+            unreported, self._unreported = self._unreported, {}
+        return [Refusal(agent, 0.0, count) for agent, count in unreported.items()]
+
+    def put_back(self, refusals: Iterable[Refusal]) -> None:
+        """Keep for the next report what could not be recorded."""
+        with self._lock:
+            for refusal in refusals:
+                before = self._unreported.get(refusal.agent_id, 0)
+                self._unreported[refusal.agent_id] = before + refusal.num_unreported

@@ -23,6 +23,7 @@ from loomrl.serving.sources import FolderSource, PolicySource, RegistrySource
 
 log = logging.getLogger(__name__)
 _SYNC_SECONDS = 0.05
+_REPORT_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,10 @@ class Parts:
         self.mirror.stop()
         for thread in self._threads:
             thread.join(10)
+        try:
+            self.decider.report_refusals()
+        except AuditUnwritable as error:
+            log.error("the last refusals are not on record: %s", error)
         self.anchor()
         self.audit.close()
 
@@ -161,9 +166,12 @@ class Parts:
                 return
 
     def _keep(self) -> None:
-        anchored = time.monotonic()
+        anchored = reported = time.monotonic()
         while not self._stopping.wait(_SYNC_SECONDS):
             try:
+                if time.monotonic() - reported >= _REPORT_SECONDS:
+                    reported = time.monotonic()
+                    self.decider.report_refusals()
                 self.audit.sync()
                 if time.monotonic() - anchored >= self.settings.anchor_seconds:
                     anchored = time.monotonic()
