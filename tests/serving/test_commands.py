@@ -1,0 +1,71 @@
+"""`loomrl serve` as `make up` starts it, and `loomrl override` against it."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from policies import OBSERVATIONS, discrete_folder
+from typer.testing import CliRunner
+
+from loomrl.serving.client import Ask, PolicyClient, Refused
+from loomrl.serving.commands import override_app
+
+OBS = OBSERVATIONS[0].tolist()
+
+
+@pytest.fixture
+def client(loomrl_home: Path, tmp_path: Path) -> Iterator[PolicyClient]:
+    """Of a server that the command line started, its settings left as they are."""
+    folder, port_file = discrete_folder(tmp_path / "policy"), tmp_path / "port.json"
+    options = ["--policy", "cartpole", "--folder", str(folder), "--port", "0", "--port-file", str(port_file)]
+    code = "import sys; from loomrl.cli import main; sys.exit(main())"
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-c", code, "serve", *options], stdout=log, stderr=log)
+    try:
+        wait_for(port_file.exists)
+        with PolicyClient(json.loads(port_file.read_text())["url"]) as found:
+            wait_for(found.is_ready)
+            yield found
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0, (tmp_path / "log").read_text()
+
+
+def wait_for(condition, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.02)
+
+
+def override(*arguments: str) -> str:
+    result = CliRunner().invoke(override_app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_person_overrides_from_the_command_line(client: PolicyClient) -> None:
+    normal = client.decide("a", OBS).action
+    given = ("set", "--policy", "cartpole", "--action", str(1 - normal), "--person", "Ada", "--reason", "test")
+    assert "is in force on" in override(*given, "--server", client.url)
+    assert client.decide("a", OBS).action == 1 - normal  # at once
+    assert "lifted" in override("clear", "--policy", "cartpole", "--server", client.url)
+    assert client.decide("a", OBS).action == normal
+    assert "is written; running servers follow within a second" in override(*given)
+    wait_for(lambda: client.decide("a", OBS).action == 1 - normal)
+    override("clear", "--policy", "cartpole")
+    wait_for(lambda: client.decide("a", OBS).action == normal)
+
+
+def test_agents_are_limited_by_default(client: PolicyClient) -> None:
+    rate = client.status()["rate_per_agent"]
+    assert rate == 1_000.0
+    with pytest.raises(Refused, match="1000 times a second") as refused:
+        for _ in range(100):
+            client.decide_many([Ask("greedy", OBS)] * 500)
+    assert refused.value.status == 429
+    client.decide("modest", OBS)
