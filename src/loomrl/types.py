@@ -43,7 +43,8 @@ class DynamicsFingerprint(Document):
     """Seeded rollouts, digested exactly and on a coarse grid that survives another processor family.
 
     `rollouts` is the SHA-256 of the file that keeps them. `arithmetic` digests the bits of elementary functions:
-    where it is equal, `exact` must be equal too; elsewhere the kept rollouts are compared within `tolerance`.
+    where it is equal, `exact` must be equal too; elsewhere the first steps of each kept episode, those that
+    `toleranced` digests, are compared within `tolerance`.
     """
 
     num_episodes: int

@@ -49,6 +49,15 @@ def test_equal_content_again_is_welcome(rooms: Path) -> None:
         assert len(database.list_environments()) == 1
 
 
+@pytest.mark.parametrize("kwargs", [{"sizes": (1, 2)}, {"names": {1: "a"}}, {"deep": [({2: ()},)]}])
+def test_equal_content_is_welcome_however_its_kwargs_are_written(rooms: Path, kwargs: dict) -> None:
+    register(rooms, kwargs=kwargs)
+    register(rooms, kwargs=kwargs)
+    register(rooms, kwargs=json.loads(json.dumps(kwargs)))
+    with LoomDB.open() as database:
+        assert [record.kwargs for record in database.list_environments()] == [json.loads(json.dumps(kwargs))]
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -82,6 +91,19 @@ def test_a_registered_version_runs_its_own_source_for_ever(rooms: Path, tmp_path
     of_policy = verify_snapshot(tmp_path / "after", tmp_path, EnvironmentConfig(id="thermostat"))
     assert of_policy.unchanged, "a policy's config resolves to what is registered"
     assert "register it under a new version to use it" in of_policy.remarks[0]
+
+
+def test_registered_code_that_is_broken_now(rooms: Path, tmp_path: Path) -> None:
+    """By name the code being worked on is judged; a policy's config keeps running what is registered."""
+    register(rooms)
+    take_snapshot(EnvironmentConfig(id="thermostat"), tmp_path, tmp_path / "snapshot")
+    (rooms / "rooms" / "physics.py").write_text("raise RuntimeError('half edited')\n")
+    report = verify_snapshot(tmp_path / "snapshot", tmp_path)
+    assert report.changed == ["source"]
+    assert "RuntimeError: half edited" in report.source[0]
+    of_policy = verify_snapshot(tmp_path / "snapshot", tmp_path, EnvironmentConfig(id="thermostat"))
+    assert of_policy.unchanged
+    assert "cannot be loaded any more: " in of_policy.remarks[0]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.envs.registration import registry as gymnasium_registry
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_env, make_envs, restored_definition
@@ -221,6 +222,8 @@ def test_an_id_that_a_users_module_registers(tmp_path: Path, monkeypatch: pytest
     assert taken.source_roots == ["lab_of_one", "gymnasium.envs.classic_control"]
     assert (taken.spec.version, taken.spec.entry_point) == ("3", "lab_of_one:HeavyCart")
     assert make_env(tmp_path / "snapshot").unwrapped.masscart == 5.0
+    registered = gymnasium_registry["HeavyCart-v3"].entry_point
+    assert registered.__module__ == "lab_of_one", "running the archive must not register its own class in its place"
     with pytest.raises(ConfigError, match="cannot import 'no_such_lab'"):
         take_snapshot(EnvironmentConfig(id="no_such_lab:X-v0"), tmp_path, tmp_path / "other")
 

@@ -5,13 +5,12 @@ import importlib.metadata
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from loomrl.environment.source import is_installed, parse, python_files
+from loomrl.environment.roots import distributions, is_installed, parse, python_files
 
 # What a picture needs is not what the dynamics need, and is often not installed.
 _DRAWING = ("render", "draw", "close")
@@ -31,15 +30,10 @@ def dependency_versions(locations: Mapping[str, Path], entry_module: str) -> dic
     for path in _reached(locations, entry_module):
         tops.update(name.partition(".")[0] for name in _needed_imports(path))
     tops -= own  # a user's folder may hold a module called like an installed package
-    owners = _owners()
+    owners = distributions()
     names = {canonicalize_name(name) for top in tops for name in owners.get(top, ())}
     versions = {name: importlib.metadata.version(name) for name in sorted(_with_requirements(names))}
     return {"python": platform.python_version(), **versions}
-
-
-@cache
-def _owners() -> Mapping[str, list[str]]:
-    return importlib.metadata.packages_distributions()
 
 
 def _with_requirements(names: Iterable[str]) -> set[str]:

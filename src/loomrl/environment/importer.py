@@ -12,6 +12,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,6 +39,8 @@ class PrivateImporter(importlib.abc.MetaPathFinder):
         """Make the alias importable; returns the importer that serves it, which may be an earlier equal one."""
         for finder in sys.meta_path:
             if isinstance(finder, PrivateImporter) and finder.alias == self.alias:
+                if not finder.folder.is_dir():
+                    finder.folder = self.folder  # equal content: the key is a digest of it
                 return finder
         sys.modules[self.alias] = self._namespace(self.alias)
         sys.meta_path.insert(0, self)
@@ -108,6 +111,11 @@ class PrivateImporter(importlib.abc.MetaPathFinder):
         module = ModuleType(name, "Modules of one version of an environment's source.")
         module.__path__ = []
         return module
+
+
+def public_names(text: object) -> str:
+    """A message as the user's own names would have it, without aliases."""
+    return re.sub(rf"\b{PREFIX}\w+\.", "", str(text))
 
 
 class _Loader(importlib.machinery.SourceFileLoader):

@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from loomrl.environment.construct import construct
 from loomrl.environment.resolve import Definition
+from loomrl.environment.roots import find_location
 from loomrl.environment.snapshot import load_snapshot
 from loomrl.environment.source import (
     ARCHIVE,
@@ -22,6 +23,7 @@ from loomrl.environment.source import (
 )
 from loomrl.environment.store import snapshots_home
 from loomrl.errors import ConfigError
+from loomrl.files import sha256
 from loomrl.types import EnvironmentSnapshot
 
 _MODES = {"same_step": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
@@ -58,7 +60,8 @@ def restored_definition(folder: Path) -> Definition:
     """A snapshot as a definition that can be constructed."""
     snapshot = load_snapshot(folder)
     spec = snapshot.spec
-    source = _current(spec.entry_point, snapshot.source_digest) or archived_source(snapshot, folder)
+    roots = tuple(snapshot.source_roots)
+    source = _current(spec.entry_point, roots, snapshot.source_digest) or archived_source(snapshot, folder)
     return Definition(spec.name, spec.version, source, dict(spec.kwargs), spec.max_episode_steps, spec.reward_threshold)
 
 
@@ -71,20 +74,17 @@ def archived_source(snapshot: EnvironmentSnapshot, folder: Path) -> Source:
 
 
 @functools.lru_cache(maxsize=64)
-def _current(entry_point: str, source_digest: str) -> Source | None:
+def _current(entry_point: str, roots: tuple[str, ...], source_digest: str) -> Source | None:
     """The importable source, if it is the one that was archived.
 
-    Remembered, as an imported module is: what is on disk later is not what runs.
+    The files decide, before anything of them is imported: other code, broken code too, never runs in the archive's
+    place. Remembered, as an imported module is: what is on disk later is not what runs.
     """
-    try:
-        source = load_source(entry_point)
-    except ConfigError:
+    locations = {root: location for root in roots if (location := find_location(root)) is not None}
+    if len(locations) < len(roots):
         return None  # not importable here: a user's folder, or a package that is gone; the archive has it
-    return source if build_digest(source) == source_digest else None
-
-
-def build_digest(source: Source) -> str:
-    """SHA-256 of the archive a source would give."""
-    from loomrl.files import sha256
-
-    return sha256(build_archive(source.locations))
+    try:
+        unchanged = sha256(build_archive(locations)) == source_digest
+    except ConfigError:
+        return None  # more than an archive holds
+    return load_source(entry_point) if unchanged else None

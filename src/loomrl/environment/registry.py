@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from gymnasium.envs.registration import registry as gymnasium_registry
 
+from loomrl.environment.resolve import plain
 from loomrl.environment.source import build_archive, load_source
 from loomrl.errors import ConfigError
-from loomrl.files import canonical_json, sha256
+from loomrl.files import sha256
 
 if TYPE_CHECKING:
     from loomrl.loomdb.database import LoomDB
@@ -45,7 +46,8 @@ def register_environment(
     from loomrl.loomdb.models import now
     from loomrl.loomdb.records import EnvironmentRecord
 
-    _check(name, version, max_episode_steps, kwargs or {})
+    _check(name, version, max_episode_steps)
+    parameters = plain(kwargs or {}, f"register_environment: {name!r}: kwargs")
     folder = None if path is None else Path(path).resolve()
     source = load_source(entry_point, folder)
     archive = build_archive(source.locations)
@@ -53,7 +55,7 @@ def register_environment(
         name=name,
         version=str(version),
         entry_point=entry_point,
-        kwargs=dict(kwargs or {}),
+        kwargs=parameters,
         max_episode_steps=max_episode_steps,
         reward_threshold=reward_threshold,
         source_digest=sha256(archive),
@@ -67,14 +69,10 @@ def register_environment(
         return opened.register_environment(record, archive)
 
 
-def _check(name: str, version: str, max_episode_steps: int | None, kwargs: Mapping[str, Any]) -> None:
+def _check(name: str, version: str, max_episode_steps: int | None) -> None:
     if not name.strip() or not str(version).strip():
         raise ConfigError("register_environment: `name` and `version` must not be empty")
     if name in gymnasium_registry:
         raise ConfigError(f"register_environment: {name!r} is a Gymnasium id, usable as it is; choose another name")
     if max_episode_steps is not None and max_episode_steps < 1:
         raise ConfigError(f"register_environment: max_episode_steps is {max_episode_steps}; it must be at least 1")
-    try:
-        canonical_json(dict(kwargs))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"register_environment: kwargs must be JSON values: {error}") from error

@@ -12,10 +12,11 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.envs.registration import registry as gymnasium_registry
 
 from loomrl.environment.config import EnvironmentConfig
-from loomrl.environment.source import Source, extract_archive, load_archived, load_source
+from loomrl.environment.importer import find_module
+from loomrl.environment.roots import find_location
+from loomrl.environment.source import Source, load_source, run_archive
 from loomrl.errors import ConfigError
 from loomrl.files import canonical_json
-from loomrl.home import home
 
 if TYPE_CHECKING:
     from loomrl.loomdb.records import EnvironmentRecord
@@ -55,7 +56,7 @@ def resolve(config: EnvironmentConfig, project: Path, live: bool = False) -> Def
         found.name,
         found.version,
         found.source,
-        _plain({**found.kwargs, **config.kwargs}, config.id),
+        plain({**found.kwargs, **config.kwargs}, f"environment.kwargs of {config.id!r}"),
         config.max_episode_steps or found.max_episode_steps,
         found.reward_threshold if config.reward_threshold is None else config.reward_threshold,
     )
@@ -90,8 +91,9 @@ def find_gymnasium_spec(environment_id: str) -> EnvSpec | None:
     try:
         if module:
             importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(f"environment.id {environment_id!r}: cannot import {module!r}: {error}") from error
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"environment.id {environment_id!r}: cannot import {module!r}: {cause}") from error
     return gymnasium_registry.get(name)
 
 
@@ -120,16 +122,15 @@ def _from_loomdb(config: EnvironmentConfig, live: bool) -> Definition:
 
 
 def _live_source(record: "EnvironmentRecord") -> Source | None:
-    try:
-        return load_source(record.entry_point, None if record.path is None else Path(record.path))
-    except ConfigError:
+    folder = None if record.path is None else Path(record.path)
+    top = record.entry_point.partition(":")[0].partition(".")[0]
+    if (find_location(top) if folder is None else find_module(folder, top)) is None:
         return None  # it is gone; LoomDB's copy is what there is
+    return load_source(record.entry_point, folder)
 
 
 def _registered_source(record: "EnvironmentRecord", archive: bytes) -> Source:
-    folder = home() / "sources" / record.source_digest
-    extract_archive(archive, record.source_digest, record.source_roots, folder)
-    return load_archived(record.entry_point, folder, record.source_roots, record.source_digest)
+    return run_archive(record.entry_point, archive, record.source_roots)
 
 
 def _unknown(config: EnvironmentConfig, registered: list[str]) -> str:
@@ -143,13 +144,17 @@ def _unknown(config: EnvironmentConfig, registered: list[str]) -> str:
     )
 
 
-def _plain(kwargs: dict[str, Any], environment_id: str) -> dict[str, Any]:
-    """As they come back from a snapshot: tuples are lists."""
+def plain(kwargs: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """As they come back from a snapshot or from LoomDB: tuples are lists, keys are strings.
+
+    Raises:
+        ConfigError: naming `place`, when a value is not one of JSON's.
+    """
     try:
-        plain: dict[str, Any] = json.loads(canonical_json(kwargs))
+        values: dict[str, Any] = json.loads(canonical_json(dict(kwargs)))
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"environment.kwargs of {environment_id!r} must be JSON values: {error}") from error
-    return plain
+        raise ConfigError(f"{place} must be JSON values: {error}") from error
+    return values
 
 
 def parameters(definition: Definition) -> Mapping[str, Any]:

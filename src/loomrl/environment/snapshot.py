@@ -25,10 +25,11 @@ from loomrl.environment.fingerprint import (
     to_bytes,
     toleranced_digest,
 )
+from loomrl.environment.repeat import prove_repeatable
 from loomrl.environment.resolve import Definition, resolve
 from loomrl.environment.source import ARCHIVE, build_archive
 from loomrl.environment.spaces import space_to_json
-from loomrl.errors import ArtifactError, EnvironmentFault
+from loomrl.errors import ArtifactError
 from loomrl.files import canonical_json, sha256, sha256_file, write_atomic
 from loomrl.types import DynamicsFingerprint, EnvironmentSnapshot, EnvironmentSpec
 
@@ -39,12 +40,13 @@ def take_snapshot(config: EnvironmentConfig, project: Path, folder: Path) -> Env
     """Snapshot the environment a config names into `folder`.
 
     Raises:
-        ConfigError: when the environment is unknown or cannot be imported.
-        EnvironmentFault: when it breaks the Gymnasium API, or two equally seeded runs of it differ.
+        ConfigError: when the environment is unknown or cannot be imported, or its archive does not run on its own.
+        EnvironmentFault: when it breaks the Gymnasium API, or an episode depends on more than its seed and actions.
     """
     definition = resolve(config, project)
     archive = build_archive(definition.source.locations)
     rollouts, spec = _observe(definition, config)
+    prove_repeatable(definition, archive, rollouts)
     data = to_bytes(rollouts)
     content = {
         "spec": spec,
@@ -63,21 +65,12 @@ def take_snapshot(config: EnvironmentConfig, project: Path, folder: Path) -> Env
 
 
 def _observe(definition: Definition, config: EnvironmentConfig) -> tuple[Rollouts, EnvironmentSpec]:
-    """Roll out twice, in two instances: an environment that cannot repeat itself cannot be snapshotted."""
-    recorded = []
-    for _ in range(2):
-        env = construct(definition)
-        try:
-            recorded.append(record_rollouts(env, config.fingerprint_episodes, config.fingerprint_steps))
-            spec = describe(definition, env)
-        finally:
-            env.close()
-    if exact_digest(recorded[0]) != exact_digest(recorded[1]):
-        raise EnvironmentFault(
-            f"environment {definition.name!r}: two runs with equal seeds and actions differ; draw every random number "
-            "from `self.np_random`, which `super().reset(seed=seed)` seeds, and keep no state across resets"
-        )
-    return recorded[0], spec
+    env = construct(definition)
+    try:
+        rollouts = record_rollouts(env, config.fingerprint_episodes, config.fingerprint_steps)
+        return rollouts, describe(definition, env)
+    finally:
+        env.close()
 
 
 def describe(definition: Definition, env: gymnasium.Env[Any, Any]) -> EnvironmentSpec:

@@ -1,35 +1,31 @@
-"""An environment's source: finding it, archiving it to the byte, restoring it, loading its entry point."""
+"""An environment's source: archiving it to the byte, restoring it, loading its entry point."""
 
-import ast
 import importlib
-import importlib.util
 import io
 import os
 import shutil
-import sys
-import sysconfig
 import tarfile
 import tempfile
+import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gymnasium.envs.registration import registry
 from gymnasium.error import DependencyNotInstalled
 
-from loomrl.environment.importer import PrivateImporter, find_module, get_entry_point
-from loomrl.errors import ArtifactError, ConfigError
+from loomrl.environment.importer import PREFIX, PrivateImporter, find_module, get_entry_point, public_names
+from loomrl.environment.roots import closure, files_of, installed_locations, locate
+from loomrl.errors import ArtifactError, ConfigError, LoomRLError
 from loomrl.files import sha256
+from loomrl.home import home
 
 ARCHIVE = "source.tar"
-_SKIPPED_FOLDERS = {"__pycache__", "node_modules"}
-_SKIPPED_SUFFIXES = {".pyc", ".pyo"}
 _MAX_BYTES = 256 * 2**20
 _EXTRAS = {"Box2D": "box2d", "pygame": "box2d", "mujoco": "mujoco", "imageio": "mujoco"}
-# Where these packages keep environments; the rest of them is the API, recorded as a dependency's version.
-_FAMILIES = {"gymnasium": "gymnasium.envs", "loomrl": "loomrl.gym"}
 
 
 @dataclass(frozen=True)
@@ -63,25 +59,28 @@ def load_source(entry_point: str, folder: Path | None = None) -> Source:
         return _load_from_folder(entry_point, module_name, qualified_name, folder)
     module = _import(module_name, lambda: importlib.import_module(module_name), entry_point)
     create = get_entry_point(module, qualified_name, entry_point)
-    return Source(entry_point, create, _installed_locations(module, create))
+    return Source(entry_point, create, installed_locations(module, create))
+
+
+def run_archive(entry_point: str, archive: bytes, roots: list[str]) -> Source:
+    """Load an entry point from an archive, extracted below the home under its digest.
+
+    Raises:
+        ArtifactError: when it cannot be extracted.
+        ConfigError: when the entry point cannot be imported from it.
+    """
+    digest = sha256(archive)
+    folder = extract_archive(archive, digest, roots, home() / "sources" / digest)
+    return load_archived(entry_point, folder, roots, digest)
 
 
 def load_archived(entry_point: str, folder: Path, roots: list[str], digest: str) -> Source:
     """Load an entry point from an extracted archive."""
     importer = PrivateImporter(f"archive_{digest[:16]}", folder, roots).install()
     module_name, _, qualified_name = entry_point.partition(":")
-    module = _import(module_name, lambda: importer.load(module_name), entry_point)
+    module = _import_privately(module_name, importer, entry_point)
     create = get_entry_point(module, qualified_name, entry_point)
     return Source(entry_point, create, {root: locate(folder, root) for root in roots})
-
-
-def locate(folder: Path, root: str) -> Path:
-    """Where a dotted name lies below an extracted archive."""
-    *parents, last = root.split(".")
-    found = find_module(folder.joinpath(*parents), last)
-    if found is None:
-        raise ArtifactError(f"{folder} holds no module {root!r}; take the snapshot again")
-    return found
 
 
 def _load_from_folder(entry_point: str, module_name: str, qualified_name: str, folder: Path) -> Source:
@@ -90,13 +89,13 @@ def _load_from_folder(entry_point: str, module_name: str, qualified_name: str, f
     top = module_name.partition(".")[0]
     if find_module(folder, top) is None:
         raise ConfigError(f"{folder} holds no module {top!r}, which the entry point {entry_point!r} needs")
-    roots = _closure(folder, top)
+    roots = closure(folder, top)
     locations = {root: locate(folder, root) for root in roots}
     digest = sha256(build_archive(locations))
     # The key holds the folder too, so that data files are read from where this user's code lies.
     key = f"folder_{sha256(str(folder.resolve()).encode())[:8]}_{digest[:16]}"
     importer = PrivateImporter(key, folder, roots).install()
-    module = _import(module_name, lambda: importer.load(module_name), entry_point)
+    module = _import_privately(module_name, importer, entry_point)
     return Source(entry_point, get_entry_point(module, qualified_name, entry_point), locations)
 
 
@@ -106,111 +105,41 @@ def _import(module_name: str, load: Callable[[], ModuleType], entry_point: str) 
             # Box2D's and MuJoCo's C code warns while it is imported; turned into an error it kills the process.
             warnings.filterwarnings("ignore", r"builtin type \w+ has no __module__ attribute", DeprecationWarning)
             return load()
+    except LoomRLError:
+        raise
     except (ImportError, DependencyNotInstalled) as error:
-        raise ConfigError(f"entry point {entry_point!r}: {error}; {install_hint(error)}") from error
+        raise ConfigError(f"entry point {entry_point!r}: {public_names(error)}; {install_hint(error)}") from error
     except SyntaxError as error:
         raise ConfigError(f"entry point {entry_point!r}: {error.filename}, line {error.lineno}: {error.msg}") from error
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise ConfigError(
+            f"entry point {entry_point!r}: importing {module_name!r} raised {type(error).__name__}: "
+            f"{public_names(error)} ({place.filename}, line {place.lineno}); mend the module"
+        ) from error
+
+
+def _import_privately(module_name: str, importer: PrivateImporter, entry_point: str) -> ModuleType:
+    """An id the module registers with Gymnasium stays whose it was, if it was somebody's."""
+    before = dict(registry)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*Overriding environment", UserWarning)
+            return _import(module_name, lambda: importer.load(module_name), entry_point)
+    finally:
+        registry.update(before)
 
 
 def install_hint(error: Exception) -> str:
     """How to get what an import missed."""
     cause = error if isinstance(error, ImportError) else error.__cause__
     missing = (getattr(cause, "name", None) or "").partition(".")[0]
+    if missing.startswith(PREFIX):
+        return "a module of the code itself is missing; put its file beside the others"
     extra = _EXTRAS.get(missing) or next((_EXTRAS[name] for name in _EXTRAS if name in str(error)), None)
     if extra is not None:
         return f"install the extra: pip install 'loomrl[{extra}]'"
     return f"install the package that holds {missing or 'it'!r}, or name its folder in `environment.path`"
-
-
-def _closure(folder: Path, top: str) -> list[str]:
-    """`top` and the modules beside it that its code imports, directly or not, also inside functions."""
-    roots, waiting = [top], [top]
-    while waiting:
-        for name in sorted(_top_level_imports(locate(folder, waiting.pop()))):
-            if name not in roots and find_module(folder, name) is not None:
-                roots.append(name)
-                waiting.append(name)
-    return [top, *sorted(roots[1:])]
-
-
-def _top_level_imports(location: Path) -> set[str]:
-    return {name.partition(".")[0] for path in python_files(location) for name in imported_names(path)}
-
-
-def python_files(location: Path) -> list[Path]:
-    """The Python files of a package folder or of a module."""
-    return [path for path, _ in _members(location, "") if path.suffix == ".py"]
-
-
-def imported_names(path: Path) -> Iterator[str]:
-    """Absolute names a file imports, anywhere in it. A file that does not parse imports nothing."""
-    for node in ast.walk(parse(path)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            yield node.module
-
-
-def parse(path: Path) -> ast.Module:
-    """A file's syntax tree; empty where it is not valid Python, as template files are."""
-    try:
-        return ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):
-        return ast.Module(body=[], type_ignores=[])
-
-
-def _installed_locations(module: ModuleType, create: Callable[..., Any]) -> dict[str, Path]:
-    """The entry point's root, then those of its base classes."""
-    names = [module.__name__, *(base.__module__ for base in getattr(create, "__mro__", ()))]
-    roots = dict.fromkeys(root for root in map(_root_of, names) if root is not None)
-    locations = {root: location for root in roots if (location := _location(root)) is not None}
-    if not locations:
-        raise ConfigError(f"module {module.__name__!r} has no source file; put the environment into a file or package")
-    return locations
-
-
-def _root_of(name: str) -> str | None:
-    """What is archived for a module: its top-level package, or its family inside Gymnasium and LoomRL."""
-    top = name.partition(".")[0]
-    if top in sys.stdlib_module_names:
-        return None
-    if top not in _FAMILIES:
-        return top
-    if not name.startswith(_FAMILIES[top] + "."):
-        return None
-    return ".".join(name.split(".")[: _FAMILIES[top].count(".") + 2])
-
-
-def _location(root: str) -> Path | None:
-    try:
-        spec = importlib.util.find_spec(root)
-    except ValueError:
-        return None  # __main__, as in a notebook
-    if spec is None:
-        return None
-    if spec.submodule_search_locations:
-        return Path(next(iter(spec.submodule_search_locations)))
-    return Path(spec.origin) if spec.origin and Path(spec.origin).is_file() else None
-
-
-def is_installed(location: Path) -> bool:
-    """Whether a location lies in the interpreter's site-packages."""
-    packages = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
-    return any(parent in packages for parent in location.resolve().parents)
-
-
-def _members(location: Path, root: str) -> Iterator[tuple[Path, str]]:
-    """Files of a root with their names in the archive, sorted."""
-    base = root.replace(".", "/")
-    if location.is_file():
-        yield location, f"{base}{location.suffix}"
-        return
-    for parent, folders, files in os.walk(location):
-        folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS and not name.startswith("."))
-        for name in sorted(files):
-            path = Path(parent) / name
-            if path.suffix not in _SKIPPED_SUFFIXES and not name.startswith(".") and path.is_file():
-                yield path, f"{base}/{path.relative_to(location).as_posix()}"
 
 
 def build_archive(locations: dict[str, Path]) -> bytes:
@@ -219,7 +148,7 @@ def build_archive(locations: dict[str, Path]) -> bytes:
     Raises:
         ConfigError: when there is more than a source archive should hold.
     """
-    members = sorted((name, path) for root, location in locations.items() for path, name in _members(location, root))
+    members = sorted((name, path) for root, location in locations.items() for path, name in files_of(location, root))
     total = sum(path.stat().st_size for _, path in members)
     if total > _MAX_BYTES:
         raise ConfigError(
