@@ -1,10 +1,15 @@
+import json
+from datetime import date
+from enum import StrEnum
 from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
-from loomrl.config import load_config, parse_overrides, write_overrides
+from loomrl.config import PolicyConfig, load_config, parse_overrides, write_overrides
 from loomrl.errors import ConfigError
+from loomrl.schema import Section
 
 ROOT = Path(__file__).resolve().parents[1]
 MINIMAL = """\
@@ -68,6 +73,40 @@ def test_a_bad_override_changes_nothing(config: Path) -> None:
         ({"safety.constraints": [{"name": "a", "quantity": "reward"}]}, r"needs `low`, `high` or both"),
         ({"safety.safety_critical": True}, r"demands `promotion\.approval: human`"),
         ({"name": "other"}, r"the file is named 'pole'"),
+        ({"safety.num_episodes": True}, r"safety\.num_episodes: .*valid integer, found True"),
+        ({"safety.num_episodes": "7"}, r"safety\.num_episodes: .*valid integer, found '7'"),
+        ({"safety.num_episodes": 7.0}, r"safety\.num_episodes: .*valid integer, found 7\.0"),
+        ({"safety.safety_critical": "yes"}, r"safety\.safety_critical: .*valid boolean, found 'yes'"),
+        ({"safety.safety_critical": 1}, r"safety\.safety_critical: .*valid boolean, found 1"),
+        ({"safety.confidence": True}, r"safety\.confidence: .*valid number, found True"),
+        ({"training.validation.stop_at_return": "500"}, r"stop_at_return: .*valid number, found '500'"),
+        ({"environment.path": 3}, r"environment\.path: .*found 3"),
+        ({"environment.version": 5}, r"environment\.version: .*valid string, found 5"),
+        (
+            {"safety.waivers": [{"claim": "a", "person": "A. Person", "reason": "a stand", "expires": 86400}]},
+            r"safety\.waivers\.0\.expires: .*valid date, found 86400",
+        ),
+        (
+            {"safety.waivers": [{"claim": "a", "person": "A. Person", "reason": "a stand", "expires": "soon"}]},
+            r"safety\.waivers\.0\.expires: .*'soon'",
+        ),
+        (
+            {"safety.constraints": [{"name": "a", "quantity": "length", "low": 9, "per": "step"}]},
+            r"length is known once per episode; set `per: episode`",
+        ),
+        (
+            {"evaluation.first_seed": 2_000_319},
+            r"evaluation, 2000319 \.\.\. 2000418, and the seeds of safety, 2000000 \.\.\. 2000319, overlap",
+        ),
+        (
+            {"training.validation.first_seed": 1_000_099},
+            r"training\.validation, 1000099 \.\.\. 1000114, and the seeds of evaluation, 1000000 \.\.\. 1000099,",
+        ),
+        ({"shadow.first_seed": 1_999_601}, r"safety, .* and the seeds of shadow, 1999601 \.\.\. 2000000,"),
+        (
+            {"safety.first_seed": 2**30 - 319},
+            r"safety, 1073741505 \.\.\. 1073741824, reach into training's own, 1073741824 \.\.\. 2147483647",
+        ),
     ],
 )
 def test_wrong_settings_name_the_file_the_key_and_what_is_allowed(
@@ -92,3 +131,50 @@ def test_text_that_is_not_yaml_is_named(config: Path) -> None:
 def test_settings_need_a_key_and_a_value(setting: str) -> None:
     with pytest.raises(ConfigError, match="expected key=value"):
         parse_overrides([setting])
+
+
+def test_seeds_may_be_neighbours(config: Path) -> None:
+    seeds = {"training.validation.first_seed": 0, "evaluation.first_seed": 16, "safety.first_seed": 2**30 - 320}
+    loaded = load_config(config, {**seeds, "shadow.first_seed": 116})
+    assert (loaded.training.validation.seeds.stop, loaded.safety.seeds.stop) == (16, 2**30)
+
+
+def test_what_yaml_and_json_can_say_in_only_one_way_is_read(config: Path) -> None:
+    waiver = "[{claim: a, person: A. Person, reason: a stand, expires: 2030-01-31}]"
+    settings = [
+        "environment.path=code",
+        f"safety.waivers={waiver}",
+        "safety.constraints=[{name: a, quantity: reward, low: -1}]",
+    ]
+    loaded = load_config(config, parse_overrides([*settings, "training.validation.stop_at_return=500"]))
+    assert loaded.environment.path == Path("code")
+    assert loaded.safety.waivers[0].expires == date(2030, 1, 31)
+    assert isinstance(loaded.training.validation.stop_at_return, float)
+    document = json.loads(json.dumps(loaded.model_dump(mode="json")))
+    assert PolicyConfig.model_validate(document) == loaded
+    assert PolicyConfig.model_validate_json(loaded.model_dump_json()) == loaded
+
+
+def test_a_boolean_with_an_anchor_is_a_boolean(config: Path) -> None:
+    config.write_text(config.read_text().replace("evaluation: {}", "evaluation: {render: &no false}"))
+    assert load_config(config).evaluation.render is False
+
+
+class Kind(StrEnum):
+    SOFT = "soft"
+
+
+class Various(Section):
+    sizes: tuple[int, ...] | None = None
+    names: frozenset[str] = frozenset()
+    kind: Kind = Kind.SOFT
+    place: str | Path = "here"
+
+
+def test_sections_of_plugins_read_lists_and_texts_as_their_own_types() -> None:
+    read = Various.model_validate({"sizes": [64, 32], "names": ["a"], "kind": "soft", "place": "there"})
+    assert (read.sizes, read.names, read.kind, read.place) == ((64, 32), {"a"}, Kind.SOFT, "there")
+    assert Various.model_validate_json(read.model_dump_json()) == read
+    for wrong in ({"sizes": ["64"]}, {"sizes": [True]}, {"sizes": "64"}, {"names": "a"}, {"kind": "hard"}):
+        with pytest.raises(ValidationError):
+            Various.model_validate(wrong)

@@ -1,6 +1,7 @@
 """The one strict reader of `configs/`: one file per policy, `key=value` overrides on top."""
 
 import difflib
+import itertools
 from collections.abc import Iterable, Mapping
 from io import StringIO
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 from pydantic import Field, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
+from ruamel.yaml.scalarbool import ScalarBoolean
 from ruamel.yaml.util import load_yaml_guess_indent
 
 from loomrl.environment.config import EnvironmentConfig
@@ -20,7 +22,7 @@ from loomrl.promotion.config import PromotionConfig
 from loomrl.safety.config import SafetyConfig
 from loomrl.schema import Section
 from loomrl.shadow.config import ShadowConfig
-from loomrl.training.config import TrainingConfig
+from loomrl.training.config import FIRST_TRAINING_SEED, TrainingConfig
 
 
 class PolicyConfig(Section):
@@ -40,6 +42,33 @@ class PolicyConfig(Section):
         if self.safety.safety_critical and self.promotion.approval != "human":
             raise ValueError("`safety.safety_critical: true` demands `promotion.approval: human`")
         return self
+
+    @model_validator(mode="after")
+    def _held_out(self) -> "PolicyConfig":
+        """Episodes that judge a policy are met neither in training nor by another judge."""
+        ranges = {
+            "training.validation": self.training.validation.seeds,
+            "evaluation": self.evaluation.seeds,
+            "safety": self.safety.seeds,
+            "shadow": self.shadow.seeds,
+        }
+        for name, seeds in ranges.items():
+            if seeds.stop > FIRST_TRAINING_SEED:
+                raise ValueError(
+                    f"{_seeds(name, seeds)} reach into training's own, {FIRST_TRAINING_SEED} ... "
+                    f"{2 * FIRST_TRAINING_SEED - 1}; lower {name}.first_seed"
+                )
+        for (first, seeds), (second, others) in itertools.combinations(ranges.items(), 2):
+            if max(seeds.start, others.start) < min(seeds.stop, others.stop):
+                raise ValueError(
+                    f"{_seeds(first, seeds)} and {_seeds(second, others)} overlap, but held-out seeds must be apart; "
+                    f"change {first}.first_seed or {second}.first_seed"
+                )
+        return self
+
+
+def _seeds(name: str, seeds: range) -> str:
+    return f"the seeds of {name}, {seeds.start} ... {seeds.stop - 1},"
 
 
 def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> PolicyConfig:
@@ -132,6 +161,8 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
+    if isinstance(value, ScalarBoolean):  # one with an anchor; Python knows it as an int
+        return bool(value)
     for kind in (bool, int, float, str):
         if isinstance(value, kind):
             return kind(value)

@@ -56,7 +56,6 @@ def test_violating_steps(quantity: str, low: float | None, high: float | None, e
         (constraint("observation[2]", 0), r"observation\[0\] \.\.\. observation\[1\]"),
         (constraint("action", 0), r"action\[0\] \.\.\. action\[1\]"),
         (constraint("info.torque", 0), r"no numeric key 'torque' .* seed 5; its keys: info\.cost, info\.speed"),
-        (constraint("return", 0, per="step"), "set `per: episode`"),
     ],
 )
 def test_a_quantity_that_is_not_there(limit: ConstraintConfig, message: str) -> None:

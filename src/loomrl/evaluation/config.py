@@ -18,3 +18,8 @@ class EvaluationConfig(Section):
     max_frames: int = Field(default=125, ge=2, le=250)  # of the rendered episode
     trajectory_episodes: int = Field(default=20, ge=1)  # episodes whose steps are kept for the data gate
     enforce_observation_bounds: bool = True  # False: the data gate only demands that observations are finite
+
+    @property
+    def seeds(self) -> range:
+        """Reset seeds of the episodes."""
+        return range(self.first_seed, self.first_seed + self.num_episodes)

@@ -32,6 +32,8 @@ class ConstraintConfig(Section):
             raise ValueError("needs `low`, `high` or both")
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ValueError(f"low {self.low} is above high {self.high}")
+        if self.per == "step" and self.quantity in ("return", "length"):
+            raise ValueError(f"{self.quantity} is known once per episode; set `per: episode`")
         return self
 
 
@@ -64,3 +66,8 @@ class SafetyConfig(Section):
         if self.safety_critical and self.waivers:
             raise ValueError("`safety_critical: true` allows no waivers")
         return self
+
+    @property
+    def seeds(self) -> range:
+        """Reset seeds of the safety episodes; `disturbed_return` plays some of them again under noise."""
+        return range(self.first_seed, self.first_seed + self.num_episodes)

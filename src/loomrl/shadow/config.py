@@ -6,6 +6,8 @@ from pydantic import Field
 
 from loomrl.schema import Section
 
+MOST_TIMES = 20  # times `num_episodes` that traffic plays at most, to reach `min_decisions`
+
 
 class ShadowConfig(Section):
     """`traffic: episodes` drives a server with episodes of the environment; `live` waits for real requests."""
@@ -23,3 +25,8 @@ class ShadowConfig(Section):
     max_action_distance: float | None = Field(default=None, gt=0)
     max_latency_seconds: float = Field(default=0.1, gt=0)  # p99 of the server's own time per decision
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
+
+    @property
+    def seeds(self) -> range:
+        """Reset seeds simulated traffic may use: it plays on until `min_decisions` are reached."""
+        return range(self.first_seed, self.first_seed + MOST_TIMES * self.num_episodes)

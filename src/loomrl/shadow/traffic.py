@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 
 from loomrl.serving.client import Ask, Decision, Outcome, PolicyClient, Refused
+from loomrl.shadow.config import MOST_TIMES
 
 SIMULATED = "shadow-"  # how the ids of simulated agents begin
 _MAX_AGENTS = 16
@@ -55,7 +56,7 @@ def drive(
     on_decisions: Callable[[int], None] | None = None,
     agent_prefix: str = SIMULATED,
 ) -> Driven:
-    """Play at least `num_episodes` episodes, and more (at most 20 times as many) until `min_decisions` are reached.
+    """Play at least `num_episodes` episodes, and more (at most `MOST_TIMES` as many) until `min_decisions` are reached.
 
     Every agent asks for each step of its own environment and sends the reward as feedback.
     """
@@ -79,7 +80,7 @@ def drive(
 
 
 def _seeds(driven: Driven, first_seed: int, num_episodes: int, min_decisions: int) -> Iterator[int]:
-    for index in range(20 * num_episodes):
+    for index in range(MOST_TIMES * num_episodes):
         if index >= num_episodes and driven.num_decisions >= min_decisions:
             return
         yield first_seed + index

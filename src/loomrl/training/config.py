@@ -6,6 +6,8 @@ from pydantic import Field
 
 from loomrl.schema import Section
 
+FIRST_TRAINING_SEED = 2**30  # training's own seeds lie in [2**30, 2**31); held-out ones stay below
+
 
 class ValidationConfig(Section):
     """Greedy episodes during training; training stops when their mean return stagnates."""
@@ -17,6 +19,11 @@ class ValidationConfig(Section):
     min_improvement: float = Field(default=0.0, ge=0)
     stop_at_return: float | None = None  # good enough: stop when the mean reaches it ...
     stop_after_validations: int = Field(default=1, ge=1)  # ... in this many validations in a row
+
+    @property
+    def seeds(self) -> range:
+        """Reset seeds of the validation episodes: every validation plays the same ones."""
+        return range(self.first_seed, self.first_seed + self.num_episodes)
 
 
 class TrainingConfig(Section):

@@ -4,6 +4,8 @@ from enum import IntEnum
 
 import numpy as np
 
+from loomrl.training.config import FIRST_TRAINING_SEED
+
 
 class Purpose(IntEnum):
     """What a seed is for: different purposes never share a stream of random numbers."""
@@ -15,6 +17,6 @@ class Purpose(IntEnum):
 
 
 def derive(seed: int, purpose: Purpose, index: int = 0) -> int:
-    """A seed in [2**30, 2**31): above those that validation, evaluation and safety count up from."""
+    """A seed in [2**30, 2**31): above those that validation, evaluation, safety and shadow may use."""
     (word,) = np.random.SeedSequence([seed, int(purpose), index]).generate_state(1)
-    return 2**30 + int(word) % 2**30
+    return FIRST_TRAINING_SEED + int(word) % FIRST_TRAINING_SEED
