@@ -1,5 +1,6 @@
 """A real policy in a real environment: the report, its files, its determinism, and refusals."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from loomrl.errors import ArtifactError, GateRefused
 from loomrl.evaluation import evaluate
 from loomrl.evaluation.config import EvaluationConfig
 from loomrl.evaluation.data_gate import VALIDATION, DataValidation
-from loomrl.evaluation.evaluate import evaluate_policy, succeeded
+from loomrl.evaluation.evaluate import evaluate_policy, evaluation_digest, succeeded
 from loomrl.evaluation.picture import draw_returns
 from loomrl.evaluation.statistics import clopper_pearson, interquartile_mean
 from loomrl.evaluation.tables import EPISODES, TRAJECTORIES, read_table
@@ -72,6 +73,20 @@ def test_another_process_writes_equal_bytes_whatever_the_number_of_environments(
     with Image.open(tmp_path / "first" / "returns.png") as picture:
         assert picture.size == (960, 600)
         assert "Software" not in picture.info
+
+
+def test_the_digest_is_about_what_was_measured_not_about_pixels(policy: Policy, tmp_path: Path) -> None:
+    shutil.copytree(policy.evaluation, tmp_path / "drawn")
+    drawn = tmp_path / "drawn"
+    report = EvaluationReport.read(drawn / "evaluation.json")
+    report.model_copy(update={"replay": "episode.gif", "replay_missing_because": None}).write(drawn / "evaluation.json")
+    (drawn / "episode.gif").write_bytes(b"pixels of another machine")
+    assert evaluation_digest(drawn) == evaluation_digest(policy.evaluation)
+    report.model_copy(update={"max_length": 1}).write(drawn / "evaluation.json")
+    assert evaluation_digest(drawn) != evaluation_digest(policy.evaluation)
+    report.write(drawn / "evaluation.json")
+    (drawn / "episodes.parquet").write_bytes(b"other episodes")
+    assert evaluation_digest(drawn) != evaluation_digest(policy.evaluation)
 
 
 def test_refused_data_are_written_first(policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """Rendered episodes, and environments that cannot render."""
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from trained import PROJECT
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshot import take_snapshot
-from loomrl.evaluation.replay import render_episode
+from loomrl.evaluation.replay import NOT_RENDERED, render_episode
 from loomrl.types import Act, Episode
 
 BLIND = """
@@ -52,7 +54,7 @@ def episode(length: int) -> Episode:
 def snapshot(tmp_path: Path, modes: str, render: str) -> Path:
     code = tmp_path / "code"
     code.mkdir()
-    name = f"walk_{abs(hash((modes, render)))}"
+    name = f"walk_{abs(hash((modes, render, tmp_path)))}"
     (code / f"{name}.py").write_text(BLIND.replace("MODES", modes).replace("RENDER", render))
     config = EnvironmentConfig(id="Walk", entry_point=f"{name}:Walk", path=code, max_episode_steps=300)
     take_snapshot(config, PROJECT, tmp_path / "environment")
@@ -73,13 +75,31 @@ def test_long_episode_has_at_most_the_frames_asked_for(tmp_path: Path) -> None:
     ("modes", "render", "reason"),
     [
         ("[]", "return None", "rgb_array"),
-        ("['rgb_array']", "raise OSError('libEGL.so.1: cannot open shared object')", "MUJOCO_GL=egl"),
+        ("['rgb_array']", "raise OSError('libEGL.so.1: cannot open shared object')", "the system's libEGL"),
         ("['rgb_array']", "return 'text'", "returned str instead of an array"),
     ],
 )
-def test_where_no_renderer_works_it_says_why(tmp_path: Path, modes: str, render: str, reason: str) -> None:
+def test_where_no_renderer_works_the_report_says_the_same_everywhere_and_the_events_say_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modes: str, render: str, reason: str
+) -> None:
+    monkeypatch.setenv("LOOMRL_EVENTS", str(tmp_path / "events.jsonl"))
     folder = snapshot(tmp_path, modes, render)
-    missing = render_episode(act, folder, episode(5), tmp_path / "episode.gif", 30)
-    assert missing is not None
-    assert reason in missing
+    assert render_episode(act, folder, episode(5), tmp_path / "episode.gif", 30) == NOT_RENDERED
+    (warning,) = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
+    assert warning["event"] == "warning"
+    assert reason in warning["message"]
     assert not (tmp_path / "episode.gif").exists()
+
+
+@pytest.mark.parametrize("display", [None, ":0"])
+def test_a_display_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, display: str | None) -> None:
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    if display is None:
+        monkeypatch.delenv("DISPLAY", raising=False)
+    else:
+        monkeypatch.setenv("DISPLAY", display)
+    seen = f"import os, pathlib; pathlib.Path({str(tmp_path / 'gl')!r}).write_text(os.environ['MUJOCO_GL']); "
+    folder = snapshot(tmp_path, "['rgb_array']", seen + "return np.zeros((40, 60, 3), dtype=np.uint8)")
+    assert render_episode(act, folder, episode(5), tmp_path / "episode.gif", 30) is None
+    assert (tmp_path / "gl").read_text() == "egl"
+    assert "MUJOCO_GL" not in os.environ

@@ -1,7 +1,10 @@
 """Single checks, on policies made to fail them."""
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -27,8 +30,7 @@ from loomrl.safety.checks import (
 )
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
 from loomrl.safety.evidence import EvidenceWriter
-from loomrl.safety.gate import act_with
-from loomrl.safety.probes import Disturbance, extreme_observations, not_members, random_observations
+from loomrl.safety.probes import Disturbance, act_with, extreme_observations, not_members, random_observations
 from loomrl.types import Claim, Episode, Verdict
 
 Array = np.ndarray[Any, Any]
@@ -123,6 +125,29 @@ def test_holm_makes_a_family_of_limits_harder_to_support(context_of: Callable[..
     claims = statistical_limits.examine(together, statistical_limits.Config())
     assert {claim.verdict for claim in claims} == {Verdict.UNDECIDED}
     assert all("5 more episodes" in claim.finding for claim in claims)
+
+
+def test_an_undecided_limit_on_steps_says_how_many_episodes_support_it(context_of: Callable[..., Context]) -> None:
+    """The bound of the mean share is looser than the binomial one: what is advised must be enough for it."""
+    length = 10
+
+    def episode(seed: int, bad_steps: int) -> Episode:
+        obs = np.zeros((length, 4))
+        obs[:bad_steps, 0] = 3.0
+        zeros = np.zeros(length)
+        return Episode(seed, obs, zeros.astype(int), zeros, obs, terminated=False, truncated=True)
+
+    for share, violating, count in ((0.05, 4, 40), (0.3, 12, 40), (0.3, 40, 40)):
+        limit = ConstraintConfig(name="near", quantity="observation[0]", high=1.0, per="step", max_probability=share)
+        bad = 2 if violating == count else 5
+        played = [episode(seed, bad if seed < violating else 0) for seed in range(count)]
+        claim = examine(statistical_limits, context_of(episodes=played, constraints=[limit]))
+        assert claim.verdict is Verdict.UNDECIDED
+        (more,) = map(int, re.findall(r"(-?\d+) more episode", claim.finding))
+        assert more > 0
+        for added, verdict in ((more, Verdict.SUPPORTED), (more - 1, Verdict.UNDECIDED)):
+            longer = played + [episode(seed, 0) for seed in range(count, count + added)]
+            assert examine(statistical_limits, context_of(episodes=longer, constraints=[limit])).verdict is verdict
 
 
 # --- minimum return ---
@@ -234,6 +259,26 @@ def test_a_policy_that_reads_the_last_bits_is_not_robust(context_of: Callable[..
     assert claim.bound.measured == pytest.approx(0.5, abs=0.05)
     assert not claim.mandatory
     assert examine(robustness, context_of(pushes_right, episodes=[])).verdict is Verdict.SUPPORTED
+
+
+def test_repeated_observations_do_not_support_what_is_false(context_of: Callable[..., Context]) -> None:
+    """Ten states, each recorded 400 times: noise must be drawn 4,000 times, not ten."""
+    chance, limit = 0.27, 0.25
+    states = np.array([[side, index, 0.0, 0.0] for side in (-1.0, 1.0) for index in range(5)], dtype=np.float32)
+    inner = 1.0 - 0.05 * NormalDist().inv_cdf(1.0 - chance)  # noise of 0.05 reaches it with `chance`
+
+    def policy(obs: Array) -> Array:
+        return np.asarray(np.abs(obs[:, 0]) < inner, dtype=np.int64)
+
+    context = replace(context_of(policy, episodes=[]), visited=np.repeat(states, 400, axis=0))
+    false_support, changes = 0, []
+    for seed in range(60):
+        drawn = replace(context, config=SafetyConfig(first_seed=seed))
+        claim = examine(robustness, drawn, noise=0.05, max_action_change=limit)
+        false_support += claim.verdict is Verdict.SUPPORTED
+        changes.append(float(claim.finding.split()[4]))
+    assert np.mean(changes) == pytest.approx(chance, abs=0.01)
+    assert false_support <= 60 * 0.05
 
 
 def test_change_of_continuous_actions_is_a_share_of_their_range() -> None:

@@ -19,8 +19,9 @@ from loomrl.safety import check as check_module
 from loomrl.safety.case import SCHEMA, schema, schema_bytes
 from loomrl.safety.check import find_checks
 from loomrl.safety.commands import app
+from loomrl.safety.evidence import EvidenceWriter
 from loomrl.safety.replay import replay
-from loomrl.types import SafetyCase
+from loomrl.types import Counterexample, SafetyCase
 
 CART = "statistical_limits.cart_stays_on_track"
 
@@ -192,6 +193,48 @@ def test_a_check_that_breaks_the_contract_is_named(
     install(tmp_path, monkeypatch, PLUGIN.replace(*change))
     with pytest.raises(ConfigError, match=message):
         find_checks()
+
+
+REPLAYS = """
+from loomrl.safety.counterexample import Replayed
+
+def replay(failure):
+    return Replayed(reproduced=failure.seed == 7, finding=f"shown again: {failure.document['shown']}")
+"""
+
+
+def plugged_in_case(case: Path) -> None:
+    """Let the case hold a refuted claim of a check that is not LoomRL's own."""
+    writer = EvidenceWriter(None)
+    evidence = writer.json("plugged_in", {"shown": "a failure"})
+    write_json(case / evidence.uri, {"shown": "a failure"})
+    found = SafetyCase.read(case / "case.json")
+    shown = Counterexample(description="it fails", seed=7, evidence=None, replay_command=None)
+    changes = {"id": "plugged_in.deep", "evidence": [evidence], "counterexample": shown}
+    claim = next(each for each in found.claims if each.id == CART).model_copy(update=changes)
+    found.model_copy(update={"claims": [*found.claims, claim]}).write(case / "case.json")
+
+
+def test_replay_of_a_check_that_came_with_a_package(
+    case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugged_in_case(case)
+    for source in (None, PLUGIN):
+        if source:
+            install(tmp_path, monkeypatch, source)
+        result = call("replay", case, "plugged_in.deep")
+        assert isinstance(result.exception, ConfigError)
+        assert "'plugged_in' offers no replay" in str(result.exception)
+
+
+def test_a_check_that_came_with_a_package_replays_its_own_failures(
+    case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugged_in_case(case)
+    install(tmp_path, monkeypatch, PLUGIN + REPLAYS)
+    found = document("replay", case, "plugged_in.deep")
+    assert (found["reproduced"], found["identical"], found["seed"]) == (True, None, 7)
+    assert found["finding"] == "shown again: a failure"
 
 
 def test_a_new_file_in_the_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

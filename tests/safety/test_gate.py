@@ -12,11 +12,14 @@ import pytest
 from trained import CONSTRAINTS, SAFETY, Policy, examine
 
 from loomrl.algorithms.policy import load_policy
+from loomrl.environment.snapshot import load_snapshot
 from loomrl.errors import ConfigError
-from loomrl.files import digest_folder, sha256_file, sums
+from loomrl.evaluation.evaluate import evaluation_digest
+from loomrl.files import sha256_file, sums
 from loomrl.safety.case import check_case
-from loomrl.safety.config import SafetyConfig, WaiverConfig
-from loomrl.safety.gate import apply_waivers, build_case, decide, expired_waivers, recheck_local
+from loomrl.safety.check import configured_checks
+from loomrl.safety.config import ConstraintConfig, SafetyConfig, WaiverConfig
+from loomrl.safety.gate import apply_waivers, build_case, check_limits, decide, expired_waivers, recheck_local
 from loomrl.types import Claim, EvaluationReport, SafetyCase, Verdict
 
 PROGRAM = """
@@ -58,7 +61,7 @@ def test_a_good_policy_passes(good: Policy, tmp_path: Path) -> None:
     assert set(others.values()) == {Verdict.SUPPORTED}
     assert claims["statistical_limits.cart_stays_on_track"].num_samples == 80
     assert case.policy_digest == sha256_file(good.training / "policy.safetensors")
-    assert case.evaluation_digest == digest_folder(good.evaluation)
+    assert case.evaluation_digest == evaluation_digest(good.evaluation)
     assert case.controls["Rule 2 environments are versioned: the case names the snapshot by digest"] == [
         "provenance.snapshot"
     ]
@@ -296,6 +299,16 @@ def test_local_outputs_that_are_not_finite(good: Policy) -> None:
             r"safety\.checks\.robustness\.nose: Extra .* keys of this check: enabled,",
         ),
         ({"checks": {"robustness": {"noise": -1}}}, r"safety\.checks\.robustness\.noise: .* found -1"),
+        ({"checks": {"provenance": {"enabled": False}}}, r"safety\.checks\.provenance\.enabled: found false, .*remove"),
+        ({"checks": {"provenance": {"mandatory": False}}}, r"safety\.checks\.provenance\.mandatory: found false"),
+        (
+            {"safety_critical": True, "checks": {"finiteness": {"mandatory": False}}},
+            r"safety\.checks\.finiteness\.mandatory: found false, but with `safety_critical: true`",
+        ),
+        (
+            {"safety_critical": True, "checks": {"action_bounds": {"enabled": False}}},
+            r"safety\.checks\.action_bounds\.enabled: found false",
+        ),
     ],
 )
 def test_wrong_settings_are_named_before_anything_runs(
@@ -305,3 +318,32 @@ def test_wrong_settings_are_named_before_anything_runs(
     with pytest.raises(ConfigError, match=message):
         build_case(config, good.environment, good.training, good.evaluation, tmp_path / "case")
     assert not (tmp_path / "case").exists()
+
+
+def test_optional_checks_may_be_switched_off_and_local_ones_where_nothing_is_critical() -> None:
+    optional = {"robustness": {"enabled": False}, "minimum_return": {"mandatory": False}}
+    names = [check.NAME for check, _ in configured_checks(SafetyConfig(safety_critical=True, checks=optional))]
+    assert "robustness" not in names
+    assert {"provenance", "finiteness", "action_bounds"} <= set(names)
+    tolerant = SafetyConfig(checks={"finiteness": {"enabled": False}})
+    assert "finiteness" not in [check.NAME for check, _ in configured_checks(tolerant)]
+
+
+@pytest.mark.parametrize(
+    ("quantity", "message"),
+    [
+        ("observation[9]", r"constraints\.1\.quantity: limit: found quantity 'observation\[9\]', .* has 4 components"),
+        ("action[1]", r"constraints\.1\.quantity: limit: .* has 1 component: action\[0\]"),
+    ],
+)
+def test_a_limit_the_environment_lacks_is_found_before_anything_is_trained(
+    good: Policy, quantity: str, message: str
+) -> None:
+    spec = load_snapshot(good.environment).spec
+    fits = [ConstraintConfig(name=f"fits_{i}", quantity=q, low=0) for i, q in enumerate(["action", "action[0]"])]
+    check_limits(SafetyConfig(constraints=[*CONSTRAINTS, *fits]), spec)
+    limit = ConstraintConfig(name="limit", quantity=quantity, low=0)
+    with pytest.raises(ConfigError, match=message):
+        check_limits(SafetyConfig(constraints=[CONSTRAINTS[0], limit]), spec)
+    with pytest.raises(ConfigError, match="no such check"):
+        check_limits(SafetyConfig(checks={"nothing": {}}), spec)

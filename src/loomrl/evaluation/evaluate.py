@@ -15,7 +15,7 @@ from loomrl.evaluation.picture import draw_returns
 from loomrl.evaluation.replay import render_episode
 from loomrl.evaluation.statistics import bootstrap_interval, clopper_pearson, interquartile_mean, mean
 from loomrl.evaluation.tables import EPISODES, TRAJECTORIES, episodes_table, steps_table, write_table
-from loomrl.files import sha256_file, write_json
+from loomrl.files import canonical_json, sha256, sha256_file, sums, write_json
 from loomrl.types import Act, ActFunction, Episode, EvaluationReport, Interval
 
 REPORT = "evaluation.json"
@@ -28,7 +28,7 @@ def evaluate_policy(
 ) -> EvaluationReport:
     """Play the held-out episodes and write the report, the episode data, the pictures and the data gate's verdicts.
 
-    Equal policies in equal snapshots give equal bytes.
+    Equal policies in equal snapshots give equal bytes; the rendered episode's, on machines that draw alike.
 
     Raises:
         GateRefused: when the data gate finds invalid data; everything has been written by then.
@@ -40,7 +40,7 @@ def evaluate_policy(
 
     snapshot = load_snapshot(snapshot_folder)
     policy = load_policy(policy_folder)
-    seeds = list(range(config.first_seed, config.first_seed + config.num_episodes))
+    seeds = list(config.seeds)
     episodes = play(policy.act, snapshot_folder, seeds, config.num_envs, "evaluation")
     threshold = snapshot.spec.reward_threshold if config.success_return is None else config.success_return
     successes = [succeeded(episode, config.success_return, threshold) for episode in episodes]
@@ -78,6 +78,21 @@ def evaluate_policy(
     report.write(output_folder / REPORT)
     require_valid(validation, output_folder)
     return report
+
+
+def evaluation_digest(folder: Path) -> str:
+    """One SHA-256 over what was measured: every file but the rendered episode, the report without what it says of it.
+
+    Pixels depend on the machine's renderer, and one machine has none: a safety case must not depend on that. The
+    stage's `SHA256SUMS` covers the picture too.
+
+    Raises:
+        ArtifactError: when the report is missing or torn.
+    """
+    report = EvaluationReport.read(folder / REPORT)
+    measured = report.model_copy(update={"replay": None, "replay_missing_because": None})
+    digests = {name: digest for name, digest in sums(folder).items() if name != REPLAY}
+    return sha256(canonical_json({**digests, REPORT: sha256(measured.to_bytes())}))
 
 
 def play(act: ActFunction, snapshot_folder: Path, seeds: Sequence[int], num_envs: int, label: str) -> list[Episode]:

@@ -1,20 +1,32 @@
 """A rendered episode as a small GIF, where a renderer works."""
 
-import ctypes.util
+import contextlib
 import io
+import logging
 import math
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from loomrl import events
 from loomrl.errors import LoomRLError
 from loomrl.files import write_atomic
 from loomrl.types import ActFunction, Episode, Json
 
+log = logging.getLogger(__name__)
+
 MAX_BYTES = 1_500_000
 _WIDTHS = (320, 240, 160, 96)  # pixels, tried in turn until the file is small enough
+
+
+NOT_RENDERED = (
+    "the episode was not rendered: the environment offers no pictures (render mode rgb_array), or the machine that "
+    "evaluated the policy could not draw them; its events and log say which"
+)
 
 
 def render_episode(
@@ -22,24 +34,18 @@ def render_episode(
 ) -> str | None:
     """Play an episode again and write it as a GIF of at most `max_frames` evenly spaced frames and 1.5 MB.
 
-    Returns None, or the reason why nothing could be rendered.
+    Returns None, or why there is none: the same words on every machine, because they reach the evaluation's report.
+    What the machine itself said is a warning in the log and the stage's events.
     """
-    from loomrl.environment.make import make_env
-
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    _choose_gl()
-    try:
-        env = make_env(snapshot_folder, render_mode="rgb_array")
-    except LoomRLError as error:
-        return f"the environment has no rgb_array renderer here: {_first_line(error)}"
     stride = math.ceil(episode.length / (max_frames - 1))
     try:
-        frames = _record(env, act, episode, stride)
-        rate = float((env.metadata or {}).get("render_fps", 30))
-    except RendererFault as error:
-        return str(error)
-    finally:
-        env.close()
+        with _off_screen():
+            frames, rate = _draw(snapshot_folder, act, episode, stride)
+    except LoomRLError as error:
+        message = f"no rendered episode: {_first_line(error)}"
+        log.warning(message)
+        events.emit("warning", message=message)
+        return NOT_RENDERED
     data = _fit(frames, round(1000 * stride / rate))
     if data is None:
         return f"the episode is larger than {MAX_BYTES} bytes even at {_WIDTHS[-1]} pixels"
@@ -51,10 +57,33 @@ class RendererFault(LoomRLError):
     """The renderer raised, or returned something that is not a picture."""
 
 
-def _choose_gl() -> None:
-    """Let MuJoCo render off screen where there is no display; it reads this when it is first imported."""
-    if not os.environ.get("DISPLAY") and ctypes.util.find_library("EGL"):
-        os.environ.setdefault("MUJOCO_GL", "egl")
+@contextlib.contextmanager
+def _off_screen() -> Iterator[None]:
+    """Draw without a display even where there is one, so that pictures do not depend on it."""
+    chosen = {"SDL_VIDEODRIVER": "dummy"}
+    if sys.platform == "linux":
+        chosen["MUJOCO_GL"] = "egl"
+    before = {name: os.environ.get(name) for name in chosen}
+    os.environ.update(chosen)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _draw(snapshot_folder: Path, act: ActFunction, episode: Episode, stride: int) -> tuple[list[Any], float]:
+    """The frames, and how many of the environment's steps make a second."""
+    from loomrl.environment.make import make_env
+
+    env = make_env(snapshot_folder, render_mode="rgb_array")
+    try:
+        return _record(env, act, episode, stride), float((env.metadata or {}).get("render_fps", 30))
+    finally:
+        env.close()
 
 
 def _record(env: Any, act: ActFunction, episode: Episode, stride: int) -> list[Any]:
@@ -75,11 +104,7 @@ def _frame(env: Any) -> Any:
     try:
         frame = env.render()
     except Exception as error:  # renderers raise whatever their graphics library raises
-        hint = (
-            "; MuJoCo renders off screen with MUJOCO_GL=egl and the system's libEGL"
-            if "gl" in str(error).lower()
-            else ""
-        )
+        hint = "; MuJoCo renders off screen with the system's libEGL" if "gl" in str(error).lower() else ""
         raise RendererFault(f"the renderer failed: {type(error).__name__}: {_first_line(error)}{hint}") from error
     if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] != 3:
         raise RendererFault(f"the renderer returned {type(frame).__name__} instead of an array (height, width, 3)")

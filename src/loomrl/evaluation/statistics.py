@@ -217,15 +217,30 @@ def _step_down(p_values: Sequence[float]) -> list[tuple[float, int, int]]:
 
 def trials_needed(successes: int, limit: float, confidence: float) -> int:
     """The fewest trials with this many successes whose Clopper-Pearson upper bound is at most `limit`."""
-    low, high = successes, max(successes + 1, math.ceil(1.0 / limit))
-    while clopper_pearson_upper(successes, high, confidence) > limit:
+    start = max(successes + 1, math.ceil(1.0 / limit))
+    return _fewest(lambda count: clopper_pearson_upper(successes, count, confidence) <= limit, successes, start)
+
+
+def values_needed(values: ArrayLike, limit: float, confidence: float) -> int:
+    """How many values there must be, zeros added to these, for Hoeffding's upper bound of the mean to be at most
+    `limit`."""
+    sample = _unit_interval(values)
+    total = float(np.sum(sample))
+
+    def enough(count: int) -> bool:
+        average = total / count
+        return average < limit and math.exp(-count * bernoulli_divergence(average, limit)) <= 1.0 - confidence
+
+    return sample.size if enough(sample.size) else _fewest(enough, sample.size, 2 * sample.size)
+
+
+def _fewest(enough: Callable[[int], bool], low: int, high: int) -> int:
+    """The smallest count above `low` that is enough, where any larger one is too; the search begins at `high`."""
+    while not enough(high):
         low, high = high, high * 2
     while high - low > 1:
         middle = (low + high) // 2
-        if clopper_pearson_upper(successes, middle, confidence) > limit:
-            low = middle
-        else:
-            high = middle
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return high
 
 

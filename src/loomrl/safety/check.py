@@ -1,7 +1,8 @@
 """What a safety check is, what it is given, and how checks are found.
 
 A check is one module in `loomrl/safety/checks/`, or one that an installed package names under the entry-point group
-`loomrl.safety_checks`. It has NAME, STAGE, LOCAL, Config and examine().
+`loomrl.safety_checks`. It has NAME, STAGE, LOCAL, Config and examine(). One whose claims carry counterexamples also
+has replay(failure: Failure) -> Replayed (loomrl.safety.counterexample), which `loomrl safety replay` calls.
 """
 
 import importlib
@@ -103,13 +104,28 @@ def configured_checks(config: SafetyConfig) -> list[tuple[Check, CheckConfig]]:
     """The enabled checks with their configs.
 
     Raises:
-        ConfigError: for a check that does not exist or a config it does not accept.
+        ConfigError: for a check that does not exist, a config it does not accept, or one that switches off what must
+            not be: provenance ever, and where `safety_critical: true`, local checks that are mandatory by default.
     """
     found = find_checks()
     if unknown := sorted(config.checks.keys() - found.keys()):
         raise ConfigError(f"safety.checks.{unknown[0]}: no such check; checks: {', '.join(found)}")
     pairs = [(check, _configure(check, config.checks.get(name, {}))) for name, check in found.items()]
+    for check, settings in pairs:
+        _refuse_switched_off(check, settings, config.safety_critical)
     return [(check, settings) for check, settings in pairs if settings.enabled]
+
+
+def _refuse_switched_off(check: Check, settings: CheckConfig, safety_critical: bool) -> None:
+    if check.STAGE == PROVENANCE:
+        why = "nothing is known about a policy whose chain of evidence is not whole"
+    elif safety_critical and check.LOCAL and check.Config.model_fields["mandatory"].default:
+        why = "with `safety_critical: true` this check decides"
+    else:
+        return
+    for key in ("enabled", "mandatory"):
+        if not getattr(settings, key):
+            raise ConfigError(f"safety.checks.{check.NAME}.{key}: found false, but {why}; remove this key")
 
 
 def _configure(check: Check, values: dict[str, Any]) -> CheckConfig:

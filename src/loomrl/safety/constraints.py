@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,13 +83,31 @@ def quantity(constraint: ConstraintConfig, episode: Episode) -> Floats:
     return _info(constraint, episode)
 
 
+def check_against(constraints: Sequence[ConstraintConfig], observation_space: Any, action_space: Any) -> None:
+    """Find limits on components these Gymnasium spaces do not have, before anything is trained.
+
+    Keys of `info` are only known once an episode was played: `check_constraint` examines those.
+
+    Raises:
+        ConfigError: naming the config key, the index and the size.
+    """
+    spaces = {"observation": observation_space, "action": action_space}
+    for place, constraint in enumerate(constraints):
+        kind = quantity_kind(constraint)
+        if kind not in spaces:
+            continue
+        shape = spaces[kind].shape
+        if shape is None:
+            raise ConfigError(
+                f"safety.constraints.{place}.quantity: limits need numbered components, which the {kind} space "
+                f"{spaces[kind]} does not have; wrap the environment so that it is a Box"
+            )
+        if problem := _absent(constraint, int(np.prod(shape, dtype=np.int64))):
+            raise ConfigError(f"safety.constraints.{place}.quantity: {constraint.name}: {problem}")
+
+
 def check_constraint(constraint: ConstraintConfig, episode: Episode) -> None:
     """Raise `ConfigError` when the constraint cannot be evaluated on such episodes."""
-    kind = quantity_kind(constraint)
-    if constraint.per == "step" and kind in ("return", "length"):
-        raise ConfigError(
-            f"safety.constraints: {constraint.name}: {kind} is known once per episode; set `per: episode`"
-        )
     quantity(constraint, episode)
 
 
@@ -104,16 +123,25 @@ def limits(constraint: ConstraintConfig) -> str:
 def _component(constraint: ConstraintConfig, values: NDArray[np.generic]) -> Floats:
     """One component of (N, *shape) values, (N,); `action` alone is the only component there is."""
     flat = np.asarray(values, dtype=np.float64).reshape(len(values), -1)
+    if problem := _absent(constraint, flat.shape[1]):
+        raise ConfigError(f"safety.constraints: {constraint.name}: {problem}")
+    return flat[:, _index(constraint) or 0]
+
+
+def _index(constraint: ConstraintConfig) -> int | None:
     match = _COMPONENT.match(constraint.quantity)
-    index = int(match.group(2)) if match else 0
-    if (match is None and flat.shape[1] != 1) or index >= flat.shape[1]:
-        name = quantity_kind(constraint)
-        allowed = f"{name}[0] ... {name}[{flat.shape[1] - 1}]"
-        raise ConfigError(
-            f"safety.constraints: {constraint.name}: found quantity {constraint.quantity!r}, but this environment has "
-            f"{allowed}"
+    return int(match.group(2)) if match else None
+
+
+def _absent(constraint: ConstraintConfig, size: int) -> str | None:
+    """What is wrong with a limit on a component of something with `size` of them; None when it is there."""
+    name, index = quantity_kind(constraint), _index(constraint)
+    if (index is None and size != 1) or (index or 0) >= size:
+        return (
+            f"found quantity {constraint.quantity!r}, but this environment's {name} has {size} "
+            f"component{'' if size == 1 else 's'}: {name}[0] ... {name}[{size - 1}]"
         )
-    return flat[:, index]
+    return None
 
 
 def _info(constraint: ConstraintConfig, episode: Episode) -> Floats:

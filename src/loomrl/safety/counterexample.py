@@ -1,15 +1,61 @@
 """Failures anyone can replay: how they are recorded in a case and played again."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from loomrl.evaluation.evaluate import play
 from loomrl.safety.check import Context
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import limits, quantity, violations
-from loomrl.types import Counterexample, Episode, Evidence
+from loomrl.safety.probes import act_with
+from loomrl.types import ActFunction, Claim, Counterexample, Episode, Evidence, Json
 
 PLACEHOLDER = "{case}"  # stands for the case's folder until the gate knows where that is
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A refuted claim with its evidence and what it is about, for its check's `replay`."""
+
+    claim: Claim
+    document: Json  # the claim's first evidence
+    seed: int | None  # the episode's, where the counterexample is one
+    policy: Any
+    snapshot_folder: Path
+    observation_space: Any
+    action_space: Any
+
+    def play(self, act: ActFunction) -> Episode:
+        """The counterexample's episode, played again."""
+        assert self.seed is not None, "a counterexample that is an episode has a seed"
+        return play(act, self.snapshot_folder, [self.seed], 1, "replay")[0]
+
+    def observation(self) -> NDArray[Any]:
+        """The counterexample's observation, (1, *obs)."""
+        return np.asarray([self.document["examples"][0]["observation"]], dtype=self.observation_space.dtype)
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What a check's `replay` found. The gate compares `episode`, if there is one, with the recorded steps."""
+
+    reproduced: bool
+    finding: str
+    episode: Episode | None = None
+
+
+def replay_limit(failure: Failure) -> Replayed:
+    """Play the episode that violated the limit in the claim's evidence."""
+    constraint = ConstraintConfig.model_validate(failure.document["constraint"])
+    episode = failure.play(act_with(failure.policy))
+    if np.any(violations(constraint, episode)):
+        return Replayed(reproduced=True, finding=describe(constraint, episode), episode=episode)
+    return Replayed(reproduced=False, finding=f"{constraint.quantity} respects its limit now", episode=episode)
 
 
 def worst_episode(constraint: ConstraintConfig, episodes: Sequence[Episode]) -> Episode | None:

@@ -63,6 +63,15 @@ def ask_outputs(policy: Policy, obs: NDArray[Any]) -> dict[str, NDArray[Any]]:
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
+def act_with(policy: Policy) -> ActFunction:
+    """The act function of any policy."""
+
+    def act(obs: NDArray[Any], rng: np.random.Generator) -> Act:
+        return Act(action=policy(obs))
+
+    return act
+
+
 def not_members(space: Any, actions: NDArray[Any]) -> NDArray[np.bool_]:
     """Which actions, (N, *action), are not elements of the action space, (N,)."""
     if isinstance(space, spaces.Discrete):
@@ -81,7 +90,8 @@ def not_members(space: Any, actions: NDArray[Any]) -> NDArray[np.bool_]:
 class Disturbance:
     """Gaussian noise added to observations, the same for the same observation whatever batch it is in.
 
-    The generator of each row is keyed by the row's bytes, so a disturbed episode can be replayed alone.
+    The generator of each row is keyed by the row's bytes, so a disturbed episode can be replayed alone. Rows that are
+    equal get equal noise, so they are no independent samples: `disturbed` is for those.
     """
 
     def __init__(self, space: spaces.Box, scale: NDArray[np.float64], key: int) -> None:
@@ -103,6 +113,13 @@ class Disturbance:
 
     def _rng(self, row: NDArray[Any]) -> np.random.Generator:
         return np.random.Generator(np.random.PCG64([self._key, zlib.crc32(row.tobytes())]))
+
+
+def disturbed(
+    space: spaces.Box, obs: NDArray[Any], scale: NDArray[np.float64], rng: np.random.Generator
+) -> NDArray[Any]:
+    """Observations (B, *obs) with Gaussian noise of `scale` (*obs), drawn for each row on its own; within the space."""
+    return _into(space, obs + rng.standard_normal(obs.shape) * scale)
 
 
 def noise_scale(visited: NDArray[Any], factor: float) -> NDArray[np.float64]:

@@ -5,7 +5,7 @@ from pydantic import Field
 
 from loomrl.evaluation.statistics import clopper_pearson_upper
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
-from loomrl.safety.counterexample import observation_counterexample
+from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
 from loomrl.safety.probes import ask, extreme_observations, not_members, random_observations, sample_visited
 from loomrl.types import Bound, Claim, Verdict
 
@@ -66,3 +66,13 @@ def examine(context: Context, config: Config) -> list[Claim]:
             finding=found,
         )
     ]
+
+
+def replay(failure: Failure) -> Replayed:
+    """Ask the policy about the first observation that failed."""
+    obs = failure.observation()
+    action = ask(failure.policy, obs)
+    return Replayed(
+        reproduced=bool(not_members(failure.action_space, action)[0]),
+        finding=f"the action for {obs[0].tolist()} is {action[0].tolist()}",
+    )

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from loomrl.evaluation.statistics import paired_difference
 from loomrl.safety.check import STATISTICAL, CheckConfig, Context
-from loomrl.safety.counterexample import replay_command
+from loomrl.safety.counterexample import Failure, Replayed, replay_command
 from loomrl.safety.probes import Disturbance, noise_scale
 from loomrl.types import Bound, Claim, Counterexample, Episode, Verdict
 
@@ -73,6 +73,17 @@ def examine(context: Context, config: Config) -> list[Claim]:
             finding=f"the mean return falls by {drop.estimate:.4g}, bound {measured:.4g}; allowed is {limit:.4g}",
         )
     ]
+
+
+def replay(failure: Failure) -> Replayed:
+    """Play the episode under the same noise."""
+    space, document = failure.observation_space, failure.document
+    scale = np.asarray(document["noise_scale"], dtype=np.float64).reshape(space.shape)
+    episode = failure.play(Disturbance(space, scale, int(document["key"])).around(failure.policy))
+    before = float(document["returns"][document["seeds"].index(episode.seed)])
+    after = episode.episode_return
+    finding = f"noise lowers the return of seed {episode.seed} from {before:.6g} to {after:.6g}"
+    return Replayed(reproduced=after < before, finding=finding, episode=episode)
 
 
 def _worst(context: Context, plain: list[Episode], noisy: list[Episode]) -> Counterexample:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
-from loomrl.safety.counterexample import observation_counterexample
+from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
 from loomrl.safety.probes import ask_outputs, extreme_observations, random_observations, sample_visited
 from loomrl.types import Bound, Claim, Verdict
 
@@ -66,6 +66,15 @@ def examine(context: Context, config: Config) -> list[Claim]:
             finding=f"{len(failing)} of {len(obs)} observations give an output that is not finite",
         )
     ]
+
+
+def replay(failure: Failure) -> Replayed:
+    """Ask the policy about the first observation that failed."""
+    obs = failure.observation()
+    outputs = ask_outputs(failure.policy, obs)
+    bad = sorted(name for name, values in outputs.items() if not_finite(values)[0])
+    finding = f"for {obs[0].tolist()} these outputs are not finite: {', '.join(bad) or 'none'}"
+    return Replayed(reproduced=bool(bad), finding=finding)
 
 
 def not_finite(values: NDArray[np.generic]) -> NDArray[np.bool_]:

@@ -3,19 +3,22 @@
 Without this, a policy that does nothing at all could respect every other limit.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from pydantic import Field
 
 from loomrl.evaluation import statistics
 from loomrl.safety.check import STATISTICAL, CheckConfig, Context
 from loomrl.safety.config import ConstraintConfig
-from loomrl.safety.counterexample import episode_counterexample
-from loomrl.schema import Section
+from loomrl.safety.counterexample import episode_counterexample, replay_limit
 from loomrl.types import Bound, Claim, Verdict
 
 NAME = "minimum_return"
 STAGE = STATISTICAL
 LOCAL = False
+
+replay = replay_limit
 
 
 class Config(CheckConfig):
@@ -28,7 +31,8 @@ class Config(CheckConfig):
     min_probability: float = Field(default=0.5, gt=0, lt=1)
 
 
-class Outcome(Section):
+@dataclass(frozen=True)
+class Outcome:
     """Episodes that reach the threshold, and what that says about their probability."""
 
     verdict: Verdict

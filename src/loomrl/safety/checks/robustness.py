@@ -12,7 +12,7 @@ from pydantic import Field
 
 from loomrl.evaluation.statistics import bounded_mean_lower, bounded_mean_upper
 from loomrl.safety.check import STATISTICAL, CheckConfig, Context
-from loomrl.safety.probes import Disturbance, ask, noise_scale, sample_visited
+from loomrl.safety.probes import ask, disturbed, noise_scale, sample_visited
 from loomrl.types import Bound, Claim, Verdict
 
 NAME = "robustness"
@@ -40,8 +40,9 @@ def examine(context: Context, config: Config) -> list[Claim]:
     rng = context.rng(NAME)
     obs = sample_visited(context.visited, config.num_visited, rng)
     scale = noise_scale(context.visited, config.noise)
-    disturb = Disturbance(context.observation_space, scale, context.config.first_seed)
-    change = action_change(context.action_space, ask(context.policy, obs), ask(context.policy, disturb(obs)))
+    # Recorded observations may repeat: each needs noise of its own, or the bound would count one draw many times.
+    noisy = disturbed(context.observation_space, obs, scale, rng)
+    change = action_change(context.action_space, ask(context.policy, obs), ask(context.policy, noisy))
     upper = bounded_mean_upper(change, context.config.confidence)
     lower = bounded_mean_lower(change, context.config.confidence)
     limit, mean = config.max_action_change, float(np.mean(change))

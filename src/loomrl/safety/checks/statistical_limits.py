@@ -15,12 +15,14 @@ from loomrl.evaluation import statistics
 from loomrl.safety.check import STATISTICAL, CheckConfig, Context
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import check_constraint, limits, violations
-from loomrl.safety.counterexample import episode_counterexample
+from loomrl.safety.counterexample import episode_counterexample, replay_limit
 from loomrl.types import Bound, Claim, Counterexample, Verdict
 
 NAME = "statistical_limits"
 STAGE = STATISTICAL
 LOCAL = False
+
+replay = replay_limit
 
 
 class Config(CheckConfig):
@@ -63,6 +65,12 @@ class Sample:
         if self.binary:
             return statistics.clopper_pearson_lower(self.violating, len(self.values), confidence)
         return statistics.bounded_mean_lower(self.values, confidence)
+
+    def needed(self, confidence: float) -> int:
+        """How many episodes would support the limit, those to come without a violation."""
+        if self.binary:
+            return statistics.trials_needed(self.violating, self.constraint.max_probability, confidence)
+        return statistics.values_needed(self.values, self.constraint.max_probability, confidence)
 
 
 def examine(context: Context, config: Config) -> list[Claim]:
@@ -171,9 +179,9 @@ def _finding(sample: Sample, verdict: Verdict, measured: float, level: float) ->
         return f"{seen}: the lower bound {measured:.4g} is above the limit {constraint.max_probability:g}"
     if verdict is Verdict.SUPPORTED:
         return f"{seen}: the upper bound {measured:.4g} is within the limit {constraint.max_probability:g}"
-    # A mean of shares is at most the share of violating episodes, so the binomial count is enough for both kinds.
-    needed = statistics.trials_needed(sample.violating, constraint.max_probability, level) - count
+    more = max(1, sample.needed(level) - count)
+    episodes = "episode" if more == 1 else "episodes"
     return (
         f"{seen}: the upper bound {measured:.4g} is above the limit {constraint.max_probability:g}; "
-        f"{needed} more episodes without a violation would support it (safety.num_episodes)"
+        f"{more} more {episodes} without a violation would support it (safety.num_episodes)"
     )
