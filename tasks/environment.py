@@ -9,7 +9,8 @@ from loomrl.environment.verify import verify_snapshot
 from loomrl.home import project_root
 from loomrl.loomdb.database import LoomDB
 from loomrl.runs import read_run
-from tasks.record import project_folders, recorded
+from loomrl.safety.gate import check_limits
+from tasks.record import project_folders, recorded, run_config
 from tasks.reproduce import reproduce
 from tasks.say import say
 
@@ -24,6 +25,7 @@ def environment(run_id: str) -> None:
             reproduce(run_id, "environment", entry, force=True)
         snapshot = load_snapshot(folder)
         entry.verdict = f"{snapshot.spec.name} {snapshot.spec.version}, snapshot {snapshot.digest[:12]}"
+        check_limits(run_config(run_id).safety, snapshot.spec)
         store_snapshot(folder)
         with LoomDB.open() as db:
             db.link(f"run:{run_id}", "used", f"snapshot:{snapshot.digest}")
