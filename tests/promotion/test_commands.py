@@ -7,14 +7,16 @@ import pytest
 from policy_versions import SNAPSHOT, config, register, shadow_report
 from typer.testing import CliRunner, Result
 
-from loomrl.errors import ConfigError, GateRefused
+from loomrl.errors import ArtifactError, ConfigError, GateRefused
+from loomrl.home import tracking_uri
 from loomrl.loomdb.database import LoomDB
 from loomrl.promotion import promote, review
 from loomrl.promotion.approvals import answer
 from loomrl.promotion.commands import app
-from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
+from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry, start_run
 from loomrl.runs import RunRecord, StageRecord, read_run, run_folder, write_run
 from loomrl.serving.audit import AuditLog, record
+from mlflow import MlflowClient
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +68,7 @@ def test_an_empty_registry_lists_nothing() -> None:
 
 def test_list_and_show(tmp_path: Path) -> None:
     add(tmp_path, 1)
-    add(tmp_path, 2, returns=[3.0] * 20)
+    add(tmp_path, 2, returns=[3.0] * 40)
     rows = json.loads(run("list", "cartpole", "--json").stdout)
     assert [(row["version"], row["aliases"], row["decision"]) for row in rows] == [
         ("2", [], "refused"),
@@ -81,7 +83,7 @@ def test_list_and_show(tmp_path: Path) -> None:
 
 def test_promoting_by_hand_obeys_the_rules(tmp_path: Path) -> None:
     add(tmp_path, 1)
-    add(tmp_path, 2, returns=[3.0] * 20)
+    add(tmp_path, 2, returns=[3.0] * 40)
     refused = run("promote", "cartpole", "2", "--by", "Ada", "--reason", "I insist")
     assert isinstance(refused.exception, GateRefused)
     assert "worse than the champion" in refused.stdout
@@ -138,6 +140,43 @@ def test_an_answer_whose_process_died_is_finished_by_asking_again(tmp_path: Path
         db.decide_approval("run-1", True, "Ada", "looks good")
     with pytest.raises(ConfigError, match="approved by Ada already"):
         answer("run-1", False, "Bob", "no")
+    assert answer("run-1", True, "Ada", "looks good").state == "promoted"
+
+
+def test_an_answer_ends_the_mlflow_run(tmp_path: Path) -> None:
+    for number, approved in ((1, False), (2, True)):
+        add(tmp_path, number, approval="human")
+        record = read_run(f"run-{number}")
+        started = start_run("cartpole", f"flow-{number}")
+        write_run(record.model_copy(update={"mlflow_run_id": started}))
+        answer(record.run_id, approved, "Ada", "because")
+        found = MlflowClient(tracking_uri()).get_run(started)
+        assert found.info.status == ("FINISHED" if approved else "FAILED")
+        assert found.data.tags["loomrl.state"] == ("promoted" if approved else "refused")
+
+
+def test_a_decision_that_was_not_carried_out_is_examined_again(tmp_path: Path) -> None:
+    """The process died between deciding and moving; since then a file of the version was changed."""
+    made = add(tmp_path, 1, approval="human")
+    with LoomDB.open() as db:
+        db.decide_approval("run-1", True, "Ada", "looks good")
+    assert made.decision is not None
+    decided = made.decision.model_copy(update={"decision": "promoted", "approved_by": "Ada"})
+    write_run(made.model_copy(update={"decision": decided}))
+    (Path(Registry().require("cartpole", "1").source) / "policy.onnx").write_bytes(b"another")
+    with pytest.raises(ArtifactError, match="cartpole@1"):
+        answer("run-1", True, "Ada", "looks good")
+    assert Registry().aliases("cartpole") == {CHALLENGER: "1"}
+
+
+def test_an_answer_whose_process_died_after_the_alias_moved_says_promoted(tmp_path: Path) -> None:
+    made = add(tmp_path, 1, approval="human")
+    with LoomDB.open() as db:
+        db.decide_approval("run-1", True, "Ada", "looks good")
+    assert made.decision is not None
+    decided = made.decision.model_copy(update={"decision": "promoted", "approved_by": "Ada"})
+    write_run(made.model_copy(update={"decision": decided}))
+    promote.apply(decided, "run-1")
     assert answer("run-1", True, "Ada", "looks good").state == "promoted"
 
 

@@ -10,7 +10,7 @@ import pytest
 from policy_versions import FIRST_SEED, make_artifacts
 
 from loomrl.errors import ArtifactError
-from loomrl.promotion.comparison import compare, compare_returns
+from loomrl.promotion.comparison import Comparison, compare, compare_returns
 from loomrl.promotion.config import PromotionConfig
 from loomrl.types import Verdict
 
@@ -81,18 +81,20 @@ def test_error_rates() -> None:
     assert passed(0.0) > 0.9
 
 
-def test_only_shared_seeds_count(tmp_path: Path) -> None:
-    first = make_artifacts(tmp_path / "a", returns=[10, 10, 10]) / "evaluation"
-    table = pa.table({"seed": [FIRST_SEED + 1, FIRST_SEED + 2, 5], "episode_return": [10.0, 10.0, 900.0]})
-    (tmp_path / "b").mkdir()
-    pq.write_table(table, tmp_path / "b" / "episodes.parquet")
-    assert compare(first, tmp_path / "b", STRICT).num_pairs == 2
+def test_the_champion_s_seeds_count(tmp_path: Path) -> None:
+    more = make_artifacts(tmp_path / "a", returns=[10.0] * 30 + [0.0] * 5) / "evaluation"
+    champion = make_artifacts(tmp_path / "b", returns=[10.0] * 30) / "evaluation"
+    found = compare(more, champion, STRICT)
+    assert isinstance(found, Comparison)
+    assert (found.num_pairs, found.difference) == (30, 0)
+    assert "no episode on 5 of the champion's 35 seeds" in str(compare(champion, more, STRICT))
+    demanding = PromotionConfig(min_pairs=31)
+    assert "evaluated in 30 episodes, a comparison needs 31" in str(compare(more, champion, demanding))
 
 
 @pytest.mark.parametrize(
     ("seeds", "returns", "message"),
     [
-        ([5, 6], [1.0, 1.0], "share 0 evaluation seeds"),
         ([FIRST_SEED, FIRST_SEED], [1.0, 1.0], "a seed twice"),
         ([FIRST_SEED, FIRST_SEED + 1], [1.0, float("nan")], f"return of seed {FIRST_SEED + 1} is nan"),
     ],

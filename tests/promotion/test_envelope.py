@@ -1,5 +1,6 @@
 """A safety case is trusted only with its signature, its digests and the case before it."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,7 +65,16 @@ def _other_layout(package: Path) -> None:
 
 @pytest.mark.parametrize(
     "attack",
-    [_flip("case.json"), _flip("manifest.json"), _flip("parity.json"), _other_policy, _other_type, _other_layout],
+    [
+        _flip("case.json"),
+        _flip("manifest.json"),
+        _flip("parity.json"),
+        _flip("episodes.parquet"),
+        _flip("evaluation.json"),
+        _other_policy,
+        _other_type,
+        _other_layout,
+    ],
 )
 def test_a_tampered_package_is_refused(package: Path, attack: Callable[[Path], None]) -> None:
     attack(package)
@@ -78,6 +88,15 @@ def test_outputs_of_different_runs_are_not_signed_together(loomrl_home: Path, tm
     for name in ("case.json", "SHA256SUMS"):
         (first / "safety" / name).write_bytes((second / "safety" / name).read_bytes())
     with pytest.raises(ArtifactError, match="run the stages again"):
+        build_package(first, tmp_path / "package", FACTS)
+
+
+def test_an_evaluation_the_case_was_not_made_on_is_not_packaged(loomrl_home: Path, tmp_path: Path) -> None:
+    first = make_artifacts(tmp_path / "first", returns=[10.0] * 40)
+    second = make_artifacts(tmp_path / "second")
+    shutil.rmtree(first / "evaluation")
+    shutil.copytree(second / "evaluation", first / "evaluation")
+    with pytest.raises(ArtifactError, match="the safety case was made on"):
         build_package(first, tmp_path / "package", FACTS)
 
 

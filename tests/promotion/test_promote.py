@@ -1,6 +1,7 @@
 """Aliases and records move together, also when the process dies in between."""
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -19,7 +20,7 @@ from loomrl.promotion.promote import Outcome
 from loomrl.promotion.rules import ROLLED_BACK
 from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
 from loomrl.runs import RunRecord, write_run
-from loomrl.types import PromotionDecision
+from loomrl.types import PromotionDecision, ShadowReport
 
 
 class House:
@@ -55,6 +56,22 @@ class House:
     @property
     def moves(self) -> list[tuple[str, str, str | None]]:
         return [(move["kind"], move["version"], move["before"]) for move in ledger.moves(self.db, "cartpole")]
+
+
+def keep_run(decision: PromotionDecision, shadow: ShadowReport) -> None:
+    """The record of a run that decided."""
+    write_run(
+        RunRecord(
+            run_id=f"run-{decision.version}",
+            policy="cartpole",
+            state=decision.decision,
+            started="2026",
+            config={},
+            version=decision.version,
+            shadow=shadow,
+            decision=decision,
+        )
+    )
 
 
 @pytest.fixture
@@ -93,7 +110,7 @@ def test_applying_twice_changes_nothing_more(house: House) -> None:
 
 def test_a_refusal_leaves_the_champion_and_says_why(house: House) -> None:
     house.promote(house.add())
-    house.apply(house.decide(house.add(returns=[10.0] * 20)))
+    house.apply(house.decide(house.add(returns=[10.0] * 40)))
     assert house.aliases == {CHAMPION: "1"}
     tags = house.registry.require("cartpole", "2").tags
     assert tags["loomrl.decision"] == "refused"
@@ -136,31 +153,116 @@ def test_what_was_rolled_back_is_not_promoted_by_repeating_the_decision(house: H
     house.promote(house.add())
     decision = house.decide(house.add())
     house.apply(decision)
-    write_run(
-        RunRecord(
-            run_id="run-2",
-            policy="cartpole",
-            state="promoted",
-            started="2026",
-            config={},
-            version="2",
-            decision=decision,
-        )
-    )
+    keep_run(decision, shadow_report("2", "1"))
     second = house.registry.require("cartpole", "2")
-    found = review.recorded(house.registry, config(), second)
-    assert found is not None, "unchanged: the run that made it champion is found"
-    assert review.repeat(house.registry, found).decision == "unchanged"
+    assert review.recorded(house.registry, config(), second), "unchanged: the run that made it champion is found"
     assert review.recorded(house.registry, config(confidence=0.9), second) is None
     house.rollback()
     assert review.recorded(house.registry, config(), second) is None
     assert house.decide("2").decision == "refused"
 
 
+def test_a_recorded_decision_is_examined_again_before_it_is_repeated(house: House) -> None:
+    """Its run died before it carried the decision out, and a byte in the store was changed since."""
+    house.promote(house.add())
+    decision = house.decide(house.add())
+    keep_run(decision, shadow_report("2", "1"))
+    repeated = house.decide("2")
+    assert (repeated.decision, repeated.reasons[0]) == ("promoted", "nothing changed since run run-2 decided")
+    model = Path(house.registry.require("cartpole", "2").source) / "policy.onnx"
+    data = bytearray(model.read_bytes())
+    data[-1] ^= 1
+    model.write_bytes(data)
+    with pytest.raises(ArtifactError, match=r"cartpole@2: policy\.onnx"):
+        house.decide("2")
+    assert house.aliases[CHAMPION] == "1"
+
+
+def test_a_repeated_champion_says_that_nothing_changed_and_is_refused_when_tampered_with(house: House) -> None:
+    house.promote(house.add())
+    decision = house.decide(house.add())
+    house.apply(decision)
+    keep_run(decision, shadow_report("2", "1"))
+    second = house.registry.require("cartpole", "2")
+    earlier = review.recorded(house.registry, config(), second)
+    assert earlier is not None
+    again = review.review(house.registry, config(), second, earlier.shadow)
+    assert (again.decision, again.reasons[0]) == ("unchanged", "nothing changed since run run-2 decided")
+    (Path(second.source) / "policy.onnx").write_bytes(graph(99.0))
+    with pytest.raises(ArtifactError, match="cartpole@2"):
+        review.review(house.registry, config(), second, earlier.shadow)
+
+
+def test_a_refused_champion_stays_and_keeps_its_own_tags(house: House, ready_home: Path) -> None:
+    house.promote(house.add())
+    hidden = ready_home / "keys"
+    hidden.rename(ready_home / "keys-elsewhere")
+    decision = house.decide("1")
+    assert (decision.decision, "trusted keys" in decision.reasons[0]) == ("refused", True)
+    outcome = house.apply(decision)
+    assert outcome.message.startswith("version 1 is champion but meets the rules no longer: ")
+    assert house.aliases == {CHAMPION: "1"}
+    assert house.registry.require("cartpole", "1").tags["loomrl.decision"] == "promoted"
+
+
+def test_a_refusal_is_looked_at_anew(house: House, ready_home: Path) -> None:
+    """The shadow report is kept where it passed; the rules are applied again once the cause was mended."""
+    version = house.registry.require("cartpole", house.add())
+    (ready_home / "keys").rename(ready_home / "keys-elsewhere")
+    refused = house.decide("1")
+    assert refused.decision == "refused"
+    keep_run(refused, shadow_report("1", None, passed=False))
+    assert review.recorded(house.registry, config(), version) is None, "shadow failed: it runs again"
+    keep_run(refused, shadow_report("1", None, num_decisions=99))
+    assert review.recorded(house.registry, config(), version) is None, "shadow saw too little: it runs again"
+    keep_run(refused, shadow_report("1", None))
+    assert review.recorded(house.registry, config(), version), "shadow passed: its report stands"
+    assert house.decide("1").reasons[0] == "nothing changed since run run-1 decided"
+    shutil.rmtree(ready_home / "keys", ignore_errors=True)
+    (ready_home / "keys-elsewhere").rename(ready_home / "keys")
+    mended = house.decide("1")
+    assert (mended.decision, "nothing changed" in mended.reasons[0]) == ("promoted", False)
+
+
+def test_a_report_about_another_champion_is_not_reused(house: House) -> None:
+    house.promote(house.add())
+    decision = house.decide(house.add())
+    keep_run(decision, shadow_report("2", "7"))
+    assert review.recorded(house.registry, config(), house.registry.require("cartpole", "2")) is None
+
+
+def test_the_champion_is_never_its_own_challenger(house: House) -> None:
+    house.promote(house.add())
+    first, second = house.registry.require("cartpole", "1"), house.registry.require("cartpole", house.add())
+    assert house.aliases == {CHAMPION: "1", CHALLENGER: second.version}
+    promote.make_challenger(house.registry, first)
+    assert house.aliases == {CHAMPION: "1", CHALLENGER: second.version}
+
+
+def test_whoever_waits_too_long_for_the_aliases_is_told_who_holds_them(house: House, ready_home: Path) -> None:
+    script = (
+        "import time; from loomrl.promotion import promote\n"
+        "with promote.exclusive('cartpole'):\n    print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with (
+            pytest.raises(ServiceError, match=rf"process {holder.pid} .* for more than 0 s"),
+            promote.exclusive("cartpole", timeout=0.1),
+        ):
+            raise AssertionError("held by two")
+        with promote.exclusive("hopper", timeout=0):
+            pass
+        holder.kill()
+    with promote.exclusive("cartpole", timeout=10):
+        pass
+
+
 def test_rollback_only_restores_what_was_champion_and_verifies(house: House) -> None:
     house.promote(house.add())
     house.promote(house.add())
-    house.add(returns=[1.0] * 20)
+    house.add(returns=[1.0] * 40)
     with pytest.raises(ConfigError, match="never was champion; versions that were: 1, 2"):
         house.rollback(to="3")
     with pytest.raises(ConfigError, match="is the champion already"):
@@ -200,6 +302,48 @@ def test_a_database_that_fails_during_promotion_is_said_and_made_good(house: Hou
     assert house.aliases == {CHAMPION: "2", PREVIOUS: "1"}
     assert house.moves[-1] == ("promotion", "2", "1")
     assert len(house.db.deployments("cartpole")) == 2
+
+
+def test_a_promotion_whose_record_failed_is_finished_by_the_next_command(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the flow does then: it takes the alias `challenger` away; every other alias is promotion's to finish."""
+    house.promote(house.add())
+    decision = house.decide(house.add())
+
+    def fail(*_: Any) -> None:
+        raise ServiceError("LoomDB is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "record_move", fail)
+        with pytest.raises(ServiceError):
+            house.apply(decision)
+    house.registry.set_aliases("cartpole", {CHALLENGER: None})
+    assert promote.settle("cartpole", house.registry, house.db) == ["finished the interrupted promotion of version 2"]
+    assert house.aliases == {CHAMPION: "2", PREVIOUS: "1"}
+    assert house.moves == [("promotion", "1", None), ("promotion", "2", "1")]
+    assert house.rollback().aliases == {CHAMPION: "1"}
+
+
+@pytest.mark.parametrize("method", ["link", "record_deployment", "record_event"])
+def test_a_move_that_was_half_recorded_is_recorded_once(
+    house: House, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    house.promote(house.add())
+    decision = house.decide(house.add())
+    original = getattr(LoomDB, method)
+
+    def write_and_die(*arguments: Any, **options: Any) -> None:
+        original(*arguments, **options)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LoomDB, method, write_and_die)
+        with pytest.raises(Killed):
+            house.apply(decision)
+    promote.settle("cartpole", house.registry, house.db)
+    assert [one.version for one in house.db.deployments("cartpole")] == ["2", "1"]
+    assert house.moves == [("promotion", "1", None), ("promotion", "2", "1")]
 
 
 class Killed(BaseException):
@@ -258,6 +402,32 @@ def test_interrupted_before_any_write_the_next_run_finishes(
             house.apply(decision)
     assert len(made) == step
     check_finished(house, decision)
+
+
+@pytest.mark.parametrize("step", range(1, NUM_WRITES))
+def test_rollback_straight_after_an_interrupted_promotion(
+    house: House, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Back to the champion before the one that acts now, whichever that is."""
+    house.promote(house.add())
+    house.promote(house.add())
+    decision = house.decide(house.add())
+
+    def die() -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        die_before_write(patch, step, die)
+        with pytest.raises(Killed):
+            house.apply(decision)
+    acting = house.aliases[CHAMPION]
+    outcome = house.rollback()
+    if acting == "3":
+        assert (outcome.version, outcome.aliases) == ("2", {CHAMPION: "2", PREVIOUS: "1"})
+        assert house.moves[2:] == [("promotion", "3", "2"), ("rollback", "2", "3")]
+    else:
+        assert (outcome.version, outcome.aliases) == ("1", {CHAMPION: "1", CHALLENGER: "3"})
+        assert house.moves[2:] == [("rollback", "1", "2")]
 
 
 def test_killed_between_alias_and_record_the_next_run_finishes(house: House, tmp_path: Path) -> None:

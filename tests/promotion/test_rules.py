@@ -56,13 +56,13 @@ def test_an_equal_challenger_is_promoted(ready_home: Path, tmp_path: Path) -> No
 
 
 def test_a_worse_challenger_is_refused_with_its_numbers(ready_home: Path, tmp_path: Path) -> None:
-    versions = Versions(tmp_path, {"returns": [500.0] * 20}, {"returns": [400.0 + index for index in range(20)]})
+    versions = Versions(tmp_path, {"returns": [500.0] * 40}, {"returns": [400.0 + index for index in range(40)]})
     decision = versions.decide()
     assert decision.decision == "refused"
     bound = claim(decision, "not_worse").bound
     assert bound is not None
     assert (bound.limit, bound.measured < -25) == (-25.0, True)
-    assert "worse than the champion: mean return 409.5 against the champion's 500" in decision.reasons[0]
+    assert "worse than the champion: mean return 419.5 against the champion's 500" in decision.reasons[0]
     assert versions.decide({"require_not_worse": False}).decision == "promoted"
 
 
@@ -139,6 +139,48 @@ def test_approval_waits_then_counts(first: Versions) -> None:
     rejected = first.decide(human, approval=Approval(False, "Ada", "too soon"))
     assert (rejected.decision, rejected.reasons) == ("refused", ["rejected by Ada: too soon"])
     assert rejected.approved_by is None
+
+
+def test_a_champion_needs_no_new_approval(ready_home: Path, tmp_path: Path) -> None:
+    versions = Versions(tmp_path, {}, {})
+    versions.registry.set_aliases("cartpole", {CHAMPION: "2"})
+    decision = versions.decide({"approval": "human"})
+    assert (decision.decision, decision.approved_by) == ("unchanged", None)
+
+
+def test_a_champion_that_meets_a_rule_no_longer_is_refused(ready_home: Path, tmp_path: Path) -> None:
+    versions = Versions(tmp_path, {}, {"waiver_expires": "2026-11-20"})
+    versions.registry.set_aliases("cartpole", {CHAMPION: "2"})
+    assert versions.decide().decision == "unchanged"
+    decision = versions.decide(today=date(2026, 11, 21))
+    assert (decision.decision, "run out" in decision.reasons[0]) == ("refused", True)
+
+
+def test_a_champion_signed_by_a_stranger_is_nothing_to_compare_with(ready_home: Path, tmp_path: Path) -> None:
+    versions = Versions(tmp_path, {}, {})
+    for key in (ready_home / "keys").glob("*"):
+        key.unlink()
+    third = register(tmp_path, "run-3", versions.registry, bias=3.0)
+    decision = reviewing.review(versions.registry, config(), third, shadow_report("3", "1"))
+    found = claim(decision, "not_worse")
+    assert (decision.decision, found.verdict) == ("refused", Verdict.UNDECIDED)
+    assert "the champion's episodes cannot be trusted: the envelope is signed by" in found.statement
+
+
+@pytest.mark.parametrize(
+    ("champion", "challenger", "words"),
+    [
+        (40, 2, "no episode on 38 of the champion's 40 seeds (first: 1000002); set `evaluation.first_seed: 1000000`"),
+        (29, 40, "evaluated in 29 episodes, a comparison needs 30"),
+    ],
+)
+def test_few_episodes_show_nothing(
+    ready_home: Path, tmp_path: Path, champion: int, challenger: int, words: str
+) -> None:
+    versions = Versions(tmp_path, {"returns": [500.0] * champion}, {"returns": [500.0] * challenger})
+    decision = versions.decide()
+    assert (decision.decision, claim(decision, "not_worse").verdict) == ("refused", Verdict.UNDECIDED)
+    assert words in decision.reasons[0]
 
 
 def test_a_broken_rule_refuses_before_anybody_is_asked(first: Versions) -> None:

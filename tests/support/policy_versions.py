@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from onnx import TensorProto, helper
 
 from loomrl.config import PolicyConfig
+from loomrl.evaluation.evaluate import evaluation_digest
 from loomrl.files import sha256, sha256_file, write_atomic, write_sums
 from loomrl.promotion.envelope import RunFacts, envelope_tags, previous_case
 from loomrl.promotion.package import build_package
@@ -53,7 +54,7 @@ def make_artifacts(
     root: Path,
     policy: str = "cartpole",
     bias: float = 0.0,
-    returns: Sequence[float] = (500.0,) * 20,
+    returns: Sequence[float] = (500.0,) * 40,
     passed: bool = True,
     waiver_expires: str | None = None,
     rechecked: dict[str, Verdict] | None = None,
@@ -74,15 +75,15 @@ def make_artifacts(
         waiver=waiver or None,
     )
     blocking = [] if passed else ["pole_stays_up"]
+    _write_evaluation(root / "evaluation", policy_digest, snapshot, returns, success_rate)
     case = SafetyCase(
         policy_digest=policy_digest,
         snapshot_digest=snapshot,
-        evaluation_digest=sha256(b"evaluation"),
+        evaluation_digest=evaluation_digest(root / "evaluation"),
         claims=[claim],
         decision=GateDecision(passed=passed, blocking=blocking, reason="all claims hold" if passed else "it falls"),
     )
     case.write(root / "safety" / "case.json")
-    _write_evaluation(root / "evaluation", policy_digest, snapshot, returns, success_rate)
     _write_export(root / "export", policy, bias, policy_digest, snapshot, root / "safety" / "case.json", rechecked)
     for stage in ("safety", "evaluation", "export"):
         write_sums(root / stage)

@@ -1,17 +1,15 @@
 """A person's decision about a waiting run, and finishing that run when no flow waits for the answer."""
 
-from filelock import FileLock, Timeout
-
 from loomrl import registry as tracking
 from loomrl.config import PolicyConfig
 from loomrl.errors import ConfigError
 from loomrl.loomdb.database import LoomDB
 from loomrl.promotion import promote
 from loomrl.promotion.review import review
-from loomrl.promotion.rules import UNCHANGED, WAITING, Approval
+from loomrl.promotion.rules import PROMOTED, REFUSED, UNCHANGED, WAITING, Approval
 from loomrl.registry import Registry
 from loomrl.report.build import build_report
-from loomrl.runs import RunRecord, list_runs, now, read_run, run_folder, write_run
+from loomrl.runs import RunRecord, is_alive, list_runs, now, read_run, run_folder, write_run
 from loomrl.types import PromotionDecision
 
 
@@ -22,7 +20,7 @@ def answer(run_id: str, approved: bool, person: str, reason: str) -> RunRecord:
         ConfigError: when the run does not wait, or was answered already.
     """
     record = _waiting(run_id)
-    if flow_is_alive(run_id):
+    if is_alive(run_id):
         raise ConfigError(
             f"run {run_id} waits in its flow: answer in the Prefect UI (flow run {record.prefect_flow_run_id}), or end "
             "that flow and answer here"
@@ -57,10 +55,12 @@ def finish_waiting(run_id: str, registry: Registry | None = None, db: LoomDB | N
         state = record.state if decision.decision == WAITING else decision.decision
         record = record.model_copy(update={"state": state, "finished": now(), "message": outcome.message})
         write_run(record)
+    build_report(run_id, run_folder(run_id))
     if record.mlflow_run_id:
         tags = {"loomrl.state": record.state, "loomrl.version": record.version or "none"}
         tracking.set_tags(record.mlflow_run_id, tags)
-    build_report(run_id, run_folder(run_id))
+        if record.state != WAITING:
+            tracking.finish_run(record.mlflow_run_id, "FAILED" if record.state == REFUSED else "FINISHED")
     return record
 
 
@@ -69,26 +69,15 @@ def waiting_runs(policy: str | None = None) -> list[RunRecord]:
     return [record for record in list_runs(policy) if record.state == WAITING]
 
 
-def flow_is_alive(run_id: str) -> bool:
-    """Whether the process of a run's flow still holds the run."""
-    path = run_folder(run_id) / "alive.lock"
-    if not path.exists():
-        return False
-    try:
-        with FileLock(path).acquire(timeout=0):
-            return False
-    except Timeout:
-        return True
-
-
 def _decide_again(record: RunRecord, registry: Registry, db: LoomDB) -> PromotionDecision:
-    if record.decision and record.decision.decision not in (WAITING, UNCHANGED):
-        return record.decision  # taken by a process that died before it was carried out
     given = db.approval(record.run_id)
     approval = Approval(given.approved, given.person, given.reason) if given else None
     assert record.version is not None
     version = registry.require(record.policy, record.version)
-    return review(registry, PolicyConfig.model_validate(record.config), version, record.shadow, approval)
+    decision = review(registry, PolicyConfig.model_validate(record.config), version, record.shadow, approval)
+    if decision.decision == UNCHANGED and record.decision and record.decision.decision == PROMOTED:
+        return record.decision  # this very run made it champion, then its process died
+    return decision
 
 
 def _waiting(run_id: str) -> RunRecord:

@@ -75,7 +75,7 @@ def rollback(
     project = None if direct else by_hand.project_with_flows()
     if project is not None:
         raise typer.Exit(by_hand.run_rollback_flow(project, policy, reason, by, to))
-    with promotion.exclusive(policy):
+    with promotion.exclusive(policy, timeout=30):
         outcome = promotion.rollback(policy, reason, by, to)
     typer.echo(outcome.message)
 

@@ -1,7 +1,7 @@
 """Challenger against champion on the same seeds, from the episodes both versions keep.
 
-A one-sided paired t-test of non-inferiority: with d the mean of (challenger - champion) over the seeds both were
-evaluated on, s its standard deviation and n the pairs, the challenger is *not worse* when the lower bound
+A one-sided paired t-test of non-inferiority: with d the mean of (challenger - champion) over the champion's
+seeds, s its standard deviation and n the pairs, the challenger is *not worse* when the lower bound
 d - t(n-1, confidence) * s / sqrt(n) is at least -margin, *worse* when the upper bound is below -margin, and undecided
 in between. The t interval was chosen over the percentile bootstrap because it needs no random numbers and holds its
 level with few pairs, where the bootstrap's is too narrow (Efron & Tibshirani 1993, ch. 12-14). Where every difference
@@ -52,18 +52,27 @@ class Comparison(Document):
         return f"not shown to be as good as the champion: {found}{hint}"
 
 
-def compare(challenger: Path, champion: Path, config: PromotionConfig) -> Comparison:
-    """Compare two versions' folders.
+def compare(challenger: Path, champion: Path, config: PromotionConfig) -> Comparison | str:
+    """Compare two versions' folders on the champion's seeds; why they cannot be compared, where they cannot.
+
+    Every seed of the champion must be there: a challenger that was evaluated on fewer, or on others, might have been
+    spared the hard ones.
 
     Raises:
-        ArtifactError: when episodes are missing, not finite, or the versions share fewer than two seeds.
+        ArtifactError: when episodes are missing or not finite.
     """
     first, second = read_returns(challenger), read_returns(champion)
-    seeds = sorted(first.keys() & second.keys())
-    if len(seeds) < 2:
-        raise ArtifactError(
-            f"{challenger.name} and {champion.name} share {len(seeds)} evaluation seeds, a comparison needs two; "
-            "evaluate the challenger with the champion's `evaluation.first_seed`"
+    seeds = sorted(second)
+    if missing := [seed for seed in seeds if seed not in first]:
+        return (
+            f"the challenger has no episode on {len(missing)} of the champion's {len(seeds)} seeds (first: "
+            f"{missing[0]}); set `evaluation.first_seed: {seeds[0]}` and `evaluation.num_episodes` to at least "
+            f"{seeds[-1] - seeds[0] + 1}"
+        )
+    if len(seeds) < config.min_pairs:
+        return (
+            f"the champion was evaluated in {len(seeds)} episodes, a comparison needs {config.min_pairs} "
+            "(`promotion.min_pairs`); promote a champion that was evaluated in more"
         )
     return compare_returns(
         np.array([first[seed] for seed in seeds]), np.array([second[seed] for seed in seeds]), config

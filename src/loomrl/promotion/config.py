@@ -16,6 +16,7 @@ class PromotionConfig(Section):
     require_not_worse: bool = True
     max_regression: float = Field(default=0.0, ge=0)
     max_regression_fraction: float = Field(default=0.05, ge=0, lt=1)
+    min_pairs: int = Field(default=30, ge=2)  # episodes on the champion's seeds below which nothing is compared
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     min_success_rate: float | None = Field(default=None, ge=0, le=1)
     approval: Literal["none", "human"] = "none"

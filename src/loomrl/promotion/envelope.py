@@ -18,6 +18,7 @@ from loomrl.types import ParityReport, PolicyManifest, SafetyCase, Verdict
 
 PAYLOAD_TYPE = "application/vnd.loomrl.safety-case+json"
 ENVELOPE, CASE, ONNX, MANIFEST, PARITY = "envelope.json", "case.json", "policy.onnx", "manifest.json", "parity.json"
+EPISODES, EVALUATION = "episodes.parquet", "evaluation.json"
 
 CASE_TAG = "loomrl.case_sha256"
 ENVELOPE_TAG = "loomrl.envelope_sha256"
@@ -34,10 +35,12 @@ class PreviousCase(Document):
 class CaseStatement(Document):
     """What the signature covers."""
 
-    schema_version: int = 1
+    schema_version: int = 2  # 2: with the evaluation that promotion compares by
     policy: str
     run_id: str
     case_sha256: str
+    episodes_sha256: str
+    evaluation_sha256: str
     onnx_sha256: str
     manifest_sha256: str
     policy_digest: str
@@ -64,7 +67,7 @@ class RunFacts(Document):
 
 
 def build_envelope(folder: Path, facts: RunFacts) -> Envelope:
-    """Sign what a folder with `case.json`, `policy.onnx`, `manifest.json` and `parity.json` holds.
+    """Sign what a folder holds: case, graph, manifest, parity report, evaluation report and its episodes.
 
     Raises:
         ArtifactError: when a file is missing, or the files do not belong together.
@@ -75,6 +78,8 @@ def build_envelope(folder: Path, facts: RunFacts) -> Envelope:
         policy=facts.policy,
         run_id=facts.run_id,
         case_sha256=sha256_file(folder / CASE),
+        episodes_sha256=sha256_file(folder / EPISODES),
+        evaluation_sha256=sha256_file(folder / EVALUATION),
         onnx_sha256=sha256_file(folder / ONNX),
         manifest_sha256=sha256_file(folder / MANIFEST),
         policy_digest=manifest.policy_digest,
@@ -104,6 +109,8 @@ def verify(folder: Path) -> tuple[CaseStatement, SafetyCase]:
         (ONNX, statement.onnx_sha256),
         (MANIFEST, statement.manifest_sha256),
         (PARITY, sha256(statement.parity.to_bytes())),
+        (EPISODES, statement.episodes_sha256),
+        (EVALUATION, statement.evaluation_sha256),
     ):
         if sha256_file(folder / name) != signed:
             raise ArtifactError(f"{folder / name} is not the file the envelope was signed for; restore or export again")

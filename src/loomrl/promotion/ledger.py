@@ -29,15 +29,22 @@ def node(policy: str, version: str) -> str:
 
 
 def record_move(db: LoomDB, move: Move) -> None:
-    """Record that the champion alias moved."""
+    """Record that the champion alias moved. A process that dies in here leaves what the next call completes."""
     if any(event == move.to_json() for event in moves(db, move.policy)):
         return
     name = node(move.policy, move.version)
     db.link(f"run:{move.run_id}", "rolled back to" if move.kind == "rollback" else "promoted", name)
     if move.before:
         db.link(name, "replaced", node(move.policy, move.before))
-    db.record_deployment(move.policy, move.version, CHAMPION, move.run_id, move.reason)
+    if not _is_deployed(db, move):
+        db.record_deployment(move.policy, move.version, CHAMPION, move.run_id, move.reason)
     db.record_event(move.kind, move.to_json())  # last: its presence says that all of it was written
+
+
+def _is_deployed(db: LoomDB, move: Move) -> bool:
+    """Whether this very move's deployment is there: a run moves a version once, a command by hand has its own id."""
+    key = (move.version, CHAMPION, move.run_id, move.reason)
+    return any((one.version, one.role, one.run_id, one.reason) == key for one in db.deployments(move.policy))
 
 
 def moves(db: LoomDB, policy: str) -> list[Json]:

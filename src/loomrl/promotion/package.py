@@ -5,9 +5,10 @@ from pathlib import Path
 
 from loomrl.errors import ArtifactError
 from loomrl.files import SUMS, verify_sums
-from loomrl.promotion.envelope import CASE, ENVELOPE, RunFacts, build_envelope
+from loomrl.promotion.envelope import CASE, ENVELOPE, EPISODES, EVALUATION, RunFacts, build_envelope
+from loomrl.types import SafetyCase
 
-EPISODES, EVALUATION = "episodes.parquet", "evaluation.json"
+__all__ = ["EPISODES", "EVALUATION", "build_package"]
 
 
 def build_package(artifacts: Path, destination: Path, facts: RunFacts) -> Path:
@@ -18,6 +19,7 @@ def build_package(artifacts: Path, destination: Path, facts: RunFacts) -> Path:
     """
     for stage in ("export", "safety", "evaluation"):
         verify_sums(artifacts / stage)
+    _check_evaluated(artifacts)
     if destination.exists():
         shutil.rmtree(destination)
     shutil.copytree(artifacts / "export", destination)
@@ -25,6 +27,19 @@ def build_package(artifacts: Path, destination: Path, facts: RunFacts) -> Path:
         _copy(artifacts / stage / name, destination / name)
     build_envelope(destination, facts).write(destination / ENVELOPE)
     return destination
+
+
+def _check_evaluated(artifacts: Path) -> None:
+    """The episodes that decide promotion are those the safety case was made on."""
+    from loomrl.evaluation.evaluate import evaluation_digest
+
+    stated = SafetyCase.read(artifacts / "safety" / CASE).evaluation_digest
+    found = evaluation_digest(artifacts / "evaluation")
+    if found != stated:
+        raise ArtifactError(
+            f"{artifacts / 'evaluation'} is {found[:16]}, but the safety case was made on {stated[:16]}; "
+            "run the stages again"
+        )
 
 
 def _copy(source: Path, target: Path) -> None:

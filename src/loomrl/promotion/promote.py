@@ -6,15 +6,17 @@ move. The alias `champion` moves first and in one step. A process that dies in b
 """
 
 import json
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from loomrl.errors import ConfigError, GateRefused, ServiceError
+from loomrl.files import write_atomic
 from loomrl.home import home
 from loomrl.loomdb.database import LoomDB
 from loomrl.promotion import ledger
@@ -42,10 +44,28 @@ class Outcome(Document):
 
 
 @contextmanager
-def exclusive(policy: str) -> Iterator[None]:
-    """Hold a policy's aliases alone on this machine; waits for whoever holds them now."""
-    with FileLock(home() / f"policy-{policy}.lock"):
+def exclusive(policy: str, timeout: float = 60.0) -> Iterator[None]:
+    """Hold a policy's aliases alone on this machine while they are judged and moved: seconds, never a whole run.
+
+    Raises:
+        ServiceError: when somebody else still holds them after `timeout` seconds; names the process.
+    """
+    path = home() / f"policy-{policy}.lock"
+    holder = path.with_suffix(".holder")
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=timeout)
+    except Timeout as error:
+        process = holder.read_text() if holder.is_file() else "unknown"
+        raise ServiceError(
+            f"{policy}: process {process} on this machine has been moving its aliases for more than {timeout:.0f} s "
+            f"(it holds {path}); wait for it, or end that process: its move is finished by the next command"
+        ) from error
+    try:
+        write_atomic(holder, str(os.getpid()).encode())
         yield
+    finally:
+        lock.release()
 
 
 def make_challenger(registry: Registry, version: PolicyVersion) -> None:
@@ -112,15 +132,20 @@ def _promote(
 
 
 def refuse(decision: PromotionDecision, version: PolicyVersion, run_id: str, registry: Registry, db: LoomDB) -> Outcome:
-    """Mark a version as refused, with the reason; the champion stays."""
+    """Mark a version as refused, with the reason; the champion stays, also where it is the one refused."""
     reason = "; ".join(decision.reasons)
-    registry.set_tag(version, DECISION, REFUSED)
-    registry.set_tag(version, REASON, _short(reason))
+    is_champion = registry.aliases(version.policy).get(CHAMPION) == version.version
+    if not is_champion:  # a champion's tags say how it became champion
+        registry.set_tag(version, DECISION, REFUSED)
+        registry.set_tag(version, REASON, _short(reason))
     _drop_challenger(registry, version)
     db.link(f"run:{run_id}", "refused", ledger.node(version.policy, version.version))
     db.record_event(
         "refusal", {"policy": version.policy, "version": version.version, "run_id": run_id, "reason": reason}
     )
+    if is_champion:
+        still = f"version {version.version} is champion but meets the rules no longer: {reason}"
+        return _outcome(registry, version, f"{still}; go back with `loomrl policy rollback {version.policy}`")
     return _outcome(registry, version, f"version {version.version} was refused: {reason}")
 
 
@@ -144,10 +169,10 @@ def rollback(
         ArtifactError: when the files of the version to restore are not what was registered.
     """
     registry = registry or Registry()
-    target = _rollback_target(registry, policy, to)
     champion = registry.get(policy, CHAMPION)
     if champion and (interrupted := _announced(champion)):
-        _mark(registry, champion, interrupted)  # what it replaced must be known before it is taken back itself
+        _mark(registry, champion, interrupted)  # only now `previous` names the champion before it
+    target = _rollback_target(registry, policy, to)
     before = champion.version if champion else None
     with tempfile.TemporaryDirectory(prefix="loomrl-rollback-") as temporary:
         registry.download(target, Path(temporary) / "files")  # nothing that cannot be verified becomes champion

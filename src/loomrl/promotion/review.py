@@ -1,4 +1,4 @@
-"""Bring together what a decision rests on, and find decisions that were taken on the same inputs before."""
+"""Bring together what a decision rests on, and find the run whose shadow report still holds."""
 
 import tempfile
 from datetime import date
@@ -11,8 +11,10 @@ from loomrl.promotion.rules import (
     PROMOTED,
     REFUSED,
     UNCHANGED,
+    WAITING,
     Approval,
     Inputs,
+    concerns,
     decide,
     inputs_digest,
 )
@@ -32,17 +34,20 @@ def review(
 ) -> PromotionDecision:
     """Fetch and verify version and champion, check the chain of cases, and decide; changes nothing.
 
+    The reasons begin by naming the run that decided the same on the same inputs before, if there is one.
+
     Raises:
         ArtifactError: when a version's files are not what was registered.
         ServiceError: when the registry cannot be reached.
     """
+    version = registry.require(version.policy, version.version)  # its tags may have moved on since it was registered
     champion = registry.get(version.policy, CHAMPION)
     with tempfile.TemporaryDirectory(prefix="loomrl-review-") as temporary:
         folder = registry.download(version, Path(temporary) / f"version-{version.version}")
         champion_folder = (
             registry.download(champion, Path(temporary) / f"champion-{champion.version}") if champion else None
         )
-        return decide(
+        decision = decide(
             Inputs(
                 config=config,
                 version=version,
@@ -56,6 +61,11 @@ def review(
                 chain_problem=_chain_problem(registry, version.policy, folder),
             )
         )
+    earlier = recorded(registry, config, version)
+    if earlier is None or not _repeats(decision, earlier.decision):
+        return decision
+    reasons = [f"nothing changed since run {earlier.run_id} decided", *decision.reasons]
+    return decision.model_copy(update={"reasons": reasons})
 
 
 def _chain_problem(registry: Registry, policy: str, folder: Path) -> str | None:
@@ -68,30 +78,36 @@ def _chain_problem(registry: Registry, policy: str, folder: Path) -> str | None:
     return None
 
 
-def find_recorded_decision(policy: str, digest: str) -> RunRecord | None:
-    """The newest run that promoted or refused on these very inputs; None when there is none."""
-    for record in list_runs(policy):
-        decision = record.decision
-        if decision and decision.inputs_digest == digest and decision.decision in (PROMOTED, REFUSED):
+def recorded(registry: Registry, config: PolicyConfig, version: PolicyVersion) -> RunRecord | None:
+    """The newest run that decided on these very inputs and whose shadow report still holds; None when there is none.
+
+    Only the report is reused; whether the version meets the rules is always examined anew. A report that refused, or
+    that saw too little, is not reused either: what was wrong may have been mended.
+    """
+    version = registry.require(version.policy, version.version)  # its tags may have moved on since it was registered
+    champion = registry.get(version.policy, CHAMPION)
+    digest = inputs_digest(config, version, champion)
+    for record in list_runs(version.policy):
+        decision, shadow = record.decision, record.shadow
+        if (
+            decision
+            and decision.inputs_digest == digest
+            and decision.decision != WAITING
+            and shadow
+            and shadow.passed
+            and shadow.num_decisions >= config.shadow.min_decisions
+            and concerns(shadow, version, champion)
+        ):
             return record
     return None
 
 
-def recorded(registry: Registry, config: PolicyConfig, version: PolicyVersion) -> RunRecord | None:
-    """The run whose shadow report and decision hold for this version today too; None when it must be looked at anew."""
-    version = registry.require(version.policy, version.version)  # its tags may have moved on since it was registered
-    champion = registry.get(version.policy, CHAMPION)
-    return find_recorded_decision(version.policy, inputs_digest(config, version, champion))
-
-
-def repeat(registry: Registry, record: RunRecord) -> PromotionDecision:
-    """A recorded decision, as the decision of a new run: `unchanged` where the version is champion already."""
-    assert record.decision is not None
-    decision = record.decision
-    champion = registry.aliases(record.policy).get(CHAMPION)
-    reasons = [f"nothing changed since run {record.run_id} decided", *decision.reasons]
-    if champion == decision.version:
-        return decision.model_copy(
-            update={"decision": UNCHANGED, "champion_before": champion, "reasons": reasons, "approved_by": None}
-        )
-    return decision.model_copy(update={"reasons": reasons})
+def _repeats(decision: PromotionDecision, earlier: PromotionDecision | None) -> bool:
+    """Whether a decision comes to the same as an earlier one: it acts or stays, or the same rules stand in the way."""
+    if earlier is None:
+        return False
+    if decision.decision == REFUSED:
+        verdicts = [[(claim.id, claim.verdict) for claim in one.rules] for one in (decision, earlier)]
+        return earlier.decision == REFUSED and verdicts[0] == verdicts[1]
+    kept = (PROMOTED, UNCHANGED)
+    return decision.decision in kept and earlier.decision in kept

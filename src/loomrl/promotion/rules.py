@@ -14,7 +14,7 @@ from loomrl.errors import ArtifactError
 from loomrl.files import canonical_json, sha256
 from loomrl.promotion import envelope
 from loomrl.promotion.comparison import compare
-from loomrl.promotion.package import EVALUATION
+from loomrl.promotion.envelope import EVALUATION
 from loomrl.registry import PolicyVersion
 from loomrl.types import Bound, Claim, EvaluationReport, PolicyManifest, PromotionDecision, ShadowReport, Verdict
 
@@ -78,7 +78,7 @@ def inputs_digest(config: PolicyConfig, version: PolicyVersion, champion: Policy
     cycle again finds the decision that made it champion. A rollback changes the digest: what a person took back is
     never repeated.
     """
-    if champion is not None and champion.version == version.version:
+    if is_champion(version, champion):
         against = version.tags.get(PROMOTED_OVER, "none")
     else:
         against = champion.digest if champion else "none"
@@ -94,11 +94,15 @@ def inputs_digest(config: PolicyConfig, version: PolicyVersion, champion: Policy
     return sha256(canonical_json(document))
 
 
+def is_champion(version: PolicyVersion, champion: PolicyVersion | None) -> bool:
+    """Whether the version judged is the one that acts already."""
+    return champion is not None and champion.version == version.version
+
+
 def _outcome(inputs: Inputs, blocking: Sequence[Claim]) -> str:
-    if inputs.champion is not None and inputs.champion.version == inputs.version.version:
-        return UNCHANGED
+    """What blocks comes first: a champion that meets the rules no longer is not `unchanged`."""
     if not blocking:
-        return PROMOTED
+        return UNCHANGED if is_champion(inputs.version, inputs.champion) else PROMOTED
     awaits_approval = all(claim.id == "approval" and claim.verdict is Verdict.UNDECIDED for claim in blocking)
     return WAITING if awaits_approval else REFUSED
 
@@ -148,12 +152,19 @@ def not_worse(inputs: Inputs) -> Claim:
     champion = inputs.champion
     if champion is None or inputs.champion_folder is None:
         return _claim("not_worse", "there is no champion yet to compare with", Verdict.PROVED, method, mandatory)
-    if champion.version == inputs.version.version:
+    if is_champion(inputs.version, champion):
         return _claim("not_worse", "the version is the champion itself", Verdict.PROVED, method, mandatory)
     first, second = (PolicyManifest.read(folder / envelope.MANIFEST) for folder in _both(inputs))
     if first.snapshot_digest != second.snapshot_digest:
         return _in_another_environment(inputs, first, second, method)
+    try:
+        envelope.verify(inputs.champion_folder)
+    except ArtifactError as error:
+        untrusted = f"the champion's episodes cannot be trusted: {error}"
+        return _claim("not_worse", untrusted, Verdict.UNDECIDED, method, mandatory)
     comparison = compare(inputs.folder, inputs.champion_folder, inputs.config.promotion)
+    if isinstance(comparison, str):
+        return _claim("not_worse", comparison, Verdict.UNDECIDED, method, mandatory)
     return _claim(
         "not_worse",
         comparison.sentence(),
@@ -181,6 +192,16 @@ def _in_another_environment(inputs: Inputs, challenger: PolicyManifest, champion
     return _claim("not_worse", statement, Verdict.UNDECIDED, method, inputs.config.promotion.require_not_worse)
 
 
+def concerns(report: ShadowReport, version: PolicyVersion, champion: PolicyVersion | None) -> bool:
+    """Whether a shadow report says something about this version beside this champion.
+
+    The champion itself was watched beside the one it replaced, or alone: either is about it.
+    """
+    beside = None if champion is None else champion.version
+    about_it = report.challenger_version == version.version
+    return about_it and (is_champion(version, champion) or report.champion_version == beside)
+
+
 def shadow_passed(inputs: Inputs) -> Claim:
     """The shadow stage watched this version beside this champion, and every limit held."""
     method = "shadow report"
@@ -190,9 +211,8 @@ def shadow_passed(inputs: Inputs) -> Claim:
             f"version {inputs.version.version} was never in shadow; run `loomrl run configs/{inputs.config.name}.yaml`"
         )
         return _claim("shadow_passed", missing, Verdict.UNDECIDED, method)
-    champion = inputs.champion.version if inputs.champion else None
-    beside = None if champion == inputs.version.version else champion
-    if report.challenger_version != inputs.version.version or report.champion_version != beside:
+    if not concerns(report, inputs.version, inputs.champion):
+        champion = inputs.champion.version if inputs.champion else None
         other = (
             f"the shadow report is about version {report.challenger_version} beside champion "
             f"{report.champion_version or 'none'}, but the champion is {champion or 'none'} now; "
@@ -259,11 +279,13 @@ def not_rolled_back(inputs: Inputs) -> Claim:
 
 
 def approval(inputs: Inputs) -> Claim:
-    """A person agreed, where the config asks for it."""
+    """A person agreed, where the config asks for it. They agree to a move: a champion that stays needs no new one."""
     if inputs.config.promotion.approval == "none":
         return _claim("approval", "no approval is demanded", Verdict.PROVED, "config", False)
     given = inputs.approval
     if given is None or given.approved is None:
+        if is_champion(inputs.version, inputs.champion):
+            return _claim("approval", "no move to approve: the version is champion", Verdict.PROVED, "a person")
         return _claim("approval", "waits for a person's approval", Verdict.UNDECIDED, "a person")
     reason = f": {given.reason}" if given.reason else ""
     if given.approved:

@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.home import home
 from loomrl.registry import Registry
-from loomrl.runs import list_runs, run_folder
+from loomrl.runs import is_alive, list_runs, run_folder
 from loomrl.upkeep.audit import AUDIT_SEGMENT, audit_garbage
 from loomrl.upkeep.dvc_cache import cache_garbage
 from loomrl.upkeep.items import Garbage
@@ -34,8 +34,8 @@ def quiet_project() -> Iterator[None]:
     try:
         with FileLock(home() / "project.lock", timeout=0):
             busy = [record.run_id for record in list_runs() if record.state == "running"]
-            if any(_is_locked(run_folder(run_id) / "alive.lock") for run_id in busy):
-                raise ConfigError(f"run {busy[0]} is going on; free space when it has ended")
+            if alive := [run_id for run_id in busy if is_alive(run_id)]:
+                raise ConfigError(f"run {alive[0]} is going on; free space when it has ended")
             yield
     except Timeout as error:
         raise ConfigError("a life cycle is running in this project; free space when it has ended") from error
