@@ -61,11 +61,15 @@ def test_a_person_overrides_from_the_command_line(client: PolicyClient) -> None:
     wait_for(lambda: client.decide("a", OBS).action == normal)
 
 
+def ask_without_end(client: PolicyClient) -> None:
+    for _ in range(100):
+        client.decide_many([Ask("greedy", OBS)] * 500)
+
+
 def test_agents_are_limited_by_default(client: PolicyClient) -> None:
     rate = client.status()["rate_per_agent"]
     assert rate == 1_000.0
     with pytest.raises(Refused, match="1000 times a second") as refused:
-        for _ in range(100):
-            client.decide_many([Ask("greedy", OBS)] * 500)
+        ask_without_end(client)
     assert refused.value.status == 429
     client.decide("modest", OBS)
