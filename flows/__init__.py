@@ -1,8 +1,20 @@
 """The order of things: each flow reads top to bottom. Settings of Prefect are made before it is imported."""
 
 import os
+import sys
 
+from loomrl.errors import LoomRLError
 from loomrl.home import home
+
+
+def _home() -> str:
+    """Where Prefect keeps its state; a home that cannot be used ends the process before Prefect meets it."""
+    try:
+        return str(home() / "prefect")
+    except LoomRLError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
 
 DEFAULTS = {
     "DO_NOT_TRACK": "true",
@@ -13,7 +25,7 @@ DEFAULTS = {
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # errors are ours to print, once and without a traceback
-    "PREFECT_HOME": str(home() / "prefect"),
+    "PREFECT_HOME": _home(),
 }
 
 for name, value in DEFAULTS.items():

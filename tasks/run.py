@@ -10,14 +10,12 @@ from filelock import FileLock, Timeout
 from prefect.context import FlowRunContext
 from prefect.settings import PREFECT_API_URL
 
-from loomrl import provenance, registry
-from loomrl.algorithms.registry import validate
+from loomrl import preflight, provenance, registry
 from loomrl.config import PolicyConfig, load_config, write_overrides
 from loomrl.errors import GateRefused, LoomRLError
 from loomrl.files import write_atomic
 from loomrl.home import home, project_root
 from loomrl.runs import RunRecord, alive_lock, new_run_id, now, read_run, run_folder, write_run
-from loomrl.safety.check import configured_checks
 from tasks.closing import close, mark_crashed_runs
 from tasks.record import config_path, project_folders, run_folders, update
 from tasks.say import say
@@ -33,8 +31,7 @@ def life_cycle(policy: str, overrides: Mapping[str, Any]) -> Iterator[str]:
         ConfigError: before anything is recorded, when the config or an override is wrong.
     """
     config = load_config(config_path(policy), overrides)
-    validate(config.training)
-    configured_checks(config.safety)
+    preflight.check(config, project_root())
     mark_crashed_runs()
     champion = registry.Registry().aliases(policy).get(registry.CHAMPION)
     run_id = new_run_id()

@@ -34,8 +34,9 @@ def add_policy(project: Path, name: str, environment: str, **extra: str) -> tupl
         f"name: {name}\n"
         f"environment: {{id: {name}, entry_point: '{name}_env:Env', path: users/{name}, max_episode_steps: 50}}\n"
         "training: {total_env_steps: 4096, checkpoint_interval_env_steps: 1024, "
+        "validation: {num_episodes: 2, interval_env_steps: 4096}, "
         "parameters: {num_envs: 4, rollout_length: 128, batch_size: 128}}\n"
-        "evaluation: {num_episodes: 4}\nsafety: {}\nexport: {}\n"
+        "evaluation: {num_episodes: 4, num_envs: 4}\nsafety: {num_episodes: 8, num_envs: 8}\nexport: {}\n"
     )
     params = project / "params.yaml"
     params.write_text(params.read_text() + f"  - {name}\n")
@@ -48,7 +49,7 @@ ENVIRONMENT = """
     class Env(gymnasium.Env):
         observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
         action_space = gymnasium.spaces.Discrete(2)
-        steps = 0
+        steps = training = 0
 
         def reset(self, *, seed=None, options=None):
             super().reset(seed=seed)
@@ -58,9 +59,12 @@ ENVIRONMENT = """
             return self.np_random.uniform(-1, 1, 2).astype(np.float32)
 
         def step(self, action):
-            self.steps += 1
             {step}
 """
+
+
+# Training's seeds are the large ones; a reset within training has none.
+KNOWS_TRAINING = "super().reset(seed=seed); self.training = seed >= 2**30 if seed is not None else self.training"
 
 
 def test_an_unknown_key_and_a_wrong_type_name_the_file_and_the_key(project: Path) -> None:
@@ -105,11 +109,10 @@ def test_an_environment_that_breaks_the_api_is_named(project: Path, name: str, s
 
 
 def test_a_reward_that_becomes_nan_in_training_stops_it_and_keeps_the_checkpoints(project: Path) -> None:
-    step = "return self.observe(), float('nan') if self.steps > 700 else 1.0, False, False, {}"
-    command = add_policy(project, "late", ENVIRONMENT.format(step=step))
-    (project / "configs" / "late.yaml").write_text(
-        (project / "configs" / "late.yaml").read_text().replace("max_episode_steps: 50", "max_episode_steps: 50000")
-    )
+    # Of training's 4,096 steps the 1,501st is bad, after the first checkpoint.
+    step = "Env.steps += self.training; return self.observe(), np.nan if Env.steps > 1500 else 1.0, False, False, {}"
+    environment = ENVIRONMENT.format(step=step).replace("super().reset(seed=seed)", KNOWS_TRAINING)
+    command = add_policy(project, "late", environment)
     output = run(project, *command, expect=3)
     assert "reward" in output
     assert "nan" in output.lower()
@@ -147,8 +150,9 @@ def test_services_that_do_not_answer_are_named_with_the_fix(project: Path) -> No
 
 
 def test_a_corrupt_newest_checkpoint_is_named_and_the_one_before_it_used(project: Path) -> None:
-    slow = "import time; time.sleep(0.001); return self.observe(), 1.0, False, False, {}"
-    command = add_policy(project, "torn", ENVIRONMENT.format(step=slow))
+    slow = "import time; time.sleep(0.0005 * self.training); return self.observe(), 1.0, False, False, {}"
+    environment = ENVIRONMENT.format(step=slow).replace("super().reset(seed=seed)", KNOWS_TRAINING)
+    command = add_policy(project, "torn", environment)
     flow = start(project, *command)
     before = set((project / ".loomrl" / "checkpoints").glob("*"))
 

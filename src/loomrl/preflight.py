@@ -1,0 +1,20 @@
+"""What can be found wrong with a config before anything runs."""
+
+from pathlib import Path
+
+from loomrl.config import PolicyConfig
+
+
+def check(config: PolicyConfig, project: Path) -> None:
+    """Look up environment, algorithm and safety checks, and validate the parameters of the latter two.
+
+    Raises:
+        ConfigError: naming the key, what was found and what is allowed.
+    """
+    from loomrl.algorithms.registry import validate
+    from loomrl.environment.resolve import resolve
+    from loomrl.safety.check import configured_checks
+
+    validate(config.training)
+    configured_checks(config.safety)
+    resolve(config.environment, project)
