@@ -27,7 +27,7 @@ run: setup  ## take the CartPole policy through its whole life cycle
 	loomrl run configs/cartpole.yaml
 
 test: setup check  ## everything that must hold: format, lint, types, contracts, tests
-	pytest
+	pytest -n auto --dist loadgroup
 
 check: | $(BIN)/loomrl  ## format, lint, strict types, import contracts
 	ruff format --check .
