@@ -1,10 +1,11 @@
 """Fixtures every room may use."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from projects import copy_project, run
+from projects import SHARED, copy_project, prefect_server, run
 from template_home import ready_home, template_home
 
 __all__ = ["ready_home", "template_home"]
@@ -34,3 +35,17 @@ def finished_project(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -
             run(project, "loomrl", "run", "configs/cartpole.yaml")
             done.touch()
     return project
+
+
+@pytest.fixture(scope="session")
+def running_prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Prefect server; a run on it starts ten seconds sooner than one that starts its own."""
+    with prefect_server(tmp_path_factory.mktemp("prefect")) as url:
+        yield url
+
+
+@pytest.fixture
+def shared_prefect(running_prefect: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run this test's commands on the shared Prefect server; its API's URL."""
+    monkeypatch.setitem(SHARED, "PREFECT_API_URL", running_prefect)
+    return running_prefect

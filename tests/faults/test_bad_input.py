@@ -12,6 +12,8 @@ import httpx
 import pytest
 from projects import copy_project, copy_state, records, run, run_json, start
 
+pytestmark = pytest.mark.usefixtures("shared_prefect")
+
 CARTPOLE = ("loomrl", "run", "configs/cartpole.yaml")
 
 

@@ -4,12 +4,12 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
-from projects import copy_project, copy_state, git, records, run, run_json, start
+from projects import copy_project, copy_state, git, records, run, run_json, start, until
 
 from loomrl.files import sha256_file
 
@@ -51,6 +51,7 @@ def test_a_first_run_goes_through_all_seven_stages_and_promotes(finished_project
     assert "cartpole" in report.read_text()
 
 
+@pytest.mark.usefixtures("shared_prefect")
 def test_running_again_does_nothing_twice(project: Path) -> None:
     output = run(project, *CARTPOLE)
     record = records(project)[-1]
@@ -62,6 +63,7 @@ def test_running_again_does_nothing_twice(project: Path) -> None:
     assert "Running stage" not in run(project, "dvc", "repro", "--dry", "export@cartpole")
 
 
+@pytest.mark.usefixtures("shared_prefect")
 def test_a_challenger_that_acts_otherwise_is_refused_by_shadow_and_by_no_one_else(project: Path) -> None:
     output = run(project, *CARTPOLE, "--set", "training.seed=2", "--set", "shadow.min_agreement=0.999", expect=1)
     refused = records(project)[-1]
@@ -74,6 +76,7 @@ def test_a_challenger_that_acts_otherwise_is_refused_by_shadow_and_by_no_one_els
     assert aliases(project) == {"1": ["champion"], "2": []}
 
 
+@pytest.mark.usefixtures("shared_prefect")
 def test_a_challenger_is_compared_and_a_barely_trained_one_refused(project: Path) -> None:
     run(project, *CARTPOLE, "--set", "training.seed=2")
     challenger = records(project)[-1]
@@ -106,14 +109,16 @@ def test_dvc_repro_elsewhere_with_an_empty_cache_gives_the_same_lock(finished_pr
     assert len(mine) == 5
 
 
-def test_killed_in_training_the_same_command_resumes_to_the_same_policy(finished_project: Path, tmp_path: Path) -> None:
+def test_killed_in_training_the_same_command_resumes_to_the_same_policy(
+    finished_project: Path, tmp_path: Path, shared_prefect: str
+) -> None:
     project = copy_project(tmp_path / "project")
     flow = start(project, *CARTPOLE)
     checkpoints = project / ".loomrl" / "checkpoints"
-    wait_for(lambda: any(checkpoints.glob("*/step-*")), 120)
+    until(lambda: any(checkpoints.glob("*/step-*")), "a checkpoint")
     kill_flow(flow)
     assert flow.communicate()[0] is not None
-    wait_for(lambda: not stage_processes(project), 10)  # the stage ends with the flow that started it
+    until(lambda: not stage_processes(project), "the stage's end")  # the stage ends with the flow that started it
     assert not (project / "artifacts" / "cartpole" / "training" / "SHA256SUMS").exists()
 
     run(project, "dvc", "repro", "training@cartpole")
@@ -122,6 +127,8 @@ def test_killed_in_training_the_same_command_resumes_to_the_same_policy(finished
     run(project, *CARTPOLE)
     crashed, finished = records(project)
     assert crashed["state"] == "crashed"
+    flow_run = httpx.get(f"{shared_prefect}/flow_runs/{crashed['prefect_flow_run_id']}").json()
+    assert flow_run["state"]["type"] == "CRASHED"
     assert finished["state"] == "promoted"
     assert finished["stages"][1]["status"] == "unchanged"
 
@@ -171,13 +178,6 @@ def test_evidence_travels_through_a_dvc_remote(finished_project: Path, tmp_path:
             sender / "artifacts" / "cartpole" / name
         )
     assert "Running stage" not in run(receiver, "dvc", "repro", "--dry", "export@cartpole")
-
-
-def wait_for(condition: object, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
 
 
 def kill_flow(command: subprocess.Popen[str]) -> None:

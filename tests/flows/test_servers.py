@@ -1,17 +1,13 @@
 """With servers: runs through the Prefect API, schedules, approval in the UI, rollback, a policy server that follows."""
 
-import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from projects import copy_state, records, run, run_json
-
-WAIT_SECONDS = 240.0
+from projects import copy_state, free_ports, records, run, run_json, until
 
 pytestmark = pytest.mark.xdist_group("servers")  # they share one `make up`
 
@@ -180,20 +176,3 @@ def browse(url: str, folder: Path) -> str:
     flags += " --disable-component-update --disable-sync --timeout=30000 --virtual-time-budget=60000 --dump-dom"
     command = ["chromium", *flags.split(), f"--user-data-dir={folder / 'chromium'}", url]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-
-
-def until(condition: Callable[[], bool], what: str, now: Callable[[], object] = lambda: "") -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:.0f} s for {what}; now: {now()}"
-        time.sleep(0.5)
-
-
-def free_ports(number: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(number)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports

@@ -3,13 +3,21 @@
 import json
 import os
 import shutil
+import signal
+import socket
 import sqlite3
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 ROOT = Path(__file__).resolve().parents[2]
+SHARED: dict[str, str] = {}  # settings of every command, such as the URL of a Prefect server that tests share
 
 
 def copy_project(destination: Path) -> Path:
@@ -47,8 +55,57 @@ def environment(project: Path, **extra: str) -> dict[str, str]:
         "PATH": f"{Path(sys.executable).parent}:{kept['PATH']}",
         "PYTHONPATH": f"{project / 'src'}:{project}",
         "COLUMNS": "160",
+        **SHARED,
         **extra,
     }
+
+
+@contextmanager
+def prefect_server(folder: Path) -> Iterator[str]:
+    """A Prefect server with its state in `folder`; yields the URL of its API."""
+    port = free_ports(1)[0]
+    settings = {"PREFECT_HOME": str(folder), "DO_NOT_TRACK": "true", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    with (folder / "server.log").open("wb") as log:
+        server = subprocess.Popen(
+            command, env={**os.environ, **settings}, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        url = f"http://127.0.0.1:{port}/api"
+        until(lambda: answers(f"{url}/health"), "the Prefect server")
+        yield url
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(30)
+
+
+def answers(url: str) -> bool:
+    """Whether a URL answers 200."""
+    try:
+        return httpx.get(url, timeout=5).is_success
+    except httpx.TransportError:
+        return False
+
+
+def until(
+    condition: Callable[[], bool], what: str, now: Callable[[], object] = lambda: "", seconds: float = 240
+) -> None:
+    """Wait for a condition; fails with what was waited for and how things stand."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}; now: {now()}"
+        time.sleep(0.2)
+
+
+def free_ports(number: int) -> list[int]:
+    """Ports nobody listens on."""
+    sockets = [socket.socket() for _ in range(number)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
 
 
 def start(project: Path, *command: str, **extra: str) -> subprocess.Popen[str]:
