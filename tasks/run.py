@@ -15,6 +15,7 @@ from loomrl.config import PolicyConfig, load_config, write_overrides
 from loomrl.errors import GateRefused, LoomRLError
 from loomrl.files import write_atomic
 from loomrl.home import home, project_root
+from loomrl.promotion.rules import WAITING
 from loomrl.runs import RunRecord, alive_lock, new_run_id, now, read_run, run_folder, write_run
 from tasks.closing import close, mark_crashed_runs
 from tasks.record import config_path, project_folders, run_folders, update
@@ -132,4 +133,7 @@ def _keep(run_id: str) -> None:
 def _outcome(record: RunRecord) -> tuple[str, str]:
     if record.decision is None:
         return "failed", "no decision was reached"
-    return record.decision.decision, "; ".join(record.decision.reasons)
+    message = "; ".join(record.decision.reasons)
+    if record.decision.decision == WAITING:
+        message += f"; answer with `loomrl policy approve {record.run_id} --by NAME --reason TEXT`, or `reject`"
+    return record.decision.decision, message

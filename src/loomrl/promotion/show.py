@@ -1,6 +1,7 @@
 """How versions, decisions and lineage are shown to a person, and as JSON."""
 
 import json
+import sys
 from typing import Any
 
 from rich.console import Console
@@ -19,6 +20,11 @@ from loomrl.registry import PolicyVersion, Registry
 from loomrl.types import Json, PromotionDecision
 
 _STYLES = {"promoted": "green", "unchanged": "green", "waiting": "yellow", "refused": "red"}
+
+
+def _console() -> Console:
+    """As wide as the terminal; wide enough to keep ids whole where the output goes elsewhere."""
+    return Console() if sys.stdout.isatty() else Console(width=220)
 
 
 def print_json(value: Any) -> None:
@@ -42,6 +48,7 @@ def _row(version: PolicyVersion, aliases: list[str]) -> Json:
         "policy": version.policy,
         "version": version.version,
         "aliases": aliases,
+        "state": "rolled back" if ROLLED_BACK in version.tags else version.tags.get(DECISION, "registered"),
         "decision": version.tags.get(DECISION),
         "reason": version.tags.get(REASON),
         "champion_since": version.tags.get(CHAMPION_SINCE),
@@ -55,13 +62,13 @@ def _row(version: PolicyVersion, aliases: list[str]) -> Json:
 def print_rows(found: list[Json]) -> None:
     """The table of `loomrl policy list`."""
     if not found:
-        Console().print("no versions yet; start a life cycle with `loomrl run configs/POLICY.yaml`")
+        _console().print("no versions yet; start a life cycle with `loomrl run configs/POLICY.yaml`")
         return
     table = Table()
     for column in ("policy", "version", "aliases", "state", "created", "run", "digest"):
         table.add_column(column, overflow="fold")
     for row in found:
-        state = "rolled back" if row["rolled_back"] else row["decision"] or "registered"
+        state = row["state"]
         table.add_row(
             row["policy"],
             row["version"],
@@ -71,7 +78,7 @@ def print_rows(found: list[Json]) -> None:
             row["run_id"],
             row["digest"][:12],
         )
-    Console().print(table)
+    _console().print(table)
 
 
 def details(version: PolicyVersion, registry: Registry, db: LoomDB) -> Json:
@@ -97,7 +104,7 @@ def print_details(found: Json) -> None:
                 table.add_row(move["kind"], escape(f"{move['time']} over {move['before'] or 'none'}: {move['reason']}"))
         elif value is not None:
             table.add_row(key, escape(str(value)))
-    Console().print(table, highlight=False)
+    _console().print(table, highlight=False)
 
 
 def print_decision(decision: PromotionDecision) -> None:
@@ -108,13 +115,13 @@ def print_decision(decision: PromotionDecision) -> None:
     for claim in decision.rules:
         verdict = claim.verdict.value if claim.mandatory else f"{claim.verdict.value} (not mandatory)"
         table.add_row(claim.id, verdict, escape(claim.statement))
-    Console().print(table, highlight=False)
+    _console().print(table, highlight=False)
 
 
 def print_lineage(found: Lineage | Descendants) -> None:
     """A tree: backwards for a version, forwards for a node."""
     tree = _forward(found) if isinstance(found, Descendants) else _backward(found)
-    Console().print(tree, highlight=False, soft_wrap=True)
+    _console().print(tree, highlight=False, soft_wrap=True)
 
 
 def _forward(found: Descendants) -> Tree:
@@ -160,5 +167,5 @@ def print_rebuild(report: RebuildReport) -> None:
     for artifact in report.artifacts:
         verdict = "[green]equal[/]" if artifact.equal else "[red]different[/]"
         table.add_row(artifact.name, artifact.expected[:16], (artifact.found or "missing")[:16], verdict)
-    Console().print(table)
-    Console().print(f"{report.seconds:.0f} s")
+    _console().print(table)
+    _console().print(f"{report.seconds:.0f} s")
