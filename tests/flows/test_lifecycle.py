@@ -134,11 +134,13 @@ def test_killed_in_training_the_same_command_resumes_to_the_same_policy(
 
 
 def test_two_life_cycles_at_once_both_end_well(project: Path) -> None:
-    first = start(project, *CARTPOLE, "--set", "training.seed=1")
-    second = start(project, *CARTPOLE, "--set", "training.seed=2")
+    first = start(project, *CARTPOLE, "--set", "training.seed=2")
+    runs = project / ".loomrl" / "runs"
+    until(lambda: len(list(runs.glob("*/events/training.jsonl"))) == 2, "the first of them to train")
+    second = start(project, *CARTPOLE, "--set", "training.seed=1")
     outputs = [process.communicate()[0] for process in (first, second)]
     assert [first.returncode, second.returncode] == [0, 0], "\n".join(outputs)
-    assert any("waiting for it to end" in output for output in outputs)
+    assert "waiting for it to end" in outputs[1]
     by_seed = {record["config"]["training"]["seed"]: record for record in records(project)[1:]}
     assert {record["state"] for record in by_seed.values()} <= {"promoted", "unchanged"}
     assert by_seed[1]["version"] == "1"
