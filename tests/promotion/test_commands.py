@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 from policy_versions import SNAPSHOT, config, register, shadow_report
 from typer.testing import CliRunner, Result
 
@@ -16,7 +17,6 @@ from loomrl.promotion.commands import app
 from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry, start_run
 from loomrl.runs import RunRecord, StageRecord, read_run, run_folder, write_run
 from loomrl.serving.audit import AuditLog, record
-from mlflow import MlflowClient
 
 
 @pytest.fixture(autouse=True)
