@@ -12,12 +12,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from loomrl.config import parse_overrides
+from loomrl import preflight
+from loomrl.config import load_config, parse_overrides
 from loomrl.errors import ConfigError, LoomRLError, ServiceError
+from loomrl.home import project_root
 from loomrl.registry import CHAMPION, Registry
 from loomrl.runs import RunRecord, read_run, run_folder
 from tasks.closing import mark_crashed_runs
 from tasks.policies import PolicyName, policy_names
+from tasks.record import config_path
 
 STYLES = {"promoted": "green", "unchanged": "green", "waiting": "yellow"}
 
@@ -71,7 +74,9 @@ def run_once(lifecycle: Flow[..., str], policy: str, settings: list[str]) -> Non
     if policy not in policy_names():
         known = ", ".join(policy_names())
         raise ConfigError(f"{policy!r} is not in params.yaml; policies there: {known}; add its name to the list")
-    _print_run(lifecycle(PolicyName(policy), parse_overrides(settings)))
+    overrides = parse_overrides(settings)
+    preflight.check(load_config(config_path(policy), overrides), project_root())  # before Prefect starts an API
+    _print_run(lifecycle(PolicyName(policy), overrides))
 
 
 def _print_run(run_id: str) -> bool:

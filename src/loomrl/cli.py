@@ -38,17 +38,15 @@ def run(
     ] = None,
 ) -> None:
     """Run a policy's life cycle: environment, training, evaluation, safety, export, shadow, promotion."""
-    from loomrl import preflight
     from loomrl.config import load_config, parse_overrides
     from loomrl.errors import ConfigError
     from loomrl.home import home, project_root
 
-    loaded = load_config(config, parse_overrides(settings or []))
+    load_config(config, parse_overrides(settings or []))
     root = project_root(config.resolve().parent)
     if config.resolve().parent != root / "configs":
         raise ConfigError(f"{config} is not in {root / 'configs'}; a policy is a file there and a name in params.yaml")
     home()  # writable, or said so
-    preflight.check(loaded, root)
     command = [sys.executable, "-m", "flows.lifecycle", config.stem]
     for setting in settings or []:
         command += ["--set", setting]
