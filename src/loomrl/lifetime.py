@@ -8,7 +8,7 @@ import time
 from loomrl.errors import LoomRLError
 
 
-def die_with_parent(poll_seconds: float = 0.5, parent: int | None = None, grace_seconds: float = 0.0) -> None:
+def die_with_parent(poll_seconds: float = 0.1, parent: int | None = None, grace_seconds: float = 0.0) -> None:
     """End this process when the one that started it is gone; a parent killed with -9 can end nobody itself.
 
     `parent` is the process id of who started this one; left out, whoever is its parent now. With a grace the process

@@ -88,13 +88,17 @@ def answers(url: str) -> bool:
 
 
 def until(
-    condition: Callable[[], bool], what: str, now: Callable[[], object] = lambda: "", seconds: float = 240
+    condition: Callable[[], bool],
+    what: str,
+    now: Callable[[], object] = lambda: "",
+    seconds: float = 240,
+    every: float = 0.2,
 ) -> None:
     """Wait for a condition; fails with what was waited for and how things stand."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}; now: {now()}"
-        time.sleep(0.2)
+        time.sleep(every)
 
 
 def free_ports(number: int) -> list[int]:
@@ -108,14 +112,14 @@ def free_ports(number: int) -> list[int]:
     return ports
 
 
-def start(project: Path, *command: str, **extra: str) -> subprocess.Popen[str]:
+def start(project: Path, *command: str, stderr: int = subprocess.STDOUT, **extra: str) -> subprocess.Popen[str]:
     """Start a command in a project copy, in a process group of its own."""
     return subprocess.Popen(
         command,
         cwd=project,
         env=environment(project, **extra),
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
         text=True,
         start_new_session=True,
     )
@@ -123,26 +127,19 @@ def start(project: Path, *command: str, **extra: str) -> subprocess.Popen[str]:
 
 def run(project: Path, *command: str, expect: int | None = 0, **extra: str) -> str:
     """Run a command in a project copy; returns what it printed, checks its exit code."""
-    done = subprocess.run(
-        command,
-        cwd=project,
-        env=environment(project, **extra),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    process = start(project, *command, **extra)
+    output, _ = process.communicate()
     if expect is not None:
-        assert done.returncode == expect, f"{' '.join(command)}: exit {done.returncode}\n{done.stdout[-8000:]}"
-    return done.stdout
+        assert process.returncode == expect, f"{' '.join(command)}: exit {process.returncode}\n{output[-8000:]}"
+    return output
 
 
 def run_json(project: Path, *command: str, **extra: str) -> Any:
     """Run a reading command with `--json`; returns its document."""
-    settings = environment(project, **extra)
-    done = subprocess.run([*command, "--json"], cwd=project, env=settings, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return json.loads(done.stdout)
+    process = start(project, *command, "--json", stderr=subprocess.PIPE, **extra)
+    output, errors = process.communicate()
+    assert process.returncode == 0, f"{' '.join(command)}: exit {process.returncode}\n{output}\n{errors}"
+    return json.loads(output)
 
 
 def records(project: Path) -> list[dict[str, Any]]:
