@@ -20,7 +20,7 @@ import torch
 import uvloop
 from gymnasium.spaces import Box, Discrete
 
-from loomrl.algorithms.policy import TrainedPolicy
+from loomrl.algorithms.actor_critic import ActorCriticPolicy
 from loomrl.environment.spaces import space_to_json
 from loomrl.export.graph import build_graph, tensors
 from loomrl.files import sha256, write_atomic, write_json
@@ -36,7 +36,7 @@ def write_policy(folder: Path) -> Path:
     """A 64x64 policy for four observations and two actions, exported as the life cycle does."""
     observation, action = Box(-np.inf, np.inf, (4,), np.float32), Discrete(2)
     generator = torch.Generator().manual_seed(0)
-    network = TrainedPolicy.for_spaces("ppo", observation, action, (64, 64), "tanh", True, generator).eval()
+    network = ActorCriticPolicy.for_spaces("ppo", observation, action, (64, 64), "tanh", True, generator).eval()
     graph = build_graph(network, 17)
     inputs, outputs = tensors(open_session(graph, "bench"))
     spaces = {"observation": space_to_json(observation), "action": space_to_json(action)}

@@ -8,7 +8,8 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
-from loomrl.algorithms.policy import TrainedPolicy, load_policy
+from loomrl.algorithms.actor_critic import ActorCriticPolicy
+from loomrl.algorithms.policy import load_policy
 from loomrl.algorithms.preprocessing import ObservationNormalizer
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.files import sha256_file
@@ -27,10 +28,10 @@ SPACES = {
 
 def policy_for(
     observation: gymnasium.Space, action: gymnasium.Space, hidden_sizes: tuple[int, ...] = (64, 64)
-) -> TrainedPolicy:
+) -> ActorCriticPolicy:
     """A policy with weights large enough to have opinions, and a normaliser that has seen something."""
     generator = torch.Generator().manual_seed(1)
-    policy = TrainedPolicy.for_spaces("ppo", observation, action, hidden_sizes, "tanh", True, generator)
+    policy = ActorCriticPolicy.for_spaces("ppo", observation, action, hidden_sizes, "tanh", True, generator)
     with torch.no_grad():
         for parameter in policy.head.parameters():
             parameter.mul_(1000)
@@ -139,7 +140,7 @@ def test_normaliser_clips_and_leaves_constants_alone() -> None:
 )
 def test_unsupported_spaces_are_named(observation: gymnasium.Space, action: gymnasium.Space, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        TrainedPolicy.for_spaces("ppo", observation, action, (8,), "tanh", True)
+        ActorCriticPolicy.for_spaces("ppo", observation, action, (8,), "tanh", True)
 
 
 def test_wrong_observation_shape_is_named() -> None:

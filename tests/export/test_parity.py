@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
-from loomrl.algorithms.policy import TrainedPolicy
+from loomrl.algorithms.actor_critic import ActorCriticPolicy
 from loomrl.environment.spaces import space_to_json
 from loomrl.export.graph import build_graph, tensors
 from loomrl.export.observations import random_observations
@@ -30,9 +30,9 @@ SPACES: list[tuple[gymnasium.Space[Any], gymnasium.Space[Any]]] = [
 ]
 
 
-def network_of(observation: gymnasium.Space[Any], action: gymnasium.Space[Any], normalize: bool) -> TrainedPolicy:
+def network_of(observation: gymnasium.Space[Any], action: gymnasium.Space[Any], normalize: bool) -> ActorCriticPolicy:
     generator = torch.Generator().manual_seed(3)
-    policy = TrainedPolicy.for_spaces("ppo", observation, action, (64, 64), "tanh", normalize, generator)
+    policy = ActorCriticPolicy.for_spaces("ppo", observation, action, (64, 64), "tanh", normalize, generator)
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
@@ -42,7 +42,7 @@ def network_of(observation: gymnasium.Space[Any], action: gymnasium.Space[Any], 
     return policy.eval()
 
 
-def served(policy: TrainedPolicy) -> ServedPolicy:
+def served(policy: ActorCriticPolicy) -> ServedPolicy:
     graph = build_graph(policy, 17)
     inputs, outputs = tensors(open_session(graph, "p"))
     spec = EnvironmentSpec(

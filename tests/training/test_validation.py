@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from loomrl.algorithms.policy import TrainedPolicy
+from loomrl.algorithms.actor_critic import ActorCriticPolicy
 from loomrl.training.config import ValidationConfig
 from loomrl.training.validation import Validation
 
@@ -35,7 +35,7 @@ def echo(num_envs: int, autoreset: str) -> VectorEnv[Any, Any, Any]:
 def validated(returns: list[float], **config: Any) -> Validation:
     """Validate a policy that earns each of `returns` in turn, every 10 steps, until a reason to stop."""
     validation = Validation(ValidationConfig(interval_env_steps=10, num_episodes=2, **config), echo)
-    policy = TrainedPolicy.for_spaces("ppo", Echo.observation_space, Echo.action_space, (4,), "tanh", False)
+    policy = ActorCriticPolicy.for_spaces("ppo", Echo.observation_space, Echo.action_space, (4,), "tanh", False)
     for index, value in enumerate(returns):
         with torch.no_grad():
             policy.head.mean.bias.fill_(value)

@@ -3,19 +3,18 @@
 Its files are `policy.safetensors` (weights and normaliser) and `policy.json` (what to build before loading them).
 """
 
-import math
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 import safetensors.torch
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from loomrl.algorithms.networks import CategoricalPolicyHead, GaussianPolicyHead, StateEncoder, ValueHead
 from loomrl.algorithms.preprocessing import ObservationNormalizer, Preprocessor
 from loomrl.environment.spaces import space_from_json, space_to_json
 from loomrl.errors import ArtifactError, ConfigError
@@ -38,105 +37,47 @@ class PolicyArchitecture(Document):
     hidden_sizes: list[int]
     activation: str
     normalize_observations: bool
+    network: Json = Field(default_factory=dict)  # what else the algorithm's policy needs to be built again
 
 
 class TrainedPolicy(nn.Module):
-    """Actor and critic with an encoder each, behind one preprocessor and normaliser.
+    """What every policy shares: spaces, preprocessor, normaliser, greedy acting and files.
 
-    Acts greedily: the likeliest discrete action, or the mean of the Gaussian clipped to the action bounds.
+    A subclass adds its networks and `forward`. Its constructor takes the architecture and, for fresh weights, a
+    generator: `load_policy` builds it again from `policy.json` alone.
     """
 
-    action_low: Tensor
-    action_high: Tensor
+    output_names: tuple[str, ...]  # names `forward` gives, in the order of the exported graph's outputs
 
-    def __init__(
-        self, architecture: PolicyArchitecture, generator: torch.Generator | None = None, initial_log_std: float = 0.0
-    ) -> None:
+    def __init__(self, architecture: PolicyArchitecture) -> None:
         super().__init__()
         self.architecture = architecture
         self.observation_space = space_from_json(architecture.observation)
         self.action_space = space_from_json(architecture.action)
         self.preprocessor = Preprocessor(self.observation_space)
-        dim = self.preprocessor.dim
-        self.normalizer = ObservationNormalizer(dim) if architecture.normalize_observations else None
-        self.actor = StateEncoder(dim, architecture.hidden_sizes, architecture.activation, generator)
-        self.head = self._head(self.actor.output_dim, generator, initial_log_std)
-        self.critic = StateEncoder(dim, architecture.hidden_sizes, architecture.activation, generator)
-        self.value_head = ValueHead(self.critic.output_dim, generator)
-
-    @classmethod
-    def for_spaces(
-        cls,
-        algorithm: str,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        hidden_sizes: tuple[int, ...],
-        activation: str,
-        normalize_observations: bool,
-        generator: torch.Generator | None = None,
-        initial_log_std: float = 0.0,
-    ) -> Self:
-        """A fresh policy; raises `ConfigError` for spaces it cannot handle."""
-        Preprocessor(observation_space)  # names an unsupported space before it is written as JSON
-        _demand_action_space(action_space)
-        architecture = PolicyArchitecture(
-            algorithm=algorithm,
-            observation=space_to_json(observation_space),
-            action=space_to_json(action_space),
-            hidden_sizes=list(hidden_sizes),
-            activation=activation,
-            normalize_observations=normalize_observations,
-        )
-        return cls(architecture, generator, initial_log_std)
-
-    def _head(
-        self, width: int, generator: torch.Generator | None, initial_log_std: float
-    ) -> CategoricalPolicyHead | GaussianPolicyHead:
-        space = self.action_space
-        _demand_action_space(space)
-        if isinstance(space, gymnasium.spaces.Discrete):
-            return CategoricalPolicyHead(width, int(space.n), generator)
-        assert isinstance(space, gymnasium.spaces.Box)
-        # As float32 and flat; derived from the space, so not saved.
-        for name, bound in (("action_low", space.low), ("action_high", space.high)):
-            self.register_buffer(name, torch.from_numpy(bound.astype(np.float32).ravel()), persistent=False)
-        dim = math.prod(space.shape)
-        return GaussianPolicyHead(width, dim, generator=generator, initial_log_std=initial_log_std)
+        normalized = architecture.normalize_observations
+        self.normalizer = ObservationNormalizer(self.preprocessor.dim) if normalized else None
 
     @property
     def is_discrete(self) -> bool:
         """Whether actions are indices rather than vectors."""
-        return isinstance(self.head, CategoricalPolicyHead)
-
-    # --- the network ---
+        return isinstance(self.action_space, gymnasium.spaces.Discrete)
 
     def features(self, obs: Tensor) -> Tensor:
-        """Raw observations (B, *obs) -> what actor and critic take, (B, dim)."""
+        """Raw observations (B, *obs) -> what the networks take, (B, dim)."""
         features: Tensor = self.preprocessor(obs)
         return self.normalizer(features) if self.normalizer is not None else features
 
     def forward(self, obs: Tensor) -> dict[str, Tensor]:
-        """Raw observations (B, *obs) -> `action` (B, *action), `value` (B,) and `logits` (B, n), or `mean` and
-        `log_std` (B, dim)."""
-        features = self.features(obs)
-        value = self.value_head(self.critic(features))
-        if isinstance(self.head, CategoricalPolicyHead):
-            logits = self.head.logits(self.actor(features))
-            return {"action": self.discrete_action(logits.argmax(-1)), "value": value, "logits": logits}
-        mean, log_std = self.head.moments(self.actor(features))
-        return {"action": self.bounded(mean), "value": value, "mean": mean, "log_std": log_std.expand_as(mean)}
+        """Raw observations (B, *obs) -> greedy `action` (B, *action), `value` (B,) and the action's distribution:
+        `logits` (B, n), or `mean` and `log_std` (B, dim). This is what export traces."""
+        raise NotImplementedError
 
     def discrete_action(self, index: Tensor) -> Tensor:
         """Index of a logit -> the space's action."""
         assert isinstance(self.action_space, gymnasium.spaces.Discrete)
         start = int(self.action_space.start)
         return index + start if start else index
-
-    def bounded(self, sample: Tensor) -> Tensor:
-        """A Gaussian sample (B, dim) -> an action within bounds (B, *action)."""
-        action = torch.maximum(torch.minimum(sample, self.action_high), self.action_low)
-        shape = self.action_space.shape
-        return action if shape is None or len(shape) == 1 else action.reshape(-1, *shape)
 
     # --- acting ---
 
@@ -184,25 +125,32 @@ class TrainedPolicy(nn.Module):
         self.architecture.write(folder / ARCHITECTURE)
 
 
+def describe(
+    algorithm: str, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], **network: Any
+) -> PolicyArchitecture:
+    """The architecture of a policy for two spaces; raises `ConfigError` for observations no policy can read."""
+    Preprocessor(observation_space)  # names an unsupported space before it is written as JSON
+    return PolicyArchitecture(
+        algorithm=algorithm,
+        observation=space_to_json(observation_space),
+        action=space_to_json(action_space),
+        **network,
+    )
+
+
 def load_policy(folder: Path) -> TrainedPolicy:
-    """Read a policy that `TrainedPolicy.save` wrote.
+    """Read a policy that `TrainedPolicy.save` wrote, as the class its algorithm names (`Policy`).
 
     Raises:
         ArtifactError: naming the file that is missing, torn or does not fit.
     """
-    policy = TrainedPolicy(PolicyArchitecture.read(folder / ARCHITECTURE), torch.Generator())
+    from loomrl.algorithms.registry import policy_class
+
+    architecture = PolicyArchitecture.read(folder / ARCHITECTURE)
+    policy = policy_class(architecture.algorithm)(architecture)
     path = folder / WEIGHTS
     try:
         policy.load_state_dict(safetensors.torch.load(path.read_bytes()))
     except (OSError, SafetensorError, RuntimeError) as error:
         raise ArtifactError(f"{path} does not hold this policy's weights: {error}; train it again") from error
     return policy.eval()
-
-
-def _demand_action_space(space: gymnasium.Space[Any]) -> None:
-    discrete = isinstance(space, gymnasium.spaces.Discrete)
-    continuous = isinstance(space, gymnasium.spaces.Box) and space.dtype is not None and space.dtype.kind == "f"
-    if not discrete and not continuous:
-        raise ConfigError(
-            f"action space {space} is not supported; supported: Discrete and Box of floats; wrap the environment"
-        )

@@ -22,6 +22,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional
 
+from loomrl.algorithms.actor_critic import ActorCriticPolicy
 from loomrl.algorithms.advantages import (
     RewardScaler,
     explained_variance,
@@ -32,7 +33,6 @@ from loomrl.algorithms.advantages import (
 from loomrl.algorithms.base import State
 from loomrl.algorithms.flat import FlatParameters
 from loomrl.algorithms.networks import CategoricalPolicyHead, GaussianPolicyHead
-from loomrl.algorithms.policy import TrainedPolicy
 from loomrl.schema import Section
 from loomrl.types import Act, Trajectory
 
@@ -164,9 +164,9 @@ class Batch:
 
 
 class PPO:
-    """Learns a `TrainedPolicy` from trajectories of its own `act`."""
+    """Learns a `ActorCriticPolicy` from trajectories of its own `act`."""
 
-    def __init__(self, config: Config, policy: TrainedPolicy, total_env_steps: int) -> None:
+    def __init__(self, config: Config, policy: ActorCriticPolicy, total_env_steps: int) -> None:
         self.config = config
         self.num_envs = config.num_envs
         self.rollout_length = config.steps_per_rollout
@@ -180,7 +180,7 @@ class PPO:
         self._adaptive_learning_rate = config.learning_rate
 
     @property
-    def policy(self) -> TrainedPolicy:
+    def policy(self) -> ActorCriticPolicy:
         """The policy as it is now."""
         return self._policy
 
@@ -391,7 +391,7 @@ def build(
     total_env_steps: int,
 ) -> PPO:
     """PPO with weights that follow from `seed`; raises `ConfigError` for spaces other than Box and Discrete."""
-    policy = TrainedPolicy.for_spaces(
+    policy = ActorCriticPolicy.for_spaces(
         NAME,
         observation_space,
         action_space,

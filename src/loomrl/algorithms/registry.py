@@ -19,7 +19,9 @@ from loomrl.algorithms.base import AlgorithmPlugin
 from loomrl.errors import ConfigError
 from loomrl.schema import Section
 
-if TYPE_CHECKING:  # algorithms know nothing of training, but for the config that names them
+if TYPE_CHECKING:
+    # Algorithms know nothing of training, but for the config that names them.
+    from loomrl.algorithms.policy import TrainedPolicy
     from loomrl.training.config import TrainingConfig
 
 GROUP = "loomrl.algorithms"
@@ -46,6 +48,14 @@ def get_algorithm(name: str) -> AlgorithmPlugin:
     if name not in algorithms:
         raise ConfigError(f"training.algorithm: unknown algorithm {name!r}; there are: {', '.join(sorted(algorithms))}")
     return algorithms[name]
+
+
+def policy_class(name: str) -> "type[TrainedPolicy]":
+    """The class of an algorithm's policies: its plug-in's `Policy`, else actor and critic."""
+    from loomrl.algorithms.actor_critic import ActorCriticPolicy
+
+    found: type[TrainedPolicy] = getattr(get_algorithm(name), "Policy", ActorCriticPolicy)
+    return found
 
 
 def find_entry_point(name: str) -> EntryPoint | None:

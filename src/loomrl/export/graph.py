@@ -16,11 +16,6 @@ INPUT = "observation"
 _TRACED_ROWS = 2  # with one row the tracer would fix the batch size where shapes are broadcast
 
 
-def output_names(policy: TrainedPolicy) -> list[str]:
-    """The graph's outputs in order."""
-    return ["action", "value", *(["logits"] if policy.is_discrete else ["mean", "log_std"])]
-
-
 def build_graph(policy: TrainedPolicy, opset: int) -> bytes:
     """Trace `policy.forward` on raw observations; the normaliser is inside and the batch size free.
 
@@ -31,7 +26,7 @@ def build_graph(policy: TrainedPolicy, opset: int) -> bytes:
     """
     import onnx
 
-    names = output_names(policy)
+    names = policy.output_names
     space = policy.observation_space
     assert space.shape is not None
     example = torch.from_numpy(np.zeros((_TRACED_ROWS, *space.shape), dtype=np.dtype(space.dtype)))
@@ -62,7 +57,7 @@ def build_graph(policy: TrainedPolicy, opset: int) -> bytes:
 class _Outputs(nn.Module):
     """A dictionary of outputs as a tuple, which the tracer can name."""
 
-    def __init__(self, policy: TrainedPolicy, names: list[str]) -> None:
+    def __init__(self, policy: TrainedPolicy, names: tuple[str, ...]) -> None:
         super().__init__()
         self.policy, self.names = policy, names
 

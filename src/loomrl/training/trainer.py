@@ -23,7 +23,7 @@ from torch import Tensor
 
 from loomrl import events
 from loomrl.algorithms import ppo
-from loomrl.algorithms.policy import TrainedPolicy
+from loomrl.algorithms.actor_critic import ActorCriticPolicy
 from loomrl.algorithms.registry import explain
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.construct import construct
@@ -107,7 +107,7 @@ class PPOTrainer:
         self._calls = 0
 
     @property
-    def policy(self) -> TrainedPolicy:
+    def policy(self) -> ActorCriticPolicy:
         """The policy as it is now: the same object all along, changed by `train`."""
         return self._algorithm.policy
 
