@@ -26,7 +26,7 @@ def build_graph(policy: TrainedPolicy, opset: int) -> bytes:
     """
     import onnx
 
-    names = policy.output_names
+    names = list(policy.output_names)
     space = policy.observation_space
     assert space.shape is not None
     example = torch.from_numpy(np.zeros((_TRACED_ROWS, *space.shape), dtype=np.dtype(space.dtype)))
@@ -57,7 +57,7 @@ def build_graph(policy: TrainedPolicy, opset: int) -> bytes:
 class _Outputs(nn.Module):
     """A dictionary of outputs as a tuple, which the tracer can name."""
 
-    def __init__(self, policy: TrainedPolicy, names: tuple[str, ...]) -> None:
+    def __init__(self, policy: TrainedPolicy, names: list[str]) -> None:
         super().__init__()
         self.policy, self.names = policy, names
 
