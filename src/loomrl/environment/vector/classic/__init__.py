@@ -1,0 +1,1 @@
+"""Gymnasium's classic control as compiled dynamics: one file for each, named like the module of its entry point."""
