@@ -1,0 +1,1 @@
+"""Replay: transitions kept once, sampled uniformly or by priority; without environments or torch."""

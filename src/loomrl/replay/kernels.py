@@ -1,0 +1,225 @@
+"""The compiled inner loops over rows: writing steps and gathering transitions.
+
+Arrays (B environments, P physical rows, f bytes a frame, s = k * f bytes an observation, a bytes an action)
+are those of `Ring`. All observations and actions are bytes here, so one compilation serves every type. Row r of an
+environment stands in slot r % P; r counts up for ever. `head` is what follows the newest row.
+
+Two side stores are rings too: `finals` keeps the true successor of every row whose successor is not the next row
+(an episode ended, or the next step began elsewhere), `starts` the older frames of first rows that are not copies of the
+newest one. Their keys r * B + b ascend, so they are found by bisection and released in the order of the rows.
+"""
+
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from loomrl.replay.compiled import compiled
+
+Array = NDArray[Any]
+
+ROWS, FINALS_BEGIN, FINALS_END, STARTS_BEGIN, STARTS_END, NUM_COUNTERS = 0, 1, 2, 3, 4, 5
+TERMINATED, TRUNCATED, CUT, START, ODD_START = 1, 2, 4, 8, 16  # bits of a row's flags
+LARGEST = 3.4028234663852886e38  # of float32
+
+DONE, BAD_REWARD, BAD_STACK = 0, 1, 2  # what `inspect` finds
+
+
+class Ring(NamedTuple):
+    """All arrays of a buffer's rows."""
+
+    counters: Array  # (NUM_COUNTERS,)
+    obs: Array  # (B, P, f)
+    action: Array  # (B, P, a)
+    reward: Array  # (B, P)
+    flags: Array  # (B, P)
+    head: Array  # (B, s)
+    final_keys: Array  # (F,)
+    finals: Array  # (F, s)
+    start_keys: Array  # (S,)
+    starts: Array  # (S, s)
+
+
+@compiled
+def inspect(
+    obs: Array, next_obs: Array, reward: Array, terminated: Array, truncated: Array, frame: int
+) -> tuple[int, int, int]:
+    """(finding, t, b) of the first step (T, B) that cannot be kept: a reward that float32 cannot hold, or frames that
+    do not move on by one."""
+    overlap = obs.shape[2] - frame
+    for t in range(reward.shape[0]):
+        for b in range(reward.shape[1]):
+            if not abs(reward[t, b]) <= LARGEST:
+                return BAD_REWARD, t, b
+            if not (terminated[t, b] or truncated[t, b]):
+                for i in range(overlap):
+                    if next_obs[t, b, i] != obs[t, b, i + frame]:
+                        return BAD_STACK, t, b
+    return DONE, 0, 0
+
+
+@compiled
+def _equal(left: Array, right: Array) -> bool:
+    # Whole words of work between the checks, so that the comparison is done in vectors.
+    size, position = left.shape[0], 0
+    while position < size:
+        stop = min(position + 256, size)
+        different = 0
+        for i in range(position, stop):
+            different |= left[i] ^ right[i]
+        if different:
+            return False
+        position = stop
+    return True
+
+
+@compiled
+def _copy(target: Array, source: Array) -> None:
+    for i in range(source.shape[0]):
+        target[i] = source[i]
+
+
+@compiled
+def _is_padded(obs: Array, frame: int) -> bool:
+    """Whether all frames are copies of the newest, as after a reset."""
+    newest, start = obs.shape[0] - frame, 0
+    while start < newest and _equal(obs[start : start + frame], obs[newest:]):
+        start += frame
+    return bool(start >= newest)
+
+
+@compiled
+def _released(keys: Array, begin: int, end: int, oldest_key: int) -> int:
+    while begin < end and keys[begin % keys.shape[0]] < oldest_key:
+        begin += 1
+    return begin
+
+
+@compiled
+def append(
+    ring: Ring,
+    new_obs: Array,  # (T, B, s)
+    new_action: Array,  # (T, B, a)
+    new_reward: Array,  # (T, B)
+    terminated: Array,  # (T, B)
+    truncated: Array,  # (T, B)
+    new_next_obs: Array,  # (T, B, s)
+    first: int,
+) -> int:
+    """Write steps `first`, `first` + 1, ...; returns where it stopped: at T, or before, when a side store is full."""
+    counters, obs, flags, head = ring.counters, ring.obs, ring.flags, ring.head
+    final_keys, finals, start_keys, starts = ring.final_keys, ring.finals, ring.start_keys, ring.starts
+    num_envs, num_slots, frame = obs.shape
+    older = head.shape[1] - frame  # bytes of the frames before the newest
+    for t in range(first, new_obs.shape[0]):
+        row = counters[ROWS]
+        slot, previous = row % num_slots, (row - 1) % num_slots
+        oldest_key = (row - num_slots + 1) * num_envs
+        counters[FINALS_BEGIN] = _released(final_keys, counters[FINALS_BEGIN], counters[FINALS_END], oldest_key)
+        counters[STARTS_BEGIN] = _released(start_keys, counters[STARTS_BEGIN], counters[STARTS_END], oldest_key)
+        if row > 0 and counters[FINALS_END] - counters[FINALS_BEGIN] + num_envs > final_keys.shape[0]:
+            return t
+        if older > 0 and counters[STARTS_END] - counters[STARTS_BEGIN] + num_envs > start_keys.shape[0]:
+            return t
+        for b in range(num_envs):
+            start = row == 0
+            if row > 0:
+                ended = flags[b, previous] & (TERMINATED | TRUNCATED) != 0
+                if ended or not _equal(head[b], new_obs[t, b]):
+                    start = True
+                    position = counters[FINALS_END] % final_keys.shape[0]
+                    final_keys[position] = (row - 1) * num_envs + b
+                    _copy(finals[position], head[b])
+                    counters[FINALS_END] += 1
+                    if not ended:
+                        flags[b, previous] |= CUT
+            bits = TERMINATED * terminated[t, b] + TRUNCATED * truncated[t, b] + START * start
+            if start and older > 0 and not _is_padded(new_obs[t, b], frame):
+                bits |= ODD_START
+                position = counters[STARTS_END] % start_keys.shape[0]
+                start_keys[position] = row * num_envs + b
+                _copy(starts[position], new_obs[t, b])
+                counters[STARTS_END] += 1
+            _copy(obs[b, slot], new_obs[t, b, older:])
+            _copy(ring.action[b, slot], new_action[t, b])
+            ring.reward[b, slot] = new_reward[t, b]
+            flags[b, slot] = bits
+        for b in range(num_envs):
+            _copy(head[b], new_next_obs[t, b])
+        counters[ROWS] = row + 1  # last: a row that is counted is whole
+    return int(new_obs.shape[0])
+
+
+@compiled
+def _find(keys: Array, begin: int, end: int, key: int) -> int:
+    """The position of `key` in a ring whose keys ascend."""
+    while begin < end:
+        middle = (begin + end) // 2
+        if keys[middle % keys.shape[0]] < key:
+            begin = middle + 1
+        else:
+            end = middle
+    return int(begin % keys.shape[0])
+
+
+@compiled
+def _stack(ring: Ring, b: int, row: int, target: Array) -> None:
+    """Observation of one row: its frame and, newest first, those before it in the same episode."""
+    counters, obs, flags = ring.counters, ring.obs, ring.flags
+    num_envs, num_slots, frame = obs.shape
+    place = target.shape[0] - frame
+    _copy(target[place:], obs[b, row % num_slots])
+    bits = flags[b, row % num_slots]
+    while place > 0 and bits & START == 0:
+        row -= 1
+        place -= frame
+        _copy(target[place : place + frame], obs[b, row % num_slots])
+        bits = flags[b, row % num_slots]
+    if place > 0 and bits & ODD_START:
+        position = _find(ring.start_keys, counters[STARTS_BEGIN], counters[STARTS_END], row * num_envs + b)
+        newest = target.shape[0] - frame
+        _copy(target[:place], ring.starts[position, newest - place : newest])
+    else:
+        for older in range(0, place, frame):
+            _copy(target[older : older + frame], obs[b, row % num_slots])
+
+
+@compiled
+def gather(
+    ring: Ring,
+    index: Array,  # (N,): r * B + b
+    n_step: int,
+    gamma: float,
+    out_obs: Array,  # (N, s)
+    out_action: Array,  # (N, a)
+    out_reward: Array,  # (N,)
+    out_next_obs: Array,  # (N, s)
+    out_terminated: Array,  # (N,)
+    out_discount: Array,  # (N,)
+) -> None:
+    """Transitions by index, each over up to `n_step` steps of its episode."""
+    counters, flags = ring.counters, ring.flags
+    num_envs, num_slots, _ = ring.obs.shape
+    newest = counters[ROWS] - 1
+    for i in range(index.shape[0]):
+        row, b = index[i] // num_envs, index[i] % num_envs
+        _stack(ring, b, row, out_obs[i])
+        _copy(out_action[i], ring.action[b, row % num_slots])
+        total, discount, last = 0.0, 1.0, min(row + n_step - 1, newest)
+        while True:
+            slot = row % num_slots
+            total += discount * ring.reward[b, slot]
+            discount *= gamma
+            bits = flags[b, slot]
+            if row == last or bits & (TERMINATED | TRUNCATED | CUT):
+                break
+            row += 1
+        if row == newest:
+            _copy(out_next_obs[i], ring.head[b])
+        elif bits & (TERMINATED | TRUNCATED | CUT):
+            position = _find(ring.final_keys, counters[FINALS_BEGIN], counters[FINALS_END], row * num_envs + b)
+            _copy(out_next_obs[i], ring.finals[position])
+        else:
+            _stack(ring, b, row + 1, out_next_obs[i])
+        out_reward[i] = total
+        out_discount[i] = discount
+        out_terminated[i] = bits & TERMINATED != 0
