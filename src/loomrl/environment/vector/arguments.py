@@ -35,7 +35,8 @@ def seed_list(num_envs: int, seed: Seeds) -> list[int | None]:
     """Environment i gets `seed + i`, or the i-th of a sequence."""
     if isinstance(seed, int | np.integer):
         return [int(seed) + index for index in range(num_envs)]
-    seeds = [None] * num_envs if seed is None else [None if one is None else int(one) for one in seed]
+    given: Sequence[int | None] = [None] * num_envs if seed is None else seed
+    seeds = [None if one is None else int(one) for one in given]
     if len(seeds) != num_envs:
         raise ConfigError(f"{len(seeds)} seeds for {num_envs} environments; pass one for each, or one number")
     return seeds

@@ -23,14 +23,12 @@ from typing import Any
 import gymnasium
 import numba
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
 from loomrl.types import FloatArray
 
-_STATE = types.float64[::1]
-step_signature = types.Tuple((types.float64, types.boolean))(_STATE, _STATE, _STATE)
-observe_signature = types.void(_STATE, types.float32[::1])
+step_signature = "Tuple((float64, boolean))(float64[::1], float64[::1], float64[::1])"
+observe_signature = "void(float64[::1], float32[::1])"
 
 
 @dataclass(frozen=True)

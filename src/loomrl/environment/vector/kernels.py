@@ -8,18 +8,15 @@ from functools import cache
 from math import isfinite
 from typing import Any
 
-from numba import types
-
 from loomrl.environment.vector.dynamics import Dynamics, compiled, specialise
 
 STEPPED, BAD_ACTION, NOT_FINITE = 0, 1, 2  # what came of `step_batch`
 
-_f64, _f32, _i64, _bool = types.float64, types.float32, types.int64, types.boolean
-_STEP_SIGNATURE = types.UniTuple(_i64, 2)(
-    _f64[:, ::1], _f64[:, ::1], _i64, _f64[::1], _i64[::1], _i64, _bool, _f64[:, :, ::1], _i64[::1],
-    _f32[:, ::1], _f32[:, ::1], _f64[::1], _bool[::1], _bool[::1],
-)  # fmt: skip
-_OBSERVE_SIGNATURE = types.void(_f64[:, ::1], _f32[:, ::1])
+_STEP_SIGNATURE = (
+    "UniTuple(int64, 2)(float64[:,::1], float64[:,::1], int64, float64[::1], int64[::1], int64, boolean,"
+    "float64[:,:,::1], int64[::1], float32[:,::1], float32[:,::1], float64[::1], boolean[::1], boolean[::1])"
+)
+_OBSERVE_SIGNATURE = "void(float64[:,::1], float32[:,::1])"
 
 
 @cache
@@ -33,7 +30,7 @@ def batch_kernels(dynamics: Dynamics) -> tuple[Any, Any]:
     )
 
 
-@compiled(_i64(_f64[:, ::1], _i64))
+@compiled("int64(float64[:,::1], int64)")
 def _first_bad_action(actions, num_actions):  # type: ignore[no-untyped-def]
     """The environment whose action is not one of `num_actions` (0: any finite values), or -1."""
     for index in range(actions.shape[0]):
