@@ -11,6 +11,7 @@ newest one. Their keys r * B + b ascend, so they are found by bisection and rele
 
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.replay.compiled import compiled
@@ -162,25 +163,44 @@ def _find(keys: Array, begin: int, end: int, key: int) -> int:
 
 
 @compiled
-def _stack(ring: Ring, b: int, row: int, target: Array) -> None:
-    """Observation of one row: its frame and, newest first, those before it in the same episode."""
-    counters, obs, flags = ring.counters, ring.obs, ring.flags
+def _stack(ring: Ring, b: int, slot: int, row: int, target: Array, i: int) -> None:
+    """Observation of one row into `target[i]`: its frame and, newest first, those before it in the same episode."""
+    obs, flags = ring.obs, ring.flags
     num_envs, num_slots, frame = obs.shape
-    place = target.shape[0] - frame
-    _copy(target[place:], obs[b, row % num_slots])
-    bits = flags[b, row % num_slots]
-    while place > 0 and bits & START == 0:
+    place = target.shape[1] - frame
+    for byte in range(frame):
+        target[i, place + byte] = obs[b, slot, byte]
+    while place > 0 and flags[b, slot] & START == 0:
         row -= 1
+        slot = row % num_slots
         place -= frame
-        _copy(target[place : place + frame], obs[b, row % num_slots])
-        bits = flags[b, row % num_slots]
-    if place > 0 and bits & ODD_START:
-        position = _find(ring.start_keys, counters[STARTS_BEGIN], counters[STARTS_END], row * num_envs + b)
-        newest = target.shape[0] - frame
-        _copy(target[:place], ring.starts[position, newest - place : newest])
+        for byte in range(frame):
+            target[i, place + byte] = obs[b, slot, byte]
+    if place > 0 and flags[b, slot] & ODD_START:
+        begin, end = ring.counters[STARTS_BEGIN], ring.counters[STARTS_END]
+        position = _find(ring.start_keys, begin, end, row * num_envs + b)
+        newest = target.shape[1] - frame
+        _copy(target[i, :place], ring.starts[position, newest - place : newest])
     else:
         for older in range(0, place, frame):
-            _copy(target[older : older + frame], obs[b, row % num_slots])
+            _copy(target[i, older : older + frame], obs[b, slot])
+
+
+@compiled
+def _sum_rewards(
+    ring: Ring, b: int, slot: int, row: int, last: int, gamma: float
+) -> tuple[float, float, int, int, int]:
+    """Discounted sum and gamma^k over steps from `row` to `last` or their episode's end; the last row, slot, flags."""
+    num_slots = ring.flags.shape[1]
+    total, discount = 0.0, 1.0
+    while True:
+        total += discount * ring.reward[b, slot]
+        discount *= gamma
+        bits = ring.flags[b, slot]
+        if row == last or bits & (TERMINATED | TRUNCATED | CUT):
+            return total, discount, row, slot, bits
+        row += 1
+        slot = slot + 1 if slot + 1 < num_slots else 0
 
 
 @compiled
@@ -196,30 +216,37 @@ def gather(
     out_terminated: Array,  # (N,)
     out_discount: Array,  # (N,)
 ) -> None:
-    """Transitions by index, each over up to `n_step` steps of its episode."""
-    counters, flags = ring.counters, ring.flags
+    """Transitions by index, each over up to `n_step` steps of its episode.
+
+    One array after the other for the whole batch: short loops, in which the processor waits for many rows at a time.
+    """
+    count = index.shape[0]
     num_envs, num_slots, _ = ring.obs.shape
-    newest = counters[ROWS] - 1
-    for i in range(index.shape[0]):
-        row, b = index[i] // num_envs, index[i] % num_envs
-        _stack(ring, b, row, out_obs[i])
-        _copy(out_action[i], ring.action[b, row % num_slots])
-        total, discount, last = 0.0, 1.0, min(row + n_step - 1, newest)
-        while True:
-            slot = row % num_slots
-            total += discount * ring.reward[b, slot]
-            discount *= gamma
-            bits = flags[b, slot]
-            if row == last or bits & (TERMINATED | TRUNCATED | CUT):
-                break
-            row += 1
-        if row == newest:
-            _copy(out_next_obs[i], ring.head[b])
-        elif bits & (TERMINATED | TRUNCATED | CUT):
-            position = _find(ring.final_keys, counters[FINALS_BEGIN], counters[FINALS_END], row * num_envs + b)
+    newest = ring.counters[ROWS] - 1
+    env, row, slot = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    for i in range(count):
+        row[i] = index[i] // num_envs
+        env[i] = index[i] - row[i] * num_envs
+        slot[i] = row[i] % num_slots
+    for i in range(count):
+        _stack(ring, env[i], slot[i], row[i], out_obs, i)
+    for i in range(count):
+        for byte in range(out_action.shape[1]):
+            out_action[i, byte] = ring.action[env[i], slot[i], byte]
+    bits = np.empty(count, np.uint8)
+    for i in range(count):
+        last = min(row[i] + n_step - 1, newest)
+        out_reward[i], out_discount[i], row[i], slot[i], bits[i] = _sum_rewards(
+            ring, env[i], slot[i], row[i], last, gamma
+        )
+        out_terminated[i] = bits[i] & TERMINATED != 0
+    begin, end = ring.counters[FINALS_BEGIN], ring.counters[FINALS_END]
+    for i in range(count):
+        if row[i] == newest:
+            _copy(out_next_obs[i], ring.head[env[i]])
+        elif bits[i] & (TERMINATED | TRUNCATED | CUT):
+            position = _find(ring.final_keys, begin, end, row[i] * num_envs + env[i])
             _copy(out_next_obs[i], ring.finals[position])
         else:
-            _stack(ring, b, row + 1, out_next_obs[i])
-        out_reward[i] = total
-        out_discount[i] = discount
-        out_terminated[i] = bits & TERMINATED != 0
+            following = slot[i] + 1 if slot[i] + 1 < num_slots else 0
+            _stack(ring, env[i], following, row[i] + 1, out_next_obs, i)

@@ -180,8 +180,8 @@ class Rows:
         self._counters[:] = 0
         for name in ("obs", "action", "reward", "flags"):
             mine = getattr(self, f"_{name}")[:, :filled]
-            mine[...] = _same(name, state[name], mine)
-        self._head[...] = _same("head", state["head"], self._head)
+            mine[...] = same_array(name, state[name], mine)
+        self._head[...] = same_array("head", state["head"], self._head)
         self._load_side_stores(state)
         self._counters[kernels.ROWS] = written
 
@@ -196,7 +196,7 @@ class Rows:
                     self._start_keys, self._starts = self._side_store(name, room)
             mine_keys, mine_values, _, _ = self._side(name)
             mine_keys[: len(keys)] = keys
-            mine_values[: len(keys)] = _same(f"{name}s", state[f"{name}s"], mine_values[: len(keys)])
+            mine_values[: len(keys)] = same_array(f"{name}s", state[f"{name}s"], mine_values[: len(keys)])
             self._counters[counter] = len(keys)
 
 
@@ -217,7 +217,8 @@ def _flags(name: str, values: Array, batch: tuple[int, ...]) -> Array:
     return _writable(values, np.bool_)
 
 
-def _same(name: str, found: Any, mine: Array) -> Array:
+def same_array(name: str, found: Any, mine: Array) -> Array:
+    """`found`, when it can take the place of `mine`; raises `ArtifactError` when not."""
     array: Array = np.asarray(found)
     if array.shape != mine.shape or array.dtype != mine.dtype:
         raise ArtifactError(
