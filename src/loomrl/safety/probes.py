@@ -51,6 +51,17 @@ def extreme_observations(space: Any, visited: NDArray[Any], count: int, rng: np.
     return _into(space, np.concatenate([alone, corners]).reshape(-1, *space.shape))
 
 
+def probe_observations(
+    space: Any, visited: NDArray[Any], num_visited: int, num_random: int, num_extreme: int, rng: np.random.Generator
+) -> dict[str, NDArray[Any]]:
+    """What a search for failures tries, by kind: `visited`, `random` and `extreme` observations, (N, *obs) each."""
+    return {
+        "visited": sample_visited(visited, num_visited, rng),
+        "random": random_observations(space, visited, num_random, rng),
+        "extreme": extreme_observations(space, visited, num_extreme, rng),
+    }
+
+
 def ask(policy: Policy, obs: NDArray[Any]) -> NDArray[Any]:
     """The policy's actions, (N, *action), asked in batches."""
     return np.concatenate([np.asarray(policy(obs[start : start + _CHUNK])) for start in range(0, len(obs), _CHUNK)])

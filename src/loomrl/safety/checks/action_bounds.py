@@ -6,7 +6,7 @@ from pydantic import Field
 from loomrl.evaluation.statistics import clopper_pearson_upper
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
 from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
-from loomrl.safety.probes import ask, extreme_observations, not_members, random_observations, sample_visited
+from loomrl.safety.probes import ask, not_members, probe_observations
 from loomrl.types import Bound, Claim, Verdict
 
 NAME = "action_bounds"
@@ -24,12 +24,14 @@ class Config(CheckConfig):
 
 def examine(context: Context, config: Config) -> list[Claim]:
     """One claim; any action outside refutes it."""
-    rng, space = context.rng(NAME), context.observation_space
-    tried = {
-        "visited": sample_visited(context.visited, config.num_visited, rng),
-        "random": random_observations(space, context.visited, config.num_random, rng),
-        "extreme": extreme_observations(space, context.visited, config.num_extreme, rng),
-    }
+    tried = probe_observations(
+        context.observation_space,
+        context.visited,
+        config.num_visited,
+        config.num_random,
+        config.num_extreme,
+        context.rng(NAME),
+    )
     obs = np.concatenate(list(tried.values()))
     actions = ask(context.policy, obs)
     outside = np.flatnonzero(not_members(context.action_space, actions))

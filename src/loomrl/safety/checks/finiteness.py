@@ -9,7 +9,7 @@ from pydantic import Field
 
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
 from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
-from loomrl.safety.probes import ask_outputs, extreme_observations, random_observations, sample_visited
+from loomrl.safety.probes import ask_outputs, probe_observations
 from loomrl.types import Bound, Claim, Verdict
 
 NAME = "finiteness"
@@ -27,12 +27,14 @@ class Config(CheckConfig):
 
 def examine(context: Context, config: Config) -> list[Claim]:
     """One claim; any output that is not finite refutes it."""
-    rng, space = context.rng(NAME), context.observation_space
-    tried = {
-        "visited": sample_visited(context.visited, config.num_visited, rng),
-        "random": random_observations(space, context.visited, config.num_random, rng),
-        "extreme": extreme_observations(space, context.visited, config.num_extreme, rng),
-    }
+    tried = probe_observations(
+        context.observation_space,
+        context.visited,
+        config.num_visited,
+        config.num_random,
+        config.num_extreme,
+        context.rng(NAME),
+    )
     obs = np.concatenate(list(tried.values()))
     bad = {name: not_finite(values) for name, values in ask_outputs(context.policy, obs).items()}
     failing = np.flatnonzero(np.any(list(bad.values()), axis=0))

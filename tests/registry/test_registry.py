@@ -18,6 +18,7 @@ from loomrl import registry as tracking
 from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.files import sha256_file, verify_sums
 from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, PolicyVersion, Registry
+from loomrl.registry.connection import mlflow_client
 
 
 @pytest.fixture
@@ -180,7 +181,7 @@ def test_metrics_beyond_one_batch_all_arrive(ready_home: Path) -> None:
     tracking.log_values(None, {"accuracy": 0.5})
     tracking.set_tags(run, {"loomrl.state": "promoted"})
     tracking.finish_run(run)
-    with tracking._mlflow(Registry().tracking_uri) as client:
+    with mlflow_client(Registry().tracking_uri) as client:
         history = client.get_metric_history(run, "loss")
         found = client.get_run(run)
     assert [metric.step for metric in sorted(history, key=lambda metric: metric.step)] == list(range(2_345))

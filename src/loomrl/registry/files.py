@@ -1,0 +1,129 @@
+"""The files of a version: what identifies them, where they lie, and whether they are still what was registered."""
+
+import shutil
+from pathlib import Path
+
+from loomrl.errors import ArtifactError
+from loomrl.files import SUMS, canonical_json, changed_file, sha256, sha256_file, write_atomic, write_sums
+from loomrl.home import home
+from loomrl.schema import Document
+
+ARTIFACT_FOLDER = "policy"
+DIGEST = "loomrl.digest"
+SUMS_DIGEST = "loomrl.sums_sha256"
+
+_IDENTITY = ("policy.onnx", "manifest.json")  # the files that make two versions the same policy
+_MLMODEL = "MLmodel"
+
+
+class PolicyVersion(Document):
+    """One immutable version of a policy in the registry."""
+
+    policy: str
+    version: str
+    run_id: str  # the life-cycle run that registered it
+    tags: dict[str, str]
+    source: str  # where its files lie, as the registry names it
+    created: str  # ISO 8601, UTC
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over `policy.onnx` and `manifest.json`."""
+        return self.tags.get(DIGEST, "")
+
+
+def export_digest(folder: Path) -> str:
+    """What makes two versions the same: SHA-256 over the digests of `policy.onnx` and `manifest.json`."""
+    return sha256(canonical_json({name: sha256_file(folder / name) for name in _IDENTITY}))
+
+
+def verify_version(folder: Path, version: PolicyVersion) -> None:
+    """Check files against the digests recorded in the registry when the version was made.
+
+    Raises:
+        ArtifactError: naming what differs.
+    """
+    name = f"{version.policy}@{version.version}"
+    if not (folder / SUMS).is_file() or sha256_file(folder / SUMS) != version.tags.get(SUMS_DIGEST):
+        raise ArtifactError(
+            f"{name}: {SUMS} in {version.source} is not the one that was registered; the artifact store was changed: "
+            f"restore it from a backup, or go back with `loomrl policy rollback {version.policy}`"
+        )
+    if changed := changed_file(folder):
+        raise ArtifactError(
+            f"{name}: {changed} in {version.source} was changed after it was registered; "
+            f"restore the store from a backup, or go back with `loomrl policy rollback {version.policy}`"
+        )
+    if export_digest(folder) != version.digest:
+        raise ArtifactError(f"{name}: the files in {version.source} are whole but not the policy its tag names")
+
+
+def local_source(version: PolicyVersion) -> Path | None:
+    """The folder of a version's files, where the artifact store is a folder of this machine."""
+    return local_folder(version.source)
+
+
+def local_folder(uri: str) -> Path | None:
+    """The folder an artifact URI means on this machine; None where only a server or an object store has it.
+
+    A tracking server started by `make up` serves `LOOMRL_HOME/mlartifacts` as `mlflow-artifacts:/`. What was
+    registered through it must stay readable when it is down and the same database is used directly.
+    """
+    plain = uri.removeprefix("file://")
+    if plain.startswith("/"):
+        return Path(plain)
+    served = home() / "mlartifacts" / uri.removeprefix("mlflow-artifacts:/").lstrip("/")
+    return served if uri.startswith("mlflow-artifacts:/") and served.is_dir() else None
+
+
+def copy_files(version: PolicyVersion, source: Path, target: Path) -> Path:
+    """Copy a version's files; raises `ArtifactError` where they cannot be read."""
+    try:
+        return Path(shutil.copytree(source, target))
+    except (OSError, shutil.Error) as error:
+        raise ArtifactError(
+            f"{version.policy}@{version.version}: its files at {source} cannot be read: {error}; "
+            f"restore them from a backup, or go back with `loomrl policy rollback {version.policy}`"
+        ) from error
+
+
+def is_intact(folder: Path, version: PolicyVersion) -> bool:
+    """Whether a folder holds exactly the registered files."""
+    try:
+        verify_version(folder, version)
+    except ArtifactError:
+        return False  # a torn or older copy: it is fetched again
+    return True
+
+
+def stage_export(folder: Path, staged: Path, mlflow_run_id: str) -> Path:
+    """Copy an export folder, check it against its own manifest, add `MLmodel`, and manifest the whole."""
+    shutil.copytree(folder, staged)
+    _verify_listed(staged)
+    write_atomic(staged / _MLMODEL, _mlmodel(mlflow_run_id))
+    write_sums(staged)
+    return staged
+
+
+def _verify_listed(folder: Path) -> None:
+    """Like `verify_sums`, but files may have joined since."""
+    manifest = folder / SUMS
+    if not manifest.is_file():
+        raise ArtifactError(f"{manifest} is missing; run the export stage")
+    for line in manifest.read_text().splitlines():
+        digest, _, name = line.partition("  ")
+        if sha256_file(folder / name) != digest:
+            raise ArtifactError(f"{folder / name} was changed since it was exported; run the export stage again")
+
+
+def _mlmodel(mlflow_run_id: str) -> bytes:
+    """The descriptor that lets `mlflow.pyfunc.load_model` read `policy.onnx` as it is.
+
+    `mlflow.onnx.log_model` would write the graph again, with other bytes than those the gate examined.
+    """
+    import yaml
+
+    onnx = {"loader_module": "mlflow.onnx", "data": "policy.onnx", "env": {}, "python_version": "3.11.0"}
+    flavors = {"onnx": {"data": "policy.onnx", "providers": ["CPUExecutionProvider"]}, "python_function": onnx}
+    document = {"artifact_path": ARTIFACT_FOLDER, "flavors": flavors, "run_id": mlflow_run_id}
+    return yaml.safe_dump(document, sort_keys=True).encode()
