@@ -1,0 +1,223 @@
+"""MuJoCo environments stepped natively on several threads, each with simulation data of its own.
+
+One compiled model serves all environments. A step writes the actions, has the threads advance the simulations (MuJoCo
+releases the interpreter's lock there), and computes observations, rewards and ends for the whole batch. The solver's
+warm start stays in each environment's data, so the steps are Gymnasium's; they do not depend on the number of threads.
+`mujoco.rollout` would step them from one call, but forgets the warm start from call to call.
+"""
+
+import importlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import mujoco
+import numpy as np
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from loomrl.environment.guard import explain
+from loomrl.environment.vector.arguments import check_actions, reset_arguments
+from loomrl.environment.vector.robots.base import Info, Robot
+from loomrl.errors import EnvironmentFault
+from loomrl.types import FloatArray
+
+_FEWEST = 4  # environments for which a further thread pays
+_AFTER_CONSTRAINTS = {"cacc", "cfrc_int", "cfrc_ext"}  # computed by `mj_rnePostConstraint` only
+
+StepResult = tuple[FloatArray, FloatArray, NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
+
+
+def find_robot(entry_point: str) -> Robot | None:
+    """The robot of an entry point, from the file in `robots/` that is named like its module; None without one."""
+    name = entry_point.partition(":")[0].rpartition(".")[2]
+    if name == "base" or not (Path(__file__).parent / "robots" / f"{name}.py").is_file():
+        return None
+    robot: Robot = importlib.import_module(f"loomrl.environment.vector.robots.{name}").ROBOT
+    return robot if robot.entry_point == entry_point else None
+
+
+class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):
+    """B simulations of one model. Observations (B, O) are float64, as Gymnasium's are."""
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        robot: Robot,
+        num_envs: int,
+        mode: AutoresetMode,
+        max_episode_steps: int | None,
+        name: str,
+        num_threads: int | None = None,
+    ) -> None:
+        """Take model, spaces and settings from `env`, one constructed environment, and keep it."""
+        self.num_envs, self._robot, self._name = num_envs, robot, name
+        self._restart = mode is AutoresetMode.SAME_STEP
+        self.metadata = {"autoreset_mode": mode}
+        self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
+        self.observation_space = batch_space(env.observation_space, num_envs)
+        self.action_space = batch_space(env.action_space, num_envs)
+        self._env, self._bare = env, env.unwrapped
+        self._limit = np.inf if max_episode_steps is None else max_episode_steps
+        self._model: Any = self._bare.model  # type: ignore[attr-defined]
+        self._frame_skip: int = self._bare.frame_skip  # type: ignore[attr-defined]
+        self._data = [mujoco.MjData(self._model) for _ in range(num_envs)]
+        self._controls = [data.ctrl for data in self._data]
+        self._views = {name: [getattr(data, name) for data in self._data] for name in robot.fields}
+        self._after_constraints = not _AFTER_CONSTRAINTS.isdisjoint(robot.fields)
+        self._now: dict[str, FloatArray] = self._read()
+        self._elapsed = np.zeros(num_envs, np.int64)
+        self._ended = np.ones(num_envs, np.bool_)  # those that must be reset before they are stepped
+        self._rngs: list[np.random.Generator | None] = [None] * num_envs
+        threads = min(num_threads or len(os.sched_getaffinity(0)), max(1, num_envs // _FEWEST))
+        bounds = np.linspace(0, num_envs, threads + 1).astype(int).tolist()
+        self._shares = [range(low, high) for low, high in zip(bounds, bounds[1:], strict=False)]
+        self._pool = ThreadPoolExecutor(threads - 1, "mujoco") if threads > 1 else None
+
+    # --- simulation ---
+
+    def _read(self) -> dict[str, FloatArray]:
+        return {name: np.stack(views) for name, views in self._views.items()}
+
+    def _advance(self, share: range) -> None:
+        step, model, frames = mujoco.mj_step, self._model, self._frame_skip
+        for index in share:
+            step(model, self._data[index], nstep=frames)
+            if self._after_constraints:
+                mujoco.mj_rnePostConstraint(model, self._data[index])
+
+    def _advance_all(self) -> None:
+        waiting = [self._pool.submit(self._advance, share) for share in self._shares[1:]] if self._pool else []
+        self._advance(self._shares[0])
+        for future in waiting:
+            future.result()
+
+    def _begin(self, index: int, seed: int | None) -> None:
+        rng = self._rngs[index]
+        if seed is not None or rng is None:
+            rng, _ = seeding.np_random(seed)
+            self._rngs[index] = rng
+        data = self._data[index]
+        mujoco.mj_resetData(self._model, data)
+        data.qpos[:], data.qvel[:] = self._robot.reset(self._bare, rng)
+        mujoco.mj_forward(self._model, data)
+        for name, views in self._views.items():
+            self._now[name][index] = views[index]
+
+    # --- the interface ---
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[FloatArray, dict[str, Any]]:
+        """Begin episodes, all of them or those of `options["reset_mask"]`; environment i is seeded with `seed + i`.
+
+        Raises:
+            ConfigError: for other options, or a mask or list of seeds of another length.
+        """
+        seeds, mask = reset_arguments(self.num_envs, seed, options)
+        self._now = {name: values.copy() for name, values in self._now.items()}  # handed out in infos
+        for index in np.flatnonzero(mask).tolist():
+            self._begin(index, seeds[index])
+        self._elapsed[mask] = 0
+        self._ended[mask] = False
+        info: dict[str, Any] = {}
+        _add(info, self._robot.reset_info(self._bare, self._now), mask)
+        return self._robot.observe(self._bare, self._now), info
+
+    def step(self, actions: NDArray[Any]) -> StepResult:
+        """Step all environments.
+
+        With autoreset, where an episode ended, the info has `final_obs` (B, O): the true successors of all
+        environments, those whose episode goes on included. `_final_obs` (B,) says where one ended.
+
+        Raises:
+            EnvironmentFault: for an action that is not finite or has the wrong shape, a value that is not finite,
+                a missing reset, an error in MuJoCo.
+        """
+        given = check_actions(actions, self.single_action_space, self.num_envs, self._name)
+        self._check(given)
+        for control, action in zip(self._controls, given, strict=True):
+            control[:] = action
+        try:
+            self._advance_all()
+        except mujoco.FatalError as error:
+            raise EnvironmentFault(f"environment {self._name!r}: MuJoCo failed: {error}") from error
+        before, self._now = self._now, self._read()
+        self._elapsed += 1
+        obs = self._robot.observe(self._bare, self._now)
+        outcome = self._robot.outcome(self._bare, before, self._now, given)
+        self._check_finite(obs, outcome.reward)
+        truncated = self._elapsed >= self._limit
+        ended = outcome.terminated | truncated
+        info: dict[str, Any] = {}
+        if self._restart and ended.any():
+            obs = self._restart_ended(ended, obs, outcome.info, info)
+        else:
+            self._ended |= ended
+            _add(info, outcome.info, np.ones(self.num_envs, np.bool_))
+        return obs, outcome.reward, outcome.terminated, truncated, info
+
+    def _restart_ended(
+        self, ended: NDArray[np.bool_], final_obs: FloatArray, step_info: Info, info: dict[str, Any]
+    ) -> FloatArray:
+        """Begin new episodes; the info is then as if each environment had been reset by itself."""
+        info["final_obs"], info["_final_obs"] = final_obs, ended
+        info["final_info"], info["_final_info"] = {}, ended
+        _add(info["final_info"], step_info, ended)
+        _add(info, step_info, ~ended)
+        self._now = {name: values.copy() for name, values in self._now.items()}
+        for index in np.flatnonzero(ended).tolist():
+            self._begin(index, None)
+        self._elapsed[ended] = 0
+        for key, values in self._robot.reset_info(self._bare, self._now).items():
+            info[key] = np.where(_along(ended, values), values, info.get(key, values))
+            info[f"_{key}"] = np.ones(self.num_envs, np.bool_)
+        return self._robot.observe(self._bare, self._now)
+
+    def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002
+        """End the threads and close the environment the settings came from."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        self._env.close()
+
+    # --- faults ---
+
+    def _check(self, actions: NDArray[Any]) -> None:
+        if self._ended.any():
+            index = int(np.flatnonzero(self._ended)[0])
+            raise EnvironmentFault(f"{self._place(index)} must be reset before it is stepped")
+        if not np.isfinite(actions).all():
+            index = int(np.argwhere(~np.isfinite(actions))[0][0])
+            raise EnvironmentFault(f"{self._place(index)}: action {actions[index]!r} is not finite")
+
+    def _check_finite(self, obs: FloatArray, reward: FloatArray) -> None:
+        if np.isfinite(reward).all() and np.isfinite(obs).all():
+            return
+        index = int(np.flatnonzero(~(np.isfinite(reward) & np.isfinite(obs).all(axis=1)))[0])
+        what = (
+            explain("observation", obs[index], self.single_observation_space)
+            if np.isfinite(reward[index])
+            else f"reward is {reward[index]}; it must be finite"
+        )
+        raise EnvironmentFault(f"{self._place(index)}: {what}")
+
+    def _place(self, index: int) -> str:
+        return f"environment {self._name!r} (number {index} of {self.num_envs}), step {int(self._elapsed[index])}"
+
+
+def _add(info: dict[str, Any], entries: Info, mask: NDArray[np.bool_]) -> None:
+    """Entries as `gymnasium.vector` writes them: the values, zero where `mask` is not set, and `_key` the mask."""
+    if not mask.any():
+        return
+    for key, values in entries.items():
+        info[key] = np.where(_along(mask, values), values, np.zeros((), values.dtype))
+        info[f"_{key}"] = mask.copy()
+
+
+def _along(mask: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[np.bool_]:
+    return mask.reshape(-1, *[1] * (values.ndim - 1))
