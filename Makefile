@@ -8,7 +8,7 @@ export DO_NOT_TRACK := true
 export DVC_NO_ANALYTICS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format up down bench clean
+.PHONY: help setup run test check format up down peers bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -45,10 +45,20 @@ up: | $(BIN)/loomrl  ## start Prefect, MLflow and the policy server on loopback
 down:  ## stop what `make up` started
 	deploy/local/down
 
-bench: | $(BIN)/loomrl  ## measure learning, serving and whole life cycles; results go to benchmarks/results
+peers: .venv-peers/installed  ## install the trainers LoomRL is compared with, in an environment of their own
+
+.venv-peers/installed: benchmarks/peers/requirements.txt
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	touch $@
+
+bench: peers | $(BIN)/loomrl  ## measure speed and learning beside the peers, serving, life cycles; takes hours
+	python benchmarks/compare.py speed
+	python benchmarks/compare.py learn
+	python benchmarks/compare.py render
 	python benchmarks/learning.py
 	python benchmarks/serving.py
 	python benchmarks/lifecycles.py
 
-clean:  ## remove the virtual environment and all caches; state and artifacts stay
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+clean:  ## remove the virtual environments and all caches; state and artifacts stay
+	rm -rf $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

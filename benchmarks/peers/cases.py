@@ -1,0 +1,362 @@
+"""What is compared: cases as data. A case is one environment and one question, its trainers are the answers.
+
+Settings of the peers are their own defaults, or those the peer's users publish; `source` says which. LoomRL's settings
+are named beside them, so that a reader sees what differs.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+Kind = Literal["learning", "solve", "speed", "start", "overhead"]
+TIMED = ("solve", "speed", "start", "overhead")  # these want a quiet machine
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """One contestant of a case. `package` decides which script runs it: LoomRL's own, or that of the peers."""
+
+    name: str
+    algorithm: str
+    source: str  # where the settings come from
+    settings: dict[str, Any] = field(default_factory=dict)
+    num_envs: int = 1
+    normalize: bool = False  # peers: VecNormalize of observations and rewards; LoomRL has settings for it
+    total_env_steps: int | None = None  # where it differs from the case's: fast trainers need more to be timed
+    threads: int | None = None  # where it differs from the case's; the cores it may use do not
+    matmul_precision: str | None = None  # torch's float32 matrix products: "medium" allows oneDNN's fast paths
+
+    @property
+    def package(self) -> str:
+        """`loomrl`, `sb3` or `sbx`; `stage` is LoomRL in its pipeline."""
+        return self.name.partition("-")[0]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One question, put to several trainers in turns."""
+
+    name: str
+    title: str
+    kind: Kind
+    environment: str
+    total_env_steps: int
+    trainers: tuple[Trainer, ...]
+    seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
+    threads: int = 1
+    warm_up_env_steps: int = 0  # speed: the clock starts after so many
+    greedy_every: int = 0  # 0: no greedy episodes
+    greedy_episodes: int = 20
+    greedy_first_seed: int = 3_000_000  # where LoomRL's validation episodes begin
+    stop_at_return: float | None = None
+    goal: str = ""  # what LoomRL set out to show
+
+
+def ppo_mujoco(environment: str, name: str) -> Case:
+    """Returns at 300k steps."""
+    return Case(
+        name=f"ppo_{name}",
+        title=f"PPO, {environment}: return after 300,000 steps",
+        kind="learning",
+        environment=environment,
+        total_env_steps=300_000,
+        greedy_every=30_000,
+        trainers=(SB3_PPO_DEFAULTS, SB3_PPO_CLEANRL, LOOMRL_PPO_MUJOCO),
+        goal="interquartile mean not below stable-baselines3's",
+    )
+
+
+SB3_PPO_DEFAULTS = Trainer(
+    "sb3", "ppo", "its defaults with VecNormalize, as most of its users run it", {"device": "cpu"}, normalize=True
+)
+SB3_PPO_CLEANRL = Trainer(
+    "sb3-cleanrl",
+    "ppo",
+    "CleanRL's settings for continuous actions: the defaults, the learning rate annealed, orthogonal weights",
+    {"device": "cpu", "learning_rate": "lin_0.0003", "n_steps": 2048, "batch_size": 64, "n_epochs": 10},
+    normalize=True,
+)
+LOOMRL_PPO_MUJOCO = Trainer(
+    "loomrl",
+    "ppo",
+    "16 environments, 2,048 steps to an update as the peers have",
+    {
+        "num_envs": 16,
+        "rollout_length": 128,
+        "batch_size": 64,
+        "n_epochs": 10,
+        "learning_rate": 3e-4,
+        "learning_rate_schedule": "linear",
+        "normalize_rewards": True,
+    },
+)
+
+_CARTPOLE_4 = {"learning_rate": 2.5e-4, "n_epochs": 4, "batch_size": 128}
+_PEER_64 = {"policy_kwargs": {"net_arch": [64, 64]}}
+PPO_CARTPOLE_SPEED = Case(
+    name="speed_ppo_cartpole_4x128",
+    title="PPO, CartPole-v1, 4 environments x 128 steps, 4 epochs, minibatch 128",
+    kind="speed",
+    environment="CartPole-v1",
+    total_env_steps=60_000,
+    warm_up_env_steps=5_000,
+    trainers=(
+        Trainer("sb3", "ppo", "the same settings", {"device": "cpu", "n_steps": 128, **_CARTPOLE_4, **_PEER_64}, 4),
+        Trainer("sbx", "ppo", "the same settings", {"n_steps": 128, **_CARTPOLE_4, **_PEER_64}, 4),
+        Trainer(
+            "loomrl",
+            "ppo",
+            "the same settings",
+            {"num_envs": 4, "rollout_length": 128, "normalize_observations": False, **_CARTPOLE_4},
+            total_env_steps=1_000_000,
+        ),
+    ),
+    goal="at least 24 times stable-baselines3",
+)
+_CARTPOLE_64 = {"learning_rate": 1e-3, "n_epochs": 4, "batch_size": 2048}
+PPO_CARTPOLE_SPEED_64 = Case(
+    name="speed_ppo_cartpole_64x128",
+    title="PPO, CartPole-v1, 64 environments x 128 steps, 4 epochs, minibatch 2,048",
+    kind="speed",
+    environment="CartPole-v1",
+    total_env_steps=60_000,
+    warm_up_env_steps=17_000,
+    trainers=(
+        Trainer(
+            "sb3",
+            "ppo",
+            "4 environments x 128 steps, minibatch 128: what the goal's ratio is taken against",
+            {"device": "cpu", "n_steps": 128, **_CARTPOLE_4, **_PEER_64},
+            4,
+        ),
+        Trainer(
+            "sb3-64x128",
+            "ppo",
+            "the same settings as LoomRL's",
+            {"device": "cpu", "n_steps": 128, **_CARTPOLE_64, **_PEER_64},
+            64,
+            total_env_steps=200_000,
+        ),
+        Trainer(
+            "loomrl",
+            "ppo",
+            "64 environments x 128 steps, minibatch 2,048",
+            {"num_envs": 64, "rollout_length": 128, "normalize_observations": False, **_CARTPOLE_64},
+            total_env_steps=2_000_000,
+        ),
+    ),
+    goal="at least 30 times stable-baselines3 at 4 x 128",
+)
+
+PPO_CARTPOLE_SOLVED = Case(
+    name="solve_ppo_cartpole",
+    title="PPO, CartPole-v1: seconds to a greedy mean of 475 over 20 episodes",
+    kind="solve",
+    environment="CartPole-v1",
+    total_env_steps=100_000,
+    seeds=(1, 2, 3, 4, 5, 6, 7),
+    greedy_every=256,
+    stop_at_return=475.0,
+    trainers=(
+        Trainer(
+            "sb3",
+            "ppo",
+            "rl-zoo3's settings for CartPole-v1",
+            {
+                "device": "cpu",
+                "n_steps": 32,
+                "batch_size": 256,
+                "gae_lambda": 0.8,
+                "gamma": 0.98,
+                "n_epochs": 20,
+                "ent_coef": 0.0,
+                "learning_rate": "lin_0.001",
+                "clip_range": "lin_0.2",
+            },
+            8,
+        ),
+        Trainer(
+            "loomrl",
+            "ppo",
+            "rl-zoo3's settings for CartPole-v1",
+            {
+                "num_envs": 8,
+                "rollout_length": 32,
+                "batch_size": 256,
+                "gae_lambda": 0.8,
+                "gamma": 0.98,
+                "n_epochs": 20,
+                "learning_rate": 1e-3,
+                "learning_rate_schedule": "linear",
+                "clip_epsilon": 0.2,
+                "clip_schedule": "linear",
+                "normalize_observations": False,
+            },
+        ),
+    ),
+    goal="at least 25 times faster than stable-baselines3, solved on 7 of 7 seeds",
+)
+
+
+def ppo_cheetah_speed(threads: int) -> Case:
+    """At the settings of the learning comparison."""
+    cores = "one core" if threads == 1 else f"{threads} cores"
+    return Case(
+        name="speed_ppo_halfcheetah" + ("" if threads == 1 else f"_{threads}_cores"),
+        title=f"PPO, HalfCheetah-v5, the settings of the learning comparison, {cores}",
+        kind="speed",
+        environment="HalfCheetah-v5",
+        total_env_steps=20_480,
+        warm_up_env_steps=2_048,
+        threads=threads,
+        trainers=(
+            replace(SB3_PPO_DEFAULTS, threads=1, source="its defaults with VecNormalize, torch on one thread"),
+            *([] if threads == 1 else [replace(SB3_PPO_DEFAULTS, name=f"sb3-{threads}-threads")]),
+            Trainer("sbx", "ppo", "its defaults with VecNormalize", normalize=True),
+            replace(LOOMRL_PPO_MUJOCO, total_env_steps=102_400),
+        ),
+        goal="at least 8 times stable-baselines3" if threads > 1 else "",
+    )
+
+
+LOOMRL_SAC = Trainer(
+    "loomrl",
+    "sac",
+    "256 x 256, minibatch 256, one gradient step per step, as the peers",
+    {"batch_size": 256, "hidden_sizes": [256, 256]},
+)
+SAC_CHEETAH = Case(
+    name="sac_halfcheetah",
+    title="SAC, HalfCheetah-v5: return after 50,000 steps",
+    kind="learning",
+    environment="HalfCheetah-v5",
+    total_env_steps=50_000,
+    greedy_every=5_000,
+    trainers=(
+        Trainer("sb3", "sac", "its defaults", {"device": "cpu"}),
+        Trainer("sbx", "sac", "its defaults"),
+        LOOMRL_SAC,
+    ),
+    goal="interquartile mean not below stable-baselines3's",
+)
+SAC_CHEETAH_SPEED = Case(
+    name="speed_sac_halfcheetah",
+    title="SAC, HalfCheetah-v5, 256 x 256, minibatch 256, one gradient step per step",
+    kind="speed",
+    environment="HalfCheetah-v5",
+    total_env_steps=2_000,
+    warm_up_env_steps=500,
+    trainers=(
+        Trainer("sb3", "sac", "its defaults", {"device": "cpu"}),
+        Trainer(
+            "sb3-medium", "sac", "its defaults, fast matrix products", {"device": "cpu"}, matmul_precision="medium"
+        ),
+        Trainer("sbx", "sac", "its defaults", total_env_steps=4_000),
+        replace(LOOMRL_SAC, total_env_steps=4_000),
+    ),
+    goal="at least 3 times stable-baselines3, not below SBX",
+)
+_DQN_SPEED = {"learning_rate": 2.5e-4, "batch_size": 128}
+DQN_CARTPOLE_SPEED = Case(
+    name="speed_dqn_cartpole",
+    title="DQN, CartPole-v1, 120 x 84, minibatch 128, one gradient step every 10 steps",
+    kind="speed",
+    environment="CartPole-v1",
+    total_env_steps=20_000,
+    warm_up_env_steps=3_000,
+    trainers=(
+        Trainer(
+            "sb3",
+            "dqn",
+            "CleanRL's settings for CartPole-v1, learning from step 1,000 on",
+            {
+                "device": "cpu",
+                "buffer_size": 10_000,
+                "learning_starts": 1_000,
+                "train_freq": 10,
+                "gradient_steps": 1,
+                "target_update_interval": 500,
+                "exploration_fraction": 0.5,
+                "exploration_final_eps": 0.05,
+                "policy_kwargs": {"net_arch": [120, 84]},
+                **_DQN_SPEED,
+            },
+        ),
+    ),
+    goal="at least 3 times stable-baselines3",
+)
+DQN_LUNARLANDER = Case(
+    name="dqn_lunarlander",
+    title="DQN, LunarLander-v3: return after 100,000 steps",
+    kind="learning",
+    environment="LunarLander-v3",
+    total_env_steps=100_000,
+    greedy_every=10_000,
+    trainers=(
+        Trainer(
+            "sb3",
+            "dqn",
+            "rl-zoo3's settings for LunarLander",
+            {
+                "device": "cpu",
+                "learning_rate": 6.3e-4,
+                "batch_size": 128,
+                "buffer_size": 50_000,
+                "learning_starts": 0,
+                "gamma": 0.99,
+                "target_update_interval": 250,
+                "train_freq": 4,
+                "gradient_steps": -1,
+                "exploration_fraction": 0.12,
+                "exploration_final_eps": 0.1,
+                "policy_kwargs": {"net_arch": [256, 256]},
+            },
+        ),
+    ),
+    goal="interquartile mean not below stable-baselines3's",
+)
+
+START = Case(
+    name="start_ppo_cartpole",
+    title="PPO, CartPole-v1, 4 x 128: seconds from the start of the process to the end of the first update",
+    kind="start",
+    environment="CartPole-v1",
+    total_env_steps=1_024,
+    trainers=tuple(replace(one, total_env_steps=None) for one in PPO_CARTPOLE_SPEED.trainers),
+    goal="under 1 s",
+)
+
+
+def overhead(environment: str, name: str, trainer: Trainer, total_env_steps: int) -> Case:
+    """The same training with the pipeline around it and without; both validate alike."""
+    return Case(
+        name=f"overhead_{name}",
+        title=f"{environment}, {total_env_steps:,} steps: the process of the training stage, and that of the bare loop",
+        kind="overhead",
+        environment=environment,
+        total_env_steps=total_env_steps,
+        greedy_every=total_env_steps // 4,
+        trainers=(
+            replace(trainer, total_env_steps=None, source="the loop alone: no checkpoints, events or files"),
+            replace(trainer, name="stage", total_env_steps=None, source="`python -m loomrl.stages training`"),
+        ),
+        goal="under 5 % of the training time",
+    )
+
+
+CASES = (
+    PPO_CARTPOLE_SPEED,
+    PPO_CARTPOLE_SPEED_64,
+    PPO_CARTPOLE_SOLVED,
+    ppo_cheetah_speed(1),
+    ppo_cheetah_speed(2),
+    SAC_CHEETAH_SPEED,
+    DQN_CARTPOLE_SPEED,
+    START,
+    overhead("CartPole-v1", "cartpole", PPO_CARTPOLE_SPEED_64.trainers[-1], 5_000_000),
+    overhead("HalfCheetah-v5", "halfcheetah", LOOMRL_PPO_MUJOCO, 300_000),
+    ppo_mujoco("HalfCheetah-v5", "halfcheetah"),
+    ppo_mujoco("Hopper-v5", "hopper"),
+    ppo_mujoco("Walker2d-v5", "walker2d"),
+    SAC_CHEETAH,
+    DQN_LUNARLANDER,
+)
