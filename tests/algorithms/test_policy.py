@@ -6,11 +6,12 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 
 from loomrl.algorithms.actor_critic import ActorCriticPolicy
 from loomrl.algorithms.policy import load_policy
 from loomrl.algorithms.preprocessing import ObservationNormalizer
+from loomrl.environment.flat import FlatBox
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.files import sha256_file
 
@@ -20,8 +21,23 @@ SPACES = {
     "shifted actions": (FLAT, Discrete(3, start=5)),
     "continuous": (FLAT, Box(-1.0, 2.0, (3,), np.float32)),
     "actions as a matrix": (FLAT, Box(-1.0, 2.0, (2, 2), np.float64)),
-    "image": (Box(0, 255, (3, 5, 2), np.uint8), Discrete(4)),
+    "image": (Box(0, 255, (6, 5, 2), np.uint8), Discrete(4)),
     "numbered states": (Discrete(6, start=2), Discrete(2)),
+    "several choices": (FLAT, MultiDiscrete([2, 3, 4], start=[0, 5, -1])),
+    "a grid of choices": (FLAT, MultiDiscrete([[2, 3], [4, 5]])),
+    "switches": (FLAT, MultiBinary(5)),
+    "a grid of switches": (FlatBox(MultiBinary([2, 3])), MultiBinary([2, 2])),
+    "structured": (
+        FlatBox(
+            Dict(
+                camera=Box(0, 255, (3, 9, 8), np.uint8),  # channels first
+                arm=Tuple([Box(-1.0, 1.0, (2,), np.float32), Discrete(3, start=4)]),
+                doors=MultiBinary(2),
+                dials=MultiDiscrete([2, 5], start=[1, -2]),
+            )
+        ),
+        Discrete(3),
+    ),
     "float64": (Box(-1.0, 1.0, (17,), np.float64), Box(-1.0, 1.0, (6,), np.float32)),
 }
 
@@ -35,8 +51,8 @@ def policy_for(
     with torch.no_grad():
         for parameter in policy.head.parameters():
             parameter.mul_(1000)
-    assert policy.normalizer is not None
-    policy.normalizer.update(policy.preprocessor(torch.from_numpy(observations(observation, 50))).numpy())
+    if policy.normalizer is not None:
+        policy.normalizer.update(policy.preprocessor(torch.from_numpy(observations(observation, 50))).numpy())
     return policy
 
 
@@ -106,7 +122,8 @@ def test_one_hot_and_flattening() -> None:
     numbered = policy_for(*SPACES["numbered states"]).preprocessor
     assert numbered(torch.tensor([2, 7])).tolist() == [[1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1]]
     image = policy_for(*SPACES["image"]).preprocessor
-    assert image(torch.arange(60, dtype=torch.uint8).reshape(2, 3, 5, 2))[1].tolist() == list(range(30, 60))
+    pixels = torch.arange(120, dtype=torch.uint8).reshape(2, 6, 5, 2)
+    torch.testing.assert_close(image(pixels)[1], (pixels[1].permute(2, 0, 1) / 255).flatten())
 
 
 def test_normaliser_equals_numpy() -> None:
@@ -132,10 +149,11 @@ def test_normaliser_clips_and_leaves_constants_alone() -> None:
 @pytest.mark.parametrize(
     ("observation", "action", "message"),
     [
-        (Dict({"a": FLAT}), Discrete(2), "observation space .* is not supported; supported: Box .* and Discrete"),
-        (MultiBinary(3), Discrete(2), "observation space MultiBinary"),
-        (FLAT, MultiDiscrete([2, 2]), "action space MultiDiscrete.* supported: Discrete and Box of floats"),
-        (FLAT, Box(0, 9, (2,), np.int64), "action space Box"),
+        (Dict({"a": FLAT, "b": Text(3)}), Discrete(2), "its part 'b'.* is not supported; supported: Box, Discrete"),
+        (Sequence(Discrete(2)), Discrete(2), "observation space Sequence.* padding what has no fixed size"),
+        (Box(0, 255, (4, 9, 3), np.uint8), Discrete(2), r"4 x 9 pixels, 3 channels\) is too small to convolve"),
+        (FLAT, Dict({"a": Discrete(2)}), "action space Dict.* put its parts into one MultiDiscrete"),
+        (FLAT, Box(0, 9, (2,), np.int64), "action space Box.* as MultiDiscrete"),
     ],
 )
 def test_unsupported_spaces_are_named(observation: gymnasium.Space, action: gymnasium.Space, message: str) -> None:

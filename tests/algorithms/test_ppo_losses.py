@@ -5,12 +5,8 @@ import pytest
 import torch
 from torch.distributions import Categorical, Independent, Normal
 
-from loomrl.algorithms.ppo import (
-    categorical_log_prob_and_entropy,
-    clipped_policy_loss,
-    gaussian_log_prob_and_entropy,
-    squared_value_loss,
-)
+from loomrl.algorithms.distributions import categorical_log_prob_and_entropy, gaussian_log_prob_and_entropy
+from loomrl.algorithms.ppo import clipped_policy_loss, squared_value_loss
 
 
 def test_policy_loss_by_hand() -> None:

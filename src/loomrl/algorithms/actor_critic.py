@@ -1,35 +1,41 @@
 """Actor and critic with an encoder each: the policy of PPO, and of whatever brings none of its own."""
 
-import math
 from typing import Any, Self
 
 import gymnasium
-import numpy as np
 import torch
 from torch import Tensor
 
-from loomrl.algorithms.networks import CategoricalPolicyHead, GaussianPolicyHead, StateEncoder, ValueHead
+from loomrl.algorithms.distributions import (
+    CategoricalActions,
+    Distribution,
+    GaussianActions,
+    Parameters,
+    action_distribution,
+)
+from loomrl.algorithms.encoders import build_encoder
+from loomrl.algorithms.networks import CategoricalPolicyHead, GaussianPolicyHead, LogitsHead, ValueHead
 from loomrl.algorithms.policy import PolicyArchitecture, TrainedPolicy, describe
-from loomrl.errors import ConfigError
+
+Head = CategoricalPolicyHead | GaussianPolicyHead | LogitsHead
+SQUASH = "squash_actions"  # the key of `PolicyArchitecture.network`
 
 
 class ActorCriticPolicy(TrainedPolicy):
-    """Acts greedily: the likeliest discrete action, or the mean of the Gaussian clipped to the action bounds."""
-
-    action_low: Tensor
-    action_high: Tensor
+    """Acts greedily: the likeliest discrete action, or the mean of the Gaussian clipped (or squashed) to the bounds."""
 
     def __init__(
         self, architecture: PolicyArchitecture, generator: torch.Generator | None = None, initial_log_std: float = 0.0
     ) -> None:
         super().__init__(architecture)
         generator = generator or torch.Generator()
-        dim, sizes, activation = self.preprocessor.dim, architecture.hidden_sizes, architecture.activation
-        self.actor = StateEncoder(dim, sizes, activation, generator)
-        self.head = self._head(self.actor.output_dim, generator, initial_log_std)
-        self.critic = StateEncoder(dim, sizes, activation, generator)
+        sizes, activation = architecture.hidden_sizes, architecture.activation
+        self.distribution = action_distribution(self.action_space, bool(architecture.network.get(SQUASH)))
+        self.actor = build_encoder(self.preprocessor, sizes, activation, generator)
+        self.head = _head(self.distribution, self.actor.output_dim, generator, initial_log_std)
+        self.critic = build_encoder(self.preprocessor, sizes, activation, generator)
         self.value_head = ValueHead(self.critic.output_dim, generator)
-        self.output_names = ("action", "value", "logits") if self.is_discrete else ("action", "value", "mean", "log_std")
+        self.output_names = ("action", "value", *self.distribution.names)
 
     @classmethod
     def for_spaces(
@@ -42,9 +48,10 @@ class ActorCriticPolicy(TrainedPolicy):
         normalize_observations: bool,
         generator: torch.Generator | None = None,
         initial_log_std: float = 0.0,
+        squash_actions: bool = False,
     ) -> Self:
         """A fresh policy; raises `ConfigError` for spaces it cannot handle."""
-        _demand_action_space(action_space)
+        action_distribution(action_space, squash_actions)  # names an unsupported space before it is written as JSON
         architecture = describe(
             algorithm,
             observation_space,
@@ -52,45 +59,44 @@ class ActorCriticPolicy(TrainedPolicy):
             hidden_sizes=list(hidden_sizes),
             activation=activation,
             normalize_observations=normalize_observations,
+            network={SQUASH: True} if squash_actions else {},
         )
         return cls(architecture, generator, initial_log_std)
 
-    def _head(
-        self, width: int, generator: torch.Generator | None, initial_log_std: float
-    ) -> CategoricalPolicyHead | GaussianPolicyHead:
-        space = self.action_space
-        _demand_action_space(space)
-        if isinstance(space, gymnasium.spaces.Discrete):
-            return CategoricalPolicyHead(width, int(space.n), generator)
-        assert isinstance(space, gymnasium.spaces.Box)
-        # As float32 and flat; derived from the space, so not saved.
-        for name, bound in (("action_low", space.low), ("action_high", space.high)):
-            self.register_buffer(name, torch.from_numpy(bound.astype(np.float32).ravel()), persistent=False)
-        dim = math.prod(space.shape)
-        return GaussianPolicyHead(width, dim, generator=generator, initial_log_std=initial_log_std)
+    @property
+    def action_kind(self) -> str:
+        """The manifest's word for what an action is."""
+        return self.distribution.kind
 
     def forward(self, obs: Tensor) -> dict[str, Tensor]:
         """Raw observations (B, *obs) -> `action` (B, *action), `value` (B,) and `logits` (B, n), or `mean` and
         `log_std` (B, dim)."""
         features = self.features(obs)
         value = self.value_head(self.critic(features))
-        if isinstance(self.head, CategoricalPolicyHead):
-            logits = self.head.logits(self.actor(features))
-            return {"action": self.discrete_action(logits.argmax(-1)), "value": value, "logits": logits}
-        mean, log_std = self.head.moments(self.actor(features))
-        return {"action": self.bounded(mean), "value": value, "mean": mean, "log_std": log_std.expand_as(mean)}
+        parameters = self.parameters_of(features)
+        outputs = dict(zip(self.distribution.names, parameters, strict=True))
+        if "log_std" in outputs:
+            outputs["log_std"] = outputs["log_std"].expand_as(outputs["mean"])
+        return {"action": self.distribution.greedy(parameters), "value": value, **outputs}
+
+    def parameters_of(self, features: Tensor) -> Parameters:
+        """Features (B, dim) -> the action distribution's parameters: logits, or mean (B, A) and log std (A,)."""
+        return head_parameters(self.head, self.actor(features))
 
     def bounded(self, sample: Tensor) -> Tensor:
         """A Gaussian sample (B, dim) -> an action within bounds (B, *action)."""
-        action = torch.maximum(torch.minimum(sample, self.action_high), self.action_low)
-        shape = self.action_space.shape
-        return action if shape is None or len(shape) == 1 else action.reshape(-1, *shape)
+        assert isinstance(self.distribution, GaussianActions)
+        return self.distribution.bounded(sample)
 
 
-def _demand_action_space(space: gymnasium.Space[Any]) -> None:
-    discrete = isinstance(space, gymnasium.spaces.Discrete)
-    continuous = isinstance(space, gymnasium.spaces.Box) and space.dtype is not None and space.dtype.kind == "f"
-    if not discrete and not continuous:
-        raise ConfigError(
-            f"action space {space} is not supported; supported: Discrete and Box of floats; wrap the environment"
-        )
+def head_parameters(head: Head, hidden: Tensor) -> Parameters:
+    """What a head says of hidden features (B, width): logits (B, n), or mean (B, A) and log standard deviation (A,)."""
+    return head.moments(hidden) if isinstance(head, GaussianPolicyHead) else (head.logits(hidden),)
+
+
+def _head(distribution: Distribution, width: int, generator: torch.Generator, initial_log_std: float) -> Head:
+    if isinstance(distribution, GaussianActions):
+        return GaussianPolicyHead(width, distribution.width, generator=generator, initial_log_std=initial_log_std)
+    if isinstance(distribution, CategoricalActions):
+        return CategoricalPolicyHead(width, distribution.width, generator)
+    return LogitsHead(width, distribution.width, generator)

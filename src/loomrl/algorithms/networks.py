@@ -107,6 +107,20 @@ class CategoricalPolicyHead(nn.Module):
         return Categorical(logits=self.logits(features))
 
 
+class LogitsHead(nn.Module):
+    """Features -> the logits of several actions at once: independent categoricals, or bits."""
+
+    def __init__(self, input_dim: int, num_logits: int, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        _demand_positive("num_logits", num_logits)
+        self.logits = linear(input_dim, num_logits, 0.01, generator)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(B, input_dim) -> (B, num_logits)."""
+        logits: Tensor = self.logits(features)
+        return logits
+
+
 class ValueHead(nn.Module):
     """Features (B, input_dim) -> state values (B,)."""
 

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from loomrl.algorithms.preprocessing import ObservationNormalizer, Preprocessor
+from loomrl.environment.flat import FlatBox, is_one_array
 from loomrl.environment.spaces import space_from_json, space_to_json
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.files import atomic_path
@@ -55,13 +56,18 @@ class TrainedPolicy(nn.Module):
         self.observation_space = space_from_json(architecture.observation)
         self.action_space = space_from_json(architecture.action)
         self.preprocessor = Preprocessor(self.observation_space)
-        normalized = architecture.normalize_observations
-        self.normalizer = ObservationNormalizer(self.preprocessor.dim) if normalized else None
+        normalized = architecture.normalize_observations and self.preprocessor.dense_dim > 0  # images are only scaled
+        self.normalizer = ObservationNormalizer(self.preprocessor.dense_dim) if normalized else None
 
     @property
     def is_discrete(self) -> bool:
         """Whether actions are indices rather than vectors."""
         return isinstance(self.action_space, gymnasium.spaces.Discrete)
+
+    @property
+    def action_kind(self) -> str:
+        """The manifest's word for what an action is: see `PolicyManifest`."""
+        return "discrete" if self.is_discrete else "continuous"
 
     def features(self, obs: Tensor) -> Tensor:
         """Raw observations (B, *obs) -> what the networks take, (B, dim)."""
@@ -128,8 +134,12 @@ class TrainedPolicy(nn.Module):
 def describe(
     algorithm: str, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], **network: Any
 ) -> PolicyArchitecture:
-    """The architecture of a policy for two spaces; raises `ConfigError` for observations no policy can read."""
-    Preprocessor(observation_space)  # names an unsupported space before it is written as JSON
+    """The architecture of a policy for two spaces, structured observations being vectors of a `FlatBox`.
+
+    Raises:
+        ConfigError: for observations no policy can read.
+    """
+    observation_space = observation_space if is_one_array(observation_space) else FlatBox(observation_space)
     return PolicyArchitecture(
         algorithm=algorithm,
         observation=space_to_json(observation_space),

@@ -5,7 +5,8 @@ share no layers; advantages are normalised over the whole rollout; observations 
 inside the policy, taken over after each update, so that within one update old and new policy see the same input;
 gradients are clipped by their global norm; Adam's epsilon is 1e-5; an update ends early when the policy has moved
 `target_kl` away. Continuous actions are sampled from a Gaussian with state-independent standard deviation and clipped
-for the environment only: probabilities are those of the sample before clipping.
+for the environment only: probabilities are those of the sample before clipping (`squash_actions` replaces clipping by
+tanh, with probabilities of the squashed action).
 
 `docs/algorithms/ppo.md` lists the details, the metrics and what was measured.
 """
@@ -32,13 +33,12 @@ from loomrl.algorithms.advantages import (
 )
 from loomrl.algorithms.base import State
 from loomrl.algorithms.flat import FlatParameters
-from loomrl.algorithms.networks import CategoricalPolicyHead, GaussianPolicyHead
+from loomrl.algorithms.networks import GaussianPolicyHead
 from loomrl.schema import Section
 from loomrl.types import Act, Trajectory
 
 NAME = "ppo"
 ALIASES = {"clip_range": "clip_epsilon", "value_coef": "value_loss_coef"}
-TINY = np.finfo(np.float32).tiny
 MIN_ROLLOUT = 2048  # steps of all environments together, where `rollout_length` is left open
 ADAPTIVE_LEARNING_RATE_BOUNDS = (1e-5, 1e-2)
 
@@ -65,6 +65,7 @@ class Config(Section):
     hidden_sizes: tuple[int, ...] = (64, 64)
     activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
     initial_log_std: float = 0.0  # continuous actions only
+    squash_actions: bool = False  # tanh to the action bounds in place of clipping; continuous actions only
     normalize_observations: bool = True
     normalize_advantages: bool = True
     normalize_rewards: bool = False
@@ -127,21 +128,6 @@ def squared_value_loss(value: Tensor, target: Tensor, old_value: Tensor | None, 
     return torch.maximum((value - target) ** 2, (near - target) ** 2).mean()
 
 
-def categorical_log_prob_and_entropy(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (N, n) and indices (N,) -> log-probabilities (N,) and entropies (N,), in nats."""
-    log_probs = functional.log_softmax(logits, dim=-1)
-    log_prob = log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
-    return log_prob, -(log_probs.exp() * log_probs).sum(-1)
-
-
-def gaussian_log_prob_and_entropy(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean (N, A), log std (A,) and samples (N, A) -> log-densities (N,) and the entropy (), in nats."""
-    scaled = (action - mean) * torch.exp(-log_std)
-    constant = 0.5 * math.log(2.0 * math.pi) * mean.shape[-1]
-    log_prob = -0.5 * scaled.square().sum(-1) - log_std.sum() - constant
-    return log_prob, log_std.sum() + constant + 0.5 * mean.shape[-1]
-
-
 @dataclass(frozen=True)
 class Batch:
     """N transitions as the losses need them."""
@@ -197,18 +183,8 @@ class PPO:
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
         """Sample actions. Only the actor runs: probabilities and values are computed for the whole rollout later."""
         policy = self._policy
-        hidden = policy.actor(policy.features(torch.from_numpy(obs)))
-        if isinstance(policy.head, CategoricalPolicyHead):
-            logits = policy.head.logits(hidden).numpy()
-            # Gumbel-max: argmax(logits + Gumbel noise) is distributed as softmax(logits).
-            noise = np.maximum(rng.standard_exponential(logits.shape, np.float32), TINY)  # may draw 0
-            index = (logits - np.log(noise)).argmax(-1)
-            start = getattr(policy.action_space, "start", 0)
-            return Act(action=index + start if start else index)
-        mean, log_std = (moment.numpy() for moment in policy.head.moments(hidden))
-        sample = mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32)
-        action = policy.bounded(torch.from_numpy(sample)).numpy().astype(policy.action_space.dtype, copy=False)
-        return Act(action=action, extras={"sample": sample})
+        parameters = policy.parameters_of(policy.features(torch.from_numpy(obs)))
+        return policy.distribution.sample(tuple(part.numpy() for part in parameters), rng)
 
     # --- learning ---
 
@@ -256,7 +232,7 @@ class PPO:
         target = advantage + value64
         if self.config.normalize_advantages:
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        action = self._learnt_action(trajectory)
+        action = policy.distribution.learnt(trajectory)
         log_prob, _ = self._log_prob_and_entropy(features, action)
         return Batch(
             features, action, log_prob, torch.from_numpy(value), _float32(advantage.ravel()), _float32(target.ravel())
@@ -269,19 +245,8 @@ class PPO:
         successors = trajectory.next_obs[needs_successor_value(ended)]
         return self._policy.features(torch.from_numpy(obs)), self._policy.features(torch.from_numpy(successors))
 
-    def _learnt_action(self, trajectory: Trajectory) -> Tensor:
-        """What was sampled: indices (N,), or Gaussian samples before clipping (N, A)."""
-        if self._policy.is_discrete:
-            index = trajectory.action.reshape(-1) - getattr(self._policy.action_space, "start", 0)
-            return torch.from_numpy(index.astype(np.int64, copy=False))
-        sample = trajectory.extras["sample"]
-        return torch.from_numpy(sample.reshape(-1, sample.shape[-1]))
-
     def _log_prob_and_entropy(self, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        head, hidden = self._policy.head, self._policy.actor(features)
-        if isinstance(head, CategoricalPolicyHead):
-            return categorical_log_prob_and_entropy(head.logits(hidden), action)
-        return gaussian_log_prob_and_entropy(*head.moments(hidden), action)
+        return self._policy.distribution.log_prob_and_entropy(self._policy.parameters_of(features), action)
 
     def losses(self, batch: Batch, clip_epsilon: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Policy loss, value loss and mean entropy, none of them weighted, and the log-probabilities (N,)."""
@@ -390,7 +355,7 @@ def build(
     seed: int,
     total_env_steps: int,
 ) -> PPO:
-    """PPO with weights that follow from `seed`; raises `ConfigError` for spaces other than Box and Discrete."""
+    """PPO with weights that follow from `seed`; raises `ConfigError` for spaces no policy can handle."""
     policy = ActorCriticPolicy.for_spaces(
         NAME,
         observation_space,
@@ -400,5 +365,6 @@ def build(
         config.normalize_observations,
         torch.Generator().manual_seed(seed),
         config.initial_log_std,
+        config.squash_actions,
     )
     return PPO(config, policy, total_env_steps)

@@ -10,6 +10,7 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.wrappers import TimeLimit
 
 from loomrl.environment.base import BaseEnvironment
+from loomrl.environment.flat import as_one_array
 from loomrl.environment.guard import Guard
 from loomrl.environment.resolve import Definition
 from loomrl.environment.source import install_hint
@@ -17,7 +18,7 @@ from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
 
 
 def construct(definition: Definition, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
-    """Make the environment, guarded, with its time limit.
+    """Make the environment, guarded, with its time limit; structured observations become one vector (`FlatBox`).
 
     Raises:
         ConfigError: for parameters or a render mode it does not take, or a package it needs that is not installed.
@@ -30,7 +31,7 @@ def construct(definition: Definition, render_mode: str | None = None) -> gymnasi
     guarded: gymnasium.Env[Any, Any] = Guard(env, definition.name)
     if definition.max_episode_steps is not None:
         guarded = TimeLimit(guarded, definition.max_episode_steps)
-    return guarded
+    return as_one_array(guarded)
 
 
 def create_bare(definition: Definition, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:

@@ -7,6 +7,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from loomrl.environment.flat import FlatBox
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.types import Json
 
@@ -20,6 +21,8 @@ def space_to_json(space: spaces.Space[Any]) -> Json:
         ConfigError: for a kind of space whose elements have no fixed size.
     """
     match space:
+        case FlatBox():
+            return _flat_to_json(space)
         case spaces.Box():
             shape, dtype = list(space.shape), _dtype(space).name
             return {"type": "Box", "shape": shape, "dtype": dtype, "low": _bound(space.low), "high": _bound(space.high)}
@@ -35,6 +38,15 @@ def space_to_json(space: spaces.Space[Any]) -> Json:
         case spaces.Dict():
             return {"type": "Dict", "spaces": {str(key): space_to_json(part) for key, part in space.spaces.items()}}
     raise ConfigError(f"space {space!r} is not supported; supported: {SUPPORTED}; wrap the environment to use those")
+
+
+def _flat_to_json(space: FlatBox) -> Json:
+    """What the vector stands for, and where its parts lie, for those who read the manifest without Gymnasium."""
+    layout = [
+        {"name": part.name, "kind": part.kind, "offset": part.offset, "shape": list(part.shape)} for part in space.parts
+    ]
+    described = {"type": "Flat", "space": space_to_json(space.original), "layout": layout}
+    return {**described, "shape": list(space.shape), "dtype": _dtype(space).name}
 
 
 def space_from_json(value: Json) -> spaces.Space[Any]:
@@ -86,6 +98,7 @@ def _multi_discrete(value: Json) -> spaces.Space[Any]:
 
 
 _BUILDERS: dict[str, Callable[[Json], spaces.Space[Any]]] = {
+    "Flat": lambda value: FlatBox(space_from_json(value["space"])),
     "Box": _box,
     "Discrete": lambda value: spaces.Discrete(value["n"], start=value["start"], dtype=np.dtype(value["dtype"]).type),
     "MultiDiscrete": _multi_discrete,

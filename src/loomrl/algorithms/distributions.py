@@ -1,0 +1,275 @@
+"""Distributions over actions, one for each kind of action space: greedy actions, samples, log-probabilities, entropies.
+
+They hold no weights: a policy's head gives the parameters, `logits` or `mean` and `log_std`, and the distribution says
+what they mean. `learnt` is what a sample is remembered as: indices, bits, or a Gaussian sample before it was clipped or
+squashed. Probabilities are those of `learnt`. Shapes: N rows; all probabilities and entropies in nats.
+"""
+
+import math
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from loomrl.errors import ConfigError
+from loomrl.types import Act, Trajectory
+
+TINY = np.finfo(np.float32).tiny
+SUPPORTED = "Discrete, MultiDiscrete, MultiBinary and Box of floats"
+_QUADRATURE_NODES = 24  # the squashed entropy is then exact to 1e-4 for standard deviations up to 1.5
+
+Parameters = tuple[Tensor, ...]
+Arrays = tuple[NDArray[Any], ...]
+
+
+class Distribution(nn.Module):
+    """What every distribution over actions offers. `names` are those of its parameters, `width` their number of
+    columns, `kind` the manifest's word for it."""
+
+    names: tuple[str, ...]
+    kind: str
+    width: int
+
+    def greedy(self, parameters: Parameters) -> Tensor:
+        """The action the parameters favour, (N, *action)."""
+        raise NotImplementedError
+
+    def sample(self, parameters: Arrays, rng: np.random.Generator) -> Act:
+        """Draw actions (N, *action); what `learnt` needs beyond them stands in `extras`."""
+        raise NotImplementedError
+
+    def learnt(self, trajectory: Trajectory) -> Tensor:
+        """What was sampled, of a whole trajectory (T, B), as N = T x B rows."""
+        raise NotImplementedError
+
+    def log_prob_and_entropy(self, parameters: Parameters, learnt: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities (N,) of samples, and the entropy of each row (N,), or one for all ()."""
+        raise NotImplementedError
+
+
+class CategoricalActions(Distribution):
+    """Discrete(n): `logits` (N, n)."""
+
+    names, kind = ("logits",), "discrete"
+
+    def __init__(self, space: gymnasium.spaces.Discrete) -> None:
+        super().__init__()
+        self.width, self.start = int(space.n), int(space.start)
+
+    def greedy(self, parameters: Parameters) -> Tensor:
+        index = parameters[0].argmax(-1)
+        return index + self.start if self.start else index
+
+    def sample(self, parameters: Arrays, rng: np.random.Generator) -> Act:
+        index = _perturbed(parameters[0], rng).argmax(-1)
+        return Act(action=index + self.start if self.start else index)
+
+    def learnt(self, trajectory: Trajectory) -> Tensor:
+        index = trajectory.action.reshape(-1) - self.start
+        return torch.from_numpy(index.astype(np.int64, copy=False))
+
+    def log_prob_and_entropy(self, parameters: Parameters, learnt: Tensor) -> tuple[Tensor, Tensor]:
+        return categorical_log_prob_and_entropy(parameters[0], learnt)
+
+
+class MultiCategoricalActions(Distribution):
+    """MultiDiscrete(nvec): independent categoricals whose `logits` (N, sum(nvec)) stand one after the other."""
+
+    names, kind = ("logits",), "multi_discrete"
+
+    def __init__(self, space: gymnasium.spaces.MultiDiscrete) -> None:
+        super().__init__()
+        self.sizes = [int(size) for size in space.nvec.ravel()]
+        self.width, self.shape, self.dtype = sum(self.sizes), space.shape, np.dtype(space.dtype)
+        self.starts = space.start.ravel().astype(np.int64)
+
+    def greedy(self, parameters: Parameters) -> Tensor:
+        index = torch.stack([part.argmax(-1) for part in torch.split(parameters[0], self.sizes, -1)], -1)
+        index = index + torch.from_numpy(self.starts) if self.starts.any() else index
+        return index if len(self.shape) == 1 else index.reshape(-1, *self.shape)
+
+    def sample(self, parameters: Arrays, rng: np.random.Generator) -> Act:
+        perturbed = np.split(_perturbed(parameters[0], rng), np.cumsum(self.sizes)[:-1], -1)
+        index = np.stack([part.argmax(-1) for part in perturbed], -1) + self.starts
+        return Act(action=index.astype(self.dtype, copy=False).reshape(-1, *self.shape))
+
+    def learnt(self, trajectory: Trajectory) -> Tensor:
+        index = trajectory.action.reshape(-1, len(self.sizes)) - self.starts
+        return torch.from_numpy(index.astype(np.int64, copy=False))
+
+    def log_prob_and_entropy(self, parameters: Parameters, learnt: Tensor) -> tuple[Tensor, Tensor]:
+        """Independent components: the sums over them."""
+        parts = zip(torch.split(parameters[0], self.sizes, -1), learnt.unbind(-1), strict=True)
+        log_probs, entropies = zip(*(categorical_log_prob_and_entropy(*part) for part in parts), strict=True)
+        return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
+
+
+class BernoulliActions(Distribution):
+    """MultiBinary(n): independent bits; `logits` (N, n) are the log-odds of a one."""
+
+    names, kind = ("logits",), "multi_binary"
+
+    def __init__(self, space: gymnasium.spaces.MultiBinary) -> None:
+        super().__init__()
+        self.shape, self.width = space.shape, math.prod(space.shape)
+
+    def greedy(self, parameters: Parameters) -> Tensor:
+        bits = (parameters[0] > 0).to(torch.int8)
+        return bits if len(self.shape) == 1 else bits.reshape(-1, *self.shape)
+
+    def sample(self, parameters: Arrays, rng: np.random.Generator) -> Act:
+        logits = parameters[0]
+        # A logistic variable is below l with probability sigmoid(l).
+        bits = logits > rng.logistic(size=logits.shape)
+        return Act(action=bits.astype(np.int8).reshape(-1, *self.shape))
+
+    def learnt(self, trajectory: Trajectory) -> Tensor:
+        return torch.from_numpy(trajectory.action.reshape(-1, self.width).astype(np.float32))
+
+    def log_prob_and_entropy(self, parameters: Parameters, learnt: Tensor) -> tuple[Tensor, Tensor]:
+        """log p = a l - log(1 + e^l) and H = log(1 + e^l) - l sigmoid(l), summed over the bits."""
+        logits = parameters[0]
+        normaliser = functional.softplus(logits)
+        log_prob = (learnt * logits - normaliser).sum(-1)
+        return log_prob, (normaliser - logits * torch.sigmoid(logits)).sum(-1)
+
+
+class GaussianActions(Distribution):
+    """Box: a diagonal Gaussian, clipped to the bounds for the environment only.
+
+    `mean` (N, A), `log_std` (A,) or (N, A). Probabilities are those of the sample before clipping.
+    """
+
+    names, kind = ("mean", "log_std"), "continuous"
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, space: gymnasium.spaces.Box) -> None:
+        super().__init__()
+        self.shape, self.dtype, self.width = space.shape, np.dtype(space.dtype), math.prod(space.shape)
+        for name, bound in (("low", space.low), ("high", space.high)):  # float32, flat; derived, so not saved
+            self.register_buffer(name, torch.from_numpy(bound.astype(np.float32).ravel()), persistent=False)
+
+    def greedy(self, parameters: Parameters) -> Tensor:
+        return self.bounded(parameters[0])
+
+    def sample(self, parameters: Arrays, rng: np.random.Generator) -> Act:
+        mean, log_std = parameters
+        sample = mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32)
+        action = self.bounded(torch.from_numpy(sample)).numpy().astype(self.dtype, copy=False)
+        return Act(action=action, extras={"sample": sample})
+
+    def bounded(self, sample: Tensor) -> Tensor:
+        """A Gaussian sample (N, A) -> an action within bounds (N, *action)."""
+        return self._shaped(torch.maximum(torch.minimum(sample, self.high), self.low))
+
+    def _shaped(self, action: Tensor) -> Tensor:
+        return action if len(self.shape) == 1 else action.reshape(-1, *self.shape)
+
+    def learnt(self, trajectory: Trajectory) -> Tensor:
+        sample = trajectory.extras["sample"]
+        return torch.from_numpy(sample.reshape(-1, sample.shape[-1]))
+
+    def log_prob_and_entropy(self, parameters: Parameters, learnt: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = parameters
+        return gaussian_log_prob_and_entropy(mean, log_std, learnt)
+
+
+class SquashedGaussianActions(GaussianActions):
+    """Box with finite bounds: low + (high - low) (tanh(u) + 1) / 2 of a diagonal Gaussian u.
+
+    Log-densities are those of the action: log N(u) - sum log(da/du), with log(1 - tanh(u)^2) = 2 (log 2 - u -
+    softplus(-2u)), which stays finite where tanh saturates (Haarnoja et al., arXiv 1801.01290, appendix C). The entropy
+    has no closed form: E[log(da/du)] is taken by Gauss-Hermite quadrature, so it draws nothing and has a gradient.
+    """
+
+    kind = "squashed"
+    nodes: Tensor
+    weights: Tensor
+
+    def __init__(self, space: gymnasium.spaces.Box) -> None:
+        if not space.is_bounded():
+            raise ConfigError(
+                f"squash_actions needs finite action bounds, found {space}; leave squash_actions false, or rescale the "
+                "action with gymnasium.wrappers.RescaleAction"
+            )
+        super().__init__(space)
+        nodes, weights = np.polynomial.hermite_e.hermegauss(_QUADRATURE_NODES)  # for the weight exp(-x^2 / 2)
+        self.register_buffer("nodes", torch.from_numpy(nodes.astype(np.float32)), persistent=False)
+        scaled = (weights / math.sqrt(2.0 * math.pi)).astype(np.float32)
+        self.register_buffer("weights", torch.from_numpy(scaled), persistent=False)
+
+    def bounded(self, sample: Tensor) -> Tensor:
+        """A Gaussian sample (N, A) -> its squashed action within bounds (N, *action)."""
+        half = (self.high - self.low) / 2
+        action = self.low + half * (torch.tanh(sample) + 1.0)
+        return self._shaped(torch.minimum(action, self.high))  # rounding may lead one bit beyond
+
+    def log_prob_and_entropy(self, parameters: Parameters, learnt: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = parameters
+        log_prob, entropy = gaussian_log_prob_and_entropy(mean, log_std, learnt)
+        scale = torch.log((self.high - self.low) / 2)
+        points = mean.unsqueeze(-1) + torch.exp(log_std).unsqueeze(-1) * self.nodes  # (N, A, nodes)
+        expected = (log_tanh_slope(points) * self.weights).sum(-1)  # (N, A)
+        return log_prob - (log_tanh_slope(learnt) + scale).sum(-1), entropy + (expected + scale).sum(-1)
+
+
+def action_distribution(space: gymnasium.Space[Any], squash: bool = False) -> Distribution:
+    """The distribution over an action space.
+
+    Raises:
+        ConfigError: for spaces without one, naming those that have one; for squashing what has no finite bounds.
+    """
+    if isinstance(space, gymnasium.spaces.Box) and np.dtype(space.dtype).kind == "f":
+        return SquashedGaussianActions(space) if squash else GaussianActions(space)
+    if squash:
+        raise ConfigError(f"squash_actions is for Box actions, found {space}; leave it false")
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return CategoricalActions(space)
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return MultiCategoricalActions(space)
+    if isinstance(space, gymnasium.spaces.MultiBinary):
+        return BernoulliActions(space)
+    raise ConfigError(f"action space {space} is not supported; supported: {SUPPORTED}; {_fix(space)}")
+
+
+def _fix(space: gymnasium.Space[Any]) -> str:
+    if isinstance(space, gymnasium.spaces.Box):
+        return "declare whole-number actions as MultiDiscrete, or the Box as float32 and round in the environment"
+    if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+        return "put its parts into one MultiDiscrete or one Box, and take them apart in the environment's step"
+    return "wrap the environment so that it takes one of those"
+
+
+# --- pure functions ---------------------------------------------------------------------------------------------
+
+
+def categorical_log_prob_and_entropy(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits (N, n) and indices (N,) -> log-probabilities (N,) and entropies (N,), in nats."""
+    log_probs = functional.log_softmax(logits, dim=-1)
+    log_prob = log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+    return log_prob, -(log_probs.exp() * log_probs).sum(-1)
+
+
+def gaussian_log_prob_and_entropy(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean (N, A), log std (A,) or (N, A), samples (N, A) -> log-densities (N,) and entropies () or (N,), in nats."""
+    scaled = (action - mean) * torch.exp(-log_std)
+    constant = 0.5 * math.log(2.0 * math.pi) * mean.shape[-1]
+    log_prob = -0.5 * scaled.square().sum(-1) - log_std.sum(-1) - constant
+    return log_prob, log_std.sum(-1) + constant + 0.5 * mean.shape[-1]
+
+
+def log_tanh_slope(sample: Tensor) -> Tensor:
+    """log(1 - tanh(u)^2), without cancellation where tanh saturates."""
+    return 2.0 * (math.log(2.0) - sample - functional.softplus(-2.0 * sample))
+
+
+def _perturbed(logits: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    """Gumbel-max: argmax(logits + Gumbel noise) is distributed as softmax(logits)."""
+    noise = np.maximum(rng.standard_exponential(logits.shape, np.float32), TINY)  # may draw 0
+    perturbed: NDArray[Any] = logits - np.log(noise)
+    return perturbed
