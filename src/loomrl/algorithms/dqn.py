@@ -1,0 +1,306 @@
+"""Deep Q-learning (Mnih et al., Nature 518, 2015) with what became of it: double, duelling, n-step, prioritised, quantile.
+
+Double Q-learning: van Hasselt et al., arXiv 1509.06461. Duelling networks: Wang et al., arXiv 1511.06581. Prioritised
+replay: Schaul et al., arXiv 1511.05952. Quantile regression: Dabney et al., arXiv 1710.10044. n-step returns without
+off-policy correction, as in Rainbow (Hessel et al., arXiv 1710.02298).
+
+Where this deviates from the 2015 paper, as most implementations do: Adam in place of RMSProp; the gradient is clipped by
+its global norm; the target network may follow by Polyak averaging. A time limit bootstraps from the true successor: only
+`terminated` stops the return.
+
+`docs/algorithms/dqn.md` lists the details, the metrics and what was measured.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from torch import Tensor
+from torch.nn import functional
+
+from loomrl.algorithms.base import State
+from loomrl.algorithms.dqn_policy import ActionValuePolicy
+from loomrl.algorithms.flat import FlatParameters
+from loomrl.replay.buffer import ReplayBuffer
+from loomrl.replay.spec import ReplaySpec, Transitions
+from loomrl.schema import Section
+from loomrl.types import Act, Trajectory
+
+NAME = "dqn"
+Policy = ActionValuePolicy
+
+
+class Config(Section):
+    """DQN's parameters; the defaults solve CartPole-v1."""
+
+    num_envs: int = Field(default=8, ge=1)
+    rollout_length: int = Field(default=32, ge=1)  # steps in each environment between two updates
+    gradient_steps: int | None = Field(default=128, ge=1)  # per update; None: as many as transitions were collected
+    batch_size: int = Field(default=64, ge=1)  # transitions per gradient step
+    learning_rate: float = Field(default=2.3e-3, gt=0)
+    learning_starts: int = Field(default=200, ge=0)  # environment steps at random before the first gradient step
+    gamma: float = Field(default=0.99, ge=0, le=1)
+    n_step: int = Field(default=1, ge=1)
+    target_update_interval: int | None = Field(default=None, ge=1)  # environment steps between copies; None: 500
+    tau: float | None = Field(default=None, gt=0, le=1)  # Polyak averaging after each gradient step, in place of copies
+    epsilon_initial: float = Field(default=1.0, ge=0, le=1)
+    epsilon_final: float = Field(default=0.04, ge=0, le=1)
+    exploration_fraction: float = Field(default=0.16, ge=0, le=1)  # of all steps, until epsilon_final is reached
+    max_grad_norm: float = Field(default=10.0, gt=0)
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    activation: Literal["tanh", "relu", "elu", "silu"] = "relu"
+    double: bool = True
+    dueling: bool = False
+    num_quantiles: int | None = Field(default=None, ge=2)  # None: expected returns in place of their distribution
+    replay_capacity: int = Field(default=100_000, ge=1)  # transitions
+    prioritized: bool = False
+    priority_exponent: float = Field(default=0.6, ge=0, le=1)  # alpha; 0 is uniform
+    importance_exponent: float = Field(default=0.4, ge=0, le=1)  # beta at the start; 1 at the last step
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Config":
+        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
+            raise ValueError(f"hidden_sizes {list(self.hidden_sizes)}: give one or more positive layer widths")
+        if self.dueling and len(self.hidden_sizes) < 2:
+            raise ValueError("`dueling` gives each stream the last of hidden_sizes and shares the others; give two")
+        if self.tau is not None and self.target_update_interval is not None:
+            raise ValueError(
+                "`tau` averages after each gradient step, `target_update_interval` copies; give one of them"
+            )
+        if self.batch_size > self.replay_capacity:
+            raise ValueError(f"batch_size {self.batch_size} is above replay_capacity {self.replay_capacity}; lower it")
+        if self.replay_capacity % self.num_envs:
+            raise ValueError(
+                f"replay_capacity {self.replay_capacity} is no multiple of num_envs {self.num_envs}; "
+                f"use {self.replay_capacity // self.num_envs * self.num_envs or self.num_envs}"
+            )
+        return self
+
+    @property
+    def copy_interval(self) -> int | None:
+        """Environment steps between copies into the target network; None where it follows by averaging."""
+        return None if self.tau is not None else self.target_update_interval or 500
+
+
+# --- targets and losses -----------------------------------------------------------------------------------------
+
+
+def successor_quantiles(target: Tensor, choosing: Tensor) -> Tensor:
+    """Values of the next states, (B, N): those that `target` (B, n, N) gives to the actions `choosing` (B, n, N) prefers.
+
+    `choosing` is the online network's in double Q-learning (arXiv 1509.06461, equation 4), else `target` itself.
+    """
+    return take_action(target, choosing.mean(-1).argmax(-1))
+
+
+def take_action(quantiles: Tensor, action: Tensor) -> Tensor:
+    """(B, n, N) and indices (B,) -> (B, N)."""
+    return quantiles[torch.arange(len(action)), action]
+
+
+def td_targets(reward: Tensor, discount: Tensor, terminated: Tensor, successor: Tensor) -> Tensor:
+    """reward + discount * successor, without the latter where the episode terminated; (B,) x 3 and (B, N) -> (B, N)."""
+    return reward.unsqueeze(-1) + (discount * ~terminated).unsqueeze(-1) * successor
+
+
+def huber_losses(values: Tensor, targets: Tensor) -> Tensor:
+    """Huber's loss with threshold 1 of each of B values; (B, 1) x 2 -> (B,)."""
+    return functional.smooth_l1_loss(values, targets, reduction="none").squeeze(-1)
+
+
+def quantile_huber_losses(quantiles: Tensor, targets: Tensor) -> Tensor:
+    """Quantile Huber loss with threshold 1, summed over quantiles, mean over targets; (B, N) x 2 -> (B,).
+
+    arXiv 1710.10044, equations 9 and 10, at the midpoints of N equal parts (lemma 2).
+    """
+    num_quantiles = quantiles.shape[-1]
+    midpoint = (torch.arange(num_quantiles, dtype=torch.float32) + 0.5) / num_quantiles
+    error = targets.unsqueeze(1) - quantiles.unsqueeze(2)  # (B, quantile, target)
+    huber = torch.where(error.abs() <= 1.0, 0.5 * error.square(), error.abs() - 0.5)
+    weight = (midpoint.view(1, -1, 1) - (error.detach() < 0.0).float()).abs()
+    return (weight * huber).mean(2).sum(1)
+
+
+# --- the algorithm ----------------------------------------------------------------------------------------------
+
+
+class DQN:
+    """Learns an `ActionValuePolicy` from replayed transitions of its own epsilon-greedy acting."""
+
+    def __init__(self, config: Config, policy: ActionValuePolicy, total_env_steps: int) -> None:
+        self.config = config
+        self.num_envs, self.rollout_length = config.num_envs, config.rollout_length
+        self._policy = policy
+        self._target = ActionValuePolicy(policy.architecture)
+        self._flat, self._flat_target = FlatParameters(policy), FlatParameters(self._target)
+        self._flat_target.vector.data.copy_(self._flat.vector.data)
+        self._optimizer = torch.optim.Adam([self._flat.vector], lr=config.learning_rate, fused=True)
+        self._optimizer_state()
+        self._replay = ReplayBuffer(_replay_spec(config, policy))
+        self._total_env_steps = total_env_steps
+        self._env_steps = 0  # of the trajectories seen by `update`
+        self._steps_ahead = 0  # acted since
+
+    @property
+    def policy(self) -> ActionValuePolicy:
+        """The policy as it is now."""
+        return self._policy
+
+    # --- acting ---
+
+    @property
+    def epsilon(self) -> float:
+        """Probability of a random action now: 1 until learning starts, then falling linearly."""
+        config, step = self.config, self._env_steps + self._steps_ahead
+        if step < config.learning_starts:
+            return 1.0
+        decay = config.exploration_fraction * self._total_env_steps
+        progress = min(step / decay, 1.0) if decay else 1.0
+        return config.epsilon_initial + progress * (config.epsilon_final - config.epsilon_initial)
+
+    @torch.no_grad()
+    def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
+        """Epsilon-greedy actions."""
+        epsilon, num_actions = self.epsilon, self._policy.num_actions
+        explores = rng.random(len(obs)) < epsilon
+        index = (rng.random(len(obs)) * num_actions).astype(np.int64)
+        if not explores.all():
+            greedy = self._policy.quantiles(torch.from_numpy(obs)).mean(-1).argmax(-1).numpy()
+            index = np.where(explores, index, greedy)
+        self._steps_ahead += len(obs)
+        start = int(getattr(self._policy.action_space, "start", 0))
+        return Act(action=index + start if start else index)
+
+    # --- learning ---
+
+    def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
+        """Remember a trajectory (T, B) and learn from replayed transitions; returns the means over gradient steps."""
+        config, before = self.config, self._env_steps
+        epsilon = self.epsilon
+        self._replay.add(trajectory)
+        self._env_steps += trajectory.reward.size
+        self._steps_ahead = 0
+        if (
+            config.copy_interval is not None
+            and self._env_steps // config.copy_interval > before // config.copy_interval
+        ):
+            self._flat_target.vector.data.copy_(self._flat.vector.data)
+        steps: list[Tensor] = []
+        if self._env_steps >= config.learning_starts:
+            num_steps = config.gradient_steps or trajectory.reward.size
+            steps = [self._learn(rng) for _ in range(num_steps)]
+        metrics = {"epsilon": epsilon, "replay_size": float(len(self._replay)), "num_gradient_steps": float(len(steps))}
+        if steps:
+            metrics |= dict(zip(STEP_METRICS, torch.stack(steps).mean(0).tolist(), strict=True))
+        return metrics
+
+    def _learn(self, rng: np.random.Generator) -> Tensor:
+        """One gradient step; returns its metrics in the order of STEP_METRICS."""
+        config = self.config
+        batch = self._replay.sample(config.batch_size, rng)
+        self._flat.gradient.zero_()
+        quantiles, targets = self.values_and_targets(batch)
+        losses = (quantile_huber_losses if config.num_quantiles else huber_losses)(quantiles, targets)
+        loss = (torch.from_numpy(batch.weight) * losses).mean()
+        torch.autograd.backward(loss)
+        grad_norm = self._flat.clip_gradient(config.max_grad_norm)
+        self._optimizer.step()
+        if config.tau is not None:
+            self._flat_target.vector.data.lerp_(self._flat.vector.data, config.tau)
+        with torch.no_grad():
+            error = (targets.mean(-1) - quantiles.mean(-1)).abs()
+            return torch.stack([loss.detach(), error.mean(), quantiles.mean(), grad_norm])
+
+    def values_and_targets(self, batch: Transitions) -> tuple[Tensor, Tensor]:
+        """Of the actions taken: the online network's values (B, N), and what they should be (B, N)."""
+        obs, next_obs = torch.from_numpy(batch.obs), torch.from_numpy(batch.next_obs)
+        with torch.no_grad():
+            target = self._target.quantiles(next_obs)
+            choosing = self._policy.quantiles(next_obs) if self.config.double else target
+            successor = successor_quantiles(target, choosing)
+            reward, discount = torch.from_numpy(batch.reward), torch.from_numpy(batch.discount)
+            targets = td_targets(reward, discount, torch.from_numpy(batch.terminated), successor)
+        action = torch.from_numpy(batch.action) - int(getattr(self._policy.action_space, "start", 0))
+        return take_action(self._policy.quantiles(obs), action), targets
+
+    # --- state ---
+
+    def _optimizer_state(self) -> dict[str, Tensor]:
+        """Adam's own tensors, made as its first step would make them."""
+        state: dict[str, Tensor] = self._optimizer.state[self._flat.vector]
+        if not state:
+            state["step"] = torch.zeros(())
+            state["exp_avg"] = torch.zeros_like(self._flat.gradient)
+            state["exp_avg_sq"] = torch.zeros_like(self._flat.gradient)
+        return state
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for name, value in self._policy.state_dict().items():
+            yield f"policy.{name}", value
+        for name, value in self._target.state_dict().items():
+            yield f"target.{name}", value
+        for name, value in self._optimizer_state().items():
+            yield f"optimizer.{name}", value
+
+    def state_dict(self) -> State:
+        """Both networks, optimiser, replay and the position in the schedules."""
+        state: State = {name: value.numpy().copy() for name, value in self._tensors()}
+        state |= {f"replay.{name}": value for name, value in self._replay.state_dict().items()}
+        return state | {"env_steps": self._env_steps, "steps_ahead": self._steps_ahead}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict()`, in place."""
+        for name, value in self._tensors():
+            value.copy_(torch.from_numpy(state[name]))
+        self._replay.load_state_dict(
+            {name.removeprefix("replay."): value for name, value in state.items() if name.startswith("replay.")}
+        )
+        self._env_steps, self._steps_ahead = int(state["env_steps"]), int(state["steps_ahead"])
+
+
+STEP_METRICS = ("loss", "td_error", "q_value", "grad_norm")
+
+
+def _replay_spec(config: Config, policy: ActionValuePolicy) -> ReplaySpec:
+    observation, action = policy.observation_space, policy.action_space
+    return ReplaySpec(
+        capacity=config.replay_capacity,
+        num_envs=config.num_envs,
+        obs_shape=observation.shape or (),
+        obs_dtype=_kept(observation.dtype),
+        action_shape=(),
+        action_dtype=action.dtype or np.dtype(np.int64),
+        n_step=config.n_step,
+        gamma=config.gamma,
+    )
+
+
+def _kept(dtype: np.dtype[Any] | None) -> np.dtype[Any]:
+    """Floats as float32, which is what the networks take; all else as it is."""
+    return np.dtype(np.float32) if dtype is None or dtype.kind == "f" else dtype
+
+
+def build(
+    config: Config,
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    *,
+    seed: int,
+    total_env_steps: int,
+) -> DQN:
+    """DQN with weights that follow from `seed`; raises `ConfigError` for action spaces other than Discrete."""
+    policy = ActionValuePolicy.for_spaces(
+        NAME,
+        observation_space,
+        action_space,
+        hidden_sizes=config.hidden_sizes,
+        activation=config.activation,
+        dueling=config.dueling,
+        num_quantiles=config.num_quantiles or 1,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    return DQN(config, policy, total_env_steps)
