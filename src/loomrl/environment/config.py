@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from loomrl.environment.backends import BackendName
 from loomrl.schema import Section
 
 
@@ -18,4 +19,5 @@ class EnvironmentConfig(Section):
     max_episode_steps: int | None = Field(default=None, ge=1)
     reward_threshold: float | None = None
     fingerprint_episodes: int = Field(default=8, ge=1)
+    backend: BackendName = "auto"  # how many of them are stepped at once; see docs/environments.md
     fingerprint_steps: int = Field(default=200, ge=1)

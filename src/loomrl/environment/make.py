@@ -1,13 +1,12 @@
 """Environments from a snapshot's folder: what every stage after the first one runs."""
 
 import functools
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import VectorEnv
 
 from loomrl.environment.construct import construct
 from loomrl.environment.resolve import Definition
@@ -22,11 +21,11 @@ from loomrl.environment.source import (
     load_source,
 )
 from loomrl.environment.store import snapshots_home
+from loomrl.environment.vector.choose import Autoreset, choose, make_vector
+from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError
 from loomrl.files import sha256
 from loomrl.types import EnvironmentSnapshot
-
-_MODES = {"same_step": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
 
 
 def make_env(folder: Path, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
@@ -43,17 +42,30 @@ def make_env(folder: Path, render_mode: str | None = None) -> gymnasium.Env[Any,
 
 
 def make_envs(
-    folder: Path, num_envs: int, autoreset: Literal["same_step", "disabled"] = "same_step"
+    folder: Path, num_envs: int, autoreset: Autoreset = "same_step", backend: str = "auto"
 ) -> VectorEnv[Any, Any, Any]:
-    """Make a vector of `num_envs` environments of a snapshot, stepped one after the other in this process.
+    """Make a vector of `num_envs` environments of a snapshot.
 
     With `same_step` an episode's last step returns the next one's first observation, and the true last one in
-    `info["final_obs"]`. With `disabled` the caller resets, with `options={"reset_mask": ...}`.
+    `info["final_obs"]`. With `disabled` the caller resets, with `options={"reset_mask": ...}`. `backend` says how they
+    are stepped (`environment.backend`); whichever "auto" chooses, the numbers are those of `make_env`'s environments.
+
+    Raises:
+        ArtifactError: when the snapshot was changed.
+        ConfigError: when the back-end does not have the environment, or a package is not installed.
     """
-    if num_envs < 1:
-        raise ConfigError(f"num_envs is {num_envs}; it must be at least 1")
-    create: Callable[[], gymnasium.Env[Any, Any]] = partial(construct, restored_definition(folder))
-    return SyncVectorEnv([create] * num_envs, autoreset_mode=_MODES[autoreset])
+    recipe = Recipe(restored_definition(folder), partial(make_env, folder))
+    return make_vector(recipe, num_envs, autoreset, choose_backend(folder) if backend == "auto" else backend)
+
+
+def choose_backend(folder: Path) -> str:
+    """The fastest back-end that steps a snapshot's environment exactly; remembered in this process."""
+    return _choose(load_snapshot(folder).digest, folder)
+
+
+@functools.lru_cache(maxsize=64)
+def _choose(digest: str, folder: Path) -> str:  # noqa: ARG001
+    return choose(restored_definition(folder))
 
 
 def restored_definition(folder: Path) -> Definition:

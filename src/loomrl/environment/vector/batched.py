@@ -1,6 +1,7 @@
 """Environments as arrays: all of them are stepped by one compiled call, equal to Gymnasium's to the bit."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import gymnasium
@@ -11,17 +12,29 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from loomrl.environment.guard import explain
 from loomrl.environment.vector.arguments import check_actions, reset_arguments
-from loomrl.environment.vector.dynamics import Dynamics
+from loomrl.environment.vector.dynamics import Dynamics, find_dynamics
 from loomrl.environment.vector.kernels import BAD_ACTION, STEPPED, batch_kernels
+from loomrl.environment.vector.recipe import Recipe
+from loomrl.environment.vector.results import not_finite, place
 from loomrl.errors import EnvironmentFault
 from loomrl.types import FloatArray
 
+IS_EXACT = True  # the same bits as Gymnasium's environments, proved for each snapshot before it is chosen
 ENDLESS = np.iinfo(np.int64).max
 AHEAD = 16  # resets drawn at once for each environment
 
 StepResult = tuple[NDArray[np.float32], FloatArray, NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
+
+
+def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> "BatchedVectorEnv | None":
+    """These environments, or None where there are no compiled dynamics for them."""
+    definition = recipe.definition
+    dynamics = find_dynamics(definition.source.entry_point)
+    if dynamics is None:
+        return None
+    with closing(recipe.make()) as env:
+        return BatchedVectorEnv(env, dynamics, num_envs, mode, definition.max_episode_steps, definition.name)
 
 
 class BatchedVectorEnv(VectorEnv[NDArray[np.float32], NDArray[Any], NDArray[Any]]):
@@ -153,15 +166,7 @@ class BatchedVectorEnv(VectorEnv[NDArray[np.float32], NDArray[Any], NDArray[Any]
     def _fault(
         self, outcome: int, index: int, actions: NDArray[Any], final_obs: NDArray[np.float32], reward: FloatArray
     ) -> EnvironmentFault:
-        place = f"environment {self._name!r} (number {index} of {self.num_envs})"
-        if outcome == BAD_ACTION:
-            step = int(self.elapsed[index]) + 1
-            return EnvironmentFault(
-                f"{place}, step {step}: action {actions[index]!r} is not in {self.single_action_space}"
-            )
-        what = (
-            explain("observation", final_obs[index], self.single_observation_space)
-            if np.isfinite(reward[index])
-            else f"reward is {reward[index]}; it must be finite"
-        )
-        return EnvironmentFault(f"{place}, step {int(self.elapsed[index])}: {what}")
+        if outcome != BAD_ACTION:
+            return not_finite(index, final_obs, reward, self.single_observation_space, self._name, self.elapsed)
+        where = place(self._name, index, self.elapsed + 1)
+        return EnvironmentFault(f"{where}: action {actions[index]!r} is not in {self.single_action_space}")

@@ -21,16 +21,27 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from loomrl.environment.guard import explain
 from loomrl.environment.vector.arguments import check_actions, reset_arguments
+from loomrl.environment.vector.recipe import Recipe
+from loomrl.environment.vector.results import check_finite, place
 from loomrl.environment.vector.robots.base import Info, Robot
 from loomrl.errors import EnvironmentFault
 from loomrl.types import FloatArray
 
+IS_EXACT = True  # the same bits as Gymnasium's environments, proved for each snapshot before it is chosen
 _FEWEST = 4  # environments for which a further thread pays
 _AFTER_CONSTRAINTS = {"cacc", "cfrc_int", "cfrc_ext"}  # computed by `mj_rnePostConstraint` only
 
 StepResult = tuple[FloatArray, FloatArray, NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
+
+
+def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> "MujocoVectorEnv | None":
+    """These environments, or None where it is not known what they observe and reward."""
+    definition = recipe.definition
+    robot = find_robot(definition.source.entry_point)
+    if robot is None:
+        return None
+    return MujocoVectorEnv(recipe.make(), robot, num_envs, mode, definition.max_episode_steps, definition.name)
 
 
 def find_robot(entry_point: str) -> Robot | None:
@@ -151,7 +162,7 @@ class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):
         self._elapsed += 1
         obs = self._robot.observe(self._bare, self._now)
         outcome = self._robot.outcome(self._bare, before, self._now, given)
-        self._check_finite(obs, outcome.reward)
+        check_finite(obs, outcome.reward, self.single_observation_space, self._name, self._elapsed)
         truncated = self._elapsed >= self._limit
         ended = outcome.terminated | truncated
         info: dict[str, Any] = {}
@@ -190,24 +201,12 @@ class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):
     def _check(self, actions: NDArray[Any]) -> None:
         if self._ended.any():
             index = int(np.flatnonzero(self._ended)[0])
-            raise EnvironmentFault(f"{self._place(index)} must be reset before it is stepped")
+            raise EnvironmentFault(f"{place(self._name, index, self._elapsed)} must be reset before it is stepped")
         if not np.isfinite(actions).all():
             index = int(np.argwhere(~np.isfinite(actions))[0][0])
-            raise EnvironmentFault(f"{self._place(index)}: action {actions[index]!r} is not finite")
-
-    def _check_finite(self, obs: FloatArray, reward: FloatArray) -> None:
-        if np.isfinite(reward).all() and np.isfinite(obs).all():
-            return
-        index = int(np.flatnonzero(~(np.isfinite(reward) & np.isfinite(obs).all(axis=1)))[0])
-        what = (
-            explain("observation", obs[index], self.single_observation_space)
-            if np.isfinite(reward[index])
-            else f"reward is {reward[index]}; it must be finite"
-        )
-        raise EnvironmentFault(f"{self._place(index)}: {what}")
-
-    def _place(self, index: int) -> str:
-        return f"environment {self._name!r} (number {index} of {self.num_envs}), step {int(self._elapsed[index])}"
+            raise EnvironmentFault(
+                f"{place(self._name, index, self._elapsed)}: action {actions[index]!r} is not finite"
+            )
 
 
 def _add(info: dict[str, Any], entries: Info, mask: NDArray[np.bool_]) -> None:

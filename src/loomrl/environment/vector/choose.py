@@ -1,0 +1,119 @@
+"""Which back-end steps an environment, and how to make it.
+
+The choice follows a fixed order and a proof, not a stopwatch: the same snapshot leads to the same back-end on every
+machine, whatever else that is doing. See `docs/adr/0010-vector-backends.md`.
+"""
+
+import importlib
+import logging
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+from loomrl.environment.backends import BackendName
+from loomrl.environment.resolve import Definition
+from loomrl.environment.vector.recipe import Backend, Recipe
+from loomrl.errors import ConfigError
+
+Autoreset = Literal["same_step", "disabled"]
+
+FASTEST_FIRST = ("batched", "mujoco", "serial")  # what "auto" chooses from; the others are for a config to ask for
+NUM_ENVS, NUM_STEPS, EPISODE_STEPS = 3, 250, 100  # of the proof: every environment meets the time limit twice
+TOLERANCE = 2.0**-22  # relative and absolute: two float32 beside each other
+_MODES = {"same_step": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
+_EXTRAS = {"batched": "train", "mujoco": "mujoco", "envpool": "envpool", "device": "train"}
+
+log = logging.getLogger(__name__)
+
+
+def choose(definition: Definition) -> str:
+    """The first of FASTEST_FIRST that has the environment and steps it as Gymnasium does."""
+    for name in FASTEST_FIRST[:-1]:
+        try:
+            if is_exact(name, definition):
+                return name
+        except ImportError as error:
+            log.info("back-end %s is passed over: %s", name, error)
+    return FASTEST_FIRST[-1]
+
+
+def is_exact(name: str, definition: Definition) -> bool:
+    """Whether a back-end has the environment and gives what single environments give, on seeded random episodes."""
+    backend = load_backend(name)
+    recipe = Recipe(replace(definition, max_episode_steps=EPISODE_STEPS))
+    envs = backend.create(recipe, NUM_ENVS, AutoresetMode.SAME_STEP) if backend.IS_EXACT else None
+    if envs is None:
+        return False
+    with closing(envs), closing(make_serial(recipe)) as reference:
+        reference.action_space.seed(0)
+        if not _equal(envs.reset(seed=0)[0], reference.reset(seed=0)[0]):
+            return False
+        return all(_same_step(envs, reference) for _ in range(NUM_STEPS))
+
+
+def make_serial(recipe: Recipe) -> VectorEnv[Any, Any, Any]:
+    """The environments a back-end is compared with."""
+    envs = load_backend("serial").create(recipe, NUM_ENVS, AutoresetMode.SAME_STEP)
+    assert envs is not None
+    return envs
+
+
+def _same_step(envs: VectorEnv[Any, Any, Any], reference: VectorEnv[Any, Any, Any]) -> bool:
+    actions = reference.action_space.sample()
+    *found, found_info = envs.step(actions)
+    *wanted, wanted_info = reference.step(actions)
+    ended = wanted[2] | wanted[3]
+    if ended.any():
+        found.append(np.stack(list(found_info["final_obs"][ended])))
+        wanted.append(np.stack(list(wanted_info["final_obs"][ended])))
+    return all(_equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+def _equal(found: NDArray[Any], wanted: NDArray[Any]) -> bool:
+    same_kind = found.shape == wanted.shape and found.dtype == wanted.dtype
+    return same_kind and np.allclose(found, wanted, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def make_vector(recipe: Recipe, num_envs: int, autoreset: Autoreset, backend: str) -> VectorEnv[Any, Any, Any]:
+    """Make environments with a named back-end; "auto" chooses one.
+
+    Back-ends that are not exact cannot play an episode of a given seed: with `disabled` an exact one takes their place.
+
+    Raises:
+        ConfigError: when the back-end is unknown, lacks the environment or a package.
+    """
+    if num_envs < 1:
+        raise ConfigError(f"num_envs is {num_envs}; it must be at least 1")
+    name = choose(recipe.definition) if backend == "auto" else backend
+    module = load_backend(name)
+    if autoreset == "disabled" and not module.IS_EXACT:
+        name = choose(recipe.definition)
+        module = load_backend(name)
+    try:
+        envs = module.create(recipe, num_envs, _MODES[autoreset])
+    except ImportError as error:
+        raise ConfigError(f"environment.backend {name!r}: {error}; {_install(name)}") from error
+    if envs is None:
+        raise ConfigError(f'environment.backend {name!r} does not have {recipe.definition.name!r}; use "auto"')
+    return envs
+
+
+def load_backend(name: str) -> Backend:
+    """The module of a back-end.
+
+    Raises:
+        ConfigError: when there is none of that name, or a package it needs is not installed.
+    """
+    names = [known for known in get_args(BackendName) if known != "auto"]
+    if name not in names:
+        raise ConfigError(f"environment.backend {name!r} is unknown; back-ends: auto, {', '.join(names)}")
+    return cast(Backend, importlib.import_module(f"loomrl.environment.vector.{name}"))
+
+
+def _install(name: str) -> str:
+    extra = _EXTRAS.get(name)
+    return f"pip install 'loomrl[{extra}]'" if extra else "install it"

@@ -1,0 +1,45 @@
+"""What every back-end makes its environments from, and what a back-end is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import gymnasium
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from loomrl.environment.construct import construct
+from loomrl.environment.resolve import Definition
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A definition, and how another process makes the same environment.
+
+    Without `elsewhere` the environment's code must be importable there; that of a snapshot need not be.
+    """
+
+    definition: Definition
+    elsewhere: Callable[[], gymnasium.Env[Any, Any]] | None = None
+
+    def make(self) -> gymnasium.Env[Any, Any]:
+        """One environment in this process, guarded and with its time limit."""
+        return construct(self.definition)
+
+    @property
+    def make_elsewhere(self) -> Callable[[], gymnasium.Env[Any, Any]]:
+        """What to send to another process to have it make one."""
+        return self.elsewhere or partial(construct, self.definition)
+
+
+class Backend(Protocol):
+    """A module of this package that is named like its back-end."""
+
+    IS_EXACT: bool  # whether it has Gymnasium's seeding, hence can give the numbers one environment by itself gives
+
+    def create(self, recipe: Recipe, num_envs: int, mode: AutoresetMode) -> VectorEnv[Any, Any, Any] | None:
+        """Make the environments, or return None where the back-end does not have them.
+
+        Raises:
+            ImportError: when a package it needs is not installed.
+        """

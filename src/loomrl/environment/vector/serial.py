@@ -1,0 +1,14 @@
+"""Any environments, stepped one after the other in this process."""
+
+from typing import Any
+
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from loomrl.environment.vector.recipe import Recipe
+
+IS_EXACT = True
+
+
+def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> VectorEnv[Any, Any, Any]:
+    """Gymnasium's own; it works for every environment."""
+    return SyncVectorEnv([recipe.make] * num_envs, autoreset_mode=mode)
