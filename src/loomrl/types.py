@@ -299,7 +299,7 @@ class PolicyManifest(Document):
     case_sha256: str
     environment: EnvironmentSpec
     algorithm: str
-    action_kind: str  # "discrete" or "continuous"
+    action_kind: str  # discrete, multi_discrete, multi_binary, continuous (clipped Gaussian) or squashed (tanh)
     inputs: dict[str, Json]  # name -> {"dtype": "float32", "shape": [-1, 4]}
     outputs: dict[str, Json]
     probe_observations: list[Any]  # (N, *obs): answered at load time ...

@@ -6,9 +6,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from loomrl.algorithms.actor_critic import ActorCriticPolicy
+from loomrl.environment.flat import FlatBox
 from loomrl.environment.spaces import space_to_json
 from loomrl.export.graph import build_graph, tensors
 from loomrl.export.observations import random_observations
@@ -27,12 +28,28 @@ SPACES: list[tuple[gymnasium.Space[Any], gymnasium.Space[Any]]] = [
     (Discrete(16), Discrete(4)),
     (Discrete(5, start=2), Box(-np.inf, np.inf, (1,), np.float32)),
     (UNBOUNDED, Box(-1, 1, (2, 2), np.float32)),
+    (UNBOUNDED, MultiDiscrete([2, 3, 4], start=[0, 5, -1])),
+    (UNBOUNDED, MultiBinary([2, 3])),
+    (
+        FlatBox(
+            Dict(
+                camera=Box(0, 255, (9, 8, 3), np.uint8),
+                arm=Tuple([Box(-1.0, 1.0, (2,), np.float32), Discrete(3, start=4)]),
+                dials=MultiDiscrete([2, 5], start=[1, -2]),
+            )
+        ),
+        Discrete(3),
+    ),
 ]
 
 
-def network_of(observation: gymnasium.Space[Any], action: gymnasium.Space[Any], normalize: bool) -> ActorCriticPolicy:
+def network_of(
+    observation: gymnasium.Space[Any], action: gymnasium.Space[Any], normalize: bool, squash: bool = False
+) -> ActorCriticPolicy:
     generator = torch.Generator().manual_seed(3)
-    policy = ActorCriticPolicy.for_spaces("ppo", observation, action, (64, 64), "tanh", normalize, generator)
+    policy = ActorCriticPolicy.for_spaces(
+        "ppo", observation, action, (64, 64), "tanh", normalize, generator, squash_actions=squash
+    )
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
@@ -60,7 +77,7 @@ def served(policy: ActorCriticPolicy) -> ServedPolicy:
         case_sha256="",
         environment=spec,
         algorithm="ppo",
-        action_kind="discrete" if policy.is_discrete else "continuous",
+        action_kind=policy.action_kind,
         inputs=inputs,
         outputs=outputs,
         probe_observations=[],
@@ -93,6 +110,15 @@ def test_graph_and_network_agree(
     assert all(action.contains(np.asarray(one, dtype=action.dtype)) for one in actions)
 
 
+def test_squashed_actions_agree_and_stay_within_their_bounds() -> None:
+    space = Box(np.array([-2.0, 0.0]), np.array([2.0, 1.0]), dtype=np.float64)
+    network = network_of(UNBOUNDED, space, True, squash=True)
+    graph = served(network)
+    visited, random = observations_of(UNBOUNDED)
+    assert prove_parity(network, graph, visited, random, 1e-4).passed
+    assert all(space.contains(one.astype(np.float64)) for one in graph(random * 1e6))
+
+
 @pytest.mark.parametrize(("observation", "action"), SPACES[:4], ids=lambda space: str(space)[:40])
 def test_the_same_bits_for_every_batch_size(observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> None:
     graph = served(network_of(observation, action, True))
@@ -119,9 +145,18 @@ def test_a_graph_of_other_weights_fails() -> None:
 def test_only_a_tie_within_the_limit_excuses_another_action() -> None:
     logits = np.array([[1.0, 1.0 + 1e-5], [1.0, 1.0 + 1e-3], [0.0, 5.0]])
     expected = {"action": np.array([1, 1, 1]), "logits": logits}
-    assert _mismatches(expected, {"action": np.array([0, 1, 1])}, 1e-4) == (0, 1)
-    assert _mismatches(expected, {"action": np.array([1, 0, 1])}, 1e-4) == (1, 0)
-    assert _mismatches(expected, {"action": np.array([0, 0, 0])}, 1e-4) == (2, 1)
+    space = Discrete(2)
+    assert _mismatches(expected, {"action": np.array([0, 1, 1])}, 1e-4, space) == (0, 1)
+    assert _mismatches(expected, {"action": np.array([1, 0, 1])}, 1e-4, space) == (1, 0)
+    assert _mismatches(expected, {"action": np.array([0, 0, 0])}, 1e-4, space) == (2, 1)
+
+
+def test_a_tie_excuses_its_own_component_only() -> None:
+    logits = np.array([[1.0, 1.0 + 1e-5, 0.0, 2.0, 4.0]] * 2)  # a tie in the first component, none in the second
+    expected = {"action": np.array([[1, 2], [1, 2]]), "logits": logits}
+    assert _mismatches(expected, {"action": np.array([[0, 2], [0, 1]])}, 1e-4, MultiDiscrete([2, 3])) == (1, 1)
+    bits = {"action": np.array([[1, 1], [1, 1]]), "logits": np.array([[1e-5, 3.0], [1e-5, 3.0]])}
+    assert _mismatches(bits, {"action": np.array([[0, 1], [1, 0]])}, 1e-4, MultiBinary(2)) == (1, 1)
 
 
 def test_random_observations_stay_in_the_space_and_repeat() -> None:

@@ -35,7 +35,7 @@ def test_one_changed_bit_in_what_was_served_is_found(tmp_path: Path, make) -> No
     served = policy(observations)
     assert compare(pairs_of(observations, served, served), policy, [], 0.95, False).bitwise_equal
     changed = served.copy()
-    changed[3] = 1 - changed[3] if policy.discrete else np.nextafter(changed[3], np.float32(2))
+    changed[3] = 1 - changed[3] if policy.chooses else np.nextafter(changed[3], np.float32(2))
     comparison = compare(pairs_of(observations, changed, changed), policy, [], 0.95, False)
     assert (comparison.bitwise_equal, comparison.num_unequal) == (False, 1)
 

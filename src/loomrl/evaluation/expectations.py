@@ -156,7 +156,7 @@ def _add_outside(steps: Any, name: str, space: Any) -> None:
 
 
 def bounds(space: Any) -> tuple[Any, Any]:
-    """Flattened lower and upper bounds of a Box or Discrete space, (D,) each, as float64.
+    """Flattened lower and upper bounds of a space of numbers, (D,) each, as float64.
 
     Raises:
         ConfigError: for other spaces.
@@ -168,7 +168,16 @@ def bounds(space: Any) -> tuple[Any, Any]:
     if isinstance(space, spaces.Discrete):
         start = float(space.start)
         return np.array([start]), np.array([start + float(space.n) - 1.0])
-    raise ConfigError(f"evaluation data of {space} cannot be validated; supported: Box, Discrete; wrap the environment")
+    if isinstance(space, spaces.MultiDiscrete):
+        starts = space.start.astype(np.float64).ravel()
+        return starts, starts + space.nvec.ravel() - 1.0
+    if isinstance(space, spaces.MultiBinary):
+        size = int(np.prod(space.shape, dtype=np.int64))
+        return np.zeros(size), np.ones(size)
+    raise ConfigError(
+        f"evaluation data of {space} cannot be validated; supported: Box, Discrete, MultiDiscrete, MultiBinary; wrap "
+        "the environment"
+    )
 
 
 def _columns(name: str, space: Any) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.algorithms.policy import ARCHITECTURE, WEIGHTS, PolicyArchitecture, TrainedPolicy, load_policy
+from loomrl.algorithms.policy import WEIGHTS, TrainedPolicy, load_policy
 from loomrl.config import PolicyConfig
 from loomrl.errors import GateRefused
 from loomrl.export.admission import CASE, admit
@@ -44,7 +44,7 @@ def export_policy(
     network = load_policy(policy_folder)
     graph = build_graph(network, config.export.opset)
     visited = visited_observations(evaluation_folder, network.observation_space, config.export.parity_visited)
-    manifest = _manifest(config, graph, visited, snapshot_folder, policy_folder, safety_folder)
+    manifest = _manifest(config, network, graph, visited, snapshot_folder, policy_folder, safety_folder)
     served = ServedPolicy(graph, manifest, version="export")
     report = _prove(config, network, served, visited, output_folder)
     report = _recheck(config, served, report, snapshot_folder, evaluation_folder)
@@ -94,6 +94,7 @@ def _demand_rechecked(report: ParityReport, case: SafetyCase) -> None:
 
 def _manifest(
     config: PolicyConfig,
+    network: TrainedPolicy,
     graph: bytes,
     visited: NDArray[Any],
     snapshot_folder: Path,
@@ -113,8 +114,8 @@ def _manifest(
         snapshot_digest=snapshot.digest,
         case_sha256=sha256_file(safety_folder / CASE),
         environment=snapshot.spec,
-        algorithm=PolicyArchitecture.read(policy_folder / ARCHITECTURE).algorithm,
-        action_kind="discrete" if "logits" in outputs else "continuous",
+        algorithm=network.architecture.algorithm,
+        action_kind=network.action_kind,
         inputs=inputs,
         outputs=outputs,
         probe_observations=probes.tolist(),

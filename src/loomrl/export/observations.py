@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from loomrl.environment.flat import rounded
 from loomrl.errors import ArtifactError
 from loomrl.evaluation.tables import TRAJECTORIES, read_table, stack_columns
 
@@ -47,5 +48,5 @@ def random_observations(
     uniform = rng.uniform(np.where(bounded, low, 0.0), np.where(bounded, high, 1.0), shape)
     seen = visited.astype(np.float64)
     normal = seen.mean(0) + _WIDTH * (seen.std(0) + 1e-3) * rng.standard_normal(shape)
-    drawn = np.clip(np.where(bounded, uniform, normal), low, high)
+    drawn = rounded(space, np.clip(np.where(bounded, uniform, normal), low, high))
     return (drawn if visited.dtype.kind == "f" else np.rint(drawn)).astype(visited.dtype)

@@ -1,14 +1,16 @@
 """The proof that the graph acts like the network, on observations visited and random.
 
 Rule: an output passes when |graph - network| <= limit * max(1, |network|) everywhere: absolutely for small numbers,
-relatively for large ones, whose last float32 digits alone exceed any small absolute limit. A discrete action that
-differs is a mismatch, and none is allowed, unless the network's two largest logits lie within twice what the limit
-allows each of them: then either action is right, and it is counted as a near tie.
+relatively for large ones, whose last float32 digits alone exceed any small absolute limit. An action that is a choice
+(an index, several, or bits) and differs is a mismatch, and none is allowed, unless in every component that differs the
+network's two largest logits (a bit's logit and zero) lie within twice what the limit allows each of them: then either
+choice is right, and the action is counted as a near tie.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -19,6 +21,7 @@ from loomrl.types import ParityReport
 
 Outputs = Mapping[str, NDArray[Any]]
 _CHUNK = 1_024
+CONTINUOUS = ("continuous", "squashed")
 
 
 def prove_parity(
@@ -31,11 +34,11 @@ def prove_parity(
     """Compare every output on every observation."""
     observations = np.concatenate([visited, random])
     expected, found = _network_outputs(network, observations), _graph_outputs(graph, observations)
-    discrete = network.is_discrete
-    compared = [name for name in expected if not (discrete and name == "action")]
+    choice = network.action_kind not in CONTINUOUS
+    compared = [name for name in expected if not (choice and name == "action")]
     differences = {name: _absolute(expected[name], found[name]) for name in compared}
     scaled = {name: differences[name] / np.maximum(1.0, np.abs(expected[name])) for name in compared}
-    mismatches, near_ties = _mismatches(expected, found, limit) if discrete else (0, 0)
+    mismatches, near_ties = _mismatches(expected, found, limit, network.action_space) if choice else (0, 0)
     worst = {name: float(values.max(initial=0.0)) for name, values in scaled.items()}
     return ParityReport(
         num_observations=len(observations),
@@ -71,11 +74,30 @@ def _absolute(expected: NDArray[Any], found: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(np.abs(expected.astype(np.float64) - found.astype(np.float64)))
 
 
-def _mismatches(expected: Outputs, found: Outputs, limit: float) -> tuple[int, int]:
-    differ = expected["action"] != found["action"]
-    ordered = np.sort(expected["logits"].astype(np.float64), axis=-1)  # (N, A)
-    if ordered.shape[-1] < 2:
-        return int(differ.sum()), 0
-    allowed = limit * np.maximum(1.0, np.abs(ordered[:, -2:])).sum(-1)
-    near = ordered[:, -1] - ordered[:, -2] <= allowed
-    return int((differ & ~near).sum()), int((differ & near).sum())
+def _mismatches(expected: Outputs, found: Outputs, limit: float, space: gymnasium.Space[Any]) -> tuple[int, int]:
+    """How many actions differ without and with a near tie to explain it."""
+    num_rows = len(expected["action"])
+    differ = (expected["action"] != found["action"]).reshape(num_rows, -1)  # (N, components)
+    near = np.stack([_near_tie(logits, limit) for logits in _components(expected["logits"], space)], axis=-1)
+    differs = differ.any(axis=-1)
+    explained = np.all(near | ~differ, axis=-1)
+    return int((differs & ~explained).sum()), int((differs & explained).sum())
+
+
+def _components(logits: NDArray[Any], space: gymnasium.Space[Any]) -> list[NDArray[np.float64]]:
+    """The logits (N, n) that each component of an action is chosen from; a bit is chosen from zero and its own."""
+    exact = logits.astype(np.float64)
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        ends = np.cumsum(space.nvec.ravel())
+        return [exact[:, end - size : end] for end, size in zip(ends, space.nvec.ravel(), strict=True)]
+    if isinstance(space, gymnasium.spaces.MultiBinary):
+        return [np.stack([np.zeros(len(exact)), column], axis=-1) for column in exact.T]
+    return [exact]
+
+
+def _near_tie(logits: NDArray[np.float64], limit: float) -> NDArray[np.bool_]:
+    """Where the two largest of (N, n) logits are too close to tell, (N,)."""
+    if logits.shape[-1] < 2:
+        return np.zeros(len(logits), dtype=np.bool_)
+    largest = np.sort(logits, axis=-1)[:, -2:]
+    return np.asarray(largest[:, 1] - largest[:, 0] <= limit * np.maximum(1.0, np.abs(largest)).sum(-1))

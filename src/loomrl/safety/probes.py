@@ -7,6 +7,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from loomrl.environment.flat import rounded
 from loomrl.types import Act, ActFunction, Policy
 
 _CHUNK = 4_096  # observations a policy is asked about at once
@@ -159,4 +160,4 @@ def _finite_box(space: spaces.Box, visited: NDArray[Any]) -> tuple[NDArray[np.fl
 
 
 def _into(space: spaces.Box, values: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray(np.clip(values, space.low, space.high), dtype=space.dtype)
+    return np.asarray(rounded(space, np.clip(values, space.low, space.high)), dtype=space.dtype)

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loomrl.serving.model import Answer, ServedPolicy
 
@@ -11,20 +12,41 @@ from loomrl.serving.model import Answer, ServedPolicy
 def explore(policy: ServedPolicy, answer: Answer, index: int, rng: np.random.Generator) -> tuple[Any, float]:
     """Sample one action for row `index` of an answer; returns it with its propensity.
 
-    Discrete: softmax over the logits. Continuous: a diagonal Gaussian, clipped to the bounds; the propensity is the
-    density of the sample before clipping, which importance weights need.
+    Discrete: softmax over the logits, for each component of its own where there are several; bits: sigmoid. Continuous:
+    a diagonal Gaussian, clipped to the bounds; the propensity is the density of the sample before clipping, which
+    importance weights need. Squashed: the density of the action itself.
     """
-    if policy.discrete:
+    if policy.kind == "multi_binary":
+        return _bits(answer, index, rng)
+    if policy.chooses:
         return _categorical(policy, answer, index, rng)
     return _gaussian(policy, answer, index, rng)
 
 
 def _categorical(policy: ServedPolicy, answer: Answer, index: int, rng: np.random.Generator) -> tuple[Any, float]:
-    logits = answer.outputs["logits"][index].astype(np.float64)  # (A,)
+    logits = answer.outputs["logits"][index].astype(np.float64)  # (A,), of all components
+    space, action = policy.manifest.environment.action, answer.action[index]
+    sizes = np.ravel(space["nvec"] if policy.kind == "multi_discrete" else [len(logits)])
+    choices, propensity = [], 1.0
+    for end, size in zip(np.cumsum(sizes), sizes, strict=True):
+        probabilities = _softmax(logits[end - size : end])
+        choices.append(int(rng.choice(size, p=probabilities)))
+        propensity *= float(probabilities[choices[-1]])
+    chosen = np.reshape(choices, action.shape) + np.asarray(space.get("start", 0))
+    return chosen.astype(action.dtype)[()], propensity
+
+
+def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     weights = np.exp(logits - logits.max())
-    probabilities = weights / weights.sum()
-    choice = int(rng.choice(len(probabilities), p=probabilities))
-    return answer.action.dtype.type(choice + policy.first_action), float(probabilities[choice])
+    return np.asarray(weights / weights.sum())
+
+
+def _bits(answer: Answer, index: int, rng: np.random.Generator) -> tuple[Any, float]:
+    logits, action = answer.outputs["logits"][index].astype(np.float64), answer.action[index]
+    ones = np.exp(-np.logaddexp(0.0, -logits))  # sigmoid, without overflow
+    bits = rng.random(ones.shape) < ones
+    propensity = float(np.prod(np.where(bits, ones, 1.0 - ones)))
+    return bits.reshape(action.shape).astype(action.dtype), propensity
 
 
 def _gaussian(policy: ServedPolicy, answer: Answer, index: int, rng: np.random.Generator) -> tuple[Any, float]:
@@ -32,6 +54,17 @@ def _gaussian(policy: ServedPolicy, answer: Answer, index: int, rng: np.random.G
     noise = rng.standard_normal(mean.shape)
     sample = mean + np.exp(log_std) * noise
     log_density = float(np.sum(-0.5 * noise**2 - log_std - 0.5 * math.log(2 * math.pi)))
-    if policy.bounds is not None:
-        sample = np.clip(sample, *policy.bounds)
-    return sample.astype(answer.action.dtype), math.exp(log_density)
+    if policy.kind == "squashed":
+        sample, log_slope = _squash(policy, sample)
+        log_density -= log_slope
+    elif policy.bounds is not None:
+        sample = np.clip(sample, *(bound.ravel() for bound in policy.bounds))
+    return sample.reshape(answer.action[index].shape).astype(answer.action.dtype), math.exp(log_density)
+
+
+def _squash(policy: ServedPolicy, sample: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    """tanh to the bounds, and the logarithm of its slope: log(1 - tanh(u)^2) = 2 (log 2 - u - log(1 + e^-2u))."""
+    assert policy.bounds is not None, "squashed actions have finite bounds"
+    low, high = (bound.ravel().astype(np.float64) for bound in policy.bounds)
+    slopes = 2.0 * (math.log(2.0) - sample - np.logaddexp(0.0, -2.0 * sample)) + np.log((high - low) / 2)
+    return low + (high - low) / 2 * (np.tanh(sample) + 1.0), float(np.sum(slopes))

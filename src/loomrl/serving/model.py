@@ -12,6 +12,7 @@ from loomrl.files import sha256
 from loomrl.types import FloatArray, PolicyManifest
 
 GRAPH, MANIFEST = "policy.onnx", "manifest.json"
+CHOICES = ("discrete", "multi_discrete", "multi_binary")
 _PROBE_TOLERANCE = 1e-5  # continuous actions on another processor family; discrete ones must be equal
 
 
@@ -38,9 +39,9 @@ class ServedPolicy:
         ((self.input_name, described),) = manifest.inputs.items()
         self.dtype = np.dtype(described["dtype"])
         self.shape = tuple(int(size) for size in described["shape"][1:])
-        self.discrete = manifest.action_kind == "discrete"
-        self.first_action = int(manifest.environment.action.get("start", 0)) if self.discrete else 0
-        self.bounds = None if self.discrete else _action_bounds(manifest)
+        self.kind = manifest.action_kind
+        self.chooses = self.kind in CHOICES  # actions are chosen from logits: whole numbers, equal or not
+        self.bounds = None if self.chooses else _action_bounds(manifest)
 
     @classmethod
     def load(cls, folder: Path, version: str = "0") -> "ServedPolicy":
@@ -87,7 +88,7 @@ class ServedPolicy:
         return dict(zip(self.output_names, self._session.run(None, {self.input_name: obs}), strict=True))
 
     def _check_outputs(self, path: Path) -> None:
-        expected = {"action", "value"} | ({"logits"} if self.discrete else {"mean", "log_std"})
+        expected = {"action", "value"} | ({"logits"} if self.chooses else {"mean", "log_std"})
         missing = expected - set(self.output_names)
         if missing or set(self.output_names) != set(self.manifest.outputs):
             raise ArtifactError(
@@ -104,7 +105,7 @@ class ServedPolicy:
             actions = self.answer(observations).action
         except NotFinite as error:
             raise ArtifactError(f"{path}: {error} for a probe observation; export it again") from error
-        if not _equal(actions, expected, self.discrete):
+        if not _equal(actions, expected, self.chooses):
             raise ArtifactError(
                 f"{path}: the probe's actions are not the manifest's; the graph does not act as exported"
             )
@@ -123,10 +124,10 @@ def open_session(graph: bytes, name: str) -> Any:
         raise ArtifactError(f"policy {name!r}: onnxruntime cannot load the graph: {error}; export it again") from error
 
 
-def _equal(actions: NDArray[Any], expected: NDArray[Any], discrete: bool) -> bool:
+def _equal(actions: NDArray[Any], expected: NDArray[Any], exactly: bool) -> bool:
     if actions.shape != expected.shape:
         return False
-    if discrete:
+    if exactly:
         return bool(np.array_equal(actions, expected))
     return bool(np.allclose(actions, expected, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE))
 

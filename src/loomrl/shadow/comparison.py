@@ -69,10 +69,12 @@ def compare(
 def action_distance(
     first: NDArray[np.generic], second: NDArray[np.generic], policy: ServedPolicy
 ) -> NDArray[np.float64]:
-    """Distance of actions (N, *action), (N,): 0 or 1 for discrete ones; for continuous ones the root mean square over
-    components, each in units of half its range (or as it is, where the range is infinite)."""
-    if policy.discrete:
-        return np.asarray(first != second, dtype=np.float64)
+    """Distance of actions (N, *action), (N,): 0 or 1 for choices, of which all components must be equal; for
+    continuous ones the root mean square over components, each in units of half its range (or as it is, where the range
+    is infinite)."""
+    if policy.chooses:
+        differ = (first != second).reshape(len(first), -1) if len(first) else np.zeros((0, 1), np.bool_)
+        return np.asarray(differ.any(axis=1), dtype=np.float64)
     difference = first.astype(np.float64) - second.astype(np.float64)
     if policy.bounds is not None:
         half = (policy.bounds[1] - policy.bounds[0]) / 2
@@ -92,7 +94,7 @@ def num_unequal(pairs: Pairs, policy: ServedPolicy) -> int:
 
 
 def _alike(distance: NDArray[np.float64], policy: ServedPolicy) -> NDArray[np.bool_]:
-    return distance == 0 if policy.discrete else distance <= ALIKE
+    return distance == 0 if policy.chooses else distance <= ALIKE
 
 
 def _by_chance(pairs: Pairs, policy: ServedPolicy) -> float:
@@ -101,9 +103,11 @@ def _by_chance(pairs: Pairs, policy: ServedPolicy) -> float:
     For discrete actions this is the expected agreement of Cohen's kappa (1960), computed exactly; else by pairing
     each decision with the mirror of a random other one.
     """
-    if policy.discrete:
-        actions = np.union1d(pairs.acted, pairs.mirrored)
-        return float(sum(np.mean(pairs.acted == action) * np.mean(pairs.mirrored == action) for action in actions))
+    if policy.chooses:
+        both = np.concatenate([pairs.acted, pairs.mirrored]).reshape(2 * pairs.num_decisions, -1)
+        _, numbered = np.unique(both, axis=0, return_inverse=True)  # each distinct action by a number
+        acted, mirrored = numbered.reshape(2, pairs.num_decisions)
+        return float(sum(np.mean(acted == action) * np.mean(mirrored == action) for action in np.unique(numbered)))
     shuffled = np.random.default_rng(_SEED).permutation(pairs.num_decisions)
     return float(np.mean(_alike(action_distance(pairs.acted, pairs.mirrored[shuffled], policy), policy)))
 

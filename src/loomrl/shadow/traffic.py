@@ -111,7 +111,7 @@ def _step(agent: _Agent, decision: Decision) -> tuple[Any, Outcome]:
     before = agent.obs
     space = agent.env.action_space
     action = decision.action
-    if isinstance(space, gymnasium.spaces.Box):
+    if not isinstance(space, gymnasium.spaces.Discrete):
         action = np.asarray(action, dtype=space.dtype)
     agent.obs, reward, terminated, truncated, _ = agent.env.step(action)
     return before, Outcome(decision.decision_id, float(reward), bool(terminated), bool(truncated))
