@@ -93,6 +93,5 @@ def checked_batch(rows: Rows, batch_size: int, out: Transitions | None) -> Trans
         raise ConfigError(f"batch_size is {batch_size}; it must lie in [1, {rows.spec.capacity}], the replay capacity")
     if out is None:
         return Transitions.empty(rows.spec, batch_size)
-    if len(out.index) != batch_size:
-        raise ConfigError(f"batch_size is {batch_size}, but `out` holds {len(out.index)} transitions")
+    out.check(rows.spec, batch_size)
     return out

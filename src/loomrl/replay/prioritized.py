@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from loomrl.errors import ConfigError
 from loomrl.replay import tree
 from loomrl.replay.buffer import checked_batch, step_of
-from loomrl.replay.rows import Rows, same_array
-from loomrl.replay.spec import ReplaySpec, State, Transitions
+from loomrl.replay.rows import Rows
+from loomrl.replay.spec import ReplaySpec, State, Transitions, same_array
 from loomrl.replay.storage import MemoryStorage, Storage
 from loomrl.types import Trajectory
 
@@ -48,8 +48,10 @@ class PrioritizedReplayBuffer:
     def add(self, trajectory: Trajectory) -> None:
         """Keep T steps of B environments; see `ReplayBuffer.add`."""
         before = self._rows.num_written
-        self._rows.append(trajectory)
-        self._prioritise(before)
+        try:
+            self._rows.append(trajectory)
+        finally:  # a disk that fills up half-way leaves whole rows behind
+            self._prioritise(before)
 
     def add_step(
         self,

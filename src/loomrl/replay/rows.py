@@ -8,46 +8,63 @@ from numpy.typing import DTypeLike, NDArray
 
 from loomrl.errors import ArtifactError, ConfigError, EnvironmentFault
 from loomrl.replay import kernels
-from loomrl.replay.spec import ReplaySpec, State, Transitions
+from loomrl.replay.journal import Journal
+from loomrl.replay.kernels import FINALS_BEGIN, FINALS_END, ROWS, STARTS_BEGIN, STARTS_END
+from loomrl.replay.side_store import SideStore
+from loomrl.replay.spec import ReplaySpec, State, Transitions, same_array
 from loomrl.replay.storage import Storage
 from loomrl.types import Trajectory
 
 Array = NDArray[Any]
-_SIDE_STORES = ("final", "start")
+_COLUMNS = ("obs", "action", "reward", "flags")
 
 
 class Rows:
     """A ring of steps, B environments each, in arrays of a storage.
 
-    Physical rows outnumber those that can be sampled by the frames that a stack reaches back.
+    Physical rows outnumber those that can be sampled, by the frames that a stack reaches back and by those that the
+    storage spares for saved states.
     """
 
     def __init__(self, spec: ReplaySpec, storage: Storage) -> None:
         self.spec = spec
-        self.storage = storage
-        self.num_slots = spec.num_rows + spec.frame_stack - 1  # P
+        self._storage = storage
+        self.num_slots = spec.num_rows + spec.frame_stack - 1 + storage.spare_rows(spec.num_rows)  # P
         batch = (spec.num_envs, self.num_slots)
         self._frame_bytes = spec.obs_bytes // spec.frame_stack
+        self._journal = Journal(spec, self.num_slots, storage)
         self._obs = storage.array("obs", (*batch, self._frame_bytes), np.uint8)  # (B, P, f)
         self._action = storage.array("action", (*batch, spec.action_bytes), np.uint8)  # (B, P, a)
         self._reward = storage.array("reward", batch, np.float32)  # (B, P)
         self._flags = storage.array("flags", batch, np.uint8)  # (B, P)
         self._head = np.zeros((spec.num_envs, spec.obs_bytes), np.uint8)  # (B, s)
-        self._counters = storage.array("counters", (kernels.NUM_COUNTERS,), np.int64)
+        self._counters = np.zeros(kernels.NUM_COUNTERS, np.int64)
         room = max(2 * spec.num_envs, spec.capacity // 1024)
-        self._final_keys, self._finals = self._side_store("final", room)  # (F,), (F, s)
-        self._start_keys, self._starts = self._side_store("start", room if spec.frame_stack > 1 else 1)
+        rooms = self._journal.rooms((room, room if spec.frame_stack > 1 else 1))
+        self._finals = SideStore("final", rooms[0], spec.obs_bytes, storage)
+        self._starts = SideStore("start", rooms[1], spec.obs_bytes, storage)
+        self._ring = self._make_ring()
 
-    def _side_store(self, name: str, room: int) -> tuple[Array, Array]:
-        keys = self.storage.array(f"{name}_keys_{room}", (room,), np.int64)
-        return keys, self.storage.array(f"{name}s_{room}", (room, self.spec.obs_bytes), np.uint8)
+    def _make_ring(self) -> kernels.Ring:
+        return kernels.Ring(
+            self._counters,
+            self._obs,
+            self._action,
+            self._reward,
+            self._flags,
+            self._head,
+            self._finals.keys,
+            self._finals.values,
+            self._starts.keys,
+            self._starts.values,
+        )
 
     # --- what is there ------------------------------------------------------------------------------------------
 
     @property
     def num_written(self) -> int:
         """Rows ever written."""
-        return int(self._counters[kernels.ROWS])
+        return int(self._counters[ROWS])
 
     @property
     def num_rows(self) -> int:
@@ -57,21 +74,7 @@ class Rows:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        return sum(array.nbytes for array in self._ring())
-
-    def _ring(self) -> kernels.Ring:
-        return kernels.Ring(
-            self._counters,
-            self._obs,
-            self._action,
-            self._reward,
-            self._flags,
-            self._head,
-            self._final_keys,
-            self._finals,
-            self._start_keys,
-            self._starts,
-        )
+        return sum(array.nbytes for array in self._ring)
 
     # --- writing ------------------------------------------------------------------------------------------------
 
@@ -81,31 +84,21 @@ class Rows:
         if reward.ndim != 2 or reward.shape[1] != spec.num_envs:
             raise ConfigError(f"replay expects rewards (T, {spec.num_envs}), found shape {reward.shape}")
         batch = reward.shape
-        obs = self._bytes("obs", trajectory.obs, batch, spec.obs_shape, spec.obs_dtype)
-        next_obs = self._bytes("next_obs", trajectory.next_obs, batch, spec.obs_shape, spec.obs_dtype)
-        action = self._bytes("action", trajectory.action, batch, spec.action_shape, spec.action_dtype)
+        obs = _bytes("obs", trajectory.obs, batch, spec.obs_shape, spec.obs_dtype)
+        next_obs = _bytes("next_obs", trajectory.next_obs, batch, spec.obs_shape, spec.obs_dtype)
+        action = _bytes("action", trajectory.action, batch, spec.action_shape, spec.action_dtype)
         reward = _writable(reward, np.float64)
         terminated = _flags("terminated", trajectory.terminated, batch)
         truncated = _flags("truncated", trajectory.truncated, batch)
         finding, t, b = kernels.inspect(obs, next_obs, reward, terminated, truncated, self._frame_bytes)
         if finding:
             self._refuse(finding, t, b, reward[t, b])
+        self._journal.begin(self.num_written, self.num_written + batch[0])
         done = 0
         while done < batch[0]:
-            done = kernels.append(self._ring(), obs, action, reward, terminated, truncated, next_obs, done)
+            done = kernels.append(self._ring, obs, action, reward, terminated, truncated, next_obs, done)
             if done < batch[0]:
                 self._make_room()
-
-    def _bytes(
-        self, name: str, values: Array, batch: tuple[int, ...], shape: tuple[int, ...], dtype: DTypeLike
-    ) -> NDArray[np.uint8]:
-        """(T, B, *shape) of any type that fits -> (T, B, bytes)."""
-        values, kept = np.asarray(values), np.dtype(dtype)
-        if values.shape != (*batch, *shape):
-            raise ConfigError(f"replay expects {name} of shape {(*batch, *shape)}, found {values.shape}")
-        if values.dtype != kept and not _converts(values.dtype, kept):
-            raise ConfigError(f"replay keeps {name} as {kept}, found {values.dtype}; convert it, or change the spec")
-        return _writable(values, kept).reshape(*batch, prod(shape)).view(np.uint8)
 
     def _refuse(self, finding: int, t: int, b: int, reward: float) -> None:
         if finding == kernels.BAD_REWARD:
@@ -121,25 +114,13 @@ class Rows:
 
     def _make_room(self) -> None:
         """Double the side store that is full."""
-        for name in _SIDE_STORES:
-            keys, values, begin, end = self._side(name)
-            room = len(keys)
-            if end - begin + self.spec.num_envs <= room:
-                continue
-            position = np.arange(begin, end)
-            new_keys, new_values = self._side_store(name, 2 * room)
-            new_keys[position % (2 * room)] = keys[position % room]
-            new_values[position % (2 * room)] = values[position % room]
-            if name == "final":
-                self._final_keys, self._finals = new_keys, new_values
-            else:
-                self._start_keys, self._starts = new_keys, new_values
-
-    def _side(self, name: str) -> tuple[Array, Array, int, int]:
         counters = self._counters.tolist()
-        if name == "final":
-            return self._final_keys, self._finals, counters[kernels.FINALS_BEGIN], counters[kernels.FINALS_END]
-        return self._start_keys, self._starts, counters[kernels.STARTS_BEGIN], counters[kernels.STARTS_END]
+        if counters[FINALS_END] - counters[FINALS_BEGIN] + self.spec.num_envs > self._finals.room:
+            self._finals.grow(counters[FINALS_BEGIN], counters[FINALS_END])
+        else:
+            self._starts.grow(counters[STARTS_BEGIN], counters[STARTS_END])
+        self._journal.note_rooms((self._finals.room, self._starts.room))
+        self._ring = self._make_ring()
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -147,7 +128,7 @@ class Rows:
         """Fill all of `out` but `weight` with the transitions that `out.index` names."""
         spec, size = self.spec, len(out.index)
         kernels.gather(
-            self._ring(),
+            self._ring,
             out.index,
             spec.n_step,
             spec.gamma,
@@ -162,48 +143,78 @@ class Rows:
     # --- saving -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> State:
-        """Copies of what is filled."""
-        filled = min(self.num_written, self.num_slots)
+        """Copies of what is filled; of a storage that keeps its arrays, what they held by now and where they stand."""
         state: State = {"num_written": self.num_written, "head": self._head.copy()}
-        for name in ("obs", "action", "reward", "flags"):
-            state[name] = getattr(self, f"_{name}")[:, :filled].copy()
-        for name in _SIDE_STORES:
-            keys, values, begin, end = self._side(name)
-            position = np.arange(begin, end) % len(keys)
-            state[f"{name}_keys"], state[f"{name}s"] = keys[position], values[position]
+        finals, starts = self._counters[FINALS_BEGIN:STARTS_BEGIN], self._counters[STARTS_BEGIN : STARTS_END + 1]
+        if self._storage.keeps:
+            self._storage.flush()
+            generation = self._journal.save(self.num_written)
+            return {**state, "generation": generation, "finals": finals.copy(), "starts": starts.copy()}
+        filled = min(self.num_written, self.num_slots)
+        for name in _COLUMNS:
+            state[name] = getattr(self._ring, name)[:, :filled].copy()
+        state["final_keys"], state["finals"] = self._finals.entries(*finals.tolist())
+        state["start_keys"], state["starts"] = self._starts.entries(*starts.tolist())
         return state
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()` of rows with the same spec."""
-        written = int(state["num_written"])
-        filled = min(written, self.num_slots)
-        self._counters[:] = 0
-        for name in ("obs", "action", "reward", "flags"):
-            mine = getattr(self, f"_{name}")[:, :filled]
-            mine[...] = same_array(name, state[name], mine)
-        self._head[...] = same_array("head", state["head"], self._head)
-        self._load_side_stores(state)
-        self._counters[kernels.ROWS] = written
+        wanted = {"generation"} if self._storage.keeps else {*_COLUMNS, "final_keys", "start_keys"}
+        if missing := sorted({"num_written", "head", "finals", "starts", *wanted} - state.keys()):
+            raise ArtifactError(
+                f"the replay state lacks {missing[0]!r}: it was saved by a buffer of another kind of storage; "
+                "restore it into a buffer that is made like the one that saved it"
+            )
+        head = same_array("head", state["head"], self._head)
+        if self._storage.keeps:
+            self._restore_positions(state)
+        else:
+            self._load_arrays(state)
+        self._head[...] = head
+        self._counters[ROWS] = state["num_written"]
 
-    def _load_side_stores(self, state: State) -> None:
-        for name, counter in zip(_SIDE_STORES, (kernels.FINALS_END, kernels.STARTS_END), strict=True):
+    def _restore_positions(self, state: State) -> None:
+        """The arrays hold what they held, and perhaps rows after it: forget these, and what they released."""
+        written, num_envs = int(state["num_written"]), self.spec.num_envs
+        begun = self._journal.restore(written, state)
+        if written:  # that the next row began elsewhere was not known when the state was saved
+            self._flags[:, (written - 1) % self.num_slots] &= ~np.uint8(kernels.CUT)
+        oldest_key = (begun - self.num_slots) * num_envs
+        sides = (
+            ("finals", self._finals, FINALS_BEGIN, (written - 1) * num_envs),
+            ("starts", self._starts, STARTS_BEGIN, written * num_envs),
+        )
+        for name, store, counter, stop_key in sides:
+            begin, end = np.asarray(state[name]).tolist()
+            self._counters[counter : counter + 2] = store.first_alive(begin, end, oldest_key, stop_key), end
+
+    def _load_arrays(self, state: State) -> None:
+        filled = min(int(state["num_written"]), self.num_slots)
+        columns = {name: getattr(self._ring, name)[:, :filled] for name in _COLUMNS}
+        found = {name: same_array(name, state[name], column) for name, column in columns.items()}
+        for name, column in columns.items():
+            column[...] = found[name]
+        self._counters[...] = 0
+        for name, store, end in (("final", self._finals, FINALS_END), ("start", self._starts, STARTS_END)):
             keys = np.asarray(state[f"{name}_keys"])
-            while len(self._side(name)[0]) < len(keys):
-                room = 2 * len(self._side(name)[0])
-                if name == "final":
-                    self._final_keys, self._finals = self._side_store(name, room)
-                else:
-                    self._start_keys, self._starts = self._side_store(name, room)
-            mine_keys, mine_values, _, _ = self._side(name)
-            mine_keys[: len(keys)] = keys
-            mine_values[: len(keys)] = same_array(f"{name}s", state[f"{name}s"], mine_values[: len(keys)])
-            self._counters[counter] = len(keys)
+            while store.room < len(keys):
+                store.grow(0, 0)
+            store.keys[: len(keys)] = same_array(f"{name}_keys", keys, store.keys[: len(keys)])
+            store.values[: len(keys)] = same_array(f"{name}s", state[f"{name}s"], store.values[: len(keys)])
+            self._counters[end] = len(keys)
+        self._ring = self._make_ring()
 
 
-def _writable(found: Array, dtype: DTypeLike) -> Array:
-    """Contiguous and of one type; writable too, because compiled code is made anew for arrays that are not."""
-    values: Array = np.ascontiguousarray(found, dtype)
-    return values if values.flags.writeable else values.copy()
+def _bytes(
+    name: str, values: Array, batch: tuple[int, ...], shape: tuple[int, ...], dtype: DTypeLike
+) -> NDArray[np.uint8]:
+    """(T, B, *shape) of any type that fits -> (T, B, bytes)."""
+    values, kept = np.asarray(values), np.dtype(dtype)
+    if values.shape != (*batch, *shape):
+        raise ConfigError(f"replay expects {name} of shape {(*batch, *shape)}, found {values.shape}")
+    if values.dtype != kept and not _converts(values.dtype, kept):
+        raise ConfigError(f"replay keeps {name} as {kept}, found {values.dtype}; convert it, or change the spec")
+    return _writable(values, kept).reshape(*batch, prod(shape)).view(np.uint8)
 
 
 def _converts(found: np.dtype[Any], kept: np.dtype[Any]) -> bool:
@@ -217,12 +228,7 @@ def _flags(name: str, values: Array, batch: tuple[int, ...]) -> Array:
     return _writable(values, np.bool_)
 
 
-def same_array(name: str, found: Any, mine: Array) -> Array:
-    """`found`, when it can take the place of `mine`; raises `ArtifactError` when not."""
-    array: Array = np.asarray(found)
-    if array.shape != mine.shape or array.dtype != mine.dtype:
-        raise ArtifactError(
-            f"the replay state's {name!r} is {array.dtype} {array.shape}, this buffer's {mine.dtype} {mine.shape}; "
-            "restore it into a buffer with the same spec"
-        )
-    return array
+def _writable(found: Array, dtype: DTypeLike) -> Array:
+    """Contiguous and of one type; writable too, because compiled code is made anew for arrays that are not."""
+    values: Array = np.ascontiguousarray(found, dtype)
+    return values if values.flags.writeable else values.copy()

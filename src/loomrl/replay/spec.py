@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from loomrl.errors import ConfigError
+from loomrl.errors import ArtifactError, ConfigError
 
 State = dict[str, NDArray[Any] | int | float | str]  # arrays go into safetensors, the rest into JSON
 
@@ -113,3 +113,28 @@ class Transitions:
             index=np.empty(batch_size, np.int64),
             weight=np.empty(batch_size, np.float32),
         )
+
+    def check(self, spec: ReplaySpec, batch_size: int) -> None:
+        """Compiled code writes into these arrays without looking: raises `ConfigError` where they do not fit."""
+        kept = (
+            (spec.obs_shape, spec.obs_dtype),
+            (spec.action_shape, spec.action_dtype),
+            (spec.obs_shape, spec.obs_dtype),
+        )
+        for array, (shape, dtype) in zip((self.obs, self.action, self.next_obs), kept, strict=True):
+            if array.shape != (batch_size, *shape) or array.dtype != dtype or not array.flags.carray:
+                raise ConfigError(
+                    f"`out` holds an array {array.dtype} {array.shape} where {dtype} {(batch_size, *shape)} is needed; "
+                    "make it with Transitions.empty(spec, batch_size)"
+                )
+
+
+def same_array(name: str, found: Any, mine: NDArray[Any]) -> NDArray[Any]:
+    """`found`, when it can take the place of `mine`; raises `ArtifactError` when not."""
+    array: NDArray[Any] = np.asarray(found)
+    if array.shape != mine.shape or array.dtype != mine.dtype:
+        raise ArtifactError(
+            f"the replay state's {name!r} is {array.dtype} {array.shape}, this buffer's {mine.dtype} {mine.shape}; "
+            "restore it into a buffer with the same spec"
+        )
+    return array

@@ -4,36 +4,134 @@ A buffer asks its storage for named arrays and works on them in place; it keeps 
 out such arrays can hold a replay buffer: memory, files mapped into it, and, later, files encrypted at rest.
 """
 
-from typing import Any, Protocol
+import mmap
+import os
+from math import prod
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from filelock import FileLock, Timeout
 from numpy.typing import DTypeLike, NDArray
 
-from loomrl.errors import ArtifactError
+from loomrl.errors import ArtifactError, ConfigError
 
 
 class Storage(Protocol):
-    """Hands out arrays by name. Asking again for a name with another shape replaces the array."""
+    """Hands out arrays by name."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether arrays outlive the process. A saved state then only says where in them it stands."""
+
+    def spare_rows(self, num_rows: int) -> int:
+        """Rows beyond the `num_rows` newest that are kept, so that a state saved that many rows ago is still whole."""
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """An array of zeros; raises `ArtifactError` where there is no room."""
+        """A writable contiguous array: what is kept under this name, zeros beyond it along the first axis.
+
+        Raises:
+            ArtifactError: where there is no room.
+        """
 
     def flush(self) -> None:
-        """Make what was written so far survive the machine; nothing to do in memory."""
+        """Make everything written so far outlive the machine, where arrays are kept at all."""
 
 
 class MemoryStorage:
-    """Arrays in memory."""
+    """Arrays in memory. A saved state holds copies of them."""
+
+    keeps: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, NDArray[Any]] = {}
+
+    def spare_rows(self, num_rows: int) -> int:
+        """None: saved states hold their own rows."""
+        return 0
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Zeros: the system gives the pages when they are first written."""
         try:
-            return np.zeros(shape, dtype)
+            array: NDArray[Any] = np.zeros(shape, dtype)
         except MemoryError as error:
-            size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+            size = prod(shape) * np.dtype(dtype).itemsize / 1e9
             raise ArtifactError(
-                f"no memory for the replay array {name!r} ({size / 1e9:.2f} GB); lower the capacity or map it to disk"
+                f"no memory for the replay array {name!r} ({size:.2f} GB); lower the capacity or map it to a folder"
             ) from error
+        if (kept := self._arrays.get(name)) is not None:
+            array[: len(kept)] = kept
+        self._arrays[name] = array
+        return array
 
     def flush(self) -> None:
         """Memory does not outlive the process."""
+
+
+class MappedStorage:
+    """Arrays in files of a folder, mapped into memory: the system keeps in RAM what fits, the disk holds the rest.
+
+    Room is taken from the disk when an array is made, so that a full disk is an error then and no crash later. One
+    process holds the folder at a time. A state saved with `state_dict` can be restored from the folder until
+    `spare_fraction` of the capacity has been written after it.
+
+    Raises:
+        ConfigError: when `spare_fraction` is negative.
+        ArtifactError: when the folder cannot be made or is held by another process.
+    """
+
+    keeps: ClassVar[bool] = True
+
+    def __init__(self, folder: Path, spare_fraction: float = 0.02) -> None:
+        if not 0.0 <= spare_fraction < np.inf:
+            raise ConfigError(f"replay spare_fraction is {spare_fraction}; it must be 0 or more")
+        self.folder = folder
+        self._spare_fraction = spare_fraction
+        self._maps: dict[str, mmap.mmap] = {}
+        self._lock = FileLock(folder / ".lock")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(timeout=0)
+        except Timeout as error:
+            raise ArtifactError(f"the replay folder {folder} is in use by another process; wait for it") from error
+        except OSError as error:
+            raise self._unwritable("open", error) from error
+
+    def spare_rows(self, num_rows: int) -> int:
+        """`spare_fraction` of them, at least one."""
+        return max(1, round(self._spare_fraction * num_rows))
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """The file NAME.bin: raw values, row by row."""
+        path, size = self.folder / f"{name}.bin", prod(shape) * np.dtype(dtype).itemsize
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                if (present := os.fstat(handle).st_size) < size:
+                    os.posix_fallocate(handle, present, size - present)
+                mapped = mmap.mmap(handle, size)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise self._unwritable(f"take {size / 1e9:.2f} GB for {path.name} in", error) from error
+        mapped.madvise(mmap.MADV_RANDOM)  # samples lie anywhere: reading ahead would push out what is needed
+        self._maps[name] = mapped
+        return np.frombuffer(mapped, dtype).reshape(shape)
+
+    def flush(self) -> None:
+        """Write changed pages to the disk and wait for it."""
+        try:
+            for mapped in self._maps.values():
+                mapped.flush()
+        except OSError as error:
+            raise self._unwritable("write to", error) from error
+
+    def close(self) -> None:
+        """Let another process have the folder; this one's arrays must not be used any more."""
+        self._lock.release()
+
+    def _unwritable(self, what: str, error: OSError) -> ArtifactError:
+        reason = error.strerror or str(error)
+        return ArtifactError(
+            f"cannot {what} the replay folder {self.folder}: {reason}; free space or name another folder"
+        )

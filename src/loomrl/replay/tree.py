@@ -31,6 +31,7 @@ class PriorityTree:
         self.sums = storage.array("priority_sums", (int(self.offsets[-1]),), np.float64)  # leaves first, root last
         inner = int(self.offsets[-1]) - num_leaves
         self.smallest = storage.array("priority_smallest", (inner,), np.float64)  # of the positive leaves below
+        self.sums.fill(0.0)  # whatever an earlier run left: a saved state brings its own
 
     @property
     def leaves(self) -> Array:
