@@ -38,7 +38,8 @@ class Watch(BaseCallback):
         self.run = run
         self.started, self.paused = time.perf_counter(), 0.0
         self.marks: list[tuple[int, float]] = []  # (env steps, seconds of learning)
-        self.training: list[tuple[int, float]] = []  # (env step at the end of an episode, its return)
+        self.training: list[tuple[int, float]] = []  # (env step, mean return of the episodes that ended since the last)
+        self._ended: list[float] = []
         self.greedy: list[tuple[int, float, float]] = []  # (env steps, mean return, seconds of learning)
         self.last_returns: list[float] = []
         self.first_update_seconds: float | None = None
@@ -50,8 +51,7 @@ class Watch(BaseCallback):
 
     def _on_step(self) -> bool:
         if self.run["greedy_every"]:
-            ended = (info["episode"]["r"] for info in self.locals["infos"] if "episode" in info)
-            self.training += [(self.num_timesteps, float(one)) for one in ended]
+            self._ended += [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
         limit = self.run["stop_at_return"]
         return limit is None or not self.greedy or self.greedy[-1][1] < limit
 
@@ -67,8 +67,12 @@ class Watch(BaseCallback):
 
     def mark(self, steps: int) -> None:
         spacing = self.run["total_env_steps"] / MARKS
-        if not self.marks or steps - self.marks[-1][0] >= spacing:
-            self.marks.append((steps, self.clock))
+        if self.marks and steps - self.marks[-1][0] < spacing:
+            return
+        self.marks.append((steps, self.clock))
+        if self._ended:
+            self.training.append((steps, float(np.mean(self._ended))))
+            self._ended.clear()
 
     def play(self) -> None:
         """Greedy episodes; the clock stands still."""
