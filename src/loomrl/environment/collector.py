@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
+from loomrl.environment.episode_log import EpisodeLog
 from loomrl.errors import ConfigError, EnvironmentFault
 from loomrl.types import Act, ActFunction, Episode, FloatArray, Trajectory
 
@@ -55,8 +56,9 @@ class Collector:
     def _count(self, reward: FloatArray, ended: NDArray[np.bool_]) -> None:
         self._returns += reward
         self._lengths += 1
-        for index in np.flatnonzero(ended):
-            self.finished.append((float(self._returns[index]), int(self._lengths[index])))
+        if not ended.any():
+            return
+        self.finished.extend(zip(self._returns[ended].tolist(), self._lengths[ended].tolist(), strict=True))
         self._returns[ended] = 0.0
         self._lengths[ended] = 0
 
@@ -112,15 +114,21 @@ class _Buffers:
 def _with_final_observations(
     successor: NDArray[Any], ended: NDArray[np.bool_], info: Mapping[str, Any]
 ) -> NDArray[Any]:
-    """The true successors: where an episode ended, `successor` already shows the next episode's first observation."""
+    """The true successors: where an episode ended, `successor` already shows the next episode's first observation.
+
+    Gymnasium's vectors give an array of objects with those observations, LoomRL's own the successors of all.
+    """
     if "final_obs" not in info:
         raise EnvironmentFault(
             "the vectorised environment ended an episode without `final_obs` in its info; make it with "
             'autoreset="same_step"'
         )
+    final_obs: NDArray[Any] = info["final_obs"]
+    if final_obs.dtype != object:
+        return final_obs  # (B, *obs), the true successors of all environments
     true_next = successor.copy()
     for index in np.flatnonzero(ended):
-        true_next[index] = info["final_obs"][index]
+        true_next[index] = final_obs[index]
     return true_next
 
 
@@ -144,120 +152,45 @@ def run_episodes(
         EnvironmentFault: when an episode does not end within a million steps.
     """
     _demand(envs, AutoresetMode.DISABLED, "run_episodes")
-    recorders: list[_Recorder | None] = [None] * envs.num_envs
+    log = EpisodeLog(envs.num_envs, LONGEST_EPISODE)
     waiting = list(enumerate(seeds))[::-1]  # popped from the end
     episodes: dict[int, Episode] = {}
-    obs = _start(envs, recorders, waiting, np.ones(envs.num_envs, np.bool_), None)
+
+    def take(position: int, episode: Episode) -> None:
+        episodes[position] = episode
+        if on_episode:
+            on_episode(episode)
+
+    obs = _start(envs, log, waiting, np.ones(envs.num_envs, np.bool_), None)
     while len(episodes) < len(seeds):
         chosen = act(obs, rng)
         next_obs, reward, terminated, truncated, info = envs.step(chosen.action)
-        for index, recorder in enumerate(recorders):
-            if recorder is not None:
-                recorder.record(index, obs, chosen.action, reward, next_obs, info)
+        log.add(obs, chosen.action, reward, info)
         ended = terminated | truncated
-        for index in np.flatnonzero(ended).tolist():
-            if (recorder := recorders[index]) is not None:
-                episode = recorder.episode(bool(terminated[index]), bool(truncated[index]))
-                episodes[recorder.position] = episode
-                if on_episode:
-                    on_episode(episode)
-        obs = _start(envs, recorders, waiting, ended, next_obs) if ended.any() else next_obs
+        if ended.any():
+            log.end(ended, next_obs, terminated, truncated, take)
+            next_obs = _start(envs, log, waiting, ended, next_obs)
+        obs = next_obs
     return [episodes[position] for position in range(len(seeds))]
 
 
 def _start(
     envs: VectorEnv[Any, Any, Any],
-    recorders: "list[_Recorder | None]",
+    log: EpisodeLog,
     waiting: list[tuple[int, int]],
     mask: NDArray[np.bool_],
     obs: NDArray[Any] | None,
 ) -> NDArray[Any]:
     """Begin the next waiting episodes where `mask` is set; where none waits, an environment idles unrecorded."""
     reset_seeds: list[int | None] = [0] * envs.num_envs
-    for index in np.flatnonzero(mask):
-        recorders[index] = None
-        if waiting:
-            position, seed = waiting.pop()
-            recorders[index] = _Recorder(position, seed)
-            reset_seeds[index] = seed
+    for index in np.flatnonzero(mask).tolist():
+        position, seed = waiting.pop() if waiting else (None, 0)
+        log.begin(index, position, seed)
+        reset_seeds[index] = seed
     options = None if obs is None else {"reset_mask": mask}
     started: NDArray[Any]
     started, _ = envs.reset(seed=reset_seeds, options=options)  # type: ignore[arg-type]  # SyncVectorEnv takes lists
     return started
-
-
-class _Recorder:
-    """The steps of one episode as they happen."""
-
-    def __init__(self, position: int, seed: int) -> None:
-        self.position = position
-        self.seed = seed
-        self._obs: list[NDArray[Any]] = []
-        self._actions: list[NDArray[Any]] = []
-        self._rewards: list[float] = []
-        self._info: dict[str, list[float]] = {}
-        self._last: NDArray[Any] | None = None
-
-    def record(
-        self,
-        index: int,
-        obs: NDArray[Any],
-        action: NDArray[Any],
-        reward: FloatArray,
-        next_obs: NDArray[Any],
-        info: Mapping[str, Any],
-    ) -> None:
-        step = len(self._rewards)
-        if step >= LONGEST_EPISODE:
-            raise EnvironmentFault(
-                f"the episode with seed {self.seed} did not end within {LONGEST_EPISODE} steps; "
-                "set environment.max_episode_steps"
-            )
-        self._obs.append(np.array(obs[index]))
-        self._actions.append(np.array(action[index]))
-        self._rewards.append(float(reward[index]))
-        self._last = np.array(next_obs[index])
-        for name, value in _numbers(info, index):
-            self._info.setdefault(name, [np.nan] * step).append(value)
-        for values in self._info.values():
-            if len(values) == step:
-                values.append(np.nan)
-
-    def episode(self, terminated: bool, truncated: bool) -> Episode:
-        obs = np.stack(self._obs)  # (L, *obs)
-        next_obs = np.concatenate([obs[1:], np.asarray(self._last)[None]])  # (L, *obs)
-        info = {name: np.asarray(values) for name, values in sorted(self._info.items())}
-        return Episode(
-            seed=self.seed,
-            obs=obs,
-            action=np.stack(self._actions),
-            reward=np.asarray(self._rewards),
-            next_obs=next_obs,
-            terminated=terminated,
-            truncated=truncated,
-            info=info,
-            success=_success(info),
-        )
-
-
-def _numbers(info: Mapping[str, Any], index: int) -> list[tuple[str, float]]:
-    """The scalar numeric entries of a vectorised info that environment `index` set in this step."""
-    found = []
-    for name, values in info.items():
-        present = info.get(f"_{name}")
-        if name.startswith("_") or present is None or not present[index]:
-            continue
-        if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "bifu":
-            found.append((name, float(values[index])))
-    return found
-
-
-def _success(info: Mapping[str, FloatArray]) -> bool | None:
-    """The environment's own verdict at the last step, by the two keys in use: `is_success` and `success`."""
-    for name in ("is_success", "success"):
-        if name in info and not np.isnan(info[name][-1]):
-            return bool(info[name][-1])
-    return None
 
 
 def _demand(envs: VectorEnv[Any, Any, Any], mode: AutoresetMode, user: str) -> None:
