@@ -34,6 +34,8 @@ class EnvironmentSpec(Document):
     kwargs: Json = Field(default_factory=dict)
     max_episode_steps: int | None = None
     reward_threshold: float | None = None
+    # Left out where it is 1, so that snapshots taken before there was such a thing keep their bytes.
+    frame_stack: int = Field(default=1, exclude_if=lambda frames: frames == 1)
     observation: Json
     action: Json
     num_agents: int = 1

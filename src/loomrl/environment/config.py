@@ -18,6 +18,7 @@ class EnvironmentConfig(Section):
     kwargs: dict[str, object] = Field(default_factory=dict)
     max_episode_steps: int | None = Field(default=None, ge=1)
     reward_threshold: float | None = None
+    frame_stack: int = Field(default=1, ge=1)  # observe the last so many observations
     fingerprint_episodes: int = Field(default=8, ge=1)
     backend: BackendName = "auto"  # how many of them are stepped at once; see docs/environments.md
     fingerprint_steps: int = Field(default=200, ge=1)

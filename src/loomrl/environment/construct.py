@@ -14,11 +14,14 @@ from loomrl.environment.flat import as_one_array
 from loomrl.environment.guard import Guard
 from loomrl.environment.resolve import Definition
 from loomrl.environment.source import install_hint
+from loomrl.environment.stacking import FrameStack
 from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
 
 
 def construct(definition: Definition, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
-    """Make the environment, guarded, with its time limit; structured observations become one vector (`FlatBox`).
+    """Make the environment, guarded, with its time limit and stacked frames.
+
+    Structured observations become one vector (`FlatBox`).
 
     Raises:
         ConfigError: for parameters or a render mode it does not take, or a package it needs that is not installed.
@@ -31,6 +34,8 @@ def construct(definition: Definition, render_mode: str | None = None) -> gymnasi
     guarded: gymnasium.Env[Any, Any] = Guard(env, definition.name)
     if definition.max_episode_steps is not None:
         guarded = TimeLimit(guarded, definition.max_episode_steps)
+    if definition.frame_stack > 1:
+        guarded = FrameStack(guarded, definition.frame_stack)
     return as_one_array(guarded)
 
 

@@ -164,8 +164,7 @@ def rounded(space: spaces.Space[Any], values: NDArray[Any]) -> NDArray[Any]:
 
 def _named_leaves(space: spaces.Space[Any], name: str) -> Iterator[tuple[str, spaces.Space[Any]]]:
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        items = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        for key, part in items:
+        for key, part in _items(space):
             yield from _named_leaves(part, f"{name}.{key}" if name else str(key))
         return
     known = isinstance(space, spaces.Box) and np.dtype(space.dtype).kind in "fiub"
@@ -176,6 +175,13 @@ def _named_leaves(space: spaces.Space[Any], name: str) -> Iterator[tuple[str, sp
             "gymnasium.wrappers.TransformObservation, padding what has no fixed size to a Box"
         )
     yield name, space
+
+
+def _items(space: spaces.Dict | spaces.Tuple[Any]) -> list[tuple[Any, spaces.Space[Any]]]:
+    """The parts in the order of the vector: a Dict's by their names, because JSON does not keep its order."""
+    if isinstance(space, spaces.Dict):
+        return sorted(space.spaces.items(), key=lambda item: str(item[0]))
+    return list(enumerate(space.spaces))
 
 
 def _limits(space: spaces.Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -192,20 +198,17 @@ def _limits(space: spaces.Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _leaves(space: spaces.Space[Any], value: Any) -> Iterator[Any]:
-    if isinstance(space, spaces.Dict):
-        for key, part in space.spaces.items():
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for key, part in _items(space):
             yield from _leaves(part, value[key])
-    elif isinstance(space, spaces.Tuple):
-        for part, item in zip(space.spaces, value, strict=True):
-            yield from _leaves(part, item)
     else:
         yield value
 
 
 def _rebuild(space: spaces.Space[Any], pieces: Iterator[NDArray[Any]]) -> Any:
     if isinstance(space, spaces.Dict):
-        return {key: _rebuild(part, pieces) for key, part in space.spaces.items()}
+        return {key: _rebuild(part, pieces) for key, part in _items(space)}
     if isinstance(space, spaces.Tuple):
-        return tuple(_rebuild(part, pieces) for part in space.spaces)
+        return tuple(_rebuild(part, pieces) for _, part in _items(space))
     shaped = next(pieces).astype(space.dtype).reshape(space.shape or ())
     return shaped[()] if isinstance(space, spaces.Discrete) else shaped

@@ -74,7 +74,8 @@ def restored_definition(folder: Path) -> Definition:
     spec = snapshot.spec
     roots = tuple(snapshot.source_roots)
     source = _current(spec.entry_point, roots, snapshot.source_digest) or archived_source(snapshot, folder)
-    return Definition(spec.name, spec.version, source, dict(spec.kwargs), spec.max_episode_steps, spec.reward_threshold)
+    limits = (spec.max_episode_steps, spec.reward_threshold, spec.frame_stack)
+    return Definition(spec.name, spec.version, source, dict(spec.kwargs), *limits)
 
 
 def archived_source(snapshot: EnvironmentSnapshot, folder: Path) -> Source:

@@ -32,6 +32,7 @@ class Definition:
     kwargs: dict[str, Any] = field(default_factory=dict)
     max_episode_steps: int | None = None
     reward_threshold: float | None = None
+    frame_stack: int = 1
 
 
 def resolve(config: EnvironmentConfig, project: Path, live: bool = False) -> Definition:
@@ -59,6 +60,7 @@ def resolve(config: EnvironmentConfig, project: Path, live: bool = False) -> Def
         plain({**found.kwargs, **config.kwargs}, f"environment.kwargs of {config.id!r}"),
         config.max_episode_steps or found.max_episode_steps,
         found.reward_threshold if config.reward_threshold is None else config.reward_threshold,
+        config.frame_stack,
     )
 
 
@@ -164,4 +166,5 @@ def parameters(definition: Definition) -> Mapping[str, Any]:
         "kwargs": definition.kwargs,
         "max_episode_steps": definition.max_episode_steps,
         "reward_threshold": definition.reward_threshold,
+        "frame_stack": definition.frame_stack,
     }

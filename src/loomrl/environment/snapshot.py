@@ -82,6 +82,7 @@ def describe(definition: Definition, env: gymnasium.Env[Any, Any]) -> Environmen
         kwargs=definition.kwargs,
         max_episode_steps=definition.max_episode_steps,
         reward_threshold=definition.reward_threshold,
+        frame_stack=definition.frame_stack,
         observation=space_to_json(env.observation_space),
         action=space_to_json(env.action_space),
     )

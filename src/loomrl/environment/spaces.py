@@ -92,6 +92,11 @@ def _box(value: Json) -> spaces.Space[Any]:
     return spaces.Box(low, high, shape, np.dtype(dtype).type)
 
 
+def _bits(shape: list[int]) -> int | tuple[int, ...]:
+    """MultiBinary(3) and MultiBinary((3,)) are unequal; people write the first."""
+    return shape[0] if len(shape) == 1 else tuple(shape)
+
+
 def _multi_discrete(value: Json) -> spaces.Space[Any]:
     dtype = np.dtype(value["dtype"]).type
     return spaces.MultiDiscrete(np.array(value["nvec"]), dtype=dtype, start=np.array(value["start"]))
@@ -102,7 +107,7 @@ _BUILDERS: dict[str, Callable[[Json], spaces.Space[Any]]] = {
     "Box": _box,
     "Discrete": lambda value: spaces.Discrete(value["n"], start=value["start"], dtype=np.dtype(value["dtype"]).type),
     "MultiDiscrete": _multi_discrete,
-    "MultiBinary": lambda value: spaces.MultiBinary(tuple(value["shape"])),
+    "MultiBinary": lambda value: spaces.MultiBinary(_bits(value["shape"])),
     "Tuple": lambda value: spaces.Tuple([space_from_json(part) for part in value["spaces"]]),
     "Dict": lambda value: spaces.Dict({key: space_from_json(part) for key, part in value["spaces"].items()}),
 }

@@ -113,8 +113,11 @@ def _current(snapshot: EnvironmentSnapshot, project: Path, config: EnvironmentCo
     spec = snapshot.spec
     try:
         # Parameters come from the registration; those a config overrode when the snapshot was taken show as changed.
-        return resolve(EnvironmentConfig(id=spec.name, version=spec.version, kwargs=spec.kwargs), project, live=True)
-    except ConfigError as by_name:
+        by_name = EnvironmentConfig(
+            id=spec.name, version=spec.version, kwargs=spec.kwargs, frame_stack=spec.frame_stack
+        )
+        return resolve(by_name, project, live=True)
+    except ConfigError as unknown:
         by_entry_point = EnvironmentConfig(
             id=spec.name,
             version=spec.version,
@@ -122,11 +125,12 @@ def _current(snapshot: EnvironmentSnapshot, project: Path, config: EnvironmentCo
             kwargs=spec.kwargs,
             max_episode_steps=spec.max_episode_steps,
             reward_threshold=spec.reward_threshold,
+            frame_stack=spec.frame_stack,
         )
         try:
             return resolve(by_entry_point, project)
         except ConfigError as error:
-            raise ConfigError(f"by its name: {by_name}; by its entry point: {error}") from error
+            raise ConfigError(f"by its name: {unknown}; by its entry point: {error}") from error
 
 
 def _unregistered_changes(config: EnvironmentConfig | None, project: Path, definition: Definition) -> list[str]:

@@ -22,6 +22,7 @@ from loomrl.errors import ConfigError
 Autoreset = Literal["same_step", "disabled"]
 
 FASTEST_FIRST = ("batched", "mujoco", "serial")  # what "auto" chooses from; the others are for a config to ask for
+CONSTRUCTED = ("serial", "processes")  # made by `construct`, hence with all its wrappers
 NUM_ENVS, NUM_STEPS, EPISODE_STEPS = 3, 250, 100  # of the proof: every environment meets the time limit twice
 TOLERANCE = 2.0**-22  # relative and absolute: two float32 beside each other
 _MODES = {"same_step": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 
 def choose(definition: Definition) -> str:
     """The first of FASTEST_FIRST that has the environment and steps it as Gymnasium does."""
+    if definition.frame_stack > 1:
+        return FASTEST_FIRST[-1]
     for name in FASTEST_FIRST[:-1]:
         try:
             if is_exact(name, definition):
@@ -90,6 +93,11 @@ def make_vector(recipe: Recipe, num_envs: int, autoreset: Autoreset, backend: st
         raise ConfigError(f"num_envs is {num_envs}; it must be at least 1")
     name = choose(recipe.definition) if backend == "auto" else backend
     module = load_backend(name)
+    if recipe.definition.frame_stack > 1 and name not in CONSTRUCTED:
+        raise ConfigError(
+            f"environment.backend {name!r} cannot stack frames, environment.frame_stack is "
+            f'{recipe.definition.frame_stack}; use "auto", or one of {", ".join(CONSTRUCTED)}'
+        )
     if autoreset == "disabled" and not module.IS_EXACT:
         name = choose(recipe.definition)
         module = load_backend(name)
