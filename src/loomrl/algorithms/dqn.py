@@ -1,18 +1,20 @@
-"""Deep Q-learning (Mnih et al., Nature 518, 2015) with what became of it: double, duelling, n-step, prioritised, quantile.
+"""Deep Q-learning (Mnih et al., Nature 518, 2015), and double, duelling, n-step, prioritised, quantile by choice.
 
 Double Q-learning: van Hasselt et al., arXiv 1509.06461. Duelling networks: Wang et al., arXiv 1511.06581. Prioritised
 replay: Schaul et al., arXiv 1511.05952. Quantile regression: Dabney et al., arXiv 1710.10044. n-step returns without
 off-policy correction, as in Rainbow (Hessel et al., arXiv 1710.02298).
 
-Where this deviates from the 2015 paper, as most implementations do: Adam in place of RMSProp; the gradient is clipped by
-its global norm; the target network may follow by Polyak averaging. A time limit bootstraps from the true successor: only
-`terminated` stops the return.
+Where this deviates from the 2015 paper, as most implementations do: Adam in place of RMSProp; the gradient is clipped
+by its global norm; the target network may follow by Polyak averaging. A time limit bootstraps from the true successor:
+only `terminated` stops the return.
+
+`TorchLearner` is the definition. Small dense networks on the CPU learn by `dqn_compiled.CompiledLearner`, the same as
+machine code.
 
 `docs/algorithms/dqn.md` lists the details, the metrics and what was measured.
 """
 
-from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import gymnasium
 import numpy as np
@@ -25,10 +27,10 @@ from torch.nn import functional
 from loomrl.algorithms.base import State
 from loomrl.algorithms.dqn_policy import ActionValuePolicy
 from loomrl.algorithms.flat import FlatParameters
-from loomrl.replay.buffer import ReplayBuffer
+from loomrl.errors import ConfigError
 from loomrl.replay.spec import ReplaySpec, Transitions
 from loomrl.schema import Section
-from loomrl.types import Act, Trajectory
+from loomrl.types import Act, FloatArray, Trajectory
 
 NAME = "dqn"
 Policy = ActionValuePolicy
@@ -57,9 +59,11 @@ class Config(Section):
     dueling: bool = False
     num_quantiles: int | None = Field(default=None, ge=2)  # None: expected returns in place of their distribution
     replay_capacity: int = Field(default=100_000, ge=1)  # transitions
+    frame_stack: int = Field(default=1, ge=1)  # frames along an observation's first axis, each kept once in the replay
     prioritized: bool = False
     priority_exponent: float = Field(default=0.6, ge=0, le=1)  # alpha; 0 is uniform
     importance_exponent: float = Field(default=0.4, ge=0, le=1)  # beta at the start; 1 at the last step
+    engine: Literal["auto", "compiled", "torch"] = "auto"  # auto: compiled where it has what the policy needs
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
@@ -70,6 +74,10 @@ class Config(Section):
         if self.tau is not None and self.target_update_interval is not None:
             raise ValueError(
                 "`tau` averages after each gradient step, `target_update_interval` copies; give one of them"
+            )
+        if self.epsilon_final > self.epsilon_initial:
+            raise ValueError(
+                f"epsilon_final {self.epsilon_final} is above epsilon_initial {self.epsilon_initial}; swap them"
             )
         if self.batch_size > self.replay_capacity:
             raise ValueError(f"batch_size {self.batch_size} is above replay_capacity {self.replay_capacity}; lower it")
@@ -90,7 +98,7 @@ class Config(Section):
 
 
 def successor_quantiles(target: Tensor, choosing: Tensor) -> Tensor:
-    """Values of the next states, (B, N): those that `target` (B, n, N) gives to the actions `choosing` (B, n, N) prefers.
+    """Values of the next states, (B, N): those `target` (B, n, N) gives to the actions `choosing` (B, n, N) prefers.
 
     `choosing` is the online network's in double Q-learning (arXiv 1509.06461, equation 4), else `target` itself.
     """
@@ -125,83 +133,48 @@ def quantile_huber_losses(quantiles: Tensor, targets: Tensor) -> Tensor:
     return (weight * huber).mean(2).sum(1)
 
 
-# --- the algorithm ----------------------------------------------------------------------------------------------
+# --- learning from a batch --------------------------------------------------------------------------------------
 
 
-class DQN:
-    """Learns an `ActionValuePolicy` from replayed transitions of its own epsilon-greedy acting."""
+class Learner(Protocol):
+    """Holds the online and the target network, chooses greedy actions and takes gradient steps."""
 
-    def __init__(self, config: Config, policy: ActionValuePolicy, total_env_steps: int) -> None:
-        self.config = config
-        self.num_envs, self.rollout_length = config.num_envs, config.rollout_length
-        self._policy = policy
-        self._target = ActionValuePolicy(policy.architecture)
-        self._flat, self._flat_target = FlatParameters(policy), FlatParameters(self._target)
-        self._flat_target.vector.data.copy_(self._flat.vector.data)
+    def greedy(self, obs: NDArray[Any]) -> NDArray[np.int64]:
+        """Observations (B, *obs) -> indices (B,) of the actions of highest value."""
+
+    def step(self, batch: Transitions) -> tuple[FloatArray, FloatArray]:
+        """One gradient step; returns its metrics in the order of STEP_METRICS and the absolute TD errors (B,)."""
+
+    def copy_target(self) -> None:
+        """Make the target network equal to the online one."""
+
+    def state_dict(self) -> State:
+        """Both networks and the optimiser."""
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict()`, in place."""
+
+
+class TorchLearner:
+    """Learns any `ActionValuePolicy`."""
+
+    def __init__(self, config: Config, policy: ActionValuePolicy) -> None:
+        self.config, self.policy = config, policy
+        self.target = ActionValuePolicy(policy.architecture)
+        self._flat, self._flat_target = FlatParameters(policy), FlatParameters(self.target)
         self._optimizer = torch.optim.Adam([self._flat.vector], lr=config.learning_rate, fused=True)
         self._optimizer_state()
-        self._replay = ReplayBuffer(_replay_spec(config, policy))
-        self._total_env_steps = total_env_steps
-        self._env_steps = 0  # of the trajectories seen by `update`
-        self._steps_ahead = 0  # acted since
-
-    @property
-    def policy(self) -> ActionValuePolicy:
-        """The policy as it is now."""
-        return self._policy
-
-    # --- acting ---
-
-    @property
-    def epsilon(self) -> float:
-        """Probability of a random action now: 1 until learning starts, then falling linearly."""
-        config, step = self.config, self._env_steps + self._steps_ahead
-        if step < config.learning_starts:
-            return 1.0
-        decay = config.exploration_fraction * self._total_env_steps
-        progress = min(step / decay, 1.0) if decay else 1.0
-        return config.epsilon_initial + progress * (config.epsilon_final - config.epsilon_initial)
+        self.copy_target()
 
     @torch.no_grad()
-    def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
-        """Epsilon-greedy actions."""
-        epsilon, num_actions = self.epsilon, self._policy.num_actions
-        explores = rng.random(len(obs)) < epsilon
-        index = (rng.random(len(obs)) * num_actions).astype(np.int64)
-        if not explores.all():
-            greedy = self._policy.quantiles(torch.from_numpy(obs)).mean(-1).argmax(-1).numpy()
-            index = np.where(explores, index, greedy)
-        self._steps_ahead += len(obs)
-        start = int(getattr(self._policy.action_space, "start", 0))
-        return Act(action=index + start if start else index)
+    def greedy(self, obs: NDArray[Any]) -> NDArray[np.int64]:
+        """See `Learner`."""
+        best: NDArray[np.int64] = self.policy.quantiles(torch.from_numpy(obs)).mean(-1).argmax(-1).numpy()
+        return best
 
-    # --- learning ---
-
-    def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
-        """Remember a trajectory (T, B) and learn from replayed transitions; returns the means over gradient steps."""
-        config, before = self.config, self._env_steps
-        epsilon = self.epsilon
-        self._replay.add(trajectory)
-        self._env_steps += trajectory.reward.size
-        self._steps_ahead = 0
-        if (
-            config.copy_interval is not None
-            and self._env_steps // config.copy_interval > before // config.copy_interval
-        ):
-            self._flat_target.vector.data.copy_(self._flat.vector.data)
-        steps: list[Tensor] = []
-        if self._env_steps >= config.learning_starts:
-            num_steps = config.gradient_steps or trajectory.reward.size
-            steps = [self._learn(rng) for _ in range(num_steps)]
-        metrics = {"epsilon": epsilon, "replay_size": float(len(self._replay)), "num_gradient_steps": float(len(steps))}
-        if steps:
-            metrics |= dict(zip(STEP_METRICS, torch.stack(steps).mean(0).tolist(), strict=True))
-        return metrics
-
-    def _learn(self, rng: np.random.Generator) -> Tensor:
-        """One gradient step; returns its metrics in the order of STEP_METRICS."""
+    def step(self, batch: Transitions) -> tuple[FloatArray, FloatArray]:
+        """See `Learner`."""
         config = self.config
-        batch = self._replay.sample(config.batch_size, rng)
         self._flat.gradient.zero_()
         quantiles, targets = self.values_and_targets(batch)
         losses = (quantile_huber_losses if config.num_quantiles else huber_losses)(quantiles, targets)
@@ -212,22 +185,25 @@ class DQN:
         if config.tau is not None:
             self._flat_target.vector.data.lerp_(self._flat.vector.data, config.tau)
         with torch.no_grad():
-            error = (targets.mean(-1) - quantiles.mean(-1)).abs()
-            return torch.stack([loss.detach(), error.mean(), quantiles.mean(), grad_norm])
+            td_error = (targets.mean(-1) - quantiles.mean(-1)).abs()
+            metrics = torch.stack([loss, td_error.mean(), quantiles.mean(), grad_norm])
+        return metrics.double().numpy(), td_error.double().numpy()
 
     def values_and_targets(self, batch: Transitions) -> tuple[Tensor, Tensor]:
         """Of the actions taken: the online network's values (B, N), and what they should be (B, N)."""
         obs, next_obs = torch.from_numpy(batch.obs), torch.from_numpy(batch.next_obs)
         with torch.no_grad():
-            target = self._target.quantiles(next_obs)
-            choosing = self._policy.quantiles(next_obs) if self.config.double else target
+            target = self.target.quantiles(next_obs)
+            choosing = self.policy.quantiles(next_obs) if self.config.double else target
             successor = successor_quantiles(target, choosing)
             reward, discount = torch.from_numpy(batch.reward), torch.from_numpy(batch.discount)
             targets = td_targets(reward, discount, torch.from_numpy(batch.terminated), successor)
-        action = torch.from_numpy(batch.action) - int(getattr(self._policy.action_space, "start", 0))
-        return take_action(self._policy.quantiles(obs), action), targets
+        action = torch.from_numpy(batch.action) - self.policy.first_action
+        return take_action(self.policy.quantiles(obs), action), targets
 
-    # --- state ---
+    def copy_target(self) -> None:
+        """See `Learner`."""
+        self._flat_target.vector.data.copy_(self._flat.vector.data)
 
     def _optimizer_state(self) -> dict[str, Tensor]:
         """Adam's own tensors, made as its first step would make them."""
@@ -238,50 +214,148 @@ class DQN:
             state["exp_avg_sq"] = torch.zeros_like(self._flat.gradient)
         return state
 
-    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        for name, value in self._policy.state_dict().items():
-            yield f"policy.{name}", value
-        for name, value in self._target.state_dict().items():
-            yield f"target.{name}", value
-        for name, value in self._optimizer_state().items():
-            yield f"optimizer.{name}", value
+    def _tensors(self) -> dict[str, Tensor]:
+        tensors = {"parameters": self._flat.vector.data, "target": self._flat_target.vector.data}
+        return tensors | {f"optimizer.{name}": value for name, value in self._optimizer_state().items()}
 
     def state_dict(self) -> State:
-        """Both networks, optimiser, replay and the position in the schedules."""
-        state: State = {name: value.numpy().copy() for name, value in self._tensors()}
-        state |= {f"replay.{name}": value for name, value in self._replay.state_dict().items()}
-        return state | {"env_steps": self._env_steps, "steps_ahead": self._steps_ahead}
+        """See `Learner`."""
+        return {name: value.numpy().copy() for name, value in self._tensors().items()}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`, in place."""
-        for name, value in self._tensors():
+        """See `Learner`."""
+        for name, value in self._tensors().items():
             value.copy_(torch.from_numpy(state[name]))
-        self._replay.load_state_dict(
-            {name.removeprefix("replay."): value for name, value in state.items() if name.startswith("replay.")}
-        )
-        self._env_steps, self._steps_ahead = int(state["env_steps"]), int(state["steps_ahead"])
 
 
 STEP_METRICS = ("loss", "td_error", "q_value", "grad_norm")
 
 
-def _replay_spec(config: Config, policy: ActionValuePolicy) -> ReplaySpec:
+# --- the algorithm ----------------------------------------------------------------------------------------------
+
+
+class DQN:
+    """Learns an `ActionValuePolicy` from replayed transitions of its own epsilon-greedy acting."""
+
+    def __init__(self, config: Config, policy: ActionValuePolicy, total_env_steps: int) -> None:
+        self.config = config
+        self.num_envs, self.rollout_length = config.num_envs, config.rollout_length
+        self.policy = policy
+        self.learner, self.engine = _learner(config, policy)
+        self._replay = _make_replay(config, policy)
+        self._batch = Transitions.empty(self._replay.spec, config.batch_size)
+        self._total_env_steps = total_env_steps
+        self._env_steps = 0  # of the trajectories seen by `update`
+        self._steps_ahead = 0  # acted since
+
+    # --- acting ---
+
+    @property
+    def epsilon(self) -> float:
+        """Probability of a random action now: 1 until learning starts, then falling linearly."""
+        config, step = self.config, self._env_steps + self._steps_ahead
+        if step < config.learning_starts:
+            return 1.0
+        progress = _progress(step, config.exploration_fraction * self._total_env_steps)
+        return config.epsilon_initial + progress * (config.epsilon_final - config.epsilon_initial)
+
+    @property
+    def beta(self) -> float:
+        """Exponent of the importance weights now, rising linearly to 1 at the last step."""
+        first = self.config.importance_exponent
+        return first + _progress(self._env_steps, self._total_env_steps) * (1.0 - first)
+
+    def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
+        """Epsilon-greedy actions."""
+        explores = rng.random(len(obs)) < self.epsilon
+        action = (rng.random(len(obs)) * self.policy.num_actions).astype(np.int64)
+        if not explores.all():
+            action = np.where(explores, action, self.learner.greedy(obs))
+        self._steps_ahead += len(obs)
+        return Act(action=(action + self.policy.first_action).astype(self.policy.action_space.dtype, copy=False))
+
+    # --- learning ---
+
+    def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
+        """Remember a trajectory (T, B) and learn from replayed transitions; returns the means over gradient steps."""
+        config, epsilon, before = self.config, self.epsilon, self._env_steps
+        self._replay.add(trajectory)
+        self._env_steps, self._steps_ahead = before + trajectory.reward.size, 0
+        interval = config.copy_interval
+        if interval is not None and self._env_steps // interval > before // interval:
+            self.learner.copy_target()
+        num_steps = config.gradient_steps or trajectory.reward.size
+        steps = [self._learn(rng) for _ in range(num_steps if self._env_steps >= config.learning_starts else 0)]
+        metrics = {"epsilon": epsilon, "replay_size": float(len(self._replay)), "num_gradient_steps": float(len(steps))}
+        if steps:
+            metrics |= dict(zip(STEP_METRICS, np.mean(steps, 0).tolist(), strict=True))
+        return metrics
+
+    def _learn(self, rng: np.random.Generator) -> FloatArray:
+        """One gradient step on a replayed batch; returns its metrics in the order of STEP_METRICS."""
+        replay, batch = self._replay, self._batch
+        if not self.config.prioritized:
+            replay.sample(len(batch.index), rng, out=batch)
+            return self.learner.step(batch)[0]
+        replay.sample(len(batch.index), rng, self.beta, batch)
+        metrics, td_error = self.learner.step(batch)
+        if np.isfinite(td_error).all():  # whoever reads the metrics stops otherwise
+            replay.update_priorities(batch.index, td_error)
+        return metrics
+
+    # --- state ---
+
+    def state_dict(self) -> State:
+        """Both networks, optimiser, replay and the position in the schedules."""
+        state: State = {f"learner.{name}": value for name, value in self.learner.state_dict().items()}
+        state |= {f"replay.{name}": value for name, value in self._replay.state_dict().items()}
+        return state | {"env_steps": self._env_steps, "steps_ahead": self._steps_ahead}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict()`, in place."""
+        self.learner.load_state_dict(_below("learner.", state))
+        self._replay.load_state_dict(_below("replay.", state))
+        self._env_steps, self._steps_ahead = int(state["env_steps"]), int(state["steps_ahead"])
+
+
+def _progress(step: float, last: float) -> float:
+    return min(step / last, 1.0) if last > 0 else 1.0
+
+
+def _below(prefix: str, state: State) -> State:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
+def _learner(config: Config, policy: ActionValuePolicy) -> tuple[Learner, str]:
+    """The learner, and the engine it is."""
+    from loomrl.algorithms.dqn_compiled import CompiledLearner, why_not
+
+    reason = why_not(policy)
+    if config.engine == "compiled" and reason:
+        raise ConfigError(f"training.parameters.engine: compiled learning does not know {reason}; use torch or auto")
+    if config.engine == "torch" or reason:
+        return TorchLearner(config, policy), "torch"
+    return CompiledLearner(config, policy), "compiled"
+
+
+def _make_replay(config: Config, policy: ActionValuePolicy) -> Any:
+    from loomrl.replay.buffer import ReplayBuffer
+    from loomrl.replay.prioritized import PrioritizedReplayBuffer
+
     observation, action = policy.observation_space, policy.action_space
-    return ReplaySpec(
+    kept = np.dtype(observation.dtype)
+    spec = ReplaySpec(
         capacity=config.replay_capacity,
         num_envs=config.num_envs,
         obs_shape=observation.shape or (),
-        obs_dtype=_kept(observation.dtype),
+        obs_dtype=np.dtype(np.float32) if kept.kind == "f" else kept,  # what the networks take
         action_shape=(),
-        action_dtype=action.dtype or np.dtype(np.int64),
+        action_dtype=np.dtype(action.dtype),
         n_step=config.n_step,
         gamma=config.gamma,
+        frame_stack=config.frame_stack,
     )
-
-
-def _kept(dtype: np.dtype[Any] | None) -> np.dtype[Any]:
-    """Floats as float32, which is what the networks take; all else as it is."""
-    return np.dtype(np.float32) if dtype is None or dtype.kind == "f" else dtype
+    return PrioritizedReplayBuffer(spec, config.priority_exponent) if config.prioritized else ReplayBuffer(spec)
 
 
 def build(

@@ -6,6 +6,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
+from loomrl.algorithms.encoders import build_encoder
 from loomrl.algorithms.networks import StateEncoder, linear
 from loomrl.algorithms.policy import PolicyArchitecture, TrainedPolicy, describe
 from loomrl.errors import ConfigError
@@ -21,7 +22,7 @@ class ActionValueHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         values: Tensor = self.values(features)
-        return values.unflatten(-1, self.shape)
+        return values.reshape(-1, *self.shape)
 
 
 class DuelingHead(nn.Module):
@@ -48,7 +49,7 @@ class DuelingHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         value: Tensor = self.value(self.value_stream(features))  # (B, N)
-        advantage = self.advantage(self.advantage_stream(features)).unflatten(-1, self.shape)  # (B, n, N)
+        advantage = self.advantage(self.advantage_stream(features)).reshape(-1, *self.shape)  # (B, n, N)
         combined: Tensor = value.unsqueeze(1) + advantage - advantage.mean(1, keepdim=True)
         return combined
 
@@ -63,12 +64,12 @@ class ActionValuePolicy(TrainedPolicy):
         generator = generator or torch.Generator()
         _demand_discrete(self.action_space)
         assert isinstance(self.action_space, gymnasium.spaces.Discrete)
-        self.num_actions = int(self.action_space.n)
+        self.num_actions, self.first_action = int(self.action_space.n), int(self.action_space.start)
         self.num_quantiles = int(architecture.network["num_quantiles"])
         self.dueling = bool(architecture.network["dueling"])
         sizes, activation = architecture.hidden_sizes, architecture.activation
         shared = sizes[:-1] if self.dueling else sizes
-        self.encoder = StateEncoder(self.preprocessor.dim, shared, activation, generator)
+        self.encoder = build_encoder(self.preprocessor, shared, activation, generator)
         width = self.encoder.output_dim
         self.head: ActionValueHead | DuelingHead = (
             DuelingHead(width, sizes[-1], activation, self.num_actions, self.num_quantiles, generator)
@@ -103,7 +104,7 @@ class ActionValuePolicy(TrainedPolicy):
         return cls(architecture, generator)
 
     def forward(self, obs: Tensor) -> dict[str, Tensor]:
-        """Raw observations (B, *obs) -> greedy `action` (B,), its `value` (B,) and all action values `logits` (B, n)."""
+        """Raw observations (B, *obs) -> greedy `action` (B,), its `value` (B,) and all the values `logits` (B, n)."""
         values = self.quantiles(obs).mean(-1)
         return {"action": self.discrete_action(values.argmax(-1)), "value": values.amax(-1), "logits": values}
 

@@ -67,15 +67,16 @@ class Layout:
     def pack(self, vector: Vector, weights: Sequence[NDArray[Any]], biases: Sequence[NDArray[Any]]) -> None:
         """Write weights (O, I), as torch has them, and biases (O,) of all layers into a vector."""
         for layer, (matrix, bias) in enumerate(zip(weights, biases, strict=True)):
-            into_weights, into_bias = self._views(vector, layer)
+            into_weights, into_bias = self.views(vector, layer)
             into_weights[...], into_bias[...] = matrix, bias
 
     def unpack(self, vector: Vector) -> tuple[list[Matrix], list[Vector]]:
         """Copies of the weights (O, I) and biases (O,) of all layers, without padding."""
-        views = [self._views(vector, layer) for layer in range(len(self.table))]
+        views = [self.views(vector, layer) for layer in range(len(self.table))]
         return [weights.copy() for weights, _ in views], [bias.copy() for _, bias in views]
 
-    def _views(self, vector: Vector, layer: int) -> tuple[Matrix, Vector]:
+    def views(self, vector: Vector, layer: int) -> tuple[Matrix, Vector]:
+        """A layer's weights (O, I), as torch has them, and biases (O,), where they lie in a vector, without padding."""
         inputs, outputs, weights_at, bias_at = self.table[layer].tolist()
         weights = vector[weights_at:bias_at]
         last = layer == len(self.table) - 1
