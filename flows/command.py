@@ -3,7 +3,8 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from prefect import Flow, serve
 from prefect.client.orchestration import get_client
@@ -25,7 +26,7 @@ from tasks.record import config_path
 STYLES = {"promoted": "green", "unchanged": "green", "waiting": "yellow"}
 
 
-def main(lifecycle: Flow[..., str], *others: Flow[..., str]) -> None:
+def main(lifecycle: Flow[..., str], *others: Flow[..., Any]) -> None:
     """Run one life cycle, or serve all flows when no policy is named."""
     parser = argparse.ArgumentParser(prog="python -m flows.lifecycle")
     parser.add_argument("policy", nargs="?", help="a policy in params.yaml; without one the flows are served")
@@ -71,12 +72,21 @@ def check_prefect_server() -> None:
 
 def run_once(lifecycle: Flow[..., str], policy: str, settings: list[str]) -> None:
     """One life cycle of one policy, its table at the end."""
+    name, overrides = known_policy(policy), parse_overrides(settings)
+    preflight.check(load_config(config_path(policy), overrides), project_root())  # before Prefect starts an API
+    _print_run(lifecycle(name, overrides))
+
+
+def known_policy(policy: str) -> PolicyName:
+    """The policy of that name in `params.yaml`.
+
+    Raises:
+        ConfigError: when there is none; names those there are.
+    """
     if policy not in policy_names():
         known = ", ".join(policy_names())
         raise ConfigError(f"{policy!r} is not in params.yaml; policies there: {known}; add its name to the list")
-    overrides = parse_overrides(settings)
-    preflight.check(load_config(config_path(policy), overrides), project_root())  # before Prefect starts an API
-    _print_run(lifecycle(PolicyName(policy), overrides))
+    return PolicyName(policy)
 
 
 def _print_run(run_id: str) -> bool:
@@ -102,13 +112,22 @@ def print_table(record: RunRecord) -> None:
     console.print(f"report: {run_folder(record.run_id) / 'report.html'}", highlight=False, soft_wrap=True)
 
 
+def print_rows(title: str, rows: Sequence[Mapping[str, object]]) -> None:
+    """A table of rows that have the same columns; nothing where there are no rows."""
+    if rows:
+        table = Table(*rows[0], title=title, title_justify="left")
+        for row in rows:
+            table.add_row(*(escape(str(cell)) for cell in row.values()))
+        Console().print(table)
+
+
 def champion(policy: str) -> str:
     """Who acts now."""
     version = Registry().aliases(policy).get(CHAMPION)
     return f"{policy} version {version}" if version else "none yet"
 
 
-def serve_flows(*flows: Flow[..., str]) -> None:
+def serve_flows(*flows: Flow[..., Any]) -> None:
     """Serve the flows to the Prefect server; runs are triggered from its UI, its API or a schedule."""
     if not os.environ.get("PREFECT_API_URL"):
         raise ConfigError("serving needs a Prefect server: start one with `make up` and set PREFECT_API_URL")

@@ -60,6 +60,8 @@ def lifecycle(policy: PolicyName, overrides: Overrides = {}) -> str:  # noqa: B0
 
 if __name__ == "__main__":
     from flows.command import main
+    from flows.monitor import monitor
     from flows.rollback import rollback
+    from flows.tune import tune
 
-    main(lifecycle, rollback)
+    main(lifecycle, rollback, monitor, tune)

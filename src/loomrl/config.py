@@ -18,11 +18,13 @@ from loomrl.errors import ConfigError
 from loomrl.evaluation.config import EvaluationConfig
 from loomrl.export.config import ExportConfig
 from loomrl.files import write_atomic
+from loomrl.monitoring.config import MonitoringConfig
 from loomrl.promotion.config import PromotionConfig
 from loomrl.safety.config import SafetyConfig
 from loomrl.schema import Section
 from loomrl.shadow.config import ShadowConfig
 from loomrl.training.config import FIRST_TRAINING_SEED, TrainingConfig
+from loomrl.tuning.config import TuningConfig
 
 
 class PolicyConfig(Section):
@@ -36,6 +38,8 @@ class PolicyConfig(Section):
     export: ExportConfig
     shadow: ShadowConfig = Field(default_factory=ShadowConfig)
     promotion: PromotionConfig = Field(default_factory=PromotionConfig)
+    monitoring: MonitoringConfig = Field(default_factory=MonitoringConfig)
+    tuning: TuningConfig | None = None
 
     @model_validator(mode="after")
     def _approved(self) -> "PolicyConfig":
@@ -191,7 +195,7 @@ def _explain_one(detail: Any, path: Path) -> str:
 def _fields_at(location: tuple[Any, ...]) -> list[str]:
     model: Any = PolicyConfig
     for part in location:
-        if isinstance(part, int):
+        if part not in model.model_fields:  # a place in a list, or a key of a mapping
             continue
         annotation = model.model_fields[part].annotation
         arguments = [item for item in getattr(annotation, "__args__", ()) if hasattr(item, "model_fields")]

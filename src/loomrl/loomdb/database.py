@@ -260,6 +260,11 @@ class LoomDB:
         """Append an event."""
         return self._insert(EventRow(kind=kind, data=dict(data), created=now()), Event)
 
+    def latest_event(self, kind: str) -> Event | None:
+        """The newest event of a kind."""
+        query = select(EventRow).where(EventRow.kind == kind).order_by(EventRow.id.desc()).limit(1)
+        return next(iter(self._all(query, Event)), None)
+
     def events(self, kind: str | None = None) -> list[Event]:
         """Events, oldest first, of one kind if named."""
         query = select(EventRow).order_by(EventRow.id)

@@ -1,0 +1,115 @@
+"""One look at a policy's champion: since the last one, judged, and kept in LoomDB.
+
+The event that keeps the verdict keeps the watermark too, in one row: a look that dies before has judged nothing, and
+the next one reads the same records again. Nothing is skipped; an alarm may be raised twice.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock
+from pydantic import Field
+
+from loomrl.config import PolicyConfig
+from loomrl.errors import ConfigError
+from loomrl.home import home
+from loomrl.loomdb.database import LoomDB
+from loomrl.monitoring.judge import judge
+from loomrl.monitoring.window import read_window
+from loomrl.promotion.package import EVALUATION
+from loomrl.registry import CHAMPION, PolicyVersion, Registry
+from loomrl.schema import Document
+from loomrl.types import Claim, EvaluationReport, Interval, Verdict
+
+HEALTHY, DEGRADED, TOO_FEW = "healthy", "degraded", "too_few"
+
+
+class Look(Document):
+    """What one look found. `until` and `open_episodes` are what the next one goes on from."""
+
+    policy: str
+    version: str
+    outcome: str  # "healthy", "degraded", "too_few"
+    num_decisions: int
+    num_episodes: int
+    num_left_out: int  # episodes in which anybody but the champion decided
+    claims: list[Claim]
+    since: dict[str, int] = Field(default_factory=dict)  # server -> sequence of the last record judged before
+    until: dict[str, int] = Field(default_factory=dict)
+    open_episodes: list[list[str | None]] = Field(default_factory=list)
+
+    @property
+    def sentence(self) -> str:
+        """The look for a person."""
+        broken = [f"{claim.id}: {claim.finding}" for claim in self.claims if claim.verdict is Verdict.REFUTED]
+        seen = f"{self.num_decisions:,} decisions in {self.num_episodes:,} episodes since the last look"
+        return f"{self.policy} version {self.version} is {self.outcome}: {'; '.join(broken) or seen}"
+
+
+@contextmanager
+def looking(config: PolicyConfig) -> Iterator[Look]:
+    """Judge what the champion decided since the last look; kept when the block ends well. One at a time per policy.
+
+    Too few episodes are judged again with those to come: the watermark stays.
+
+    Raises:
+        ConfigError: when the policy has no champion.
+        ArtifactError: when the audit log or the champion's files are not what they were.
+    """
+    folder = home() / "locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / f"monitoring-{config.name}.lock"):
+        look = _look(config)
+        yield look
+        with LoomDB.open() as db:
+            db.record_event(_kind(config.name), look.to_json())
+
+
+def last_look(policy: str) -> Look | None:
+    """The newest look that was kept."""
+    with LoomDB.open() as db:
+        kept = db.latest_event(_kind(policy))
+    return Look.model_validate(kept.data) if kept else None
+
+
+def _look(config: PolicyConfig) -> Look:
+    registry, before = Registry(), last_look(config.name)
+    champion = registry.get(config.name, CHAMPION)
+    if champion is None:
+        raise ConfigError(f"{config.name} has no champion to look at yet; run `loomrl run configs/{config.name}.yaml`")
+    since, open_before = (before.until, before.open_episodes) if before else ({}, [])
+    window = read_window(config.name, since, open_before)
+    own = [episode for episode in window.episodes if episode.belongs_to(champion.version)]
+    claims = judge(config, own, _evaluated(registry, champion))
+    outcome = _outcome(claims, len(own), config.monitoring.min_episodes)
+    moved = outcome != TOO_FEW
+    return Look(
+        policy=config.name,
+        version=champion.version,
+        outcome=outcome,
+        num_decisions=sum(len(episode.actions) for episode in own),
+        num_episodes=len(own),
+        num_left_out=len(window.episodes) - len(own),
+        claims=claims,
+        since=since,
+        until=window.until if moved else since,
+        open_episodes=window.open_episodes if moved else open_before,
+    )
+
+
+def _outcome(claims: list[Claim], num_episodes: int, min_episodes: int) -> str:
+    if any(claim.verdict is Verdict.REFUTED for claim in claims):
+        return DEGRADED
+    return HEALTHY if num_episodes >= min_episodes else TOO_FEW
+
+
+def _evaluated(registry: Registry, champion: PolicyVersion) -> Interval:
+    with tempfile.TemporaryDirectory(prefix="loomrl-monitoring-") as temporary:
+        folder = registry.download(champion, Path(temporary) / "champion")
+        return EvaluationReport.read(folder / EVALUATION).mean_return
+
+
+def _kind(policy: str) -> str:
+    return f"monitoring {policy}"

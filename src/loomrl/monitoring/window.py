@@ -1,0 +1,153 @@
+"""The part of a policy's audit logs that no look has judged yet, put together to episodes.
+
+An episode is what one agent did under one `episode_id`, on whichever servers; without ids, until feedback says that it
+ended. One that lies across two looks counts in each with its part: within a look the units stay different episodes,
+and a part violates a limit no more often than the whole. Only its return needs the whole.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.errors import ArtifactError
+from loomrl.serving.audit import segments
+from loomrl.serving.chain import BrokenRecord, unseal
+from loomrl.serving.history import chains
+from loomrl.shadow.traffic import SIMULATED
+from loomrl.types import Episode, Json
+
+Key = tuple[str, str | None]  # agent_id, episode_id
+
+
+@dataclass
+class LiveEpisode:
+    """What the log tells of one episode since the last look."""
+
+    cut: bool  # it began before
+    versions: set[str] = field(default_factory=set)
+    by_others: bool = False  # a person's override or exploration decided in it
+    ended: bool = False
+    observations: list[Any] = field(default_factory=list)
+    actions: list[Any] = field(default_factory=list)
+    values: list[float | None] = field(default_factory=list)
+    rewards: dict[str, float | None] = field(default_factory=dict)  # decision id -> reward, None until it has come
+
+    def decided(self, record: Json) -> None:
+        """Add a decision's record."""
+        self.versions.add(record["version"])
+        self.by_others |= record["override"] is not None or record["exploration_flag"]
+        self.observations.append(record["observation"])
+        self.actions.append(record["action"])
+        self.values.append(record["value"])
+        self.rewards[record["decision_id"]] = None
+
+    def came_of_it(self, record: Json) -> None:
+        """Add a feedback's record; one on a decision before the window shows that the episode began there."""
+        self.cut |= record["decision_id"] not in self.rewards
+        self.rewards[record["decision_id"]] = record["reward"]
+        self.ended |= record["terminated"] or record["truncated"]
+
+    def belongs_to(self, version: str) -> bool:
+        """Whether this version, and nobody else, took every decision."""
+        return self.versions == {version} and not self.by_others
+
+    @property
+    def episode_return(self) -> float | None:
+        """The undiscounted return; None where the log does not show the whole episode with all its rewards."""
+        rewards = [reward for reward in self.rewards.values() if reward is not None]
+        return sum(rewards) if self.ended and not self.cut and len(rewards) == len(self.rewards) else None
+
+    @property
+    def num_not_finite(self) -> int:
+        """How many decisions hold a number that is not finite (`null` in JSON)."""
+        rows = [_rows(self.observations), _rows(self.actions), _rows(self.values)]
+        return int(np.count_nonzero(~np.isfinite(np.hstack(rows)).all(axis=1)))
+
+    def as_episode(self) -> Episode:
+        """For `loomrl.safety.constraints`: every decision is a step, with the observation it was taken on."""
+        obs, action = np.array(self.observations, dtype=np.float64), np.array(self.actions, dtype=np.float64)
+        return Episode(-1, obs, action, np.zeros(len(obs)), obs, self.ended, False)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Episodes, and where the window ends: what the next one goes on from."""
+
+    episodes: list[LiveEpisode]
+    until: dict[str, int]  # server -> sequence of its last record in the window
+    open_episodes: list[list[str | None]]  # agent and episode id of those with feedback that have not ended
+
+
+def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Iterable[str | None]]) -> Window:
+    """All records after `since` (server -> sequence), as far as they are written whole. Simulated agents are left out.
+
+    An open episode of which a whole window tells nothing is forgotten; if it goes on, it counts as a new one.
+
+    Raises:
+        ArtifactError: when a record was changed, or a log ends before `since`.
+    """
+    began_before, current = {tuple(key) for key in open_before}, dict[Key, LiveEpisode]()
+    episodes, until = [], dict(since)
+    for folder in chains(policy):
+        server = f"{policy}/{folder.name}"
+        for record in records_after(folder, since.get(server, -1)):
+            until[server] = record["sequence"]
+            if record["kind"] not in ("decision", "feedback") or record["agent_id"].startswith(SIMULATED):
+                continue
+            key, is_decision = (record["agent_id"], record["episode_id"]), record["kind"] == "decision"
+            if key not in current or (is_decision and current[key].ended):
+                current[key] = LiveEpisode(cut=key not in current and key in began_before)
+                episodes.append(current[key])
+            (current[key].decided if is_decision else current[key].came_of_it)(record)
+    rewarded = {key: any(value is not None for value in episode.rewards.values()) for key, episode in current.items()}
+    still_open = [list(key) for key, episode in current.items() if rewarded[key] and not episode.ended]
+    return Window([episode for episode in episodes if episode.observations], until, still_open)
+
+
+def records_after(folder: Path, sequence: int) -> Iterator[Json]:
+    """The records of one chain above a sequence, oldest first, each checked against its hash.
+
+    Raises:
+        ArtifactError: naming the line that was changed, or the chain that ends too early.
+    """
+    last = -1
+    for path in _from(segments(folder), sequence):
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    break  # it is being written, or a crash cut it: not decided either way
+                record = _checked(line, path, number)
+                last = int(record["sequence"])
+                if last > sequence:
+                    yield record
+    if last < sequence:
+        raise ArtifactError(
+            f"{folder} ends at record {last}, but record {sequence} was read there before: the log was truncated; "
+            "see `loomrl audit verify`"
+        )
+
+
+def _from(paths: list[Path], sequence: int) -> list[Path]:
+    """The segments that may hold records above a sequence: one is left out when the next begins at or below it."""
+    for index in range(len(paths) - 1, 0, -1):
+        with paths[index].open("rb") as file:
+            first = file.readline()
+        if first.endswith(b"\n") and int(_checked(first, paths[index], 1)["sequence"]) <= sequence:
+            return paths[index:]
+    return paths
+
+
+def _checked(line: bytes, path: Path, number: int) -> Json:
+    try:
+        return unseal(line)
+    except BrokenRecord as error:
+        raise ArtifactError(f"{path}:{number}: {error}; see `loomrl audit verify`") from error
+
+
+def _rows(values: list[Any]) -> NDArray[np.float64]:
+    """One row per decision, (L, n); `null` becomes NaN."""
+    return np.array(values, dtype=np.float64).reshape(len(values), -1)

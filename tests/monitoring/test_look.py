@@ -1,0 +1,68 @@
+"""One look after the other on a registered champion's real log: nothing judged twice, nothing skipped."""
+
+from pathlib import Path
+
+import pytest
+from live import play
+from policy_versions import config, register
+
+from loomrl.config import PolicyConfig
+from loomrl.errors import ConfigError
+from loomrl.monitoring.look import Look, last_look, looking
+from loomrl.registry import CHAMPION, Registry
+from loomrl.serving.audit import AuditLog
+
+POLE = {"name": "pole", "quantity": "observation[2]", "low": -0.2, "high": 0.2}
+
+
+@pytest.fixture
+def settings() -> PolicyConfig:
+    document = config().model_dump(mode="json") | {"monitoring": {"min_episodes": 10}}
+    return PolicyConfig.model_validate(document | {"safety": {"constraints": [POLE]}})
+
+
+@pytest.fixture
+def log(ready_home: Path, tmp_path: Path) -> AuditLog:
+    register(tmp_path, "run-1")
+    Registry().set_aliases("cartpole", {CHAMPION: "1"})
+    return AuditLog("cartpole")
+
+
+def look(settings: PolicyConfig) -> Look:
+    with looking(settings) as found:
+        pass
+    assert last_look("cartpole") == found
+    return found
+
+
+def test_too_few_episodes_are_judged_with_those_to_come(log: AuditLog, settings: PolicyConfig) -> None:
+    for number in range(6):
+        play(log, str(number), [0.0])
+    assert (look(settings).outcome, look(settings).num_episodes) == ("too_few", 6)
+    for number in range(6, 12):
+        play(log, str(number), [0.0])
+    found = look(settings)
+    assert (found.outcome, found.num_episodes, found.num_decisions) == ("healthy", 12, 12)
+    assert look(settings).num_episodes == 0
+
+
+def test_a_look_that_dies_is_repeated_and_a_degraded_champion_is_found(log: AuditLog, settings: PolicyConfig) -> None:
+    for number in range(12):
+        play(log, str(number), [0.0, 0.3 if number < 4 else 0.1])
+    play(log, "held", [0.9], override={"person": "grace"})
+    with pytest.raises(KeyboardInterrupt), looking(settings) as died:
+        raise KeyboardInterrupt
+    found = look(settings)
+    assert found == died
+    assert (found.outcome, found.version, found.num_left_out) == ("degraded", "1", 1)
+    assert "limits.pole: 4 of 12 episodes violate" in found.sentence
+    assert look(settings).outcome == "too_few"  # those after it are judged by themselves
+
+
+@pytest.mark.usefixtures("ready_home")
+def test_without_a_champion_there_is_nothing_to_look_at(settings: PolicyConfig) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"cartpole has no champion to look at yet; run `loomrl run"),
+        looking(settings),
+    ):
+        pass

@@ -1,0 +1,82 @@
+"""What a look reads: every record once, put together to episodes, damage named."""
+
+from pathlib import Path
+
+import pytest
+from live import decide, play, reward
+
+from loomrl.errors import ArtifactError
+from loomrl.monitoring.window import read_window, records_after
+from loomrl.serving.audit import AuditLog, segments
+
+pytestmark = pytest.mark.usefixtures("loomrl_home")
+
+
+def test_each_record_is_read_once_over_segments_and_servers() -> None:
+    logs = [AuditLog("cartpole", segment_bytes=2_000), AuditLog("cartpole")]
+    seen, since, last = [], dict[str, int](), -1
+    for look in range(3):
+        for number in range(7):
+            play(logs[number % 2], f"{look}-{number}", [0.0, 0.1 * number])
+        window = read_window("cartpole", since, [])
+        seen += [len(episode.observations) for episode in window.episodes]
+        assert all(episode.episode_return == 2.0 for episode in window.episodes)
+        since = window.until
+        assert since[logs[0].server] > last
+        last = since[logs[0].server]
+    assert len(segments(logs[0].folder)) > 3
+    assert seen == [2] * 21
+    assert read_window("cartpole", since, []).episodes == []
+
+
+def test_an_episode_over_two_looks_has_no_return_but_both_its_parts_count() -> None:
+    log = AuditLog("cartpole")
+    for step in range(3):
+        reward(log, decide(log, "a", "1", [0.0, 0.0, 0.0, 0.0]), "a", "1", 1.0, ended=False)
+    first = read_window("cartpole", {}, [])
+    assert first.open_episodes == [["a", "1"]]
+    play(log, "1", [0.0, 0.3])
+    play(log, "1", [0.0, 0.0, 0.0])  # the id once more: another episode
+    second = read_window("cartpole", first.until, first.open_episodes)
+    assert [len(window.episodes) for window in (first, second)] == [1, 2]
+    assert [episode.episode_return for episode in second.episodes] == [None, 3.0]
+    assert second.open_episodes == []
+
+
+def test_feedback_on_an_earlier_decision_shows_that_an_episode_was_cut() -> None:
+    log = AuditLog("cartpole")
+    early = decide(log, "a", "1", [0.0] * 4)
+    until = read_window("cartpole", {}, []).until
+    late = decide(log, "a", "1", [0.0] * 4)
+    for decision in (early, late):
+        reward(log, decision, "a", "1", 1.0, ended=decision == late)
+    (episode,) = read_window("cartpole", until, []).episodes
+    assert episode.episode_return is None
+    assert len(episode.observations) == 1
+
+
+def test_what_others_decided_is_told_apart_and_simulated_agents_are_left_out() -> None:
+    log = AuditLog("cartpole")
+    play(log, "own", [0.0])
+    play(log, "held", [0.0], override={"person": "grace"})
+    play(log, "curious", [0.0], exploration_flag=True)
+    play(log, "other", [0.0], version="2")
+    play(log, "simulated", [0.0], agent="shadow-1-0")
+    episodes = read_window("cartpole", {}, []).episodes
+    assert [episode.belongs_to("1") for episode in episodes] == [True, False, False, False]
+
+
+def test_a_line_being_written_waits_and_a_changed_or_truncated_log_is_named() -> None:
+    log = AuditLog("cartpole")
+    play(log, "1", [0.0, 0.0])
+    (path,) = segments(log.folder)
+    whole = path.read_bytes()
+    until = read_window("cartpole", {}, []).until
+    path.write_bytes(whole + b'{"kind":"decision"')
+    assert read_window("cartpole", {}, []).until == until
+    path.write_bytes(whole.replace(b'"reward":1.0', b'"reward":9.0', 1))
+    with pytest.raises(ArtifactError, match=r"000001\.jsonl:3: the hash is not that of the content"):
+        read_window("cartpole", {}, [])
+    path.write_bytes(whole[: whole[:-1].rindex(b"\n") + 1])
+    with pytest.raises(ArtifactError, match=r"ends at record 3, but record 4 was read there before"):
+        list(records_after(Path(log.folder), until[log.server]))
