@@ -1,0 +1,39 @@
+"""A tiny environment with a structured observation and several choices at once, as a user's file."""
+
+from pathlib import Path
+
+PANEL = '''
+"""Set both dials as the lamp and the picture say."""
+
+import numpy as np
+from gymnasium import spaces
+
+from loomrl.envs import BaseEnvironment
+
+
+class Panel(BaseEnvironment):
+    observation_space = spaces.Dict(
+        picture=spaces.Box(0, 255, (6, 6, 1), np.uint8),
+        panel=spaces.Tuple([spaces.Discrete(3, start=1), spaces.Box(-1.0, 1.0, (2,), np.float32)]),
+    )
+    action_space = spaces.MultiDiscrete([3, 2], start=[1, 0])
+
+    def reset(self):
+        self.steps = 0
+        return self.look()
+
+    def step(self, action):
+        self.steps += 1
+        reward = float(action[0] == self.lamp) + float(action[1] == self.bright)
+        return self.look(), reward / 2, self.steps >= 8, {}
+
+    def look(self):
+        self.lamp, self.bright = self.np_random.integers(1, 4), self.np_random.integers(2)
+        picture = np.full((6, 6, 1), 200 if self.bright else 20, np.uint8)
+        return {"picture": picture, "panel": (self.lamp, self.np_random.uniform(-1, 1, 2))}
+'''
+
+
+def write_panel(folder: Path, module: str) -> None:
+    """Write `MODULE.py` with the class `Panel`; each test needs a module name of its own."""
+    (folder / f"{module}.py").write_text(PANEL)
