@@ -4,6 +4,7 @@ Their seeding is EnvPool's, so episodes differ from Gymnasium's, and so may dyna
 a pool and not to an episode: `reset(seed=...)` makes a new pool, and only "same_step" is offered.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,8 +60,12 @@ class EnvPoolVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
     def _make_pool(self, seed: int) -> Any:
         import envpool
 
-        pool: Any = envpool.make(self._name, "gymnasium", num_envs=self.num_envs, seed=seed, **self._limit)
-        self._action_dtype = pool.spec.action_space.dtype
+        with warnings.catch_warnings():
+            # Bounds given in float64 for a float32 space; the spaces used here are the environment's own.
+            warnings.filterwarnings("ignore", ".*precision lowered by casting", UserWarning)
+            pool: Any = envpool.make(self._name, "gymnasium", num_envs=self.num_envs, seed=seed, **self._limit)
+            self._action_dtype = pool.action_space.dtype
+            assert pool.observation_space is not None  # made, and warned about, on the first use
         return pool
 
     def reset(

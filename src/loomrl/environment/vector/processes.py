@@ -2,7 +2,7 @@
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
@@ -31,7 +31,7 @@ class ProcessesVectorEnv(AsyncVectorEnv):
     def __init__(
         self, recipe: Recipe, num_envs: int, mode: AutoresetMode, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
-        self._name, self._timeout_seconds = recipe.definition.name, timeout_seconds
+        self._name, self.timeout_seconds = recipe.definition.name, timeout_seconds
         super().__init__([recipe.make_elsewhere] * num_envs, shared_memory=True, context="spawn", autoreset_mode=mode)
 
     def reset(
@@ -46,7 +46,7 @@ class ProcessesVectorEnv(AsyncVectorEnv):
 
         def reset() -> tuple[Any, dict[str, Any]]:
             self.reset_async(seed=seeds, options=dict(options) if options else None)
-            return self.reset_wait(self._timeout_seconds)
+            return self.reset_wait(self.timeout_seconds)
 
         return self._answered("reset", reset)
 
@@ -59,15 +59,26 @@ class ProcessesVectorEnv(AsyncVectorEnv):
 
         def step() -> tuple[Any, Any, Any, Any, dict[str, Any]]:
             self.step_async(actions)
-            return self.step_wait(self._timeout_seconds)
+            return self.step_wait(self.timeout_seconds)
 
         return self._answered("step", step)
+
+    def _raise_if_errors(self, successes: Iterable[bool]) -> None:
+        """As the parent class, but tell of no worker's error twice: the fault says what there is to say."""
+        failed = [success for success in successes if not success]
+        errors = [self.error_queue.get(timeout=self.timeout_seconds) for _ in failed]
+        if not errors:
+            return
+        index, kind, value, _ = min(errors, key=lambda error: int(error[0]))
+        if issubclass(kind, EnvironmentFault):  # the guard's, which names the environment
+            raise self._end(str(value))
+        raise self._end(f"{self._which([index])} raised {kind.__name__}: {value}")
 
     def _answered(self, method: str, call: Callable[[], _Result]) -> _Result:
         try:
             return call()
         except multiprocessing.TimeoutError as error:
-            raise self._end(f"{self._silent()} did not answer `{method}` within {self._timeout_seconds:g} s") from error
+            raise self._end(f"{self._silent()} did not answer `{method}` within {self.timeout_seconds:g} s") from error
         except _GONE as error:
             raise self._end(f"{self._dead()} during `{method}`") from error
 

@@ -1,0 +1,49 @@
+"""Environments that die, hang or emit NaN in a chosen step, importable by worker processes."""
+
+import os
+import signal
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Unreliable(gymnasium.Env[np.ndarray, int]):
+    """Does `what` in step 3 of an environment whose seed is odd: "exit", "kill", "hang", "nan", "raise" or nothing."""
+
+    observation_space = spaces.Box(-1e6, 1e6, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, what: str = "") -> None:
+        self.what = what
+        self.steps, self.odd = 0, False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.odd, self.steps = bool(seed and seed % 2), 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.steps += 1
+        if self.odd and self.steps == 3:
+            self._fail()
+        value = np.nan if self.odd and self.steps == 3 and self.what == "nan" else self.steps
+        return np.array([value, action], np.float32), 1.0, False, False, {}
+
+    def _fail(self) -> None:
+        if self.what == "exit":
+            os._exit(7)
+        if self.what == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.what == "hang":
+            time.sleep(600)
+        if self.what == "raise":
+            raise RuntimeError("the valve is stuck")
+
+
+def unreliable_vector(num_envs: int, what: str = "") -> gymnasium.vector.VectorEnv:
+    """What a registration's `vector_entry_point` may name: it restarts in the step that ends an episode."""
+    mode = gymnasium.vector.AutoresetMode.SAME_STEP
+    return gymnasium.vector.SyncVectorEnv([lambda: Unreliable(what)] * num_envs, autoreset_mode=mode)
