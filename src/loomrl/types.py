@@ -81,12 +81,17 @@ class Act:
     log_prob: FloatArray | None = None  # (B,)
     value: FloatArray | None = None  # (B,)
     extras: dict[str, NDArray[Any]] = field(default_factory=dict)  # (B, ...): kept in the trajectory's extras
+    memory: FloatArray | None = None  # (B, M): what a recurrent policy wants back with the next observations
 
 
 class ActFunction(Protocol):
-    """Chooses actions for a batch of raw observations."""
+    """Chooses actions for a batch of raw observations: `act(obs, rng)`.
 
-    def __call__(self, obs: NDArray[Any], rng: np.random.Generator) -> Act: ...
+    One that returns a `memory` is called with it, `act(obs, rng, memory=...)`, from the second call on; a row of zeros
+    is that of an episode's start. Others take no more than two arguments.
+    """
+
+    def __call__(self, obs: NDArray[Any], rng: np.random.Generator, *args: Any, **memory: Any) -> Act: ...
 
 
 @dataclass(frozen=True)
@@ -147,6 +152,7 @@ class TrainingReport(Document):
     policy_digest: str  # SHA-256 of policy.safetensors
     parameters: Json  # the algorithm's config in full
     final_metrics: dict[str, float]
+    engine: str = "torch"  # what computed the updates: "compiled" or "torch"
     num_threads: int
     processor: str  # family and instruction set: results are equal bit for bit only within it
 

@@ -33,6 +33,7 @@ class Collector:
         self._obs: NDArray[Any] | None = None  # (B, *obs)
         self._returns = np.zeros(envs.num_envs)
         self._lengths = np.zeros(envs.num_envs, np.int64)
+        self._memory: dict[str, FloatArray] = {}  # a recurrent policy's, (B, M)
 
     def collect(self, act: ActFunction, num_steps: int, rng: np.random.Generator) -> Trajectory:
         """Take `num_steps` steps in every environment.
@@ -44,12 +45,13 @@ class Collector:
             self._obs, _ = self.envs.reset(seed=self._seed)
         buffers = _Buffers(num_steps, self._obs)
         for step in range(num_steps):
-            chosen = act(self._obs, rng)
+            chosen = act(self._obs, rng, **self._memory)
             successor, reward, terminated, truncated, info = self.envs.step(chosen.action)
             ended = terminated | truncated
             true_next = _with_final_observations(successor, ended, info) if ended.any() else successor
             buffers.store(step, self._obs, chosen, reward, terminated, truncated, true_next)
             self._count(reward, ended)
+            self._memory = _remembered(chosen, ended)
             self._obs = successor
         return buffers.trajectory()
 
@@ -132,6 +134,13 @@ def _with_final_observations(
     return true_next
 
 
+def _remembered(chosen: Act, ended: NDArray[np.bool_]) -> dict[str, FloatArray]:
+    """The argument for the next call of a recurrent act function: where an episode begins it remembers nothing."""
+    if chosen.memory is None:
+        return {}
+    return {"memory": np.where(ended[:, None], 0, chosen.memory) if ended.any() else chosen.memory}
+
+
 # --- whole episodes ---------------------------------------------------------------------------------------------
 
 
@@ -161,12 +170,14 @@ def run_episodes(
         if on_episode:
             on_episode(episode)
 
+    memory: dict[str, FloatArray] = {}
     obs = _start(envs, log, waiting, np.ones(envs.num_envs, np.bool_), None)
     while len(episodes) < len(seeds):
-        chosen = act(obs, rng)
+        chosen = act(obs, rng, **memory)
         next_obs, reward, terminated, truncated, info = envs.step(chosen.action)
         log.add(obs, chosen.action, reward, info)
         ended = terminated | truncated
+        memory = _remembered(chosen, ended)
         if ended.any():
             log.end(ended, next_obs, terminated, truncated, take)
             next_obs = _start(envs, log, waiting, ended, next_obs)
