@@ -33,6 +33,7 @@ def life_cycle(policy: str, overrides: Mapping[str, Any]) -> Iterator[str]:
     """
     config = load_config(config_path(policy), overrides)
     preflight.check(config, project_root())
+    overrides = {**overrides, **preflight.settle(config, project_root())}
     mark_crashed_runs()
     champion = registry.Registry().aliases(policy).get(registry.CHAMPION)
     run_id = new_run_id()

@@ -18,3 +18,13 @@ def check(config: PolicyConfig, project: Path) -> None:
     validate(config.training)
     configured_checks(config.safety)
     resolve(config.environment, project)
+
+
+def settle(config: PolicyConfig, project: Path) -> dict[str, str]:
+    """What a config leaves to LoomRL, as overrides to write into it: chosen once, obeyed by every later run."""
+    if config.environment.backend != "auto":
+        return {}
+    from loomrl.environment.resolve import resolve
+    from loomrl.environment.vector.choose import choose
+
+    return {"environment.backend": choose(resolve(config.environment, project))}

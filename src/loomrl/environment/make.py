@@ -21,11 +21,13 @@ from loomrl.environment.source import (
     load_source,
 )
 from loomrl.environment.store import snapshots_home
-from loomrl.environment.vector.choose import Autoreset, choose, make_vector
+from loomrl.environment.vector.choose import Autoreset, choose, is_exact, load_backend, make_vector
 from loomrl.environment.vector.recipe import Recipe
-from loomrl.errors import ConfigError
-from loomrl.files import sha256
+from loomrl.errors import ArtifactError, ConfigError
+from loomrl.files import read_json, sha256, write_json
 from loomrl.types import EnvironmentSnapshot
+
+BACKEND = "backend.json"
 
 
 def make_env(folder: Path, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
@@ -59,8 +61,31 @@ def make_envs(
 
 
 def choose_backend(folder: Path) -> str:
-    """The fastest back-end that steps a snapshot's environment exactly; remembered in this process."""
+    """The back-end that was settled when the snapshot was taken, else the fastest that is exact; then remembered."""
+    path = folder / BACKEND
+    if path.is_file():
+        try:
+            return str(read_json(path)["backend"])
+        except (KeyError, TypeError) as error:
+            raise ArtifactError(f"{path} does not name a back-end; run the environment stage again") from error
     return _choose(load_snapshot(folder).digest, folder)
+
+
+def settle_backend(folder: Path, backend: str) -> str:
+    """Record beside a snapshot which back-end steps its environment from now on; "auto" chooses it here, once.
+
+    It is no part of the snapshot's digest: exact ones give the same numbers, which is proved here anew.
+
+    Raises:
+        ConfigError: when an exact back-end does not step this environment as it steps by itself.
+    """
+    definition = restored_definition(folder)
+    if backend == "auto":
+        backend = choose(definition)
+    elif load_backend(backend).IS_EXACT and not is_exact(backend, definition):
+        raise ConfigError(f'environment.backend {backend!r} does not step {definition.name!r} exactly; use "auto"')
+    write_json(folder / BACKEND, {"backend": backend})
+    return backend
 
 
 @functools.lru_cache(maxsize=64)

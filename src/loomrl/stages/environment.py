@@ -1,6 +1,7 @@
 """config -> immutable snapshot: spec, source archive, dependency versions, dynamics fingerprint."""
 
 from loomrl.config import PolicyConfig
+from loomrl.environment.make import settle_backend
 from loomrl.environment.snapshot import take_snapshot
 from loomrl.stages import Folders
 
@@ -8,5 +9,6 @@ INPUTS: tuple[str, ...] = ()
 
 
 def run(config: PolicyConfig, folders: Folders) -> None:
-    """Snapshot the environment the config names."""
+    """Snapshot the environment the config names, and settle what steps it in the stages after this one."""
     take_snapshot(config.environment, folders.project, folders["environment"])
+    settle_backend(folders["environment"], config.environment.backend)
