@@ -43,7 +43,7 @@ def trajectories(plugin: AlgorithmPlugin, environment: str) -> Iterator[list[Any
 
 
 def weights(algorithm: Algorithm) -> list[bytes]:
-    return [value.numpy().tobytes() for value in algorithm.policy.state_dict().values()]
+    return [value.tobytes() for value in algorithm.policy.arrays().values()]
 
 
 def test_update_changes_the_policy_and_returns_finite_metrics(

@@ -13,6 +13,7 @@ from torch.distributions import Normal
 from loomrl.algorithms import ppo
 from loomrl.algorithms.flat import FlatParameters
 from loomrl.algorithms.networks import PolicyNetwork
+from loomrl.algorithms.ppo.learner import PPO, losses
 from loomrl.types import Trajectory
 
 OBSERVATION = Box(-np.inf, np.inf, (3,), np.float32)
@@ -21,11 +22,14 @@ CONTINUOUS = Box(-0.5, 0.5, (2,), np.float32)
 SMALL = {"num_envs": 4, "rollout_length": 16, "batch_size": 32, "n_epochs": 2, "hidden_sizes": (16,)}
 
 
-def make(action: gymnasium.Space = DISCRETE, total_env_steps: int = 640, **values: Any) -> ppo.PPO:
-    return ppo.build(ppo.Config(**{**SMALL, **values}), OBSERVATION, action, seed=1, total_env_steps=total_env_steps)
+def make(action: gymnasium.Space = DISCRETE, total_env_steps: int = 640, **values: Any) -> PPO:
+    config = ppo.Config(**{**SMALL, **values, "engine": "torch"})
+    algorithm = ppo.build(config, OBSERVATION, action, seed=1, total_env_steps=total_env_steps)
+    assert isinstance(algorithm, PPO)
+    return algorithm
 
 
-def rollout(algorithm: ppo.PPO, seed: int = 0) -> Trajectory:
+def rollout(algorithm: PPO, seed: int = 0) -> Trajectory:
     """A trajectory of the algorithm's own actions on made-up observations."""
     rng = np.random.default_rng(seed)
     obs = rng.normal(size=(17, 4, 3)).astype(np.float32)
@@ -40,7 +44,7 @@ def rollout(algorithm: ppo.PPO, seed: int = 0) -> Trajectory:
     return Trajectory(obs[:16], action, reward, terminated, truncated, next_obs, extras)
 
 
-def weights(algorithm: ppo.PPO) -> bytes:
+def weights(algorithm: PPO) -> bytes:
     return b"".join(value.numpy().tobytes() for value in algorithm.policy.state_dict().values())
 
 
@@ -96,7 +100,7 @@ def test_step_is_adam_on_the_clipped_gradient_of_the_weighted_losses() -> None:
     parameters = [torch.nn.Parameter(parameter.detach().clone()) for parameter in plain.policy.parameters()]
     for module_parameter, own in zip(plain.policy.parameters(), parameters, strict=True):
         module_parameter.data, module_parameter.grad = own.data, None
-    policy_loss, value_loss, entropy, _ = plain.losses(batch, 0.2)
+    policy_loss, value_loss, entropy, _ = losses(plain.policy, batch, 0.2, None)
     (policy_loss + 0.5 * value_loss - 0.1 * entropy).backward()
     grad_norm = torch.nn.utils.clip_grad_norm_(plain.policy.parameters(), 0.3)
     torch.optim.Adam(plain.policy.parameters(), lr=0.01, eps=1e-5, foreach=False).step()
@@ -136,7 +140,7 @@ def test_linear_schedules_reach_zero() -> None:
     assert weights_without_statistics(algorithm) == before
 
 
-def weights_without_statistics(algorithm: ppo.PPO) -> bytes:
+def weights_without_statistics(algorithm: PPO) -> bytes:
     return b"".join(parameter.detach().numpy().tobytes() for parameter in algorithm.policy.parameters())
 
 

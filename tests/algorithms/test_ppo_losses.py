@@ -6,7 +6,7 @@ import torch
 from torch.distributions import Categorical, Independent, Normal
 
 from loomrl.algorithms.distributions import categorical_log_prob_and_entropy, gaussian_log_prob_and_entropy
-from loomrl.algorithms.ppo import clipped_policy_loss, squared_value_loss
+from loomrl.algorithms.ppo.learner import clipped_policy_loss, squared_value_loss
 
 
 def test_policy_loss_by_hand() -> None:

@@ -75,14 +75,18 @@ class RewardScaler:
 
     def __call__(self, reward: FloatArray, ended: NDArray[np.bool_]) -> FloatArray:
         """Learn from rewards (T, B), then scale them."""
+        self._merge(self._discounted(reward, ended))
+        scaled: FloatArray = np.clip(reward / np.sqrt(self._var + 1e-8), -self.CLIP, self.CLIP)
+        return scaled
+
+    def _discounted(self, reward: FloatArray, ended: NDArray[np.bool_]) -> FloatArray:
+        """The discounted return so far at every step (T, B)."""
         returns = np.empty(reward.shape)
         for step in range(len(reward)):
             self._running = self._gamma * self._running + reward[step]
             returns[step] = self._running
             self._running = self._running * ~ended[step]
-        self._merge(returns)
-        scaled: FloatArray = np.clip(reward / np.sqrt(self._var + 1e-8), -self.CLIP, self.CLIP)
-        return scaled
+        return returns
 
     def restart(self) -> None:
         """Forget the returns under way, for environments that begin anew; the statistics stay."""

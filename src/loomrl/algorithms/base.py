@@ -1,26 +1,49 @@
 """What an algorithm is. A plug-in is one module (or object) that offers `NAME`, `Config` and `build`."""
 
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.algorithms.policy import TrainedPolicy
 from loomrl.schema import Section
 from loomrl.types import Act, Trajectory
 
 State = dict[str, NDArray[Any] | int | float | str]  # arrays go into safetensors, the rest into JSON
 
 
+class LearntPolicy(Protocol):
+    """What training needs of a policy: `TrainedPolicy` in torch, or a compiled engine's own."""
+
+    def __call__(self, obs: NDArray[Any]) -> NDArray[Any]:
+        """Observations (B, *obs) -> greedy actions (B, *action)."""
+
+    def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
+        """The same, with values where the policy has them."""
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Copies of all that is learnt, by the names `load_policy` knows."""
+
+    def load_arrays(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Take over what `arrays()` gave."""
+
+    def save(self, folder: Path) -> None:
+        """Write `policy.safetensors` and `policy.json`."""
+
+
 class Algorithm(Protocol):
-    """Learns from trajectories. Acting for evaluation and serving is its `policy`'s business."""
+    """Learns from trajectories. Acting for evaluation and serving is its `policy`'s business.
+
+    It may also offer `collector(envs, seed)`, a `loomrl.environment.collector.Collector` of its own, `engine`, the name
+    of what computes its updates, and its policy `play(envs, seeds)`: see `loomrl.algorithms.compiled.policy`.
+    """
 
     num_envs: int
     rollout_length: int  # steps in each environment between two updates
 
     @property
-    def policy(self) -> TrainedPolicy:
+    def policy(self) -> LearntPolicy:
         """The policy as it is now: the same object all along, changed by `update`."""
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:

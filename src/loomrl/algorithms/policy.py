@@ -4,41 +4,27 @@ Its files are `policy.safetensors` (weights and normaliser) and `policy.json` (w
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import numpy as np
 import safetensors.torch
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from loomrl.algorithms.architecture import ARCHITECTURE, WEIGHTS, PolicyArchitecture
 from loomrl.algorithms.preprocessing import ObservationNormalizer, Preprocessor
 from loomrl.environment.flat import FlatBox, is_one_array
 from loomrl.environment.spaces import space_from_json, space_to_json
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.files import atomic_path
-from loomrl.schema import Document
-from loomrl.types import Act, Json
+from loomrl.types import Act
 
-WEIGHTS = "policy.safetensors"
-ARCHITECTURE = "policy.json"
+__all__ = ["ARCHITECTURE", "WEIGHTS", "PolicyArchitecture", "TrainedPolicy", "describe", "load_policy"]
+
 ROWS = 16  # batches are padded to a multiple: see TrainedPolicy._evaluate
-
-
-class PolicyArchitecture(Document):
-    """`policy.json`: what the weights belong to. `observation` and `action` are spaces as JSON."""
-
-    format_version: Literal[1] = 1
-    algorithm: str
-    observation: Json
-    action: Json
-    hidden_sizes: list[int]
-    activation: str
-    normalize_observations: bool
-    network: Json = Field(default_factory=dict)  # what else the algorithm's policy needs to be built again
 
 
 class TrainedPolicy(nn.Module):
@@ -48,6 +34,7 @@ class TrainedPolicy(nn.Module):
     generator: `load_policy` builds it again from `policy.json` alone.
     """
 
+    memory_size = 0  # columns of the memory that a recurrent policy's `forward` takes beside observations
     output_names: tuple[str, ...]  # names `forward` gives, in the order of the exported graph's outputs
 
     def __init__(self, architecture: PolicyArchitecture) -> None:
@@ -105,7 +92,10 @@ class TrainedPolicy(nn.Module):
     def _evaluate(self, obs: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Each row's answer is the same in any batch: matrix kernels round differently in a tile's last, partial
         rows and for a single row, so the batch is padded to whole tiles."""
-        obs = np.asarray(obs)
+        return self._answer(np.asarray(obs))
+
+    def _answer(self, obs: NDArray[Any], *more: Tensor) -> dict[str, NDArray[Any]]:
+        """What `forward` says of observations (B, *obs) and other inputs, padded already."""
         if obs.shape[1:] != self.observation_space.shape:
             raise ConfigError(
                 f"observations of shape {obs.shape} reached a policy for batches of {self.observation_space.shape}"
@@ -114,13 +104,21 @@ class TrainedPolicy(nn.Module):
         padded = np.zeros((-(-num_rows // ROWS) * ROWS, *obs.shape[1:]), obs.dtype)
         padded[:num_rows] = obs
         with torch.no_grad():
-            answer = self.forward(torch.from_numpy(padded))
+            answer = self.forward(torch.from_numpy(padded), *more)
         return {name: value.numpy()[:num_rows].astype(self._dtype(name), copy=False) for name, value in answer.items()}
 
     def _dtype(self, name: str) -> Any:
         return self.action_space.dtype if name == "action" else np.float32
 
-    # --- files ---
+    # --- state ---
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Copies of weights and normaliser by name."""
+        return {name: value.detach().cpu().numpy().copy() for name, value in self.state_dict().items()}
+
+    def load_arrays(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Take over what `arrays()` of an equal policy gave."""
+        self.load_state_dict({name: torch.from_numpy(value) for name, value in arrays.items()})
 
     def save(self, folder: Path) -> None:
         """Write `policy.safetensors` and `policy.json`, the same bytes for the same policy."""

@@ -11,7 +11,7 @@ import importlib
 import pkgutil
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -35,7 +35,8 @@ def find_algorithms() -> dict[str, AlgorithmPlugin]:
     """
     found: dict[str, AlgorithmPlugin] = {}
     third_party = [(_place(point), plugin) for point, plugin in _third_party()]
-    for place, plugin in [*_own(), *third_party]:
+    own = [(name, plugin) for name in _own_names() if isinstance(plugin := _own(name), AlgorithmPlugin)]
+    for place, plugin in [*own, *third_party]:
         if plugin.NAME in found:
             raise ConfigError(f"two algorithms are named {plugin.NAME!r}, one of them in {place}; rename it")
         found[plugin.NAME] = plugin
@@ -44,6 +45,11 @@ def find_algorithms() -> dict[str, AlgorithmPlugin]:
 
 def get_algorithm(name: str) -> AlgorithmPlugin:
     """One algorithm; raises `ConfigError` listing those there are."""
+    third_party = _third_party()
+    if name in _own_names() and not any(name == plugin.NAME for _, plugin in third_party):
+        plugin = _own(name)  # without importing the others
+        if isinstance(plugin, AlgorithmPlugin):
+            return plugin
     algorithms = find_algorithms()
     if name not in algorithms:
         raise ConfigError(f"training.algorithm: unknown algorithm {name!r}; there are: {', '.join(sorted(algorithms))}")
@@ -98,14 +104,13 @@ def explain(error: ValidationError, section: type[Section], place: str) -> str:
     return "\n".join(lines)
 
 
-def _own() -> list[tuple[str, AlgorithmPlugin]]:
-    modules: list[tuple[str, AlgorithmPlugin]] = []
-    for info in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        name = f"{__package__}.{info.name}"
-        module = importlib.import_module(name)
-        if isinstance(module, AlgorithmPlugin):
-            modules.append((name, module))
-    return modules
+def _own_names() -> list[str]:
+    """The files and packages in this folder: an algorithm's is named like it."""
+    return [info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)])]
+
+
+def _own(name: str) -> Any:
+    return importlib.import_module(f"{__package__}.{name}")
 
 
 def _third_party() -> list[tuple[EntryPoint, AlgorithmPlugin]]:

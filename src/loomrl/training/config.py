@@ -33,6 +33,7 @@ class TrainingConfig(Section):
     seed: int = Field(default=0, ge=0)
     total_env_steps: int = Field(ge=1)
     checkpoint_interval_env_steps: int = Field(default=20_000, ge=1)
+    checkpoint_interval_seconds: float = Field(default=5.0, ge=0)  # pass over those that come sooner; 0: save each
     keep_checkpoints: int = Field(default=2, ge=1)
     validation: ValidationConfig = Field(default_factory=ValidationConfig)
     parameters: dict[str, Any] = Field(default_factory=dict)

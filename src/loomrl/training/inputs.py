@@ -23,11 +23,11 @@ def inputs_digest(config: TrainingConfig, snapshot: EnvironmentSnapshot) -> str:
     return sha256(
         canonical_json(
             {
-                "training": config.model_dump(mode="json"),
+                "training": config.model_dump(mode="json", exclude={"checkpoint_interval_seconds"}),
                 "snapshot": snapshot.digest,
                 "code": {name: _files(package / name) for name in ("algorithms", "training", "environment")},
                 "plugin": _plugin(point) if point else None,  # LoomRL's own algorithms are in the code above
-                "versions": {name: version(name) for name in ("torch", "numpy", "gymnasium")},
+                "versions": {name: version(name) for name in ("torch", "numba", "llvmlite", "numpy", "gymnasium")},
                 "python": platform.python_version(),
                 "processor": processor_family(),
             }

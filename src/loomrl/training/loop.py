@@ -75,7 +75,8 @@ class TrainingLoop:
         self.stop_reason = reason
 
     def _run_segment(self, envs: VectorEnv[Any, Any, Any]) -> None:
-        collector = Collector(envs, derive(self._seed, Purpose.EPISODES, self._segment))
+        make_collector = getattr(self.algorithm, "collector", Collector)
+        collector = make_collector(envs, derive(self._seed, Purpose.EPISODES, self._segment))
         for update in itertools.count(1):
             trajectory = collector.collect(self.algorithm.act, self.algorithm.rollout_length, self._rng)
             last = update == self._segment_updates
@@ -132,7 +133,7 @@ class TrainingLoop:
             "num_episodes": self.num_episodes,
             "segment": self._segment,
             "stop_reason": self.stop_reason,
-            "rows": self.rows,
+            "rows": self.rows.copy(),
             "rng": self._rng.bit_generator.state,
             "algorithm": {name: value for name, value in state.items() if not isinstance(value, np.ndarray)},
         }

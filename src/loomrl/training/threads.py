@@ -1,17 +1,20 @@
-"""What bitwise equality depends on besides the inputs: the number of threads and the processor's kind."""
+"""What bitwise equality depends on besides the inputs: the number of threads and the processor."""
 
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 NUM_THREADS = 1  # small networks are fastest on one, and sums then have one order
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch on one thread, and give it back its own number afterwards."""
+def one_thread(engine: str = "torch") -> Iterator[None]:
+    """Run torch on one thread, and give it back its own number afterwards. Other engines have one as it is."""
+    if engine != "torch":
+        yield
+        return
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(NUM_THREADS)
     try:
@@ -21,5 +24,8 @@ def one_thread() -> Iterator[None]:
 
 
 def processor_family() -> str:
-    """Machine and instruction set, for example `x86_64 AVX512`: results are equal bit for bit only within it."""
-    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    """Machine and processor, as the compiler names it, for example `x86_64 znver4`: results are equal bit for bit only
+    within it."""
+    from llvmlite.binding import get_host_cpu_name
+
+    return f"{platform.machine()} {get_host_cpu_name()}"

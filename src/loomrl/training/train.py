@@ -4,16 +4,17 @@ Interrupted at any moment, it goes on from its newest intact checkpoint and ends
 under the home folder, keyed by a digest of everything the result depends on: other inputs never resume from them.
 """
 
+import math
 import time
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-import torch
 from gymnasium.vector import VectorEnv
 
 from loomrl import events
+from loomrl.algorithms.architecture import WEIGHTS
 from loomrl.algorithms.base import Algorithm
-from loomrl.algorithms.policy import WEIGHTS
 from loomrl.algorithms.registry import get_algorithm, validate
 from loomrl.environment.make import make_envs
 from loomrl.environment.snapshot import load_snapshot
@@ -21,7 +22,7 @@ from loomrl.environment.spaces import space_from_json
 from loomrl.files import sha256_file
 from loomrl.home import home as default_home
 from loomrl.schema import Section
-from loomrl.training.checkpoints import CheckpointStore
+from loomrl.training.checkpoints import Checkpoint, CheckpointStore
 from loomrl.training.config import TrainingConfig
 from loomrl.training.curves import write_curves
 from loomrl.training.inputs import inputs_digest
@@ -54,11 +55,15 @@ def train_policy(
     def environments(num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
         return make_envs(snapshot_folder, num_envs, autoreset)
 
-    with one_thread(), CheckpointStore(checkpoints, config.keep_checkpoints) as store:
+    engine = _engine(config, parameters, snapshot)
+    with one_thread(engine), CheckpointStore(checkpoints, config.keep_checkpoints) as store:
         algorithm = _build(config, parameters, snapshot)
         validation = Validation(config.validation, environments)
-        with events.progress("training", config.total_env_steps) as bar:
-            narrator = _Narrator(bar)
+        with (
+            events.progress("training", config.total_env_steps) as bar,
+            _Narrator(bar, engine) as narrator,
+            _Saver(store, config.checkpoint_interval_seconds) as saver,
+        ):
             loop = TrainingLoop(
                 algorithm,
                 environments,
@@ -73,8 +78,16 @@ def train_policy(
                 loop.restore(checkpoint)
                 narrator.resumed(loop.env_steps)
             for checkpoint in loop.run():
-                store.save(checkpoint)
-        return _write(config, parameters, snapshot, loop, validation, output_folder)
+                saver.offer(checkpoint, training_ended=loop.stop_reason is not None)
+        return _write(config, parameters, snapshot, engine, loop, validation, output_folder)
+
+
+def _engine(config: TrainingConfig, parameters: Section, snapshot: EnvironmentSnapshot) -> str:
+    """What computes the updates: the algorithm's own choice where it has one, else torch."""
+    choose = getattr(get_algorithm(config.algorithm), "choose_engine", None)
+    if choose is None:
+        return "torch"
+    return str(choose(parameters, space_from_json(snapshot.spec.observation), space_from_json(snapshot.spec.action)))
 
 
 def _build(config: TrainingConfig, parameters: Section, snapshot: EnvironmentSnapshot) -> Algorithm:
@@ -91,12 +104,13 @@ def _write(
     config: TrainingConfig,
     parameters: Section,
     snapshot: EnvironmentSnapshot,
+    engine: str,
     loop: TrainingLoop,
     validation: Validation,
     folder: Path,
 ) -> TrainingReport:
     policy = loop.algorithm.policy
-    policy.load_state_dict({name: torch.from_numpy(value) for name, value in validation.best.items()})
+    policy.load_arrays(validation.best)
     policy.save(folder)
     write_curves(loop.rows, validation.rows, folder)
     report = TrainingReport(
@@ -108,6 +122,7 @@ def _write(
         policy_digest=sha256_file(folder / WEIGHTS),
         parameters=parameters.model_dump(mode="json"),
         final_metrics=_final_metrics(loop, validation),
+        engine=engine,
         num_threads=NUM_THREADS,
         processor=processor_family(),
     )
@@ -121,25 +136,85 @@ def _final_metrics(loop: TrainingLoop, validation: Validation) -> dict[str, floa
     return {name: float(value) for name, value in metrics.items()}
 
 
-class _Narrator:
-    """Tells how training goes: a progress bar, and events for whoever started the process."""
+class _Saver:
+    """Saves checkpoints, but so rarely that it takes a fiftieth of the time at most. What is skipped changes nothing:
+    training goes on from an older one to the same result. When training breaks, the newest one is saved."""
 
-    def __init__(self, bar: events.Reporter) -> None:
+    SHARE = 1 / 50
+
+    def __init__(self, store: CheckpointStore, interval_seconds: float) -> None:
+        self._store, self._interval = store, interval_seconds
+        self._newest: Checkpoint | None = None  # offered, but not saved
+        self._last, self._cost = time.monotonic(), 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._newest is not None:
+            self._save(self._newest)
+
+    def offer(self, checkpoint: Checkpoint, *, training_ended: bool) -> None:
+        """Save it if it is time to, or the last one."""
+        self._newest = checkpoint
+        wait = max(self._interval, self._cost / self.SHARE) if self._interval else 0.0
+        if training_ended or time.monotonic() - self._last >= wait:
+            self._save(checkpoint)
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        started = time.monotonic()
+        self._newest = None
+        self._store.save(checkpoint)
+        self._last = time.monotonic()
+        self._cost = self._last - started
+
+
+class _Narrator:
+    """Tells how training goes: a progress bar, and events for whoever started the process.
+
+    Updates are told a few times a second, the last one always; `curves.json` has them all.
+    """
+
+    SECONDS = 0.2
+
+    def __init__(self, bar: events.Reporter, engine: str) -> None:
         self._bar = bar
         self._started, self._from_step = time.monotonic(), 0
+        self._told = -math.inf
+        self._untold: Json | None = None
         self._return = float("nan")
+        events.emit("engine", engine=engine)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._tell()
 
     def resumed(self, step: int) -> None:
         self._from_step = step
         events.emit("resumed", step=step)
 
     def update(self, row: Json) -> None:
-        speed = (row["step"] - self._from_step) / max(time.monotonic() - self._started, 1e-9)
+        self._untold = row
         self._return = row.get("episode_return", self._return)
+        if time.monotonic() - self._told >= self.SECONDS:
+            self._tell()
+
+    def _tell(self) -> None:
+        if (row := self._untold) is None:
+            return
+        self._told, self._untold = time.monotonic(), None
+        speed = (row["step"] - self._from_step) / max(self._told - self._started, 1e-9)
         events.emit("metrics", **row, steps_per_second=speed)
         shown = {"return": self._return} if self._return == self._return else {}
         self._bar.update(row["step"], **shown, steps_per_second=speed)
 
     def validation(self, row: Json) -> None:
+        self._tell()
         values = {f"validation_{name}": value for name, value in row.items() if name != "step"}
         events.emit("metrics", step=row["step"], **values)

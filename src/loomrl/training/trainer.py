@@ -9,25 +9,24 @@ The life cycle (`loomrl run`) trains with the same loop, from a snapshot and wit
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+import math
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import gymnasium
-import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import VectorEnv
 from pydantic import Field, ValidationError, model_validator
-from torch import Tensor
 
 from loomrl import events
 from loomrl.algorithms import ppo
-from loomrl.algorithms.actor_critic import ActorCriticPolicy
 from loomrl.algorithms.registry import explain
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.construct import construct
 from loomrl.environment.resolve import resolve
+from loomrl.environment.vector.choose import Autoreset, choose, make_vector
+from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError
 from loomrl.training.config import ValidationConfig
 from loomrl.training.loop import TrainingLoop
@@ -36,10 +35,15 @@ from loomrl.training.threads import one_thread
 from loomrl.training.validation import Validation
 from loomrl.types import Json
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from loomrl.algorithms.actor_critic import ActorCriticPolicy
+
 log = logging.getLogger(__name__)
 
 _BATCH_KEYS = ("states", "actions", "old_log_probs", "advantages", "returns")
-_MODES = {"same_step": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
+_EVENT_SECONDS = 0.2  # at least so long between two events about updates
 
 
 class PPOConfig(ppo.Config):
@@ -95,21 +99,29 @@ class PPOTrainer:
         self.config = config if isinstance(config, PPOConfig) else PPOConfig(**(config or {}))
         self._definition = resolve(EnvironmentConfig(id=self.config.environment), Path.cwd())
         env = construct(self._definition)
-        with one_thread():  # the orthogonal weights come from a decomposition
-            self._algorithm = ppo.build(
-                self.config,
-                env.observation_space,
-                env.action_space,
-                seed=derive(self.config.seed, Purpose.WEIGHTS),
-                total_env_steps=1,
-            )
+        spaces = env.observation_space, env.action_space
         env.close()
-        self._calls = 0
+        self._engine = ppo.choose_engine(self.config, *spaces)
+        with one_thread(self._engine):  # torch's orthogonal weights come from a decomposition
+            self._algorithm = ppo.build(
+                self.config, *spaces, seed=derive(self.config.seed, Purpose.WEIGHTS), total_env_steps=1
+            )
+        self._backend = choose(self._definition)
+        self._twin: ActorCriticPolicy | None = None
+        self._calls, self._told = 0, -math.inf
 
     @property
-    def policy(self) -> ActorCriticPolicy:
-        """The policy as it is now: the same object all along, changed by `train`."""
-        return self._algorithm.policy
+    def policy(self) -> "ActorCriticPolicy":
+        """The policy as it is now, in torch: the same object all along, changed by `train`."""
+        from loomrl.algorithms.actor_critic import ActorCriticPolicy
+
+        learnt = self._algorithm.policy
+        if isinstance(learnt, ActorCriticPolicy):
+            return learnt
+        if self._twin is None:
+            self._twin = ActorCriticPolicy(learnt.architecture)
+            self._twin.load_arrays(learnt.arrays())
+        return self._twin
 
     async def train(self, total_timesteps: int | None = None) -> TrainingResult:
         """Train for so many environment steps (rounded up to whole rollouts) and return how it went.
@@ -132,7 +144,7 @@ class PPOTrainer:
             await asyncio.wait([work])
             raise
 
-    def compute_loss(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    def compute_loss(self, batch: Mapping[str, Any]) -> "dict[str, Tensor]":
         """The three terms of PPO's loss on a batch of N transitions, weighted, so that their sum is minimised.
 
         Args:
@@ -143,16 +155,20 @@ class PPOTrainer:
         Raises:
             ConfigError: when a key is missing or a length differs.
         """
+        from loomrl.algorithms.ppo import learner
+
         tensors = _tensors(batch, values_needed=self.config.value_clip_epsilon is not None)
         features = self.policy.features(tensors["states"])
         action = tensors["actions"]
         if self.policy.is_discrete:
             action = action.long() - int(getattr(self.policy.action_space, "start", 0))
         old_value = tensors.get("values", tensors["returns"])  # looked at only where values are clipped
-        rows = ppo.Batch(
+        rows = learner.Batch(
             features, action, tensors["old_log_probs"], old_value, tensors["advantages"], tensors["returns"]
         )
-        policy_loss, value_loss, entropy, _ = self._algorithm.losses(rows, self.config.clip_epsilon)
+        policy_loss, value_loss, entropy, _ = learner.losses(
+            self.policy, rows, self.config.clip_epsilon, self.config.value_clip_epsilon
+        )
         return {
             "policy_loss": policy_loss,
             "value_loss": value_loss * self.config.value_loss_coef,
@@ -165,6 +181,8 @@ class PPOTrainer:
             raise ConfigError("train() has no end: pass total_timesteps, or set total_episodes in PPOConfig")
         if total_timesteps is not None and total_timesteps < 1:
             raise ConfigError(f"total_timesteps is {total_timesteps}; it must be at least 1")
+        if self._twin is not None:  # whoever holds it may have changed it
+            self._algorithm.policy.load_arrays(self._twin.arrays())
         self._algorithm.restart(total_timesteps)
         seed = derive(config.seed, Purpose.CALLS, self._calls)
         self._calls += 1
@@ -180,28 +198,33 @@ class PPOTrainer:
         )
 
     def _run(self, loop: TrainingLoop) -> TrainingResult:
-        with one_thread():
+        with one_thread(self._engine):
             for _ in loop.run():
                 pass
         validation = loop.validation
         if validation is not None and validation.best:
-            self.policy.load_state_dict({name: torch.from_numpy(value) for name, value in validation.best.items()})
+            self._algorithm.policy.load_arrays(validation.best)
+        if self._twin is not None:
+            self._twin.load_arrays(self._algorithm.policy.arrays())
         metrics = {name: float(value) for name, value in loop.rows[-1].items() if name != "step"}
         validations = validation.rows if validation is not None else []
         return TrainingResult(loop.env_steps, loop.num_episodes, str(loop.stop_reason), metrics, loop.rows, validations)
 
     def _narrate(self, row: Json) -> None:
-        events.emit("metrics", **row)
+        if time.monotonic() - self._told >= _EVENT_SECONDS:
+            self._told = time.monotonic()
+            events.emit("metrics", **row)
         update = row["step"] // self.config.rollout_size
-        if update % self.config.log_interval == 0:
+        if update % self.config.log_interval == 0 and log.isEnabledFor(logging.INFO):
             log.info("step %d: %s", row["step"], ", ".join(f"{name} {row[name]:.4g}" for name in row if name != "step"))
 
-    def _environments(self, num_envs: int, autoreset: str) -> VectorEnv[Any, Any, Any]:
-        create: Callable[[], gymnasium.Env[Any, Any]] = partial(construct, self._definition)
-        return SyncVectorEnv([create] * num_envs, autoreset_mode=_MODES[autoreset])
+    def _environments(self, num_envs: int, autoreset: Autoreset) -> VectorEnv[Any, Any, Any]:
+        return make_vector(Recipe(self._definition), num_envs, autoreset, self._backend)
 
 
-def _tensors(batch: Mapping[str, Any], values_needed: bool) -> dict[str, Tensor]:
+def _tensors(batch: Mapping[str, Any], values_needed: bool) -> "dict[str, Tensor]":
+    import torch
+
     needed = (*_BATCH_KEYS, "values") if values_needed else _BATCH_KEYS
     if missing := [key for key in needed if key not in batch]:
         raise ConfigError(f"compute_loss: the batch lacks {', '.join(missing)}; it needs {', '.join(needed)}")

@@ -1,6 +1,6 @@
 """Greedy episodes on fixed seeds during training: which policy was best, and whether it still gets better."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from loomrl.algorithms.policy import TrainedPolicy
+from loomrl.algorithms.base import LearntPolicy
 from loomrl.environment.collector import run_episodes
 from loomrl.training.config import ValidationConfig
 from loomrl.types import Json
@@ -38,29 +38,36 @@ class Validation:
         last = self.rows[-1]["step"] if self.rows else 0
         return bool(step // self.config.interval_env_steps > last // self.config.interval_env_steps)
 
-    def run(self, policy: TrainedPolicy, step: int) -> Json:
+    def run(self, policy: LearntPolicy, step: int) -> Json:
         """Play the episodes and judge them; returns the row for the curves."""
-        config = self.config
-        seeds = range(config.first_seed, config.first_seed + config.num_episodes)
-        with closing(self._make_envs(min(config.num_episodes, MAX_ENVS), "disabled")) as envs:
-            episodes = run_episodes(envs, policy.act, seeds, np.random.default_rng(0))
-        returns = [episode.episode_return for episode in episodes]
+        returns, lengths = self._play(policy)
         row: Json = {
             "step": step,
             "mean_return": float(np.mean(returns)),
             "min_return": float(np.min(returns)),
             "max_return": float(np.max(returns)),
-            "mean_length": float(np.mean([episode.length for episode in episodes])),
+            "mean_length": float(np.mean(lengths)),
         }
         self._judge(row, policy)
         return row
 
-    def _judge(self, row: Json, policy: TrainedPolicy) -> None:
+    def _play(self, policy: LearntPolicy) -> tuple[Sequence[float], Sequence[int]]:
+        """Returns and lengths of the episodes; in one call where the policy can `play` in these environments."""
+        config = self.config
+        play = getattr(policy, "play", None)
+        with closing(self._make_envs(min(config.num_episodes, MAX_ENVS), "disabled")) as envs:
+            if play is not None and (played := play(envs, config.seeds)) is not None:
+                returns, lengths = played
+                return returns, lengths
+            episodes = run_episodes(envs, policy.act, config.seeds, np.random.default_rng(0))
+        return [episode.episode_return for episode in episodes], [episode.length for episode in episodes]
+
+    def _judge(self, row: Json, policy: LearntPolicy) -> None:
         self.rows.append(row)
         mean = row["mean_return"]
         if mean >= self.best_return:
             self.best_return, self.best_step = mean, row["step"]
-            self.best = {name: value.numpy().copy() for name, value in policy.state_dict().items()}
+            self.best = policy.arrays()
         if mean > self._reference + self.config.min_improvement:
             self._reference, self._without_progress = mean, 0
         else:
@@ -87,7 +94,7 @@ class Validation:
     def state_dict(self) -> Json:
         """All but the best policy's arrays."""
         return {
-            "rows": self.rows,
+            "rows": self.rows.copy(),
             "best_step": self.best_step,
             "best_return": self.best_return if self.rows else None,
             "reference": self._reference if self.rows else None,

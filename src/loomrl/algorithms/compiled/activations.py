@@ -10,7 +10,7 @@ Vector = NDArray[np.float32]
 TANH, RELU, ELU = 0, 1, 2
 ACTIVATIONS = {"tanh": TANH, "relu": RELU, "elu": ELU}  # those whose derivative follows from their value
 
-# A rational approximation x P(x^2) / Q(x^2), as in Eigen's and XLA's vectorised tanh; beyond the bound tanh is 1 in float32.
+# A rational approximation x P(x^2) / Q(x^2), that of Eigen's and XLA's vectorised tanh; beyond the bound tanh is 1.
 _BOUND = np.float32(7.90531110763549805)
 _P = tuple(
     np.float32(c)

@@ -74,11 +74,14 @@ class _Emitter:
     def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:
         self.builder, self.arguments = builder, arguments
         self._context, self._signature = context, signature
-        kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
-        self._fma = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32")
-        kind = ir.FunctionType(_FLOAT, [_FLOAT, _VECTOR])
-        self._sum = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.fadd.v{LANES}f32")
+        self._fma = self._declared("llvm.fma", _VECTOR, [_VECTOR] * 3)
+        self._sum = self._declared("llvm.vector.reduce.fadd", _FLOAT, [_FLOAT, _VECTOR])
         self.index = arguments[1].type
+
+    def _declared(self, name: str, result: Any, arguments: list[Any]) -> Any:
+        kind = ir.FunctionType(result, arguments)
+        declare: Any = cgutils.get_or_insert_function
+        return declare(self.builder.module, kind, f"{name}.v{LANES}f32")
 
     def data(self, position: int) -> Any:
         """The pointer to the elements of an array argument."""

@@ -1,25 +1,12 @@
-"""Proximal policy optimisation with a clipped surrogate (Schulman et al., arXiv 1707.06347).
+"""PPO in torch, as the paper has it: for every policy torch can express, and what the compiled engine is held to."""
 
-Advantages by GAE (arXiv 1506.02438). Where this deviates from the paper, as most implementations do: actor and critic
-share no layers; advantages are normalised over the whole rollout; observations are normalised by running statistics
-inside the policy, taken over after each update, so that within one update old and new policy see the same input;
-gradients are clipped by their global norm; Adam's epsilon is 1e-5; an update ends early when the policy has moved
-`target_kl` away. Continuous actions are sampled from a Gaussian with state-independent standard deviation and clipped
-for the environment only: probabilities are those of the sample before clipping (`squash_actions` replaces clipping by
-tanh, with probabilities of the squashed action).
-
-`docs/algorithms/ppo.md` lists the details, the metrics and what was measured.
-"""
-
-import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional
 
@@ -33,82 +20,11 @@ from loomrl.algorithms.advantages import (
 )
 from loomrl.algorithms.base import State
 from loomrl.algorithms.flat import FlatParameters
+from loomrl.algorithms.initial import dense_actor_critic
 from loomrl.algorithms.networks import GaussianPolicyHead
-from loomrl.schema import Section
+from loomrl.algorithms.ppo.config import Config
+from loomrl.algorithms.ppo.schedules import STEP_METRICS, Schedules
 from loomrl.types import Act, Trajectory
-
-NAME = "ppo"
-ALIASES = {"clip_range": "clip_epsilon", "value_coef": "value_loss_coef"}
-MIN_ROLLOUT = 2048  # steps of all environments together, where `rollout_length` is left open
-ADAPTIVE_LEARNING_RATE_BOUNDS = (1e-5, 1e-2)
-
-
-class Config(Section):
-    """PPO's parameters; the defaults solve CartPole-v1."""
-
-    num_envs: int = Field(default=16, ge=1)
-    rollout_length: int | None = Field(default=None, ge=1)  # None: max(2048, batch_size) steps over all environments
-    batch_size: int = Field(default=256, ge=1)  # transitions per gradient step
-    n_epochs: int = Field(default=10, ge=1)
-    learning_rate: float = Field(default=1e-3, gt=0)
-    learning_rate_schedule: Literal["constant", "linear", "adaptive"] = "linear"  # linear: to 0 at the last step
-    desired_kl: float | None = Field(default=None, gt=0)  # what the adaptive schedule steers towards
-    clip_epsilon: float = Field(default=0.2, gt=0)
-    clip_schedule: Literal["constant", "linear"] = "constant"
-    value_clip_epsilon: float | None = Field(default=None, gt=0)  # None: values are not clipped
-    value_loss_coef: float = Field(default=0.5, ge=0)
-    entropy_coef: float = Field(default=0.0, ge=0)
-    gamma: float = Field(default=0.99, ge=0, le=1)
-    gae_lambda: float = Field(default=0.95, ge=0, le=1)
-    max_grad_norm: float = Field(default=0.5, gt=0)
-    target_kl: float | None = Field(default=None, gt=0)  # None: every update runs all its epochs
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
-    initial_log_std: float = 0.0  # continuous actions only
-    squash_actions: bool = False  # tanh to the action bounds in place of clipping; continuous actions only
-    normalize_observations: bool = True
-    normalize_advantages: bool = True
-    normalize_rewards: bool = False
-
-    @model_validator(mode="before")
-    @classmethod
-    def _translate_aliases(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        translated = dict(values)
-        for alias, name in ALIASES.items():
-            if alias not in translated:
-                continue
-            if name in translated:
-                raise ValueError(f"{alias} and {name} are the same parameter; give one of them")
-            translated[name] = translated.pop(alias)
-        return translated
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "Config":
-        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
-            raise ValueError(f"hidden_sizes {list(self.hidden_sizes)}: give one or more positive layer widths")
-        if self.batch_size > self.rollout_size:
-            raise ValueError(
-                f"batch_size {self.batch_size} is above the rollout's num_envs {self.num_envs} x rollout_length "
-                f"{self.rollout_length} = {self.rollout_size} transitions; lower it or raise rollout_length"
-            )
-        if (self.learning_rate_schedule == "adaptive") != (self.desired_kl is not None):
-            raise ValueError(
-                "`learning_rate_schedule: adaptive` and `desired_kl` need each other; give both or neither"
-            )
-        return self
-
-    @property
-    def steps_per_rollout(self) -> int:
-        """`rollout_length`, or the smallest that gives max(2048, batch_size) transitions."""
-        return self.rollout_length or math.ceil(max(MIN_ROLLOUT, self.batch_size) / self.num_envs)
-
-    @property
-    def rollout_size(self) -> int:
-        """Transitions per update."""
-        return self.num_envs * self.steps_per_rollout
-
 
 # --- losses -----------------------------------------------------------------------------------------------------
 
@@ -146,6 +62,21 @@ class Batch:
         return len(self.log_prob)
 
 
+def losses(
+    policy: ActorCriticPolicy, batch: Batch, clip_epsilon: float, value_clip_epsilon: float | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Policy loss, value loss and mean entropy, none of them weighted, and the log-probabilities (N,)."""
+    log_prob, entropy = _log_prob_and_entropy(policy, batch.features, batch.action)
+    value = policy.value_head(policy.critic(batch.features))
+    policy_loss = clipped_policy_loss(log_prob, batch.log_prob, batch.advantage, clip_epsilon)
+    value_loss = squared_value_loss(value, batch.target, batch.value, value_clip_epsilon)
+    return policy_loss, value_loss, entropy.mean(), log_prob
+
+
+def _log_prob_and_entropy(policy: ActorCriticPolicy, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    return policy.distribution.log_prob_and_entropy(policy.parameters_of(features), action)
+
+
 # --- the algorithm ----------------------------------------------------------------------------------------------
 
 
@@ -161,9 +92,8 @@ class PPO:
         self._optimizer = torch.optim.Adam([self._flat.vector], lr=config.learning_rate, eps=1e-5, fused=True)
         self._optimizer_state()
         self._scaler = RewardScaler(config.num_envs, config.gamma) if config.normalize_rewards else None
-        self._total_env_steps: float = total_env_steps
-        self._env_steps = 0
-        self._adaptive_learning_rate = config.learning_rate
+        self._schedules = Schedules(config, total_env_steps)
+        self._rows_per_step = config.batch_size  # of a prepared batch in one gradient step
 
     @property
     def policy(self) -> ActorCriticPolicy:
@@ -173,7 +103,7 @@ class PPO:
     def restart(self, total_env_steps: int | None) -> None:
         """Go on with new episodes: linear schedules begin again and end after so many steps; without an end they
         stay constant."""
-        self._total_env_steps, self._env_steps = total_env_steps or math.inf, 0
+        self._schedules.restart(total_env_steps)
         if self._scaler is not None:
             self._scaler.restart()
 
@@ -192,18 +122,20 @@ class PPO:
         """Learn from one rollout (T, B); returns the means over its gradient steps."""
         config = self.config
         batch = self._prepare(trajectory)
-        learning_rate, clip_epsilon = self._scheduled()
+        learning_rate, clip_epsilon = self._schedules.begin()
         steps: list[Tensor] = []  # metrics of each gradient step
+        self._optimizer.param_groups[0]["lr"] = learning_rate
         for _ in range(config.n_epochs):
             first = len(steps)
             shuffled = batch[torch.from_numpy(rng.permutation(len(batch)))]
-            starts = range(0, len(batch), config.batch_size)
-            steps += [self._step(shuffled[slice(start, start + config.batch_size)], clip_epsilon) for start in starts]
+            starts = range(0, len(batch), self._rows_per_step)
+            steps += [self._step(shuffled[start : start + self._rows_per_step], clip_epsilon) for start in starts]
             kl = float(torch.stack(steps[first:])[:, KL].mean())
-            learning_rate = self._adapt(learning_rate, kl)
-            if config.target_kl is not None and kl > config.target_kl:
+            learning_rate = self._schedules.adapt(learning_rate, kl)
+            self._optimizer.param_groups[0]["lr"] = learning_rate
+            if self._schedules.ends_update(kl):
                 break
-        self._env_steps += trajectory.reward.size
+        self._schedules.advance(trajectory.reward.size)
         self._learn_statistics(trajectory)
         means = torch.stack(steps).mean(0).tolist()
         metrics = dict(zip(STEP_METRICS, means, strict=True))
@@ -219,10 +151,20 @@ class PPO:
         """Values, probabilities and advantages of a whole rollout, T x B flattened to N."""
         features, next_features = self._features(trajectory)
         policy, shape = self._policy, trajectory.reward.shape
+        value = policy.value_head(policy.critic(features))
+        last_value = policy.value_head(policy.critic(next_features))
+        advantage, target = self._advantages(trajectory, value.reshape(shape).numpy(), last_value.numpy())
+        action = policy.distribution.learnt(trajectory)
+        log_prob, _ = _log_prob_and_entropy(policy, features, action)
+        return Batch(features, action, log_prob, value, advantage.ravel(), target.ravel())
+
+    def _advantages(
+        self, trajectory: Trajectory, value: NDArray[Any], last_value: NDArray[Any]
+    ) -> tuple[Tensor, Tensor]:
+        """Advantages and what the critic learns, (T, B) each, from values (T, B) and those of the successors that are
+        not the next row of the trajectory."""
         ended = trajectory.terminated | trajectory.truncated
-        value = policy.value_head(policy.critic(features)).numpy()
-        last_value = policy.value_head(policy.critic(next_features)).numpy()
-        value64 = value.reshape(shape).astype(np.float64)
+        value64 = value.astype(np.float64)
         next_value = successor_values(value64, ended, last_value.astype(np.float64))
         reward = trajectory.reward if self._scaler is None else self._scaler(trajectory.reward, ended)
         advantage = generalized_advantages(
@@ -232,11 +174,7 @@ class PPO:
         target = advantage + value64
         if self.config.normalize_advantages:
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        action = policy.distribution.learnt(trajectory)
-        log_prob, _ = self._log_prob_and_entropy(features, action)
-        return Batch(
-            features, action, log_prob, torch.from_numpy(value), _float32(advantage.ravel()), _float32(target.ravel())
-        )
+        return _float32(advantage), _float32(target)
 
     def _features(self, trajectory: Trajectory) -> tuple[Tensor, Tensor]:
         """Features of all N observations and of the successors that are not the next row of the trajectory."""
@@ -245,22 +183,14 @@ class PPO:
         successors = trajectory.next_obs[needs_successor_value(ended)]
         return self._policy.features(torch.from_numpy(obs)), self._policy.features(torch.from_numpy(successors))
 
-    def _log_prob_and_entropy(self, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        return self._policy.distribution.log_prob_and_entropy(self._policy.parameters_of(features), action)
-
-    def losses(self, batch: Batch, clip_epsilon: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Policy loss, value loss and mean entropy, none of them weighted, and the log-probabilities (N,)."""
-        log_prob, entropy = self._log_prob_and_entropy(batch.features, batch.action)
-        value = self._policy.value_head(self._policy.critic(batch.features))
-        policy_loss = clipped_policy_loss(log_prob, batch.log_prob, batch.advantage, clip_epsilon)
-        value_loss = squared_value_loss(value, batch.target, batch.value, self.config.value_clip_epsilon)
-        return policy_loss, value_loss, entropy.mean(), log_prob
+    def _losses(self, batch: Batch, clip_epsilon: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return losses(self._policy, batch, clip_epsilon, self.config.value_clip_epsilon)
 
     def _step(self, batch: Batch, clip_epsilon: float) -> Tensor:
         """One gradient step; returns its metrics in the order of STEP_METRICS."""
         config = self.config
         self._flat.gradient.zero_()
-        policy_loss, value_loss, entropy, log_prob = self.losses(batch, clip_epsilon)
+        policy_loss, value_loss, entropy, log_prob = self._losses(batch, clip_epsilon)
         torch.autograd.backward(policy_loss + config.value_loss_coef * value_loss - config.entropy_coef * entropy)
         grad_norm = self._flat.clip_gradient(config.max_grad_norm)
         self._optimizer.step()
@@ -277,32 +207,6 @@ class PPO:
             obs = trajectory.obs.reshape(-1, *trajectory.obs.shape[2:])
             policy.normalizer.update(policy.preprocessor(torch.from_numpy(obs)).numpy())
 
-    # --- schedules ---
-
-    def _scheduled(self) -> tuple[float, float]:
-        """Learning rate (also set in the optimiser) and clip range of this update."""
-        config = self.config
-        left = max(0.0, 1.0 - self._env_steps / self._total_env_steps)
-        rates = {
-            "constant": config.learning_rate,
-            "linear": config.learning_rate * left,
-            "adaptive": self._adaptive_learning_rate,
-        }
-        rate = rates[config.learning_rate_schedule]
-        self._optimizer.param_groups[0]["lr"] = rate
-        return rate, config.clip_epsilon * (left if config.clip_schedule == "linear" else 1.0)
-
-    def _adapt(self, rate: float, kl: float) -> float:
-        """Steer the divergence of an epoch towards `desired_kl` (Heess et al., arXiv 1707.02286, appendix)."""
-        desired = self.config.desired_kl
-        if desired is None:
-            return rate
-        factor = 1.0 / 1.5 if kl > 2.0 * desired else 1.5 if kl < 0.5 * desired else 1.0
-        low, high = ADAPTIVE_LEARNING_RATE_BOUNDS
-        self._adaptive_learning_rate = min(max(rate * factor, low), high)
-        self._optimizer.param_groups[0]["lr"] = self._adaptive_learning_rate
-        return self._adaptive_learning_rate
-
     # --- state ---
 
     def _optimizer_state(self) -> dict[str, Tensor]:
@@ -318,7 +222,7 @@ class PPO:
         """Policy with normaliser, optimiser, schedules and reward scale."""
         state: State = {f"policy.{name}": value.numpy().copy() for name, value in self._policy.state_dict().items()}
         state |= {f"optimizer.{name}": value.numpy().copy() for name, value in self._optimizer_state().items()}
-        state |= {"env_steps": self._env_steps, "learning_rate": self._adaptive_learning_rate}
+        state |= self._schedules.state_dict()
         if self._scaler is not None:
             state |= {f"reward_scaler.{name}": value for name, value in self._scaler.state_dict().items()}
         return state
@@ -329,13 +233,11 @@ class PPO:
         self._policy.load_state_dict({name: torch.from_numpy(value) for name, value in policy.items()})
         for name, value in _below("optimizer.", state).items():
             self._optimizer_state()[name].copy_(torch.from_numpy(value))
-        self._env_steps = int(state["env_steps"])
-        self._adaptive_learning_rate = float(state["learning_rate"])
+        self._schedules.load_state_dict(state)
         if self._scaler is not None:
             self._scaler.load_state_dict(_below("reward_scaler.", state))
 
 
-STEP_METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
 KL = STEP_METRICS.index("approx_kl")
 
 
@@ -347,17 +249,16 @@ def _float32(values: NDArray[Any]) -> Tensor:
     return torch.from_numpy(values.astype(np.float32))
 
 
-def build(
+def build_torch(
     config: Config,
     observation_space: gymnasium.Space[Any],
     action_space: gymnasium.Space[Any],
-    *,
     seed: int,
     total_env_steps: int,
 ) -> PPO:
     """PPO with weights that follow from `seed`; raises `ConfigError` for spaces no policy can handle."""
     policy = ActorCriticPolicy.for_spaces(
-        NAME,
+        "ppo",
         observation_space,
         action_space,
         config.hidden_sizes,
@@ -367,4 +268,20 @@ def build(
         config.initial_log_std,
         config.squash_actions,
     )
+    _begin_alike(policy, config, seed)
     return PPO(config, policy, total_env_steps)
+
+
+def _begin_alike(policy: ActorCriticPolicy, config: Config, seed: int) -> None:
+    """Dense networks get the first weights every engine gives them."""
+    if policy.preprocessor.images:
+        return
+    gaussian = isinstance(policy.head, GaussianPolicyHead)
+    first = dense_actor_critic(
+        np.random.default_rng(seed),
+        policy.preprocessor.dim,
+        config.hidden_sizes,
+        policy.distribution.width,
+        config.initial_log_std if gaussian else None,
+    )
+    policy.load_state_dict({name: torch.from_numpy(value) for name, value in first.items()}, strict=False)

@@ -1,0 +1,24 @@
+"""`policy.json`: what to build before a policy's weights are loaded. Needs no torch."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from loomrl.schema import Document
+from loomrl.types import Json
+
+WEIGHTS = "policy.safetensors"
+ARCHITECTURE = "policy.json"
+
+
+class PolicyArchitecture(Document):
+    """`policy.json`: what the weights belong to. `observation` and `action` are spaces as JSON."""
+
+    format_version: Literal[1] = 1
+    algorithm: str
+    observation: Json
+    action: Json
+    hidden_sizes: list[int]
+    activation: str
+    normalize_observations: bool
+    network: Json = Field(default_factory=dict)  # what else the algorithm's policy needs to be built again

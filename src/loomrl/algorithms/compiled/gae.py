@@ -1,0 +1,73 @@
+"""Advantages and the scale of rewards, as in `loomrl.algorithms.advantages`; all (T, B) float64."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.algorithms.compiled.jit import compiled
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@compiled
+def advantages(
+    reward: Array, value: Array, last_or_ended_value: Array, terminated: Mask, truncated: Mask,
+    gamma: float, gae_lambda: float, advantage: Array,
+) -> None:  # fmt: skip
+    """Generalised advantage estimation. `last_or_ended_value` (K,) are the values of the true successors that are not
+    the next row: where an episode ended, and after the last step, in the order of (T, B)."""
+    num_steps, num_envs = reward.shape
+    other = last_or_ended_value.size
+    for step in range(num_steps - 1, -1, -1):
+        for env in range(num_envs - 1, -1, -1):
+            ended = terminated[step, env] or truncated[step, env]
+            if ended or step == num_steps - 1:
+                other -= 1
+                next_value = 0.0 if terminated[step, env] else last_or_ended_value[other]
+            else:
+                next_value = value[step + 1, env]
+            error = reward[step, env] + gamma * next_value - value[step, env]
+            carried = 0.0 if ended or step == num_steps - 1 else gamma * gae_lambda * advantage[step + 1, env]
+            advantage[step, env] = error + carried
+
+
+@compiled
+def normalize(values: Array) -> None:
+    """Mean 0 and standard deviation 1, in place, (N,)."""
+    mean = 0.0
+    for value in values:
+        mean += value
+    mean /= values.size
+    variance = 0.0
+    for value in values:
+        variance += (value - mean) * (value - mean)
+    deviation = math.sqrt(variance / values.size) + 1e-8
+    for index in range(values.size):
+        values[index] = (values[index] - mean) / deviation
+
+
+@compiled
+def explained_variance(value: Array, target: Array) -> float:
+    """1 - Var(target - value) / Var(target); 0 for a constant target."""
+    mean, mean_error = 0.0, 0.0
+    for index in range(value.size):
+        mean += target[index]
+        mean_error += target[index] - value[index]
+    mean, mean_error = mean / value.size, mean_error / value.size
+    variance, error_variance = 0.0, 0.0
+    for index in range(value.size):
+        variance += (target[index] - mean) ** 2
+        error_variance += (target[index] - value[index] - mean_error) ** 2
+    return 0.0 if variance == 0.0 else 1.0 - error_variance / variance
+
+
+@compiled
+def discounted_returns(reward: Array, ended: Mask, running: Array, gamma: float, returns: Array) -> None:
+    """The discounted return so far at every step; `running` (B,) is carried from one rollout to the next."""
+    for step in range(reward.shape[0]):
+        for env in range(reward.shape[1]):
+            total = gamma * running[env] + reward[step, env]
+            returns[step, env] = total
+            running[env] = 0.0 if ended[step, env] else total

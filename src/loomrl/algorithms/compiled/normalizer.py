@@ -1,0 +1,61 @@
+"""`loomrl.algorithms.preprocessing.ObservationNormalizer` without torch: the same statistics, the same arithmetic."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.algorithms.compiled.jit import compiled
+
+CLIP = np.float32(10.0)
+EPSILON = 1e-8
+
+
+class Normalizer:
+    """Running mean and variance of features (N, I). `shift` and `scale` (I,) float32 are what kernels use."""
+
+    def __init__(self, dim: int) -> None:
+        self.mean, self.var, self.count = np.zeros(dim), np.ones(dim), 0.0
+        self.shift, self.scale = np.zeros(dim, np.float32), np.ones(dim, np.float32)
+
+    def update(self, features: NDArray[np.float32]) -> None:
+        """Merge a batch (N, I) into the statistics."""
+        batch = features.astype(np.float64)
+        batch_mean, batch_var, batch_count = batch.mean(0), batch.var(0), float(len(batch))
+        total = self.count + batch_count
+        delta = batch_mean - self.mean
+        squares = self.var * self.count + batch_var * batch_count + delta**2 * self.count * batch_count / total
+        self.mean += delta * batch_count / total
+        self.var, self.count = squares / total, total
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Derive what kernels use from the statistics."""
+        constant = self.var < EPSILON
+        self.shift[:] = self.mean
+        self.scale[:] = np.where(constant, 1.0, 1.0 / np.sqrt(self.var + EPSILON))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Copies, under the names of the torch module's state."""
+        return {"mean": self.mean.copy(), "var": self.var.copy(), "count": np.array(self.count)}
+
+    def load(self, mean: NDArray[Any], var: NDArray[Any], count: NDArray[Any]) -> None:
+        """Take over what `arrays()` gave."""
+        self.mean[:], self.var, self.count = mean, np.array(var), float(count)
+        self.refresh()
+
+
+@compiled
+def normalize_row(x: NDArray[np.float32], shift: NDArray[np.float32], scale: NDArray[np.float32], out: NDArray[np.float32]) -> None:  # fmt: skip
+    """out (I,) = (x - shift) scale, cut at CLIP standard deviations."""
+    for index in range(x.size):
+        value = (x[index] - shift[index]) * scale[index]
+        value = CLIP if value > CLIP else value
+        out[index] = -CLIP if value < -CLIP else value
+
+
+@compiled
+def normalize(x: NDArray[np.float32], shift: NDArray[np.float32], scale: NDArray[np.float32], out: NDArray[np.float32]) -> None:  # fmt: skip
+    """The rows of x (N, I) into out (N, I)."""
+    for row in range(x.shape[0]):
+        normalize_row(x[row], shift, scale, out[row])

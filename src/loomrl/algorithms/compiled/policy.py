@@ -1,0 +1,177 @@
+"""`ActorCriticPolicy` for dense networks without torch: the same weights under the same names, kernels to act with."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import safetensors.numpy
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from loomrl.algorithms.architecture import ARCHITECTURE, WEIGHTS, PolicyArchitecture
+from loomrl.algorithms.compiled.activations import ACTIVATIONS
+from loomrl.algorithms.compiled.dense import Layout, Matrix, Vector
+from loomrl.algorithms.compiled.normalizer import Normalizer, normalize
+from loomrl.algorithms.compiled.ppo import CHUNK, evaluate
+from loomrl.environment.spaces import space_from_json
+from loomrl.errors import ConfigError
+from loomrl.files import write_atomic
+from loomrl.types import Act, FloatArray
+
+Played = tuple[FloatArray, NDArray[np.int64]]
+
+
+class CompiledPolicy:
+    """Actor and critic in one vector: `parameters` holds `actor`, `critic` and, of a Gaussian, the log standard
+    deviations (A,). Acts greedily, as its torch twin does to within rounding."""
+
+    def __init__(self, architecture: PolicyArchitecture, first: dict[str, NDArray[Any]]) -> None:
+        """`first` are the weights to begin with, as `loomrl.algorithms.initial.dense_actor_critic` makes them."""
+        self.architecture = architecture
+        self.observation_space = space_from_json(architecture.observation)
+        self.action_space = space_from_json(architecture.action)
+        self.is_discrete = isinstance(self.action_space, gymnasium.spaces.Discrete)
+        self.start = int(getattr(self.action_space, "start", 0))
+        self.activation = ACTIVATIONS[architecture.activation]
+        sizes, num_outputs = architecture.hidden_sizes, len(first[f"{self._head}.bias"])
+        self.num_features, self.num_outputs = int(np.prod(self.observation_space.shape)), num_outputs
+        self.actor = Layout(self.num_features, sizes, num_outputs)
+        self.critic = Layout(self.num_features, sizes, 1, self.actor.end)
+        self.parameters: Vector = np.zeros(self.critic.end + (0 if self.is_discrete else num_outputs), np.float32)
+        self.normalizer = Normalizer(self.num_features) if architecture.normalize_observations else None
+        self._plain = Normalizer(self.num_features)  # shifts by nothing
+        self.low, self.high = self._bounds()
+        self.hidden = self.actor.hidden(CHUNK)
+        self._load_weights(first)
+
+    def _bounds(self) -> tuple[Vector, Vector]:
+        if not isinstance(self.action_space, gymnasium.spaces.Box):
+            return np.zeros(1, np.float32), np.zeros(1, np.float32)
+        return self.action_space.low.astype(np.float32).ravel(), self.action_space.high.astype(np.float32).ravel()
+
+    # --- evaluating ---
+
+    @property
+    def shift_and_scale(self) -> tuple[Vector, Vector]:
+        """What turns raw observations into features (I,); features are not cut where nothing is normalised."""
+        normalizer = self.normalizer or self._plain
+        return normalizer.shift, normalizer.scale
+
+    def raw_features(self, obs: NDArray[Any]) -> Matrix:
+        """Observations (..., *obs) -> (N, I) float32, not normalised."""
+        return np.ascontiguousarray(obs, np.float32).reshape(-1, self.num_features)
+
+    def features(self, raw: Matrix) -> Matrix:
+        """What the networks take."""
+        if self.normalizer is None:
+            return raw
+        out = np.empty_like(raw)
+        normalize(raw, *self.shift_and_scale, out)
+        return out
+
+    def outputs(self, features: Matrix) -> Matrix:
+        """The actor's logits or means (N, A)."""
+        out = np.empty((len(features), self.num_outputs), np.float32)
+        evaluate(self.parameters, self.actor.table, self.activation, features, self.hidden, out)
+        return out
+
+    def values(self, features: Matrix) -> Vector:
+        """The critic's values (N,)."""
+        out = np.empty((len(features), 1), np.float32)
+        evaluate(self.parameters, self.critic.table, self.activation, features, self.hidden, out)
+        return out[:, 0]
+
+    def log_std(self) -> Vector:
+        """Of the Gaussian, bounded (A,)."""
+        return np.clip(self.parameters[self.critic.end :], *LOG_STD_BOUNDS)
+
+    # --- acting ---
+
+    def __call__(self, obs: NDArray[Any]) -> NDArray[Any]:
+        """Observations (B, *obs) -> greedy actions (B, *action); raises `ConfigError` for another shape."""
+        return self._greedy(self._demand(obs))
+
+    def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:  # noqa: ARG002 - greedy: draws nothing
+        """Greedy actions with their values."""
+        features = self._demand(obs)
+        return Act(action=self._greedy(features), value=self.values(features))
+
+    def _demand(self, obs: NDArray[Any]) -> Matrix:
+        obs = np.asarray(obs)
+        if obs.shape[1:] != self.observation_space.shape:
+            raise ConfigError(
+                f"observations of shape {obs.shape} reached a policy for batches of {self.observation_space.shape}"
+            )
+        return self.features(self.raw_features(obs))
+
+    def _greedy(self, features: Matrix) -> NDArray[Any]:
+        outputs = self.outputs(features)
+        return self.discrete(outputs.argmax(-1)) if self.is_discrete else self.bounded(outputs)
+
+    def discrete(self, index: NDArray[np.int64]) -> NDArray[Any]:
+        """Index of a logit -> the space's action."""
+        action = index + self.start if self.start else index
+        return action.astype(self.action_space.dtype, copy=False)
+
+    def bounded(self, sample: Matrix) -> NDArray[Any]:
+        """A Gaussian sample (B, A) -> an action within bounds (B, *action)."""
+        action = np.maximum(np.minimum(sample, self.high), self.low)
+        return action.astype(self.action_space.dtype, copy=False).reshape(-1, *(self.action_space.shape or ()))
+
+    def play(self, envs: VectorEnv[Any, Any, Any], seeds: Sequence[int]) -> Played | None:
+        """Greedy episodes in environments that a kernel can step: returns and lengths, in the order of the seeds."""
+        from loomrl.algorithms.compiled.rollout import play
+
+        return play(self, envs, seeds)
+
+    # --- state and files ---
+
+    @property
+    def _head(self) -> str:
+        return "head.logits" if self.is_discrete else "head.mean"
+
+    def _names(self, encoder: str, last: str) -> list[str]:
+        hidden = range(len(self.architecture.hidden_sizes))
+        return [*(f"{encoder}.layers.{2 * index}" for index in hidden), last]
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Copies of weights and normaliser by name."""
+        arrays: dict[str, NDArray[Any]] = {}
+        for layout, names in self._networks():
+            for name, weights, bias in zip(names, *layout.unpack(self.parameters), strict=True):
+                arrays |= {f"{name}.weight": weights, f"{name}.bias": bias}
+        if not self.is_discrete:
+            arrays["head.log_std"] = self.parameters[self.critic.end :].copy()
+        if self.normalizer is not None:
+            arrays |= {f"normalizer.{name}": value for name, value in self.normalizer.arrays().items()}
+        return arrays
+
+    def load_arrays(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Take over what `arrays()` of an equal policy gave."""
+        self._load_weights(arrays)
+        if self.normalizer is not None:
+            self.normalizer.load(**{name: arrays[f"normalizer.{name}"] for name in ("mean", "var", "count")})
+
+    def _networks(self) -> list[tuple[Layout, list[str]]]:
+        return [
+            (self.actor, self._names("actor", self._head)),
+            (self.critic, self._names("critic", "value_head.value")),
+        ]
+
+    def _load_weights(self, arrays: dict[str, NDArray[Any]]) -> None:
+        for layout, names in self._networks():
+            weights, biases = ([arrays[f"{name}.{kind}"] for name in names] for kind in ("weight", "bias"))
+            layout.pack(self.parameters, weights, biases)
+        if not self.is_discrete:
+            self.parameters[self.critic.end :] = arrays["head.log_std"]
+
+    def save(self, folder: Path) -> None:
+        """Write `policy.safetensors` and `policy.json`, the same bytes for the same policy."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / WEIGHTS, safetensors.numpy.save(dict(sorted(self.arrays().items()))))
+        self.architecture.write(folder / ARCHITECTURE)
+
+
+LOG_STD_BOUNDS = (np.float32(-20.0), np.float32(2.0))

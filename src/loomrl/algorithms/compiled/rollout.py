@@ -1,0 +1,290 @@
+"""Rollouts and greedy episodes of environments that are compiled too: policy and dynamics in one kernel.
+
+The kernels are specialised for an environment's dynamics (see `loomrl.environment.vector.dynamics`). Noise is drawn
+before, by the same generator and in the same order as a policy that acts step by step draws it. Shapes: T steps, B
+environments, O observed values, A action values, S state values.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numba import types
+from numpy.typing import NDArray
+
+from loomrl.algorithms.compiled.dense import forward
+from loomrl.algorithms.compiled.jit import source_digest
+from loomrl.algorithms.compiled.normalizer import normalize_row
+from loomrl.environment.collector import LONGEST_EPISODE
+from loomrl.environment.vector.batched import BatchedVectorEnv
+from loomrl.environment.vector.dynamics import Dynamics, specialise
+from loomrl.errors import EnvironmentFault
+from loomrl.types import FloatArray, Trajectory
+
+if TYPE_CHECKING:
+    from loomrl.algorithms.compiled.policy import CompiledPolicy
+
+DrawNoise = Callable[[tuple[int, ...], np.random.Generator], NDArray[np.float32]]
+TINY = np.finfo(np.float32).tiny
+Played = tuple[FloatArray, NDArray[np.int64]]
+COLLECTED, NOT_FINITE, RESETS_USED_UP, ENDLESS = 0, 1, 2, 3
+
+_f64, _f32, _i64, _bool = types.float64, types.float32, types.int64, types.boolean
+_POLICY = (_f32[::1], _i64[:, ::1], _i64, _bool, _f32[::1], _f32[::1], _bool, _f32[::1], _f32[::1])
+_ENVS = (_f64[:, ::1], _f64[::1], _i64[::1], _i64, _f64[:, :, ::1], _i64[::1])
+_ROLLOUT_SIGNATURE = types.UniTuple(_i64, 4)(
+    *_POLICY, *_ENVS, _i64, _i64, _f32[:, :, ::1], _f32[::1], _f32[:, :, ::1], _f32[:, :, ::1], _i64[:, ::1],
+    _f32[:, :, ::1], _f64[:, ::1], _bool[:, ::1], _bool[:, ::1], _f64[::1], _i64[::1], _f64[::1], _i64[::1],
+)  # fmt: skip
+_EPISODES_SIGNATURE = types.UniTuple(_i64, 2)(
+    *_POLICY, _f64[:, ::1], _f64[::1], _i64, _i64, _f64[::1], _i64[::1]
+)  # fmt: skip
+
+
+def gumbel_noise(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
+    """Negated Gumbel noise: argmax(logits - noise) is distributed as softmax(logits)."""
+    return np.log(np.maximum(rng.standard_exponential(shape, np.float32), TINY))  # may draw 0
+
+
+def gaussian_noise(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
+    """Standard normal."""
+    return rng.standard_normal(shape, np.float32)
+
+
+class CompiledCollector:
+    """A `loomrl.environment.collector.Collector` whose rollout is one call. It acts itself: `act` is not asked."""
+
+    def __init__(
+        self, policy: "CompiledPolicy", envs: BatchedVectorEnv, seed: int, draw: DrawNoise | None = None
+    ) -> None:
+        self.envs, self.finished = envs, list[tuple[float, int]]()
+        self._policy = policy
+        self._rollout, _ = _kernels(envs.dynamics)
+        self._draw: DrawNoise = draw or (gumbel_noise if policy.is_discrete else gaussian_noise)
+        self._returns, self._lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
+        envs.reset(seed=seed)
+
+    def collect(self, act: object, num_steps: int, rng: np.random.Generator) -> Trajectory:  # noqa: ARG002
+        """Take `num_steps` steps in every environment; raises `EnvironmentFault` for a value that is not finite."""
+        policy, envs = self._policy, self.envs
+        batch = (num_steps, envs.num_envs)
+        obs, next_obs = (np.empty((*batch, envs.dynamics.obs_dim), np.float32) for _ in range(2))
+        reward, terminated, truncated = np.empty(batch), np.empty(batch, np.bool_), np.empty(batch, np.bool_)
+        noise = self._draw((*batch, policy.num_outputs), rng)
+        index = np.empty(batch if policy.is_discrete else (0, 0), np.int64)
+        sample = np.empty((0, 0, 0) if policy.is_discrete else noise.shape, np.float32)
+        std = np.zeros(0, np.float32) if policy.is_discrete else np.exp(policy.log_std())
+        returns, lengths = np.empty(reward.size), np.empty(reward.size, np.int64)
+        step, num_finished, outcome = 0, 0, RESETS_USED_UP
+        while outcome == RESETS_USED_UP:
+            envs.refill()
+            outcome, step, env, num_finished = self._rollout(
+                *_policy_arguments(policy), envs.states, envs.parameters, envs.elapsed, envs.max_episode_steps,
+                envs.pending, envs.cursor, step, num_finished, noise, std, obs, next_obs, index, sample,
+                reward, terminated, truncated, self._returns, self._lengths, returns, lengths,
+            )  # fmt: skip
+        if outcome == NOT_FINITE:
+            raise _fault(envs, int(step), int(env), next_obs, reward)
+        envs.refill()
+        finished = zip(returns[:num_finished].tolist(), lengths[:num_finished].tolist(), strict=True)
+        self.finished += finished
+        shaped = (*batch, *(envs.single_observation_space.shape or ()))
+        return Trajectory(
+            obs=obs.reshape(shaped),
+            action=policy.discrete(index) if policy.is_discrete else _actions(policy, sample),
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            next_obs=next_obs.reshape(shaped),
+            extras={} if policy.is_discrete else {"sample": sample},
+        )
+
+
+def play(policy: "CompiledPolicy", envs: VectorEnv[Any, Any, Any], seeds: Sequence[int]) -> Played | None:
+    """Greedy episodes: their returns and lengths in the order of the seeds; None where no kernel can step `envs`.
+
+    Raises:
+        EnvironmentFault: for a value that is not finite, or an episode that does not end.
+    """
+    if not isinstance(envs, BatchedVectorEnv):
+        return None
+    returns, lengths = np.zeros(len(seeds)), np.zeros(len(seeds), np.int64)
+    for first in range(0, len(seeds), envs.num_envs):
+        some = slice(first, first + envs.num_envs)
+        _play(policy, envs, list(seeds[some]), returns[some], lengths[some])
+    return returns, lengths
+
+
+def _play(
+    policy: "CompiledPolicy",
+    envs: BatchedVectorEnv,
+    seeds: list[int],
+    returns: FloatArray,
+    lengths: NDArray[np.int64],
+) -> None:
+    """One episode for each seed, in as many of the environments."""
+    envs.reset(seed=[*seeds, *[0] * (envs.num_envs - len(seeds))])
+    _, episodes = _kernels(envs.dynamics)
+    limit = min(envs.max_episode_steps, LONGEST_EPISODE + 1)
+    outcome, env = episodes(
+        *_policy_arguments(policy), envs.states[: len(seeds)], envs.parameters, limit, LONGEST_EPISODE, returns, lengths
+    )
+    if outcome == NOT_FINITE:
+        raise EnvironmentFault(f"{_place(envs, env, lengths[env])}: the reward or observation is not finite")
+    if outcome == ENDLESS:
+        raise EnvironmentFault(
+            f"the episode with seed {seeds[env]} did not end within {LONGEST_EPISODE} steps; "
+            "set environment.max_episode_steps"
+        )
+
+
+def _actions(policy: "CompiledPolicy", sample: NDArray[np.float32]) -> NDArray[Any]:
+    flat = policy.bounded(sample.reshape(-1, policy.num_outputs))
+    return flat.reshape(*sample.shape[:2], *flat.shape[1:])
+
+
+def _policy_arguments(policy: "CompiledPolicy") -> tuple[Any, ...]:
+    return (
+        policy.parameters, policy.actor.table, policy.activation, policy.is_discrete, policy.low, policy.high,
+        policy.normalizer is not None, *policy.shift_and_scale,
+    )  # fmt: skip
+
+
+def _place(envs: BatchedVectorEnv, env: int, step: int) -> str:
+    return f"environment of {envs.dynamics.entry_point} (number {env} of {envs.num_envs}), step {step}"
+
+
+def _fault(
+    envs: BatchedVectorEnv, step: int, env: int, next_obs: NDArray[np.float32], reward: FloatArray
+) -> EnvironmentFault:
+    what = (
+        f"observation is {next_obs[step, env].tolist()}"
+        if isfinite(reward[step, env])
+        else f"reward is {reward[step, env]}"
+    )
+    return EnvironmentFault(f"{_place(envs, env, int(envs.elapsed[env]))}: {what}; it must be finite")
+
+
+@cache
+def _kernels(dynamics: Dynamics) -> tuple[Any, Any]:
+    """The rollout and the greedy episodes for these dynamics."""
+    rollout: Any = _rollout
+    episodes: Any = _episodes
+    functions = {"step": dynamics.step, "observe": dynamics.observe}
+    return (
+        specialise(rollout, _ROLLOUT_SIGNATURE, **functions),
+        specialise(episodes, _EPISODES_SIGNATURE, **functions),
+    )
+
+
+def _rollout(  # type: ignore[no-untyped-def]
+    parameters, table, activation, is_discrete, low, high, normalizes, shift, scale,
+    states, env_parameters, elapsed, max_episode_steps, pending, cursor,
+    first_step, num_finished, noise, std, obs, next_obs, index, sample,
+    reward, terminated, truncated, running_return, running_length, finished_return, finished_length,
+):  # fmt: skip
+    """T steps of B environments from `first_step` on. Returns the outcome, the step and environment it came about in,
+    and how many episodes have finished."""
+    num_steps, num_envs = reward.shape
+    num_outputs = noise.shape[2]
+    features = np.empty((num_envs, obs.shape[2]), np.float32)
+    hidden = np.empty(num_envs * table[:-1, 1].sum(), np.float32)
+    out = np.empty((num_envs, num_outputs), np.float32)
+    action = np.empty(1 if is_discrete else num_outputs, np.float64)
+    for t in range(first_step, num_steps):
+        for env in range(num_envs):
+            if cursor[env] >= pending.shape[1]:
+                return RESETS_USED_UP, t, env, num_finished
+            observe(states[env], obs[t, env])  # type: ignore[name-defined]  # noqa: F821
+            if normalizes:
+                normalize_row(obs[t, env], shift, scale, features[env])
+            else:
+                features[env] = obs[t, env]
+        forward(parameters, table, activation, features, hidden, out)
+        for env in range(num_envs):
+            if is_discrete:
+                best = 0
+                for column in range(1, num_outputs):
+                    if out[env, column] - noise[t, env, column] > out[env, best] - noise[t, env, best]:
+                        best = column
+                index[t, env] = best
+                action[0] = best
+            else:
+                for column in range(num_outputs):
+                    drawn = out[env, column] + std[column] * noise[t, env, column]
+                    sample[t, env, column] = drawn
+                    action[column] = max(min(drawn, high[column]), low[column])
+            gain, terminal = step(states[env], action, env_parameters)  # type: ignore[name-defined]  # noqa: F821
+            observe(states[env], next_obs[t, env])  # type: ignore[name-defined]  # noqa: F821
+            elapsed[env] += 1
+            cut = elapsed[env] >= max_episode_steps
+            reward[t, env], terminated[t, env], truncated[t, env] = gain, terminal, cut
+            finite = isfinite(gain)
+            for part in range(next_obs.shape[2]):
+                finite = finite and isfinite(next_obs[t, env, part])
+            if not finite:
+                return NOT_FINITE, t, env, num_finished
+            running_return[env] += gain
+            running_length[env] += 1
+            if terminal or cut:
+                finished_return[num_finished], finished_length[num_finished] = running_return[env], running_length[env]
+                num_finished += 1
+                running_return[env], running_length[env], elapsed[env] = 0.0, 0, 0
+                states[env] = pending[env, cursor[env]]
+                cursor[env] += 1
+    return COLLECTED, num_steps, 0, num_finished
+
+
+def _episodes(  # type: ignore[no-untyped-def]
+    parameters, table, activation, is_discrete, low, high, normalizes, shift, scale,
+    states, env_parameters, max_episode_steps, longest, returns, lengths,
+):  # fmt: skip
+    """One greedy episode in each environment; those that have ended wait. Returns the outcome and an environment."""
+    num_envs = states.shape[0]
+    num_outputs = low.size if not is_discrete else table[-1, 1]
+    seen = np.empty((num_envs, table[0, 0]), np.float32)
+    features = np.empty((num_envs, table[0, 0]), np.float32)
+    hidden = np.empty(num_envs * table[:-1, 1].sum(), np.float32)
+    out = np.empty((num_envs, num_outputs), np.float32)
+    action = np.empty(1 if is_discrete else num_outputs, np.float64)
+    playing = np.arange(num_envs)  # the environments whose episodes go on, in the first `num_playing` places
+    num_playing = num_envs
+    while num_playing > 0:
+        for place in range(num_playing):
+            observe(states[playing[place]], seen[place])  # type: ignore[name-defined]  # noqa: F821
+            if normalizes:
+                normalize_row(seen[place], shift, scale, features[place])
+            else:
+                features[place] = seen[place]
+        forward(parameters, table, activation, features[:num_playing], hidden, out[:num_playing])
+        still = 0
+        for place in range(num_playing):
+            env = playing[place]
+            if is_discrete:
+                action[0] = out[place].argmax()
+            else:
+                for column in range(num_outputs):
+                    action[column] = max(min(out[place, column], high[column]), low[column])
+            gain, terminal = step(states[env], action, env_parameters)  # type: ignore[name-defined]  # noqa: F821
+            returns[env] += gain
+            lengths[env] += 1
+            observe(states[env], seen[place])  # type: ignore[name-defined]  # noqa: F821
+            finite = isfinite(gain)
+            for part in range(seen.shape[1]):
+                finite = finite and isfinite(seen[place, part])
+            if not finite:
+                return NOT_FINITE, env
+            if lengths[env] > longest:
+                return ENDLESS, env
+            if not terminal and lengths[env] < max_episode_steps:
+                playing[still] = env
+                still += 1
+        num_playing = still
+    return COLLECTED, 0
+
+
+for _kernel in (_rollout, _episodes):  # in the cache on disk, they follow the sources of this package too
+    _kernel.__qualname__ = f"{_kernel.__qualname__}.{source_digest()}"

@@ -1,0 +1,49 @@
+"""Proximal policy optimisation with a clipped surrogate (Schulman et al., arXiv 1707.06347).
+
+Advantages by GAE (arXiv 1506.02438). Where this deviates from the paper, as most implementations do: actor and critic
+share no layers; advantages are normalised over the whole rollout; observations are normalised by running statistics
+inside the policy, taken over after each update, so that within one update old and new policy see the same input;
+gradients are clipped by their global norm; Adam's epsilon is 1e-5; an update ends early when the policy has moved
+`target_kl` away. Continuous actions are sampled from a Gaussian with state-independent standard deviation and clipped
+for the environment only: probabilities are those of the sample before clipping (`squash_actions` replaces clipping by
+tanh, with probabilities of the squashed action).
+
+`docs/algorithms/ppo.md` lists the details, the metrics and what was measured.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+from loomrl.algorithms.ppo.config import Config
+from loomrl.algorithms.ppo.engine import choose as choose_engine
+
+if TYPE_CHECKING:
+    from loomrl.algorithms.ppo.compiled import CompiledPPO
+    from loomrl.algorithms.ppo.learner import PPO
+
+__all__ = ["NAME", "Config", "build", "choose_engine"]
+
+NAME = "ppo"
+
+
+def build(
+    config: Config,
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    *,
+    seed: int,
+    total_env_steps: int,
+) -> "PPO | CompiledPPO":
+    """PPO with weights that follow from `seed`, on the engine that `config.engine` asks for or the policy allows.
+
+    Raises:
+        ConfigError: for spaces no policy can handle, or `engine: compiled` for a policy it cannot express.
+    """
+    if choose_engine(config, observation_space, action_space) == "compiled":
+        from loomrl.algorithms.ppo.compiled import build_compiled
+
+        return build_compiled(config, observation_space, action_space, seed, total_env_steps)
+    from loomrl.algorithms.ppo.learner import build_torch
+
+    return build_torch(config, observation_space, action_space, seed, total_env_steps)

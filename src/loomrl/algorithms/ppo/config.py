@@ -1,0 +1,82 @@
+"""PPO's parameters."""
+
+import math
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from loomrl.schema import Section
+
+ALIASES = {"clip_range": "clip_epsilon", "value_coef": "value_loss_coef"}
+MIN_ROLLOUT = 2048  # steps of all environments together, where `rollout_length` is left open
+
+
+class Config(Section):
+    """PPO's parameters; the defaults solve CartPole-v1."""
+
+    num_envs: int = Field(default=16, ge=1)
+    rollout_length: int | None = Field(default=None, ge=1)  # None: max(2048, batch_size) steps over all environments
+    batch_size: int = Field(default=256, ge=1)  # transitions per gradient step
+    n_epochs: int = Field(default=10, ge=1)
+    learning_rate: float = Field(default=1e-3, gt=0)
+    learning_rate_schedule: Literal["constant", "linear", "adaptive"] = "linear"  # linear: to 0 at the last step
+    desired_kl: float | None = Field(default=None, gt=0)  # what the adaptive schedule steers towards
+    clip_epsilon: float = Field(default=0.2, gt=0)
+    clip_schedule: Literal["constant", "linear"] = "constant"
+    value_clip_epsilon: float | None = Field(default=None, gt=0)  # None: values are not clipped
+    value_loss_coef: float = Field(default=0.5, ge=0)
+    entropy_coef: float = Field(default=0.0, ge=0)
+    gamma: float = Field(default=0.99, ge=0, le=1)
+    gae_lambda: float = Field(default=0.95, ge=0, le=1)
+    max_grad_norm: float = Field(default=0.5, gt=0)
+    target_kl: float | None = Field(default=None, gt=0)  # None: every update runs all its epochs
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
+    initial_log_std: float = 0.0  # continuous actions only
+    squash_actions: bool = False  # tanh to the action bounds in place of clipping; continuous actions only
+    normalize_observations: bool = True
+    normalize_advantages: bool = True
+    normalize_rewards: bool = False
+    engine: Literal["auto", "compiled", "torch"] = "auto"  # auto: compiled where the policy allows it
+    device: Literal["cpu", "cuda"] = "cpu"  # where torch learns
+
+    @model_validator(mode="before")
+    @classmethod
+    def _translate_aliases(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        translated = dict(values)
+        for alias, name in ALIASES.items():
+            if alias not in translated:
+                continue
+            if name in translated:
+                raise ValueError(f"{alias} and {name} are the same parameter; give one of them")
+            translated[name] = translated.pop(alias)
+        return translated
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Config":
+        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
+            raise ValueError(f"hidden_sizes {list(self.hidden_sizes)}: give one or more positive layer widths")
+        if self.batch_size > self.rollout_size:
+            raise ValueError(
+                f"batch_size {self.batch_size} is above the rollout's num_envs {self.num_envs} x rollout_length "
+                f"{self.rollout_length} = {self.rollout_size} transitions; lower it or raise rollout_length"
+            )
+        if (self.learning_rate_schedule == "adaptive") != (self.desired_kl is not None):
+            raise ValueError(
+                "`learning_rate_schedule: adaptive` and `desired_kl` need each other; give both or neither"
+            )
+        if self.engine == "compiled" and self.device != "cpu":
+            raise ValueError("`engine: compiled` learns on the CPU; leave `device` at cpu, or set `engine: torch`")
+        return self
+
+    @property
+    def steps_per_rollout(self) -> int:
+        """`rollout_length`, or the smallest that gives max(2048, batch_size) transitions."""
+        return self.rollout_length or math.ceil(max(MIN_ROLLOUT, self.batch_size) / self.num_envs)
+
+    @property
+    def rollout_size(self) -> int:
+        """Transitions per update."""
+        return self.num_envs * self.steps_per_rollout

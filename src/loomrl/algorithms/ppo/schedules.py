@@ -1,0 +1,64 @@
+"""What changes from update to update, whichever engine learns: learning rate, clip range, names of the metrics."""
+
+import math
+from typing import Any
+
+from loomrl.algorithms.base import State
+from loomrl.algorithms.ppo.config import Config
+
+ADAPTIVE_LEARNING_RATE_BOUNDS = (1e-5, 1e-2)
+STEP_METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
+
+
+class Schedules:
+    """Learning rate and clip range over training."""
+
+    def __init__(self, config: Config, total_env_steps: int) -> None:
+        self._config = config
+        self._total_env_steps: float = total_env_steps
+        self._env_steps = 0
+        self._adaptive_learning_rate = config.learning_rate
+
+    def restart(self, total_env_steps: int | None) -> None:
+        """Linear schedules begin again and end after so many steps; without an end they stay constant."""
+        self._total_env_steps, self._env_steps = total_env_steps or math.inf, 0
+
+    def begin(self) -> tuple[float, float]:
+        """Learning rate and clip range of an update."""
+        config = self._config
+        left = max(0.0, 1.0 - self._env_steps / self._total_env_steps)
+        rates = {
+            "constant": config.learning_rate,
+            "linear": config.learning_rate * left,
+            "adaptive": self._adaptive_learning_rate,
+        }
+        return rates[config.learning_rate_schedule], config.clip_epsilon * (
+            left if config.clip_schedule == "linear" else 1.0
+        )
+
+    def adapt(self, rate: float, kl: float) -> float:
+        """Steer the divergence of an epoch towards `desired_kl` (Heess et al., arXiv 1707.02286, appendix)."""
+        desired = self._config.desired_kl
+        if desired is None:
+            return rate
+        factor = 1.0 / 1.5 if kl > 2.0 * desired else 1.5 if kl < 0.5 * desired else 1.0
+        low, high = ADAPTIVE_LEARNING_RATE_BOUNDS
+        self._adaptive_learning_rate = min(max(rate * factor, low), high)
+        return self._adaptive_learning_rate
+
+    def ends_update(self, kl: float) -> bool:
+        """Whether an epoch moved the policy further than `target_kl`."""
+        return self._config.target_kl is not None and kl > self._config.target_kl
+
+    def advance(self, num_env_steps: int) -> None:
+        """An update has used so many steps."""
+        self._env_steps += num_env_steps
+
+    def state_dict(self) -> State:
+        """How far they are."""
+        return {"env_steps": self._env_steps, "learning_rate": self._adaptive_learning_rate}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict()`."""
+        self._env_steps = int(state["env_steps"])
+        self._adaptive_learning_rate = float(state["learning_rate"])
