@@ -21,7 +21,7 @@ from loomrl.environment.source import (
     load_source,
 )
 from loomrl.environment.store import snapshots_home
-from loomrl.environment.vector.choose import Autoreset, choose, is_exact, load_backend, make_vector
+from loomrl.environment.vector.choose import Autoreset, choose, installed, is_exact, load_backend, make_vector
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.files import read_json, sha256, write_json
@@ -80,10 +80,11 @@ def settle_backend(folder: Path, backend: str) -> str:
         ConfigError: when an exact back-end does not step this environment as it steps by itself.
     """
     definition = restored_definition(folder)
-    if backend == "auto":
-        backend = choose(definition)
-    elif load_backend(backend).IS_EXACT and not is_exact(backend, definition):
-        raise ConfigError(f'environment.backend {backend!r} does not step {definition.name!r} exactly; use "auto"')
+    with installed(backend):
+        if backend == "auto":
+            backend = choose(definition)
+        elif load_backend(backend).IS_EXACT and not is_exact(backend, definition):
+            raise ConfigError(f'environment.backend {backend!r} does not step {definition.name!r} exactly; use "auto"')
     write_json(folder / BACKEND, {"backend": backend})
     return backend
 

@@ -6,7 +6,8 @@ machine, whatever else that is doing. See `docs/adr/0010-vector-backends.md`.
 
 import importlib
 import logging
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any, Literal, cast, get_args
 
@@ -94,36 +95,38 @@ def make_vector(recipe: Recipe, num_envs: int, autoreset: Autoreset, backend: st
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}; it must be at least 1")
     name = choose(recipe.definition) if backend == "auto" else backend
-    module = load_backend(name)
     if recipe.definition.frame_stack > 1 and name not in CONSTRUCTED:
         raise ConfigError(
             f"environment.backend {name!r} cannot stack frames, environment.frame_stack is "
             f'{recipe.definition.frame_stack}; use "auto", or one of {", ".join(CONSTRUCTED)}'
         )
-    if autoreset == "disabled" and not module.IS_EXACT:
-        name = choose(recipe.definition)
-        module = load_backend(name)
-    try:
-        envs = module.create(recipe, num_envs, _MODES[autoreset])
-    except ImportError as error:
-        raise ConfigError(f"environment.backend {name!r}: {error}; {_install(name)}") from error
+    with installed(name):
+        if autoreset == "disabled" and not load_backend(name).IS_EXACT:
+            name = choose(recipe.definition)
+        envs = load_backend(name).create(recipe, num_envs, _MODES[autoreset])
     if envs is None:
         raise ConfigError(f'environment.backend {name!r} does not have {recipe.definition.name!r}; use "auto"')
     return envs
+
+
+@contextmanager
+def installed(name: str) -> Iterator[None]:
+    """Name the fix where a back-end's package is missing; raises `ConfigError`."""
+    try:
+        yield
+    except ImportError as error:
+        fix = f"pip install 'loomrl[{_EXTRAS[name]}]'" if name in _EXTRAS else "install it"
+        raise ConfigError(f"environment.backend {name!r}: {error}; {fix}") from error
 
 
 def load_backend(name: str) -> Backend:
     """The module of a back-end.
 
     Raises:
-        ConfigError: when there is none of that name, or a package it needs is not installed.
+        ConfigError: when there is none of that name.
+        ImportError: when a package it needs is not installed.
     """
     names = [known for known in get_args(BackendName) if known != "auto"]
     if name not in names:
         raise ConfigError(f"environment.backend {name!r} is unknown; back-ends: auto, {', '.join(names)}")
     return cast(Backend, importlib.import_module(f"loomrl.environment.vector.{name}"))
-
-
-def _install(name: str) -> str:
-    extra = _EXTRAS.get(name)
-    return f"pip install 'loomrl[{extra}]'" if extra else "install it"
