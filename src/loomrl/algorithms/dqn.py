@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -250,35 +251,41 @@ class DQN:
 
     # --- acting ---
 
-    @property
-    def epsilon(self) -> float:
-        """Probability of a random action now: 1 until learning starts, then falling linearly."""
-        config, step = self.config, self._env_steps + self._steps_ahead
-        if step < config.learning_starts:
-            return 1.0
-        progress = _progress(step, config.exploration_fraction * self._total_env_steps)
-        return config.epsilon_initial + progress * (config.epsilon_final - config.epsilon_initial)
+    def epsilons(self, steps_ahead: NDArray[np.int64]) -> FloatArray:
+        """Probability of a random action, so many environment steps after the last update: 1 until learning starts,
+        else falling linearly."""
+        config, step = self.config, self._env_steps + steps_ahead
+        falling_until = config.exploration_fraction * self._total_env_steps
+        progress = np.minimum(step / falling_until, 1.0) if falling_until else np.ones(len(step))
+        epsilon = config.epsilon_initial + progress * (config.epsilon_final - config.epsilon_initial)
+        return np.where(step < config.learning_starts, 1.0, epsilon)
 
     @property
     def beta(self) -> float:
         """Exponent of the importance weights now, rising linearly to 1 at the last step."""
         first = self.config.importance_exponent
-        return first + _progress(self._env_steps, self._total_env_steps) * (1.0 - first)
+        return first + min(self._env_steps / self._total_env_steps, 1.0) * (1.0 - first)
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
         """Epsilon-greedy actions."""
-        explores = rng.random(len(obs)) < self.epsilon
+        explores = rng.random(len(obs)) < self.epsilons(np.array([self._steps_ahead]))
         action = (rng.random(len(obs)) * self.policy.num_actions).astype(np.int64)
         if not explores.all():
             action = np.where(explores, action, self.learner.greedy(obs))
         self._steps_ahead += len(obs)
         return Act(action=(action + self.policy.first_action).astype(self.policy.action_space.dtype, copy=False))
 
+    def collector(self, envs: VectorEnv[Any, Any, Any], seed: int) -> Any:
+        """A collector: one that acts by itself, in a kernel, where the environments are compiled too."""
+        from loomrl.algorithms.dqn_compiled import make_collector
+
+        return make_collector(self, envs, seed)
+
     # --- learning ---
 
     def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
         """Remember a trajectory (T, B) and learn from replayed transitions; returns the means over gradient steps."""
-        config, epsilon, before = self.config, self.epsilon, self._env_steps
+        config, before = self.config, self._env_steps
         self._replay.add(trajectory)
         self._env_steps, self._steps_ahead = before + trajectory.reward.size, 0
         interval = config.copy_interval
@@ -286,7 +293,11 @@ class DQN:
             self.learner.copy_target()
         num_steps = config.gradient_steps or trajectory.reward.size
         steps = [self._learn(rng) for _ in range(num_steps if self._env_steps >= config.learning_starts else 0)]
-        metrics = {"epsilon": epsilon, "replay_size": float(len(self._replay)), "num_gradient_steps": float(len(steps))}
+        metrics = {
+            "epsilon": float(self.epsilons(np.array([0]))[0]),
+            "replay_size": float(len(self._replay)),
+            "num_gradient_steps": float(len(steps)),
+        }
         if steps:
             metrics |= dict(zip(STEP_METRICS, np.mean(steps, 0).tolist(), strict=True))
         return metrics
@@ -316,10 +327,6 @@ class DQN:
         self.learner.load_state_dict(_below("learner.", state))
         self._replay.load_state_dict(_below("replay.", state))
         self._env_steps, self._steps_ahead = int(state["env_steps"]), int(state["steps_ahead"])
-
-
-def _progress(step: float, last: float) -> float:
-    return min(step / last, 1.0) if last > 0 else 1.0
 
 
 def _below(prefix: str, state: State) -> State:

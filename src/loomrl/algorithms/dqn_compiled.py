@@ -4,11 +4,13 @@ The work is done by the kernels of `compiled.dqn` on one vector of parameters. T
 vector, so that it is always what was learnt.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from torch import nn
 
@@ -20,7 +22,7 @@ from loomrl.types import FloatArray
 
 if TYPE_CHECKING:
     from loomrl.algorithms.compiled.dense import Layout
-    from loomrl.algorithms.dqn import Config
+    from loomrl.algorithms.dqn import DQN, Config
 
 Vector = NDArray[np.float32]
 
@@ -37,6 +39,48 @@ def why_not(policy: ActionValuePolicy) -> str | None:
     if policy.architecture.activation not in ACTIVATIONS:
         return f"activation {policy.architecture.activation}"
     return None
+
+
+class GreedyNetwork:
+    """The greedy actions as the rollout kernels of `compiled.rollout` take them: a network of n outputs.
+
+    The last layer is linear, so the mean over quantiles and a duelling head's sum fold into its weights.
+    """
+
+    is_discrete, normalizer = True, None
+    low = high = np.zeros(0, np.float32)
+    shift_and_scale = (low, low)
+
+    def __init__(self, policy: ActionValuePolicy, layout: "Layout", learnt: Vector, activation: int) -> None:
+        from loomrl.algorithms.compiled.dense import Layout
+
+        self._policy, self._layout, self._learnt, self.activation = policy, layout, learnt, activation
+        self.num_outputs = policy.num_actions
+        self._is_plain = layout.sizes[-1] == policy.num_actions
+        self.actor = layout if self._is_plain else Layout(layout.sizes[0], layout.sizes[1:-1], policy.num_actions)
+        self._folded = learnt if self._is_plain else np.zeros(self.actor.end, np.float32)
+
+    @property
+    def parameters(self) -> Vector:
+        """Those of `actor`, as they are now."""
+        if not self._is_plain:
+            last = len(self._layout.table) - 1
+            last_at = self._layout.table[last, 2]
+            self._folded[:last_at] = self._learnt[:last_at]
+            folded, learnt = self.actor.views(self._folded, last), self._layout.views(self._learnt, last)
+            for mine, theirs in zip(folded, learnt, strict=True):
+                mine[...] = self._fold(theirs)
+        return self._folded
+
+    def _fold(self, learnt: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Rows of the last layer's weights or biases -> one row for each action."""
+        policy = self._policy
+        parts: NDArray[np.float32] = learnt.reshape(-1, policy.num_quantiles, *learnt.shape[1:]).mean(1)
+        return parts[0] + parts[1:] - parts[1:].mean(0) if policy.dueling else parts
+
+    def discrete(self, index: NDArray[np.int64]) -> NDArray[Any]:
+        """Indices -> the space's actions."""
+        return (index + self._policy.first_action).astype(self._policy.action_space.dtype, copy=False)
 
 
 class CompiledLearner:
@@ -59,6 +103,8 @@ class CompiledLearner:
         activation = ACTIVATIONS[policy.architecture.activation]
         self._shape = kernels.Shape(activation, policy.num_actions, policy.num_quantiles, policy.dueling)
         _bind(policy, self._layout, self._networks.parameters)
+        self.network = GreedyNetwork(policy, self._layout, self._networks.parameters, activation)
+        policy.compiled = self.network
         self.copy_target()
 
     def greedy(self, obs: NDArray[Any]) -> NDArray[np.int64]:
@@ -156,3 +202,34 @@ def _become(module: nn.Linear, weight: NDArray[np.float32], bias: Vector) -> Non
         tensor = torch.from_numpy(view)
         tensor.copy_(parameter.data)
         parameter.data = tensor
+
+
+# --- acting in compiled environments ----------------------------------------------------------------------------
+
+
+def make_collector(algorithm: "DQN", envs: VectorEnv[Any, Any, Any], seed: int) -> Any:
+    """A collector whose rollout is one call, where environments and policy are compiled; else the usual one."""
+    from loomrl.environment.collector import Collector
+    from loomrl.environment.vector.batched import BatchedVectorEnv
+
+    network: Any = algorithm.policy.compiled  # has of a `CompiledPolicy` what the rollout asks it for
+    if network is None or not isinstance(envs, BatchedVectorEnv):
+        return Collector(envs, seed)
+    from loomrl.algorithms.compiled.rollout import CompiledCollector
+
+    return CompiledCollector(network, envs, seed, partial(exploring_noise, algorithm))
+
+
+def exploring_noise(algorithm: "DQN", shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
+    """What the rollout kernel takes off the values (T, B, n) before it takes the best.
+
+    Nothing; or, to explore, infinity off all but one. Draws what `DQN.act` would draw.
+    """
+    num_steps, num_envs, num_actions = shape
+    uniform = rng.random((num_steps, 2, num_envs))
+    explores = uniform[:, 0] < algorithm.epsilons(np.arange(num_steps) * num_envs)[:, None]
+    noise = np.zeros(shape, np.float32)
+    noise[explores] = np.inf
+    step, env = np.nonzero(explores)
+    noise[step, env, (uniform[:, 1][explores] * num_actions).astype(np.int64)] = 0.0
+    return noise

@@ -1,15 +1,20 @@
 """Action values: the policy of DQN, with a plain or a duelling head, for expected returns or for their quantiles."""
 
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import gymnasium
 import torch
+from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from loomrl.algorithms.encoders import build_encoder
 from loomrl.algorithms.networks import StateEncoder, linear
 from loomrl.algorithms.policy import PolicyArchitecture, TrainedPolicy, describe
 from loomrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from loomrl.algorithms.dqn_compiled import GreedyNetwork
 
 
 class ActionValueHead(nn.Module):
@@ -58,6 +63,7 @@ class ActionValuePolicy(TrainedPolicy):
     """Takes the action of highest value: `logits` are the action values, `value` is the highest."""
 
     output_names = ("action", "value", "logits")
+    compiled: "GreedyNetwork | None" = None  # the same as kernels take it, while a compiled engine learns it
 
     def __init__(self, architecture: PolicyArchitecture, generator: torch.Generator | None = None) -> None:
         super().__init__(architecture)
@@ -107,6 +113,16 @@ class ActionValuePolicy(TrainedPolicy):
         """Raw observations (B, *obs) -> greedy `action` (B,), its `value` (B,) and all the values `logits` (B, n)."""
         values = self.quantiles(obs).mean(-1)
         return {"action": self.discrete_action(values.argmax(-1)), "value": values.amax(-1), "logits": values}
+
+    def play(self, envs: VectorEnv[Any, Any, Any], seeds: Sequence[int]) -> Any:
+        """Greedy episodes, one in each environment, by a kernel: returns (B,) and lengths (B,); None where there is
+        none for them."""
+        network: Any = self.compiled  # has of a `CompiledPolicy` what playing asks it for
+        if network is None:
+            return None
+        from loomrl.algorithms.compiled.rollout import play
+
+        return play(network, envs, seeds)
 
     def quantiles(self, obs: Tensor) -> Tensor:
         """Raw observations (B, *obs) -> (B, n, N); without quantiles N is 1."""
