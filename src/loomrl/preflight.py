@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from loomrl.config import PolicyConfig
+from loomrl.errors import ConfigError
 
 
 def check(config: PolicyConfig, project: Path) -> None:
@@ -11,11 +12,17 @@ def check(config: PolicyConfig, project: Path) -> None:
     Raises:
         ConfigError: naming the key, what was found and what is allowed.
     """
-    from loomrl.algorithms.registry import validate
+    from loomrl.algorithms.registry import get_algorithm, validate
     from loomrl.environment.resolve import resolve
     from loomrl.safety.check import configured_checks
 
     validate(config.training)
+    if getattr(get_algorithm(config.training.algorithm), "IS_RECURRENT", False):
+        raise ConfigError(
+            f"training.algorithm: {config.training.algorithm} trains a policy with a memory, which the policy server "
+            "cannot keep between decisions yet, so it cannot be shadowed or promoted; run its stages alone "
+            "(`dvc repro`), or train one without memory: environment.frame_stack shows it the last observations"
+        )
     configured_checks(config.safety)
     resolve(config.environment, project)
 

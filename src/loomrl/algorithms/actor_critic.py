@@ -32,7 +32,7 @@ class ActorCriticPolicy(TrainedPolicy):
         sizes, activation = architecture.hidden_sizes, architecture.activation
         self.distribution = action_distribution(self.action_space, bool(architecture.network.get(SQUASH)))
         self.actor = build_encoder(self.preprocessor, sizes, activation, generator)
-        self.head = _head(self.distribution, self.actor.output_dim, generator, initial_log_std)
+        self.head = action_head(self.distribution, self.actor.output_dim, generator, initial_log_std)
         self.critic = build_encoder(self.preprocessor, sizes, activation, generator)
         self.value_head = ValueHead(self.critic.output_dim, generator)
         self.output_names = ("action", "value", *self.distribution.names)
@@ -94,7 +94,8 @@ def head_parameters(head: Head, hidden: Tensor) -> Parameters:
     return head.moments(hidden) if isinstance(head, GaussianPolicyHead) else (head.logits(hidden),)
 
 
-def _head(distribution: Distribution, width: int, generator: torch.Generator, initial_log_std: float) -> Head:
+def action_head(distribution: Distribution, width: int, generator: torch.Generator, initial_log_std: float) -> Head:
+    """The layer that gives a distribution its parameters, from `width` features."""
     if isinstance(distribution, GaussianActions):
         return GaussianPolicyHead(width, distribution.width, generator=generator, initial_log_std=initial_log_std)
     if isinstance(distribution, CategoricalActions):

@@ -16,7 +16,7 @@ from loomrl.evaluation.replay import render_episode
 from loomrl.evaluation.statistics import bootstrap_interval, clopper_pearson, interquartile_mean, mean
 from loomrl.evaluation.tables import EPISODES, TRAJECTORIES, episodes_table, steps_table, write_table
 from loomrl.files import canonical_json, sha256, sha256_file, sums, write_json
-from loomrl.types import Act, ActFunction, Episode, EvaluationReport, Interval
+from loomrl.types import Act, ActFunction, Episode, EvaluationReport, FloatArray, Interval
 
 REPORT = "evaluation.json"
 PICTURE = "returns.png"
@@ -123,8 +123,8 @@ def play(act: ActFunction, snapshot_folder: Path, seeds: Sequence[int], num_envs
 def finite(act: ActFunction) -> ActFunction:
     """The act function, stopped where it returns an action that is not finite: no environment can take that."""
 
-    def checked(obs: NDArray[Any], rng: np.random.Generator) -> Act:
-        chosen = act(obs, rng)
+    def checked(obs: NDArray[Any], rng: np.random.Generator, **memory: FloatArray) -> Act:
+        chosen = act(obs, rng, **memory)
         if chosen.action.dtype.kind == "f" and not np.all(np.isfinite(chosen.action)):
             row = int(np.flatnonzero(~np.isfinite(chosen.action.reshape(len(obs), -1)).all(axis=1))[0])
             raise ArtifactError(

@@ -91,8 +91,11 @@ def _record(env: Any, act: ActFunction, episode: Episode, stride: int) -> list[A
     rng = np.random.default_rng(episode.seed)
     obs, _ = env.reset(seed=episode.seed)
     frames = [_frame(env)]
+    memory: Json = {}
     for step in range(1, episode.length + 1):
-        obs, _, terminated, truncated, _ = env.step(act(np.asarray(obs)[None], rng).action[0])
+        chosen = act(np.asarray(obs)[None], rng, **memory)
+        memory = {} if chosen.memory is None else {"memory": chosen.memory}
+        obs, _, terminated, truncated, _ = env.step(chosen.action[0])
         if step % stride == 0:
             frames.append(_frame(env))
         if terminated or truncated:

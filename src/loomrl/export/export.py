@@ -10,11 +10,11 @@ from loomrl.algorithms.policy import WEIGHTS, TrainedPolicy, load_policy
 from loomrl.config import PolicyConfig
 from loomrl.errors import GateRefused
 from loomrl.export.admission import CASE, admit
-from loomrl.export.graph import build_graph, tensors
+from loomrl.export.graph import INPUT, build_graph, tensors
 from loomrl.export.observations import random_observations, visited_observations
 from loomrl.export.parity import prove_parity
 from loomrl.files import read_json, sha256, sha256_file, write_atomic
-from loomrl.serving.model import GRAPH, MANIFEST, ServedPolicy, open_session
+from loomrl.serving.model import GRAPH, MANIFEST, STATE_IN, ServedPolicy, open_session
 from loomrl.types import EnvironmentSnapshot, Json, ParityReport, PolicyManifest, SafetyCase, Verdict
 
 PARITY = "parity.json"
@@ -104,8 +104,10 @@ def _manifest(
     session = open_session(graph, config.name)
     inputs, outputs = tensors(session)
     probes = visited[_probe_rows(visited)]
-    ((name, _),) = inputs.items()
-    (actions,) = session.run(["action"], {name: probes})
+    feeds = {INPUT: probes}
+    if network.memory_size:  # probed as at an episode's start
+        feeds[STATE_IN] = np.zeros((len(probes), network.memory_size), np.float32)
+    (actions,) = session.run(["action"], feeds)
     snapshot = EnvironmentSnapshot.read(snapshot_folder / "snapshot.json")
     return PolicyManifest(
         name=config.name,

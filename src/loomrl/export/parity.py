@@ -4,7 +4,8 @@ Rule: an output passes when |graph - network| <= limit * max(1, |network|) every
 relatively for large ones, whose last float32 digits alone exceed any small absolute limit. An action that is a choice
 (an index, several, or bits) and differs is a mismatch, and none is allowed, unless in every component that differs the
 network's two largest logits (a bit's logit and zero) lie within twice what the limit allows each of them: then either
-choice is right, and the action is counted as a near tie.
+choice is right, and the action is counted as a near tie. A recurrent policy is asked with the memory of an episode's
+start at every second observation, and with a random one, of any values a gated unit can hold, at the others.
 """
 
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from loomrl.types import ParityReport
 
 Outputs = Mapping[str, NDArray[Any]]
 _CHUNK = 1_024
+_SEED = 20_261_120
 CONTINUOUS = ("continuous", "squashed")
 
 
@@ -33,7 +35,10 @@ def prove_parity(
 ) -> ParityReport:
     """Compare every output on every observation."""
     observations = np.concatenate([visited, random])
-    expected, found = _network_outputs(network, observations), _graph_outputs(graph, observations)
+    inputs = [observations]
+    if network.memory_size:
+        inputs.append(_memories(len(observations), network.memory_size))
+    expected, found = _network_outputs(network, inputs), _graph_outputs(graph, inputs)
     choice = network.action_kind not in CONTINUOUS
     compared = [name for name in expected if not (choice and name == "action")]
     differences = {name: _absolute(expected[name], found[name]) for name in compared}
@@ -53,19 +58,25 @@ def prove_parity(
     )
 
 
-def _network_outputs(network: TrainedPolicy, observations: NDArray[Any]) -> Outputs:
+def _network_outputs(network: TrainedPolicy, inputs: list[NDArray[Any]]) -> Outputs:
     with torch.no_grad():
-        chunks = [network.forward(torch.from_numpy(chunk)) for chunk in _chunks(observations)]
+        chunks = [network.forward(*(torch.from_numpy(part) for part in chunk)) for chunk in _chunks(inputs)]
     return {name: np.concatenate([chunk[name].numpy() for chunk in chunks]) for name in chunks[0]}
 
 
-def _graph_outputs(graph: ServedPolicy, observations: NDArray[Any]) -> Outputs:
-    chunks = [graph.outputs(chunk) for chunk in _chunks(observations)]
+def _graph_outputs(graph: ServedPolicy, inputs: list[NDArray[Any]]) -> Outputs:
+    chunks = [graph.outputs(*chunk) for chunk in _chunks(inputs)]
     return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
 
-def _chunks(observations: NDArray[Any]) -> list[NDArray[Any]]:
-    return [observations[start : start + _CHUNK] for start in range(0, len(observations), _CHUNK)]
+def _chunks(inputs: list[NDArray[Any]]) -> list[list[NDArray[Any]]]:
+    return [[part[start : start + _CHUNK] for part in inputs] for start in range(0, len(inputs[0]), _CHUNK)]
+
+
+def _memories(count: int, size: int) -> NDArray[np.float32]:
+    memories = np.random.default_rng(_SEED).uniform(-1.0, 1.0, (count, size)).astype(np.float32)
+    memories[::2] = 0.0
+    return memories
 
 
 def _absolute(expected: NDArray[Any], found: NDArray[Any]) -> NDArray[Any]:

@@ -14,13 +14,13 @@ from loomrl.errors import ConfigError
 from loomrl.evaluation.evaluate import evaluation_digest, play
 from loomrl.evaluation.tables import TRAJECTORIES, read_table, stack_columns
 from loomrl.files import sha256_file
-from loomrl.safety.check import PROVENANCE, STAGES, STATISTICAL, Context, configured_checks
+from loomrl.safety.check import PROVENANCE, STAGES, STATISTICAL, Check, Context, configured_checks
 from loomrl.safety.config import SafetyConfig, WaiverConfig
 from loomrl.safety.constraints import check_against
 from loomrl.safety.controls import map_controls
 from loomrl.safety.counterexample import PLACEHOLDER
 from loomrl.safety.evidence import EvidenceWriter
-from loomrl.safety.probes import act_with
+from loomrl.safety.probes import act_with, is_recurrent
 from loomrl.types import (
     Claim,
     EnvironmentSnapshot,
@@ -60,7 +60,7 @@ def build_case(
     episodes = play(act_with(policy), snapshot_folder, config.seeds, config.num_envs, "safety")
     writer.episodes("episodes", episodes)
     context = _context(policy, config, snapshot_folder, policy_folder, evaluation_folder, episodes, writer)
-    claims = [claim for check, settings in checks for claim in check.examine(context, settings)]
+    claims = [_noted(check, claim, policy) for check, settings in checks for claim in check.examine(context, settings)]
     claims = sorted(apply_waivers(claims, config.waivers), key=lambda claim: (STAGES.index(claim.stage), claim.id))
     case = SafetyCase(
         policy_digest=sha256_file(policy_folder / WEIGHTS),
@@ -186,6 +186,14 @@ def _context(
 def _visited(snapshot: EnvironmentSnapshot, space: Any, evaluation_folder: Path) -> Any:
     table = read_table(evaluation_folder / TRAJECTORIES)
     return stack_columns(table, "obs", space.shape, space.dtype)
+
+
+def _noted(check: Check, claim: Claim, policy: Policy) -> Claim:
+    """A local claim about a recurrent policy holds for what it was asked with."""
+    if not check.LOCAL or not is_recurrent(policy):
+        return claim
+    noted = "the policy is recurrent and was asked with the memory of an episode's start, with no other"
+    return claim.model_copy(update={"assumptions": [*claim.assumptions, noted]})
 
 
 def _located(claim: Claim, output_folder: Path) -> Claim:

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from loomrl.environment.flat import rounded
-from loomrl.types import Act, ActFunction, Policy
+from loomrl.types import Act, ActFunction, FloatArray, Policy
 
 _CHUNK = 4_096  # observations a policy is asked about at once
 _FAR = 1e6  # stands for an infinite bound among the extreme observations
@@ -76,12 +76,21 @@ def ask_outputs(policy: Policy, obs: NDArray[Any]) -> dict[str, NDArray[Any]]:
 
 
 def act_with(policy: Policy) -> ActFunction:
-    """The act function of any policy."""
+    """The act function of any policy; that of a recurrent one carries its memory."""
+    if is_recurrent(policy):
+        recurrent: ActFunction = policy.act  # type: ignore[attr-defined]
+        return recurrent
 
     def act(obs: NDArray[Any], rng: np.random.Generator) -> Act:
         return Act(action=policy(obs))
 
     return act
+
+
+def is_recurrent(policy: Policy) -> bool:
+    """Whether a policy decides by more than the observation. Asked without its memory, it acts as at an episode's
+    start."""
+    return bool(getattr(policy, "memory_size", 0))
 
 
 def not_members(space: Any, actions: NDArray[Any]) -> NDArray[np.bool_]:
@@ -117,9 +126,10 @@ class Disturbance:
 
     def around(self, policy: Policy) -> ActFunction:
         """The act function of a policy that sees disturbed observations."""
+        undisturbed = act_with(policy)
 
-        def act(obs: NDArray[Any], rng: np.random.Generator) -> Act:
-            return Act(action=policy(self(obs)))
+        def act(obs: NDArray[Any], rng: np.random.Generator, **memory: FloatArray) -> Act:
+            return undisturbed(self(obs), rng, **memory)
 
         return act
 

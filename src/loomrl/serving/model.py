@@ -12,6 +12,7 @@ from loomrl.files import sha256
 from loomrl.types import FloatArray, PolicyManifest
 
 GRAPH, MANIFEST = "policy.onnx", "manifest.json"
+STATE_IN, STATE_OUT = "state_in", "state_out"  # a recurrent policy's memory; zeros where an episode begins
 CHOICES = ("discrete", "multi_discrete", "multi_binary")
 _PROBE_TOLERANCE = 1e-5  # continuous actions on another processor family; discrete ones must be equal
 
@@ -36,7 +37,9 @@ class ServedPolicy:
         self.manifest, self.version = manifest, version
         self._session = open_session(graph, manifest.name)
         self.output_names = [output.name for output in self._session.get_outputs()]
-        ((self.input_name, described),) = manifest.inputs.items()
+        state = manifest.inputs.get(STATE_IN)
+        self.memory_size = 0 if state is None else int(state["shape"][1])
+        ((self.input_name, described),) = ((name, each) for name, each in manifest.inputs.items() if name != STATE_IN)
         self.dtype = np.dtype(described["dtype"])
         self.shape = tuple(int(size) for size in described["shape"][1:])
         self.kind = manifest.action_kind
@@ -83,12 +86,19 @@ class ServedPolicy:
                 raise NotFinite(f"the policy's output {name!r} is not finite")
         return Answer(outputs["action"], outputs["value"].reshape(len(obs)), outputs)
 
-    def outputs(self, obs: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Every output of the graph for observations (B, *obs) of its dtype, finite or not."""
-        return dict(zip(self.output_names, self._session.run(None, {self.input_name: obs}), strict=True))
+    def outputs(self, obs: NDArray[Any], memory: FloatArray | None = None) -> dict[str, NDArray[Any]]:
+        """Every output of the graph for observations (B, *obs) of its dtype, finite or not.
+
+        `memory` (B, M) is a recurrent policy's, by default that of an episode's start.
+        """
+        feeds = {self.input_name: obs}
+        if self.memory_size:
+            feeds[STATE_IN] = np.zeros((len(obs), self.memory_size), np.float32) if memory is None else memory
+        return dict(zip(self.output_names, self._session.run(None, feeds), strict=True))
 
     def _check_outputs(self, path: Path) -> None:
         expected = {"action", "value"} | ({"logits"} if self.chooses else {"mean", "log_std"})
+        expected |= {STATE_OUT} if self.memory_size else set()
         missing = expected - set(self.output_names)
         if missing or set(self.output_names) != set(self.manifest.outputs):
             raise ArtifactError(

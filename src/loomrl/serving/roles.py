@@ -100,6 +100,7 @@ class RoleKeeper:
             return held
         try:
             policy = ServedPolicy.load(self._source.fetch(wanted), wanted)
+            _demand_memoryless(policy)
         except LoomRLError as error:
             self.refused[wanted] = Refused(wanted, str(error), time.monotonic())
             log.error("version %s refused, %s kept: %s", wanted, held.version if held else "nothing", error)
@@ -112,3 +113,12 @@ class RoleKeeper:
         if reason != self.unreachable:
             log.error("cannot look up roles, the loaded policies go on: %s", reason)
         self.unreachable = reason
+
+
+def _demand_memoryless(policy: ServedPolicy) -> None:
+    """Decisions are answered one by one, from the observation alone."""
+    if policy.memory_size:
+        raise ArtifactError(
+            f"{policy.manifest.name} is recurrent: it needs its memory of {policy.memory_size} numbers back with every "
+            "observation, which this server does not keep; serve a policy without memory"
+        )

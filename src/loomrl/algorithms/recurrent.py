@@ -1,0 +1,158 @@
+"""A policy that remembers: encoder, gated recurrent unit, heads.
+
+Its memory (B, M) is an argument and a result, never hidden state: who plays episodes carries it, and a row of zeros is
+an episode's start. So a policy has no mode, rows of a batch are independent, and the exported graph has `state_in` and
+`state_out`. Actor and critic share encoder and memory: what the critic needs to remember helps the actor.
+"""
+
+from typing import Any, Self
+
+import gymnasium
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from loomrl.algorithms.actor_critic import SQUASH, action_head, head_parameters
+from loomrl.algorithms.distributions import GaussianActions, Parameters, action_distribution
+from loomrl.algorithms.encoders import build_encoder
+from loomrl.algorithms.networks import ValueHead, linear
+from loomrl.algorithms.policy import ROWS, PolicyArchitecture, TrainedPolicy, describe
+from loomrl.types import Act, FloatArray
+
+MEMORY = "memory_size"  # the key of `PolicyArchitecture.network`
+
+
+class GatedMemory(nn.Module):
+    """Gated recurrent unit (Cho et al., arXiv 1406.1078), with the reset gate behind the product as in torch's.
+
+    Written out, because the ONNX exporter knows no GRUCell. Its memory stays within (-1, 1).
+    """
+
+    def __init__(self, input_dim: int, size: int, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.size = size
+        self.input = linear(input_dim, 3 * size, 1.0, generator)
+        self.memory = linear(size, 3 * size, 1.0, generator)
+
+    def forward(self, features: Tensor, memory: Tensor) -> Tensor:
+        """Features (B, input_dim) and the memory before (B, size) -> the memory after (B, size)."""
+        reset_in, update_in, new_in = self.input(features).chunk(3, -1)
+        reset_memory, update_memory, new_memory = self.memory(memory).chunk(3, -1)
+        update = torch.sigmoid(update_in + update_memory)
+        new = torch.tanh(new_in + torch.sigmoid(reset_in + reset_memory) * new_memory)
+        return new + update * (memory - new)
+
+
+class RecurrentPolicy(TrainedPolicy):
+    """Acts greedily on what it sees and remembers."""
+
+    def __init__(
+        self, architecture: PolicyArchitecture, generator: torch.Generator | None = None, initial_log_std: float = 0.0
+    ) -> None:
+        super().__init__(architecture)
+        generator = generator or torch.Generator()
+        self.memory_size = int(architecture.network[MEMORY])
+        self.distribution = action_distribution(self.action_space, bool(architecture.network.get(SQUASH)))
+        sizes, activation = architecture.hidden_sizes, architecture.activation
+        self.encoder = build_encoder(self.preprocessor, sizes, activation, generator)
+        self.recurrent = GatedMemory(self.encoder.output_dim, self.memory_size, generator)
+        self.head = action_head(self.distribution, self.memory_size, generator, initial_log_std)
+        self.value_head = ValueHead(self.memory_size, generator)
+        self.output_names = ("action", "value", *self.distribution.names, "state_out")
+
+    @classmethod
+    def for_spaces(
+        cls,
+        algorithm: str,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        hidden_sizes: tuple[int, ...],
+        activation: str,
+        normalize_observations: bool,
+        memory_size: int,
+        generator: torch.Generator | None = None,
+        initial_log_std: float = 0.0,
+        squash_actions: bool = False,
+    ) -> Self:
+        """A fresh policy; raises `ConfigError` for spaces it cannot handle."""
+        action_distribution(action_space, squash_actions)  # names an unsupported space before it is written as JSON
+        architecture = describe(
+            algorithm,
+            observation_space,
+            action_space,
+            hidden_sizes=list(hidden_sizes),
+            activation=activation,
+            normalize_observations=normalize_observations,
+            network={MEMORY: memory_size, **({SQUASH: True} if squash_actions else {})},
+        )
+        return cls(architecture, generator, initial_log_std)
+
+    @property
+    def action_kind(self) -> str:
+        """The manifest's word for what an action is."""
+        return self.distribution.kind
+
+    # --- one step ---
+
+    def forward(self, obs: Tensor, memory: Tensor | None = None) -> dict[str, Tensor]:
+        """Raw observations (B, *obs) and memory (B, M), by default an episode's start -> `action` (B, *action), `value`
+        (B,), the distribution's parameters, and the memory after, `state_out` (B, M)."""
+        features = self.features(obs)
+        if memory is None:
+            memory = features.new_zeros(features.shape[0], self.memory_size)
+        after = self.remember(features, memory)
+        parameters = self.parameters_of(after)
+        outputs = dict(zip(self.distribution.names, parameters, strict=True))
+        if isinstance(self.distribution, GaussianActions):
+            outputs["log_std"] = outputs["log_std"].expand_as(outputs["mean"])
+        action = self.distribution.greedy(parameters)
+        return {"action": action, "value": self.value_head(after), **outputs, "state_out": after}
+
+    def remember(self, features: Tensor, memory: Tensor) -> Tensor:
+        """Features (B, dim) and the memory before (B, M) -> the memory after (B, M)."""
+        after: Tensor = self.recurrent(self.encoder(features), memory)
+        return after
+
+    def parameters_of(self, memory: Tensor) -> Parameters:
+        """The memory after seeing an observation (B, M) -> the action distribution's parameters."""
+        return head_parameters(self.head, memory)
+
+    # --- sequences ---
+
+    def unroll(self, features: Tensor, memory: Tensor, starts: Tensor) -> Tensor:
+        """The memories after each of L steps.
+
+        Args:
+            features: (N, L, dim).
+            memory: (N, M) before the first step. Gradients end here.
+            starts: (N, L), 1 where a step begins an episode: nothing before it is remembered.
+
+        Returns:
+            (N, L, M).
+        """
+        encoded = self.encoder(features.flatten(0, 1)).reshape(*features.shape[:2], -1)
+        keep = (1.0 - starts).unsqueeze(-1)
+        memories = []
+        for step in range(features.shape[1]):
+            memory = self.recurrent(encoded[:, step], memory * keep[:, step])
+            memories.append(memory)
+        return torch.stack(memories, dim=1)
+
+    # --- acting ---
+
+    def act(
+        self, obs: NDArray[Any], rng: np.random.Generator, memory: FloatArray | None = None
+    ) -> Act:  # greedy: draws nothing
+        """Greedy actions with their values, and the memory for the next call."""
+        answer = self._evaluate(obs, memory)
+        return Act(action=answer["action"], value=answer["value"], memory=answer["state_out"])
+
+    def _evaluate(self, obs: NDArray[Any], memory: FloatArray | None = None) -> dict[str, NDArray[Any]]:
+        """As the base class does, with a memory; zeros where none is given."""
+        num_rows = len(obs)
+        padded = np.zeros((-(-num_rows // ROWS) * ROWS, self.memory_size), np.float32)
+        if memory is not None:
+            padded[:num_rows] = memory
+        return self._answer(np.asarray(obs), torch.from_numpy(padded))
