@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loomrl.algorithms.compiled.dense import Matrix, Vector
 from loomrl.algorithms.compiled.jit import compiled
 
 CLIP = np.float32(10.0)
@@ -46,7 +47,7 @@ class Normalizer:
 
 
 @compiled
-def normalize_row(x: NDArray[np.float32], shift: NDArray[np.float32], scale: NDArray[np.float32], out: NDArray[np.float32]) -> None:  # fmt: skip
+def normalize_row(x: Vector, shift: Vector, scale: Vector, out: Vector) -> None:
     """out (I,) = (x - shift) scale, cut at CLIP standard deviations."""
     for index in range(x.size):
         value = (x[index] - shift[index]) * scale[index]
@@ -55,7 +56,7 @@ def normalize_row(x: NDArray[np.float32], shift: NDArray[np.float32], scale: NDA
 
 
 @compiled
-def normalize(x: NDArray[np.float32], shift: NDArray[np.float32], scale: NDArray[np.float32], out: NDArray[np.float32]) -> None:  # fmt: skip
+def normalize(x: Matrix, shift: Vector, scale: Vector, out: Matrix) -> None:
     """The rows of x (N, I) into out (N, I)."""
     for row in range(x.shape[0]):
         normalize_row(x[row], shift, scale, out[row])

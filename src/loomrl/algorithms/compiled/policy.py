@@ -14,7 +14,7 @@ from loomrl.algorithms.architecture import ARCHITECTURE, WEIGHTS, PolicyArchitec
 from loomrl.algorithms.compiled.activations import ACTIVATIONS
 from loomrl.algorithms.compiled.dense import Layout, Matrix, Vector
 from loomrl.algorithms.compiled.normalizer import Normalizer, normalize
-from loomrl.algorithms.compiled.ppo import CHUNK, evaluate
+from loomrl.algorithms.compiled.ppo import BLOCK, evaluate
 from loomrl.environment.spaces import space_from_json
 from loomrl.errors import ConfigError
 from loomrl.files import write_atomic
@@ -43,7 +43,7 @@ class CompiledPolicy:
         self.normalizer = Normalizer(self.num_features) if architecture.normalize_observations else None
         self._plain = Normalizer(self.num_features)  # shifts by nothing
         self.low, self.high = self._bounds()
-        self.hidden = self.actor.hidden(CHUNK)
+        self.hidden = self.actor.hidden(BLOCK)
         self._load_weights(first)
 
     def _bounds(self) -> tuple[Vector, Vector]:

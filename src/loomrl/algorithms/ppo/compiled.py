@@ -13,7 +13,7 @@ from loomrl.algorithms.base import State
 from loomrl.algorithms.compiled import gae
 from loomrl.algorithms.compiled.dense import Vector
 from loomrl.algorithms.compiled.policy import CompiledPolicy
-from loomrl.algorithms.compiled.ppo import KL, gradient_steps, log_probabilities
+from loomrl.algorithms.compiled.ppo import BLOCK, KL, gradient_steps, log_probabilities
 from loomrl.algorithms.compiled.rollout import CompiledCollector, gaussian_noise, gumbel_noise
 from loomrl.algorithms.initial import dense_actor_critic
 from loomrl.algorithms.ppo.config import Config
@@ -40,7 +40,7 @@ class CompiledPPO:
         self._num_gradient_steps = 0
         self._scaler = CompiledRewardScaler(config.num_envs, config.gamma) if config.normalize_rewards else None
         self._schedules = Schedules(config, total_env_steps)
-        self._hidden, self._scratch = policy.actor.hidden(config.batch_size), policy.actor.scratch(config.batch_size)
+        self._hidden, self._scratch = policy.actor.hidden(BLOCK), policy.actor.scratch(BLOCK)
 
     @property
     def policy(self) -> CompiledPolicy:
