@@ -1,10 +1,9 @@
 """A structured observation and several choices at once through every stage, in process."""
 
-
 import numpy as np
 import pytest
-from panel import write_panel
 from trained import Policy, evaluate, examine, train
+from user_environments import write_panel
 
 from loomrl.config import PolicyConfig
 from loomrl.environment.config import EnvironmentConfig

@@ -1,4 +1,4 @@
-"""A tiny environment with a structured observation and several choices at once, as a user's file."""
+"""Tiny environments as users' files: a structured observation with several choices at once, and a cue to remember."""
 
 from pathlib import Path
 
@@ -34,6 +34,35 @@ class Panel(BaseEnvironment):
 '''
 
 
+CUE = '''
+"""Shown once, asked for two steps later: which of two cues was it?"""
+
+import numpy as np
+from gymnasium import spaces
+
+from loomrl.envs import BaseEnvironment
+
+
+class Cue(BaseEnvironment):
+    observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self):
+        self.cue, self.steps = self.np_random.integers(2), 0
+        return [2 * self.cue - 1, 0]
+
+    def step(self, action):
+        self.steps += 1
+        over = self.steps > 2
+        return [0, self.steps == 2], float(over and action == self.cue), over, {}
+'''
+
+
 def write_panel(folder: Path, module: str) -> None:
     """Write `MODULE.py` with the class `Panel`; each test needs a module name of its own."""
     (folder / f"{module}.py").write_text(PANEL)
+
+
+def write_cue(folder: Path, module: str) -> None:
+    """Write `MODULE.py` with the class `Cue`."""
+    (folder / f"{module}.py").write_text(CUE)
