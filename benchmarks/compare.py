@@ -21,6 +21,7 @@ from pathlib import Path
 
 from loomrl.algorithms.registry import find_algorithms
 from loomrl.environment.config import EnvironmentConfig
+from loomrl.environment.make import settle_backend
 from loomrl.environment.snapshot import take_snapshot
 from peers.cases import CASES, TIMED, Case, Trainer
 from peers.execute import PROJECT, RunFailed, execute, raw_path, shortened, write
@@ -38,6 +39,7 @@ class Snapshots:
         folder = self._folder / environment
         if not folder.exists():
             take_snapshot(EnvironmentConfig(id=environment), PROJECT, folder)
+            settle_backend(folder, "auto")
         return folder
 
 

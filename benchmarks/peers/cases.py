@@ -154,7 +154,7 @@ PPO_CARTPOLE_SOLVED = Case(
     environment="CartPole-v1",
     total_env_steps=100_000,
     seeds=(1, 2, 3, 4, 5, 6, 7),
-    greedy_every=256,
+    greedy_every=1_024,
     stop_at_return=475.0,
     trainers=(
         Trainer(
@@ -221,8 +221,8 @@ def ppo_cheetah_speed(threads: int) -> Case:
 LOOMRL_SAC = Trainer(
     "loomrl",
     "sac",
-    "256 x 256, minibatch 256, one gradient step per step, as the peers",
-    {"batch_size": 256, "hidden_sizes": [256, 256]},
+    "its defaults: 256 x 256, minibatch 256, as many gradient steps as steps",
+    {"num_threads": 1},
 )
 SAC_CHEETAH = Case(
     name="sac_halfcheetah",
@@ -238,23 +238,31 @@ SAC_CHEETAH = Case(
     ),
     goal="interquartile mean not below stable-baselines3's",
 )
-SAC_CHEETAH_SPEED = Case(
-    name="speed_sac_halfcheetah",
-    title="SAC, HalfCheetah-v5, 256 x 256, minibatch 256, one gradient step per step",
-    kind="speed",
-    environment="HalfCheetah-v5",
-    total_env_steps=2_000,
-    warm_up_env_steps=500,
-    trainers=(
-        Trainer("sb3", "sac", "its defaults", {"device": "cpu"}),
-        Trainer(
-            "sb3-medium", "sac", "its defaults, fast matrix products", {"device": "cpu"}, matmul_precision="medium"
+
+
+def sac_cheetah_speed(threads: int) -> Case:
+    """All trainers take one gradient step per environment step."""
+    cores = "one core" if threads == 1 else f"{threads} cores"
+    return Case(
+        name="speed_sac_halfcheetah" + ("" if threads == 1 else f"_{threads}_cores"),
+        title=f"SAC, HalfCheetah-v5, 256 x 256, minibatch 256, one gradient step per step, {cores}",
+        kind="speed",
+        environment="HalfCheetah-v5",
+        total_env_steps=2_500,
+        warm_up_env_steps=1_200,  # LoomRL learns from step 1,000 on
+        threads=threads,
+        trainers=(
+            Trainer("sb3", "sac", "its defaults", {"device": "cpu"}),
+            Trainer(
+                "sb3-medium", "sac", "its defaults, fast matrix products", {"device": "cpu"}, matmul_precision="medium"
+            ),
+            Trainer("sbx", "sac", "its defaults", total_env_steps=5_000),
+            replace(LOOMRL_SAC, settings={"num_threads": threads}, total_env_steps=5_000),
         ),
-        Trainer("sbx", "sac", "its defaults", total_env_steps=4_000),
-        replace(LOOMRL_SAC, total_env_steps=4_000),
-    ),
-    goal="at least 3 times stable-baselines3, not below SBX",
-)
+        goal="at least 3 times stable-baselines3, not below SBX",
+    )
+
+
 _DQN_SPEED = {"learning_rate": 2.5e-4, "batch_size": 128}
 DQN_CARTPOLE_SPEED = Case(
     name="speed_dqn_cartpole",
@@ -280,6 +288,25 @@ DQN_CARTPOLE_SPEED = Case(
                 "policy_kwargs": {"net_arch": [120, 84]},
                 **_DQN_SPEED,
             },
+        ),
+        Trainer(
+            "loomrl",
+            "dqn",
+            "the same settings",
+            {
+                "num_envs": 1,
+                "rollout_length": 10,
+                "gradient_steps": 1,
+                "replay_capacity": 10_000,
+                "learning_starts": 1_000,
+                "target_update_interval": 500,
+                "exploration_fraction": 0.5,
+                "epsilon_final": 0.05,
+                "hidden_sizes": [120, 84],
+                "double": False,
+                **_DQN_SPEED,
+            },
+            total_env_steps=200_000,
         ),
     ),
     goal="at least 3 times stable-baselines3",
@@ -309,6 +336,25 @@ DQN_LUNARLANDER = Case(
                 "exploration_fraction": 0.12,
                 "exploration_final_eps": 0.1,
                 "policy_kwargs": {"net_arch": [256, 256]},
+            },
+        ),
+        Trainer(
+            "loomrl",
+            "dqn",
+            "the same settings, and double as by default",
+            {
+                "num_envs": 1,
+                "rollout_length": 4,
+                "gradient_steps": 4,
+                "learning_rate": 6.3e-4,
+                "batch_size": 128,
+                "replay_capacity": 50_000,
+                "learning_starts": 0,
+                "gamma": 0.99,
+                "target_update_interval": 250,
+                "exploration_fraction": 0.12,
+                "epsilon_final": 0.1,
+                "hidden_sizes": [256, 256],
             },
         ),
     ),
@@ -349,7 +395,8 @@ CASES = (
     PPO_CARTPOLE_SOLVED,
     ppo_cheetah_speed(1),
     ppo_cheetah_speed(2),
-    SAC_CHEETAH_SPEED,
+    sac_cheetah_speed(1),
+    sac_cheetah_speed(2),
     DQN_CARTPOLE_SPEED,
     START,
     overhead("CartPole-v1", "cartpole", PPO_CARTPOLE_SPEED_64.trainers[-1], 5_000_000),

@@ -78,37 +78,34 @@ def training_config(run: dict[str, Any]) -> TrainingConfig:
     )
 
 
-def make_loop(run: dict[str, Any], watch: Watch) -> TrainingLoop:
-    """The loop of `train_policy`, one segment long."""
-    config, snapshot = training_config(run), load_snapshot(Path(run["snapshot"]))
-    algorithm = get_algorithm(config.algorithm).build(
-        validate(config),
-        space_from_json(snapshot.spec.observation),
-        space_from_json(snapshot.spec.action),
-        seed=derive(config.seed, Purpose.WEIGHTS),
-        total_env_steps=config.total_env_steps,
-    )
+def make_loop(config: TrainingConfig, folder: Path, watch: Watch, validated: bool) -> tuple[TrainingLoop, str]:
+    """The loop of `train_policy`, one segment long, and the engine that learns."""
+    plugin, parameters, spec = get_algorithm(config.algorithm), validate(config), load_snapshot(folder).spec
+    spaces = space_from_json(spec.observation), space_from_json(spec.action)
+    choose = getattr(plugin, "choose_engine", None)  # algorithms without one learn in torch
+    seed = derive(config.seed, Purpose.WEIGHTS)
 
     def environments(num_envs: int, autoreset: Any) -> Any:
-        return make_envs(Path(run["snapshot"]), num_envs, autoreset)
+        return make_envs(folder, num_envs, autoreset)
 
-    return TrainingLoop(
-        algorithm,
+    loop = TrainingLoop(
+        plugin.build(parameters, *spaces, seed=seed, total_env_steps=config.total_env_steps),
         environments,
         seed=config.seed,
         total_env_steps=config.total_env_steps,
         segment_env_steps=None,
-        validation=Validation(config.validation, environments) if run["greedy_every"] else None,
+        validation=Validation(config.validation, environments) if validated else None,
         on_update=watch.update,
         on_validation=watch.validation,
     )
+    return loop, choose(parameters, *spaces) if choose else "torch"
 
 
 def measure(run: dict[str, Any]) -> dict[str, Any]:
     """Train once; returns what came of it."""
     watch = Watch(run)
-    with one_thread():
-        loop = make_loop(run, watch)
+    loop, engine = make_loop(training_config(run), Path(run["snapshot"]), watch, bool(run["greedy_every"]))
+    with one_thread(engine):
         for _ in loop.run():
             pass
     watch.marks.append((loop.env_steps, watch.clock))
@@ -120,6 +117,7 @@ def measure(run: dict[str, Any]) -> dict[str, Any]:
         "marks": watch.marks,
         "training": watch.training,
         "greedy": watch.greedy,
+        "engine": engine,
         "versions": {"loomrl": _loomrl(), **{name: version(name) for name in PACKAGES if find_spec(name)}},
     }
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from loomrl.evaluation.statistics import interquartile_mean
 from peers.execute import PROJECT
 from peers.summary import Document
 
@@ -56,6 +57,7 @@ def _learning_row(name: str, figures: Document) -> dict[str, str]:
         "settings": figures["source"],
         "interquartile mean": f"**{mean['estimate']:,.0f}**",
         "95 % interval": f"{mean['low']:,.0f} to {mean['high']:,.0f}",
+        "last three": f"{interquartile_mean(figures['late_returns']):,.0f}",
         "each seed": ", ".join(f"{one:,.0f}" for one in figures["returns"]),
         "exploring": f"{np.mean(training):,.0f}" if None not in training else "",
     }

@@ -18,6 +18,7 @@ from peers.execute import PROJECT, raw_path
 RESULTS = PROJECT / "benchmarks" / "results"
 CONFIDENCE, REPLICATES = 0.95, 10_000
 BASELINE = "sb3"
+LATE = 3  # evaluations whose mean is shown beside the last one: single evaluations of a changing policy scatter
 Document = dict[str, Any]
 
 
@@ -73,6 +74,7 @@ def _learning(case: Case, runs: list[Document]) -> Document:
     returns = [run["greedy"][-1][1] for run in runs]
     return {
         "returns": returns,
+        "late_returns": [float(np.mean([row[1] for row in run["greedy"][-LATE:]])) for run in runs],
         "interquartile_mean": _interval(returns),
         "training_returns": [_late_training_return(run) for run in runs],
         "curve": [[row[:2] for row in run["greedy"]] for run in runs],
