@@ -67,7 +67,7 @@ class TwinCritics(nn.Module):
 
 
 class SACPolicy(TrainedPolicy):
-    """Acts greedily: the likeliest discrete action, or the squashed mean; `value` is the lower critic's answer to it."""
+    """Acts greedily: the likeliest discrete action, or the squashed mean; `value` is the lower critic's answer."""
 
     def __init__(self, architecture: PolicyArchitecture, generator: torch.Generator | None = None) -> None:
         super().__init__(architecture)

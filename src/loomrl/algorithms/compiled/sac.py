@@ -164,7 +164,7 @@ def _imagine(half: int, number: int, networks: Networks, batches: Batches, work:
         inputs = work.inputs[kind]
         num_features, width = obs.shape[1], noise.shape[1]
         for row in range(begin, end):
-            inputs[row, :num_features] = obs[row]
+            _copy(obs[row], inputs[row], 0)
             work.log_prob[which, row] = _squash(moments[row], noise[row], inputs[row, num_features:], width, settings)
 
 
@@ -294,13 +294,14 @@ def _action_slopes(
     """d_action of some rows: the critic's value by the action. Only these rows go back through it, and no weights."""
     table, hidden = networks.critic_tables[critic], work.critic_hidden[critic]
     last, count, num_rows = table.shape[0] - 1, rows.size, work.d_action.shape[0]
-    half = num_rows * table[:last, OUTPUTS].max()
+    widest, total = _hidden_widths(table)
+    half = num_rows * widest
     width, weights_at = table[last, INPUTS], table[last, WEIGHTS]
     slope = scratch[: count * width]
     for position in range(count):
-        slope[position * width : (position + 1) * width] = networks.critics[weights_at : weights_at + width]
+        _copy(networks.critics[weights_at : weights_at + width], slope, position * width)
     begin, turned_at = 0, work.turned.shape[1]
-    hidden_at = num_rows * table[:last, OUTPUTS].sum()
+    hidden_at = num_rows * total
     for layer in range(last - 1, -1, -1):
         num_inputs, num_outputs = table[layer, INPUTS], table[layer, OUTPUTS]
         hidden_at -= num_rows * num_outputs
@@ -334,7 +335,7 @@ def _project_to_action(
     slopes = room[: count * width].reshape((count, width))
     project(slope.reshape((count, num_outputs)), weights, slopes)
     for position in range(count):
-        work.d_action[rows[position]] = slopes[position]
+        _copy(slopes[position], work.d_action[rows[position]], 0)
 
 
 @compiled
@@ -342,14 +343,18 @@ def _improve_actor(task: int, step: int, networks: Networks, work: Work, setting
     """Half of the actor's parameters; the second task also moves the temperature."""
     begin, end = _half(task, networks.actor.size)
     gradient = work.actor_gradients[0][begin:end]
-    gradient += work.actor_gradients[1][begin:end]
+    other = work.actor_gradients[1][begin:end]
+    for index in range(gradient.size):
+        gradient[index] += other[index]
     adam_step(
         networks.actor[begin:end], gradient, networks.actor_first[begin:end], networks.actor_second[begin:end],
         step, settings.actor_learning_rate, BETA1, BETA2, EPSILON, 1.0,
     )  # fmt: skip
     if task == 1 and settings.learns_temperature:
-        state, entropy = networks.log_temperature, -np.mean(work.log_prob[0])
-        state[SLOPE] = entropy - settings.target_entropy
+        state, total = networks.log_temperature, 0.0
+        for row in range(work.log_prob.shape[1]):
+            total -= work.log_prob[0, row]
+        state[SLOPE] = total / work.log_prob.shape[1] - settings.target_entropy
         adam_step(
             state[VALUE:FIRST], state[SLOPE:], state[FIRST:SECOND], state[SECOND:SLOPE], step,
             settings.temperature_learning_rate, BETA1, BETA2, EPSILON, 1.0,
@@ -373,5 +378,21 @@ def _log_std(raw: np.float32, settings: Settings) -> np.float32:
 @compiled
 def _critic_inputs(obs: Matrix, action: Matrix, begin: int, end: int, inputs: Matrix) -> None:
     for row in range(begin, end):
-        inputs[row, : obs.shape[1]] = obs[row]
-        inputs[row, obs.shape[1] :] = action[row]
+        _copy(obs[row], inputs[row], 0)
+        _copy(action[row], inputs[row], obs.shape[1])
+
+
+@compiled
+def _copy(source: Vector, target: Vector, at: int) -> None:
+    for index in range(source.size):
+        target[at + index] = source[index]
+
+
+@compiled
+def _hidden_widths(table: Table) -> tuple[int, int]:
+    """Of the hidden layers: the widest, and all together."""
+    widest, total = 0, 0
+    for layer in range(table.shape[0] - 1):
+        widest = max(widest, table[layer, OUTPUTS])
+        total += table[layer, OUTPUTS]
+    return widest, total
