@@ -7,16 +7,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from served import served
 
 from loomrl.algorithms.actor_critic import ActorCriticPolicy
 from loomrl.environment.flat import FlatBox
-from loomrl.environment.spaces import space_to_json
-from loomrl.export.graph import build_graph, tensors
 from loomrl.export.observations import random_observations
 from loomrl.export.parity import _mismatches, prove_parity
-from loomrl.files import sha256
-from loomrl.serving.model import ServedPolicy, open_session
-from loomrl.types import EnvironmentSpec, PolicyManifest
 
 UNBOUNDED = Box(-np.inf, np.inf, (3,), np.float32)
 SPACES: list[tuple[gymnasium.Space[Any], gymnasium.Space[Any]]] = [
@@ -57,34 +53,6 @@ def network_of(
         rng = np.random.default_rng(5)
         policy.normalizer.update(rng.normal(1.0, 3.0, (100, policy.preprocessor.dim)))
     return policy.eval()
-
-
-def served(policy: ActorCriticPolicy) -> ServedPolicy:
-    graph = build_graph(policy, 17)
-    inputs, outputs = tensors(open_session(graph, "p"))
-    spec = EnvironmentSpec(
-        name="e",
-        version="1",
-        entry_point="a:B",
-        observation=space_to_json(policy.observation_space),
-        action=space_to_json(policy.action_space),
-    )
-    manifest = PolicyManifest(
-        name="p",
-        onnx_sha256=sha256(graph),
-        policy_digest="",
-        snapshot_digest="",
-        case_sha256="",
-        environment=spec,
-        algorithm="ppo",
-        action_kind=policy.action_kind,
-        inputs=inputs,
-        outputs=outputs,
-        probe_observations=[],
-        probe_actions=[],
-        opset=17,
-    )
-    return ServedPolicy(graph, manifest, "1")
 
 
 def observations_of(space: gymnasium.Space[Any]) -> tuple[np.ndarray, np.ndarray]:

@@ -44,6 +44,11 @@ class Distribution(nn.Module):
 
     def learnt(self, trajectory: Trajectory) -> Tensor:
         """What was sampled, of a whole trajectory (T, B), as N = T x B rows."""
+        action = trajectory.action
+        return self.from_actions(torch.from_numpy(action.reshape(-1, *action.shape[2:])))
+
+    def from_actions(self, action: Tensor) -> Tensor:
+        """What is learnt of actions as the environment takes them, (N, *action); of continuous ones, of samples."""
         raise NotImplementedError
 
     def log_prob_and_entropy(self, parameters: Parameters, learnt: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,9 +73,8 @@ class CategoricalActions(Distribution):
         index = _perturbed(parameters[0], rng).argmax(-1)
         return Act(action=index + self.start if self.start else index)
 
-    def learnt(self, trajectory: Trajectory) -> Tensor:
-        index = trajectory.action.reshape(-1) - self.start
-        return torch.from_numpy(index.astype(np.int64, copy=False))
+    def from_actions(self, action: Tensor) -> Tensor:
+        return action.to(torch.int64) - self.start
 
     def log_prob_and_entropy(self, parameters: Parameters, learnt: Tensor) -> tuple[Tensor, Tensor]:
         return categorical_log_prob_and_entropy(parameters[0], learnt)
@@ -97,9 +101,8 @@ class MultiCategoricalActions(Distribution):
         index = np.stack([part.argmax(-1) for part in perturbed], -1) + self.starts
         return Act(action=index.astype(self.dtype, copy=False).reshape(-1, *self.shape))
 
-    def learnt(self, trajectory: Trajectory) -> Tensor:
-        index = trajectory.action.reshape(-1, len(self.sizes)) - self.starts
-        return torch.from_numpy(index.astype(np.int64, copy=False))
+    def from_actions(self, action: Tensor) -> Tensor:
+        return action.reshape(-1, len(self.sizes)).to(torch.int64) - torch.from_numpy(self.starts)
 
     def log_prob_and_entropy(self, parameters: Parameters, learnt: Tensor) -> tuple[Tensor, Tensor]:
         """Independent components: the sums over them."""
@@ -127,8 +130,8 @@ class BernoulliActions(Distribution):
         bits = logits > rng.logistic(size=logits.shape)
         return Act(action=bits.astype(np.int8).reshape(-1, *self.shape))
 
-    def learnt(self, trajectory: Trajectory) -> Tensor:
-        return torch.from_numpy(trajectory.action.reshape(-1, self.width).astype(np.float32))
+    def from_actions(self, action: Tensor) -> Tensor:
+        return action.reshape(-1, self.width).to(torch.float32)
 
     def log_prob_and_entropy(self, parameters: Parameters, learnt: Tensor) -> tuple[Tensor, Tensor]:
         """log p = a l - log(1 + e^l) and H = log(1 + e^l) - l sigmoid(l), summed over the bits."""
@@ -173,6 +176,9 @@ class GaussianActions(Distribution):
     def learnt(self, trajectory: Trajectory) -> Tensor:
         sample = trajectory.extras["sample"]
         return torch.from_numpy(sample.reshape(-1, sample.shape[-1]))
+
+    def from_actions(self, action: Tensor) -> Tensor:
+        return action.reshape(-1, self.width)
 
     def log_prob_and_entropy(self, parameters: Parameters, learnt: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = parameters

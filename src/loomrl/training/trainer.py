@@ -148,9 +148,9 @@ class PPOTrainer:
         """The three terms of PPO's loss on a batch of N transitions, weighted, so that their sum is minimised.
 
         Args:
-            batch: `states` (N, *obs) raw, `actions` (N,) as the environment takes them or (N, A) before clipping,
-                `old_log_probs`, `advantages` and `returns` (N,). With `value_clip_epsilon` also `values` (N,): those
-                of the policy that acted.
+            batch: `states` (N, *obs) raw, `actions` (N, *action) as the environment takes them, continuous ones (N, A)
+                before clipping, `old_log_probs`, `advantages` and `returns` (N,). With `value_clip_epsilon` also
+                `values` (N,): those of the policy that acted.
 
         Raises:
             ConfigError: when a key is missing or a length differs.
@@ -159,9 +159,7 @@ class PPOTrainer:
 
         tensors = _tensors(batch, values_needed=self.config.value_clip_epsilon is not None)
         features = self.policy.features(tensors["states"])
-        action = tensors["actions"]
-        if self.policy.is_discrete:
-            action = action.long() - int(getattr(self.policy.action_space, "start", 0))
+        action = self.policy.distribution.from_actions(tensors["actions"])
         old_value = tensors.get("values", tensors["returns"])  # looked at only where values are clipped
         rows = learner.Batch(
             features, action, tensors["old_log_probs"], old_value, tensors["advantages"], tensors["returns"]

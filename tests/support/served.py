@@ -1,0 +1,36 @@
+"""A trained network as the server sees it, without a file."""
+
+from loomrl.algorithms.policy import TrainedPolicy
+from loomrl.environment.spaces import space_to_json
+from loomrl.export.graph import build_graph, tensors
+from loomrl.files import sha256
+from loomrl.serving.model import ServedPolicy, open_session
+from loomrl.types import EnvironmentSpec, PolicyManifest
+
+
+def served(policy: TrainedPolicy) -> ServedPolicy:
+    graph = build_graph(policy, 17)
+    inputs, outputs = tensors(open_session(graph, "p"))
+    spec = EnvironmentSpec(
+        name="e",
+        version="1",
+        entry_point="a:B",
+        observation=space_to_json(policy.observation_space),
+        action=space_to_json(policy.action_space),
+    )
+    manifest = PolicyManifest(
+        name="p",
+        onnx_sha256=sha256(graph),
+        policy_digest="",
+        snapshot_digest="",
+        case_sha256="",
+        environment=spec,
+        algorithm="ppo",
+        action_kind=policy.action_kind,
+        inputs=inputs,
+        outputs=outputs,
+        probe_observations=[],
+        probe_actions=[],
+        opset=17,
+    )
+    return ServedPolicy(graph, manifest, "1")
