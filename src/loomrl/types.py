@@ -153,6 +153,7 @@ class TrainingReport(Document):
     parameters: Json  # the algorithm's config in full
     final_metrics: dict[str, float]
     engine: str = "torch"  # what computed the updates: "compiled" or "torch"
+    backend: str = "serial"  # what stepped the environments
     num_threads: int
     processor: str  # family and instruction set: results are equal bit for bit only within it
 

@@ -16,8 +16,8 @@ from loomrl.types import EnvironmentSnapshot, Json
 _CODE = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 
 
-def inputs_digest(config: TrainingConfig, snapshot: EnvironmentSnapshot) -> str:
-    """SHA-256 over everything the trained policy depends on."""
+def inputs_digest(config: TrainingConfig, snapshot: EnvironmentSnapshot, backend: str = "auto") -> str:
+    """SHA-256 over everything the trained policy depends on; `backend` steps its environments."""
     package = Path(loomrl.__file__).parent
     point = find_entry_point(config.algorithm)
     return sha256(
@@ -25,6 +25,7 @@ def inputs_digest(config: TrainingConfig, snapshot: EnvironmentSnapshot) -> str:
             {
                 "training": config.model_dump(mode="json", exclude={"checkpoint_interval_seconds"}),
                 "snapshot": snapshot.digest,
+                "backend": backend,
                 "code": {name: _files(package / name) for name in ("algorithms", "training", "environment")},
                 "plugin": _plugin(point) if point else None,  # LoomRL's own algorithms are in the code above
                 "versions": {name: version(name) for name in ("torch", "numba", "llvmlite", "numpy", "gymnasium")},

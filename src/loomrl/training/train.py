@@ -16,7 +16,7 @@ from loomrl import events
 from loomrl.algorithms.architecture import WEIGHTS
 from loomrl.algorithms.base import Algorithm
 from loomrl.algorithms.registry import get_algorithm, validate
-from loomrl.environment.make import make_envs
+from loomrl.environment.make import choose_backend, make_envs
 from loomrl.environment.snapshot import load_snapshot
 from loomrl.environment.spaces import space_from_json
 from loomrl.files import sha256_file
@@ -50,10 +50,11 @@ def train_policy(
     """
     parameters = validate(config)
     snapshot = load_snapshot(snapshot_folder)
-    checkpoints = (home or default_home()) / "checkpoints" / inputs_digest(config, snapshot)
+    backend = choose_backend(snapshot_folder)
+    checkpoints = (home or default_home()) / "checkpoints" / inputs_digest(config, snapshot, backend)
 
     def environments(num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
-        return make_envs(snapshot_folder, num_envs, autoreset)
+        return make_envs(snapshot_folder, num_envs, autoreset, backend)
 
     engine = _engine(config, parameters, snapshot)
     with one_thread(engine), CheckpointStore(checkpoints, config.keep_checkpoints) as store:
@@ -79,7 +80,7 @@ def train_policy(
                 narrator.resumed(loop.env_steps)
             for checkpoint in loop.run():
                 saver.offer(checkpoint, training_ended=loop.stop_reason is not None)
-        return _write(config, parameters, snapshot, engine, loop, validation, output_folder)
+        return _write(config, parameters, snapshot, (engine, backend), loop, validation, output_folder)
 
 
 def _engine(config: TrainingConfig, parameters: Section, snapshot: EnvironmentSnapshot) -> str:
@@ -104,7 +105,7 @@ def _write(
     config: TrainingConfig,
     parameters: Section,
     snapshot: EnvironmentSnapshot,
-    engine: str,
+    computed_by: tuple[str, str],
     loop: TrainingLoop,
     validation: Validation,
     folder: Path,
@@ -122,7 +123,8 @@ def _write(
         policy_digest=sha256_file(folder / WEIGHTS),
         parameters=parameters.model_dump(mode="json"),
         final_metrics=_final_metrics(loop, validation),
-        engine=engine,
+        engine=computed_by[0],
+        backend=computed_by[1],
         num_threads=NUM_THREADS,
         processor=processor_family(),
     )

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from loomrl.algorithms.base import LearntPolicy
 from loomrl.environment.collector import run_episodes
+from loomrl.environment.vector.choose import Autoreset
 from loomrl.training.config import ValidationConfig
 from loomrl.types import Json
 
-MakeEnvs = Callable[[int, str], VectorEnv[Any, Any, Any]]  # (num_envs, autoreset)
+MakeEnvs = Callable[[int, Autoreset], VectorEnv[Any, Any, Any]]  # (num_envs, autoreset)
 MAX_ENVS = 32
 
 

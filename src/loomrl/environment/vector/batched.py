@@ -22,7 +22,7 @@ from loomrl.types import FloatArray
 
 IS_EXACT = True  # the same bits as Gymnasium's environments, proved for each snapshot before it is chosen
 ENDLESS = np.iinfo(np.int64).max
-AHEAD = 16  # resets drawn at once for each environment
+AHEAD = 64  # resets drawn at once for each environment
 
 StepResult = tuple[NDArray[np.float32], FloatArray, NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 

@@ -29,7 +29,7 @@ from loomrl.errors import EnvironmentFault
 from loomrl.types import FloatArray
 
 IS_EXACT = True  # the same bits as Gymnasium's environments, proved for each snapshot before it is chosen
-_FEWEST = 4  # environments for which a further thread pays
+_FEWEST = 8  # environments for which a further thread pays
 _AFTER_CONSTRAINTS = {"cacc", "cfrc_int", "cfrc_ext"}  # computed by `mj_rnePostConstraint` only
 
 StepResult = tuple[FloatArray, FloatArray, NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
