@@ -11,12 +11,18 @@ Vector = NDArray[np.float32]
 
 
 @compiled_reduction
-def norm(vector: Vector) -> float:
-    """The L2 norm."""
+def sum_of_squares(vector: Vector) -> np.float32:
+    """The square of the L2 norm."""
     total = np.float32(0.0)
     for index in range(vector.size):
         total += vector[index] * vector[index]
-    return math.sqrt(total)
+    return total
+
+
+@compiled
+def norm(vector: Vector) -> float:
+    """The L2 norm."""
+    return math.sqrt(sum_of_squares(vector))
 
 
 @compiled

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from loomrl.algorithms.compiled.activations import activate, multiply_by_derivative
 from loomrl.algorithms.compiled.jit import compiled
-from loomrl.algorithms.compiled.tiles import LANES, ROWS, VECTORS, dot_tile, product_tile
+from loomrl.algorithms.compiled.tiles import LANES, ROWS, VECTORS, dot_tile, product_tile, transpose_tile
 
 Vector = NDArray[np.float32]
 Matrix = NDArray[np.float32]
@@ -33,6 +33,7 @@ INPUTS, OUTPUTS, WEIGHTS, BIAS = 0, 1, 2, 3  # columns of a layout's table: size
 _block, _column = product_tile(ROWS, VECTORS), product_tile(ROWS, 1)
 _row_block, _row_column = product_tile(1, VECTORS), product_tile(1, 1)
 _dots, _dot = dot_tile(ROWS), dot_tile(1)
+_square = transpose_tile()
 _WIDE = LANES * VECTORS
 
 
@@ -150,7 +151,8 @@ def project(x: Matrix, weights: Matrix, out: Matrix) -> None:
 @compiled
 def sum_rows(a: Matrix, out: Vector) -> None:
     """out (N,) = the sum of the rows of a (M, N)."""
-    out[:] = a[0]
+    for column in range(a.shape[1]):
+        out[column] = a[0, column]
     for row in range(1, a.shape[0]):
         for column in range(a.shape[1]):
             out[column] += a[row, column]
@@ -158,12 +160,11 @@ def sum_rows(a: Matrix, out: Vector) -> None:
 
 @compiled
 def transpose(a: Matrix, out: Matrix) -> None:
-    """out (N, M) = a^T, of a (M, N), in blocks that stay in the cache."""
+    """out (N, M) = a^T, of a (M, N); both multiples of LANES."""
     num_rows, num_columns = a.shape
-    for first in range(0, num_rows, LANES):
-        for column in range(num_columns):
-            for row in range(first, min(first + LANES, num_rows)):
-                out[column, row] = a[row, column]
+    for row in range(0, num_rows, LANES):
+        for column in range(0, num_columns, LANES):
+            _square(a, row * num_columns + column, num_columns, out, column * num_rows + row, num_rows)
 
 
 # --- networks ---------------------------------------------------------------------------------------------------

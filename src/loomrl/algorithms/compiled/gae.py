@@ -6,15 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.algorithms.compiled.jit import compiled
+from loomrl.types import FloatArray
 
-Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
 @compiled
 def advantages(
-    reward: Array, value: Array, last_or_ended_value: Array, terminated: Mask, truncated: Mask,
-    gamma: float, gae_lambda: float, advantage: Array,
+    reward: FloatArray, value: FloatArray, last_or_ended_value: FloatArray, terminated: Mask, truncated: Mask,
+    gamma: float, gae_lambda: float, advantage: FloatArray,
 ) -> None:  # fmt: skip
     """Generalised advantage estimation. `last_or_ended_value` (K,) are the values of the true successors that are not
     the next row: where an episode ended, and after the last step, in the order of (T, B)."""
@@ -34,7 +34,7 @@ def advantages(
 
 
 @compiled
-def normalize(values: Array) -> None:
+def normalize(values: FloatArray) -> None:
     """Mean 0 and standard deviation 1, in place, (N,)."""
     mean = 0.0
     for value in values:
@@ -49,7 +49,7 @@ def normalize(values: Array) -> None:
 
 
 @compiled
-def explained_variance(value: Array, target: Array) -> float:
+def explained_variance(value: FloatArray, target: FloatArray) -> float:
     """1 - Var(target - value) / Var(target); 0 for a constant target."""
     mean, mean_error = 0.0, 0.0
     for index in range(value.size):
@@ -64,7 +64,7 @@ def explained_variance(value: Array, target: Array) -> float:
 
 
 @compiled
-def discounted_returns(reward: Array, ended: Mask, running: Array, gamma: float, returns: Array) -> None:
+def discounted_returns(reward: FloatArray, ended: Mask, running: FloatArray, gamma: float, returns: FloatArray) -> None:
     """The discounted return so far at every step; `running` (B,) is carried from one rollout to the next."""
     for step in range(reward.shape[0]):
         for env in range(reward.shape[1]):

@@ -47,8 +47,9 @@ def find_cache() -> None:
     """Keep compiled code under the home folder where the package's own folder cannot be written."""
     own = _FOLDER / "__pycache__"
     writable = os.access(own if own.is_dir() else _FOLDER, os.W_OK)
-    if not writable and not numba.config.CACHE_DIR:
-        numba.config.CACHE_DIR = str(home() / "compiled")
+    config: Any = numba.config
+    if not writable and not config.CACHE_DIR:
+        config.CACHE_DIR = str(home() / "compiled")
 
 
 find_cache()

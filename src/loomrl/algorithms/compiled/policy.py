@@ -1,5 +1,6 @@
 """`ActorCriticPolicy` for dense networks without torch: the same weights under the same names, kernels to act with."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ Played = tuple[FloatArray, NDArray[np.int64]]
 
 
 class CompiledPolicy:
-    """Actor and critic in one vector: `parameters` holds `actor`, `critic` and, of a Gaussian, the log standard
+    """Actor and critic in one vector: `parameters` holds `critic`, `actor` and, of a Gaussian, the log standard
     deviations (A,). Acts greedily, as its torch twin does to within rounding."""
 
     def __init__(self, architecture: PolicyArchitecture, first: dict[str, NDArray[Any]]) -> None:
@@ -36,10 +37,10 @@ class CompiledPolicy:
         self.start = int(getattr(self.action_space, "start", 0))
         self.activation = ACTIVATIONS[architecture.activation]
         sizes, num_outputs = architecture.hidden_sizes, len(first[f"{self._head}.bias"])
-        self.num_features, self.num_outputs = int(np.prod(self.observation_space.shape)), num_outputs
-        self.actor = Layout(self.num_features, sizes, num_outputs)
-        self.critic = Layout(self.num_features, sizes, 1, self.actor.end)
-        self.parameters: Vector = np.zeros(self.critic.end + (0 if self.is_discrete else num_outputs), np.float32)
+        self.num_features, self.num_outputs = math.prod(self.observation_space.shape or ()), num_outputs
+        self.critic = Layout(self.num_features, sizes, 1)
+        self.actor = Layout(self.num_features, sizes, num_outputs, self.critic.end)
+        self.parameters: Vector = np.zeros(self.actor.end + (0 if self.is_discrete else num_outputs), np.float32)
         self.normalizer = Normalizer(self.num_features) if architecture.normalize_observations else None
         self._plain = Normalizer(self.num_features)  # shifts by nothing
         self.low, self.high = self._bounds()
@@ -85,7 +86,7 @@ class CompiledPolicy:
 
     def log_std(self) -> Vector:
         """Of the Gaussian, bounded (A,)."""
-        return np.clip(self.parameters[self.critic.end :], *LOG_STD_BOUNDS)
+        return np.clip(self.parameters[self.actor.end :], *LOG_STD_BOUNDS)
 
     # --- acting ---
 
@@ -115,7 +116,7 @@ class CompiledPolicy:
         action = index + self.start if self.start else index
         return action.astype(self.action_space.dtype, copy=False)
 
-    def bounded(self, sample: Matrix) -> NDArray[Any]:
+    def bounded(self, sample: FloatArray) -> NDArray[Any]:
         """A Gaussian sample (B, A) -> an action within bounds (B, *action)."""
         action = np.maximum(np.minimum(sample, self.high), self.low)
         return action.astype(self.action_space.dtype, copy=False).reshape(-1, *(self.action_space.shape or ()))
@@ -143,7 +144,7 @@ class CompiledPolicy:
             for name, weights, bias in zip(names, *layout.unpack(self.parameters), strict=True):
                 arrays |= {f"{name}.weight": weights, f"{name}.bias": bias}
         if not self.is_discrete:
-            arrays["head.log_std"] = self.parameters[self.critic.end :].copy()
+            arrays["head.log_std"] = self.parameters[self.actor.end :].copy()
         if self.normalizer is not None:
             arrays |= {f"normalizer.{name}": value for name, value in self.normalizer.arrays().items()}
         return arrays
@@ -165,7 +166,7 @@ class CompiledPolicy:
             weights, biases = ([arrays[f"{name}.{kind}"] for name in names] for kind in ("weight", "bias"))
             layout.pack(self.parameters, weights, biases)
         if not self.is_discrete:
-            self.parameters[self.critic.end :] = arrays["head.log_std"]
+            self.parameters[self.actor.end :] = arrays["head.log_std"]
 
     def save(self, folder: Path) -> None:
         """Write `policy.safetensors` and `policy.json`, the same bytes for the same policy."""

@@ -7,22 +7,26 @@ Everything is done in blocks of at most BLOCK rows, whose activations stay in th
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.algorithms.compiled.activations import ONE, ZERO
-from loomrl.algorithms.compiled.adam import adam_step, norm
+from loomrl.algorithms.compiled.adam import adam_step, sum_of_squares
+from loomrl.algorithms.compiled.barrier import meet
 from loomrl.algorithms.compiled.dense import OUTPUTS, Matrix, Table, Vector, backward, forward
 from loomrl.algorithms.compiled.jit import compiled
+from loomrl.types import FloatArray
 
-Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-5
 LOG_STD_LOW, LOG_STD_HIGH = -20.0, 2.0  # networks.LOG_STD_BOUNDS
 BLOCK = 128  # rows
+
+CRITIC, ACTOR = 0, 1  # the two networks, in the order of their parameters
 
 # What `gradient_steps` is told, in the order of its `settings`.
 SETTINGS = (
@@ -32,6 +36,41 @@ LEARNING_RATE, CLIP, VALUE_CLIP, VALUE_COEF, ENTROPY_COEF, MAX_NORM = range(len(
 
 # Columns of the metrics of a gradient step.
 POLICY_LOSS, VALUE_LOSS, ENTROPY, KL, CLIPPED, GRAD_NORM = range(6)
+
+
+class Networks(NamedTuple):
+    """Vectors of all P parameters, and what lies where. The log standard deviations belong to the actor."""
+
+    parameters: Vector
+    gradient: Vector
+    first: Vector  # Adam's moments
+    second: Vector
+    critic: Table
+    actor: Table
+    bounds: Indices  # (3,): where the critic's parameters, then the actor's, begin and end
+    activation: int
+    is_discrete: bool
+
+
+class Rows(NamedTuple):
+    """N transitions of a rollout. What an action space has no use for is empty."""
+
+    x: Matrix  # (N, I) features
+    choice: Indices  # (N,) discrete actions
+    sample: Matrix  # (N, A) Gaussian samples
+    log_prob: Vector  # (N,) of the policy that acted
+    value: Vector  # (N,) of the critic before the update
+    advantage: Vector  # (N,)
+    target: Vector  # (N,)
+
+
+class Work(NamedTuple):
+    """Room for both networks, by the number of the network first."""
+
+    hidden: Matrix
+    scratch: Matrix
+    gradient: Vector  # (P,) of one block
+    squares: Matrix  # (2, 2): of this step and the one before
 
 
 @compiled
@@ -117,8 +156,8 @@ def _value_term(
 
 @compiled
 def _discrete_loss(
-    out: Matrix, index: Indices, old_log_prob: Vector, advantage: Vector, num_total: int, settings: Array,
-    metrics: Array,
+    out: Matrix, index: Indices, old_log_prob: Vector, advantage: Vector, num_total: int, settings: FloatArray,
+    metrics: FloatArray,
 ) -> None:  # fmt: skip
     """Replaces logits (n, A) by the loss's derivatives; adds to the metrics. The loss is a mean over `num_total`."""
     num_rows, num_actions = out.shape
@@ -141,14 +180,15 @@ def _discrete_loss(
 @compiled
 def _gaussian_loss(
     parameters: Vector, out: Matrix, sample: Matrix, old_log_prob: Vector, advantage: Vector, num_total: int,
-    settings: Array, d_log_std: Vector, metrics: Array,
+    settings: FloatArray, d_log_std: Vector, metrics: FloatArray,
 ) -> None:  # fmt: skip
-    """Replaces means (n, A) by the loss's derivatives; adds to the metrics and to `d_log_std` (A,)."""
+    """Replaces means (n, A) by the loss's derivatives; writes `d_log_std` (A,) and adds to the metrics."""
     num_rows, num_actions = out.shape
     clip, share = np.float32(settings[CLIP]), np.float32(1.0 / num_total)
     logs = log_std(parameters, num_actions)
     precision = np.exp(-logs)
     constant = np.float32(HALF_LOG_TAU * num_actions) + logs.sum()
+    d_log_std[:] = ZERO
     for row in range(num_rows):
         squares = ZERO
         for column in range(num_actions):
@@ -164,12 +204,15 @@ def _gaussian_loss(
     metrics[ENTROPY] += entropy * num_rows / num_total
     for column in range(num_actions):
         d_log_std[column] -= np.float32(settings[ENTROPY_COEF] * num_rows / num_total)
+        raw = parameters[parameters.size - num_actions + column]
+        if raw < LOG_STD_LOW or raw > LOG_STD_HIGH:  # the bound is what acted
+            d_log_std[column] = ZERO
 
 
 @compiled
 def _transition(
     log_prob: np.float32, old_log_prob: np.float32, advantage: np.float32, clip: np.float32, num_total: int,
-    metrics: Array,
+    metrics: FloatArray,
 ) -> np.float32:  # fmt: skip
     """The derivative of one transition's loss by its log-probability, not yet divided by the number of them."""
     log_ratio = log_prob - old_log_prob
@@ -179,12 +222,13 @@ def _transition(
     metrics[KL] += (ratio - ONE - log_ratio) / num_total  # http://joschu.net/blog/kl-approx.html, estimator k3
     if abs(ratio - ONE) > clip:
         metrics[CLIPPED] += 1.0 / num_total
-    return -slope * ratio
+    derivative: np.float32 = -slope * ratio
+    return derivative
 
 
 @compiled
 def _critic_loss(
-    value: Vector, target: Vector, old_value: Vector, num_total: int, settings: Array, metrics: Array
+    value: Vector, target: Vector, old_value: Vector, num_total: int, settings: FloatArray, metrics: FloatArray
 ) -> None:
     """Replaces values (n,) by the weighted loss's derivatives; adds to the metrics."""
     clip, share = np.float32(settings[VALUE_CLIP]), np.float32(settings[VALUE_COEF] / num_total)
@@ -204,72 +248,88 @@ def _gather(source: Matrix, rows: Indices, out: Matrix) -> None:
 
 @compiled
 def gradient_steps(
-    parameters: Vector, gradient: Vector, first: Vector, second: Vector, num_steps: int,
-    actor: Table, critic: Table, activation: int, is_discrete: bool,
-    x: Matrix, index: Indices, sample: Matrix, old_log_prob: Vector, old_value: Vector, advantage: Vector,
-    target: Vector, permutations: NDArray[np.int64], batch_size: int, settings: Array,
-    hidden: Vector, scratch: Vector, metrics: Array,
-) -> int:  # fmt: skip
+    thread: int, num_threads: int, counter: NDArray[np.int64], networks: Networks, rows: Rows, num_steps: int,
+    permutations: NDArray[np.int64], batch_size: int, settings: FloatArray, work: Work, metrics: FloatArray,
+) -> None:  # fmt: skip
     """Epochs over a rollout: one for each row of `permutations` (E, N), in batches of `batch_size` (the last smaller).
 
-    `parameters`, and Adam's moments `first` and `second` after `num_steps` steps, change in place. `metrics` (steps, 6)
-    has a row of zeros for each gradient step. Returns Adam's number of steps.
+    Changes parameters and Adam's moments, which have seen `num_steps` steps, in place. `metrics` (steps, 6) has a row
+    of zeros for each gradient step. Two threads may share the work: call it with thread 0, ..., num_threads - 1 at once
+    and `counter` (1,) at zero. One has the critic, one the actor; they meet at each step for the gradient's norm. The
+    sums are those of one thread, so the bits are.
     """
-    num_rows = x.shape[0]
-    block_gradient = np.zeros_like(gradient)
-    row_of_metrics = 0
+    num_rows, done = rows.x.shape[0], 0
     for epoch in range(permutations.shape[0]):
         for begin in range(0, num_rows, batch_size):
-            end = min(begin + batch_size, num_rows)
-            for at in range(begin, end, BLOCK):
-                into = gradient if at == begin else block_gradient
-                _block_gradient(
-                    parameters, into, actor, critic, activation, is_discrete, x, index, sample, old_log_prob,
-                    old_value, advantage, target, permutations[epoch, at : min(at + BLOCK, end)], end - begin,
-                    settings, hidden, scratch, metrics[row_of_metrics],
-                )  # fmt: skip
-                if at != begin:
-                    for position in range(gradient.size):
-                        gradient[position] += block_gradient[position]
-            length = norm(gradient)
-            metrics[row_of_metrics, GRAD_NORM] = length
-            num_steps += 1
+            chosen = permutations[epoch, begin : min(begin + batch_size, num_rows)]
+            squares = work.squares[done % 2]  # another thread may still read those of the step before
+            for task in range(thread, 2, num_threads):
+                first, last = networks.bounds[task], networks.bounds[task + 1]
+                _batch_gradient(task, networks, rows, chosen, settings, work, metrics[done])
+                squares[task] = sum_of_squares(networks.gradient[first:last])
+            done += 1
+            meet(counter, done, num_threads)
+            length = math.sqrt(squares[CRITIC] + squares[ACTOR])
             shrink = min(1.0, settings[MAX_NORM] / (length + 1e-6))
-            adam_step(
-                parameters, gradient, first, second, num_steps, settings[LEARNING_RATE], BETA1, BETA2, EPSILON, shrink
-            )
-            row_of_metrics += 1
-    return num_steps
+            for task in range(thread, 2, num_threads):
+                first, last = networks.bounds[task], networks.bounds[task + 1]
+                adam_step(
+                    networks.parameters[first:last], networks.gradient[first:last], networks.first[first:last],
+                    networks.second[first:last], num_steps + done, settings[LEARNING_RATE], BETA1, BETA2, EPSILON,
+                    shrink,
+                )  # fmt: skip
+            if thread == 0:
+                metrics[done - 1, GRAD_NORM] = length
 
 
 @compiled
-def _block_gradient(
-    parameters: Vector, gradient: Vector, actor: Table, critic: Table, activation: int, is_discrete: bool,
-    x: Matrix, index: Indices, sample: Matrix, old_log_prob: Vector, old_value: Vector, advantage: Vector,
-    target: Vector, rows: Indices, num_total: int, settings: Array, hidden: Vector, scratch: Vector, metrics: Array,
+def _batch_gradient(
+    task: int, networks: Networks, rows: Rows, chosen: Indices, settings: FloatArray, work: Work, metrics: FloatArray
+) -> None:
+    """One network's gradient over the chosen rows, block by block; adds to the metrics."""
+    first, last = networks.bounds[task], networks.bounds[task + 1]
+    for at in range(0, chosen.size, BLOCK):
+        gradient = networks.gradient if at == 0 else work.gradient
+        block = chosen[at : at + BLOCK]
+        features = np.empty((block.size, rows.x.shape[1]), np.float32)
+        _gather(rows.x, block, features)
+        if task == ACTOR:
+            _actor_gradient(networks, rows, features, block, chosen.size, settings, gradient, work, metrics)
+        else:
+            _critic_gradient(networks, rows, features, block, chosen.size, settings, gradient, work, metrics)
+        if at > 0:
+            for position in range(first, last):
+                networks.gradient[position] += gradient[position]
+
+
+@compiled
+def _actor_gradient(
+    networks: Networks, rows: Rows, features: Matrix, block: Indices, num_total: int, settings: FloatArray,
+    gradient: Vector, work: Work, metrics: FloatArray,
 ) -> None:  # fmt: skip
-    """The part of a batch's gradient and metrics that some of its rows make up."""
-    num_actions = actor[-1, OUTPUTS]
-    features = np.empty((rows.size, x.shape[1]), np.float32)
-    _gather(x, rows, features)
-    out = np.empty((rows.size, num_actions), np.float32)
-    forward(parameters, actor, activation, features, hidden, out)
-    if is_discrete:
-        _discrete_loss(out, index[rows], old_log_prob[rows], advantage[rows], num_total, settings, metrics)
+    parameters, table, activation = networks.parameters, networks.actor, networks.activation
+    num_actions, hidden, scratch = table[-1, OUTPUTS], work.hidden[ACTOR], work.scratch[ACTOR]
+    old_log_prob, advantage = rows.log_prob[block], rows.advantage[block]
+    out = np.empty((block.size, num_actions), np.float32)
+    forward(parameters, table, activation, features, hidden, out)
+    if networks.is_discrete:
+        _discrete_loss(out, rows.choice[block], old_log_prob, advantage, num_total, settings, metrics)
     else:
-        samples = np.empty_like(out)
-        _gather(sample, rows, samples)
+        sample = np.empty_like(out)
+        _gather(rows.sample, block, sample)
         d_log_std = gradient[gradient.size - num_actions :]
-        d_log_std[:] = ZERO
-        _gaussian_loss(
-            parameters, out, samples, old_log_prob[rows], advantage[rows], num_total, settings, d_log_std, metrics
-        )
-        for column in range(num_actions):  # where it is out of bounds, the bound is what acted
-            raw = parameters[parameters.size - num_actions + column]
-            if raw < LOG_STD_LOW or raw > LOG_STD_HIGH:
-                d_log_std[column] = ZERO
-    backward(parameters, actor, activation, features, hidden, out, gradient, scratch)
-    value = np.empty((rows.size, 1), np.float32)
-    forward(parameters, critic, activation, features, hidden, value)
-    _critic_loss(value.reshape(rows.size), target[rows], old_value[rows], num_total, settings, metrics)
-    backward(parameters, critic, activation, features, hidden, value, gradient, scratch)
+        _gaussian_loss(parameters, out, sample, old_log_prob, advantage, num_total, settings, d_log_std, metrics)
+    backward(parameters, table, activation, features, hidden, out, gradient, scratch)
+
+
+@compiled
+def _critic_gradient(
+    networks: Networks, rows: Rows, features: Matrix, block: Indices, num_total: int, settings: FloatArray,
+    gradient: Vector, work: Work, metrics: FloatArray,
+) -> None:  # fmt: skip
+    parameters, table, activation = networks.parameters, networks.critic, networks.activation
+    hidden, scratch = work.hidden[CRITIC], work.scratch[CRITIC]
+    value = np.empty((block.size, 1), np.float32)
+    forward(parameters, table, activation, features, hidden, value)
+    _critic_loss(value.reshape(block.size), rows.target[block], rows.value[block], num_total, settings, metrics)
+    backward(parameters, table, activation, features, hidden, value, gradient, scratch)

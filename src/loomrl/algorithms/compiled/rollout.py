@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from loomrl.algorithms.compiled.dense import forward
 from loomrl.algorithms.compiled.jit import source_digest
 from loomrl.algorithms.compiled.normalizer import normalize_row
+from loomrl.algorithms.compiled.ppo import log_probabilities
 from loomrl.environment.collector import LONGEST_EPISODE
 from loomrl.environment.vector.batched import BatchedVectorEnv
 from loomrl.environment.vector.dynamics import Dynamics, specialise
@@ -35,11 +36,13 @@ COLLECTED, NOT_FINITE, RESETS_USED_UP, ENDLESS = 0, 1, 2, 3
 _f64, _f32, _i64, _bool = types.float64, types.float32, types.int64, types.boolean
 _POLICY = (_f32[::1], _i64[:, ::1], _i64, _bool, _f32[::1], _f32[::1], _bool, _f32[::1], _f32[::1])
 _ENVS = (_f64[:, ::1], _f64[::1], _i64[::1], _i64, _f64[:, :, ::1], _i64[::1])
-_ROLLOUT_SIGNATURE = types.UniTuple(_i64, 4)(
+_tuple: Any = types.UniTuple
+_ROLLOUT_SIGNATURE = _tuple(_i64, 4)(
     *_POLICY, *_ENVS, _i64, _i64, _f32[:, :, ::1], _f32[::1], _f32[:, :, ::1], _f32[:, :, ::1], _i64[:, ::1],
-    _f32[:, :, ::1], _f64[:, ::1], _bool[:, ::1], _bool[:, ::1], _f64[::1], _i64[::1], _f64[::1], _i64[::1],
+    _f32[:, :, ::1], _f32[:, ::1], _f64[:, ::1], _bool[:, ::1], _bool[:, ::1], _f64[::1], _i64[::1],
+    _f64[::1], _i64[::1],
 )  # fmt: skip
-_EPISODES_SIGNATURE = types.UniTuple(_i64, 2)(
+_EPISODES_SIGNATURE = _tuple(_i64, 2)(
     *_POLICY, _f64[:, ::1], _f64[::1], _i64, _i64, _f64[::1], _i64[::1]
 )  # fmt: skip
 
@@ -74,16 +77,17 @@ class CompiledCollector:
         obs, next_obs = (np.empty((*batch, envs.dynamics.obs_dim), np.float32) for _ in range(2))
         reward, terminated, truncated = np.empty(batch), np.empty(batch, np.bool_), np.empty(batch, np.bool_)
         noise = self._draw((*batch, policy.num_outputs), rng)
-        index = np.empty(batch if policy.is_discrete else (0, 0), np.int64)
-        sample = np.empty((0, 0, 0) if policy.is_discrete else noise.shape, np.float32)
+        index = np.empty(batch if policy.is_discrete else (num_steps, 0), np.int64)
+        sample = np.empty((num_steps, 0, 0) if policy.is_discrete else noise.shape, np.float32)
         std = np.zeros(0, np.float32) if policy.is_discrete else np.exp(policy.log_std())
         returns, lengths = np.empty(reward.size), np.empty(reward.size, np.int64)
+        log_prob = np.empty(batch, np.float32)
         step, num_finished, outcome = 0, 0, RESETS_USED_UP
         while outcome == RESETS_USED_UP:
             envs.refill()
             outcome, step, env, num_finished = self._rollout(
                 *_policy_arguments(policy), envs.states, envs.parameters, envs.elapsed, envs.max_episode_steps,
-                envs.pending, envs.cursor, step, num_finished, noise, std, obs, next_obs, index, sample,
+                envs.pending, envs.cursor, step, num_finished, noise, std, obs, next_obs, index, sample, log_prob,
                 reward, terminated, truncated, self._returns, self._lengths, returns, lengths,
             )  # fmt: skip
         if outcome == NOT_FINITE:
@@ -99,7 +103,7 @@ class CompiledCollector:
             terminated=terminated,
             truncated=truncated,
             next_obs=next_obs.reshape(shaped),
-            extras={} if policy.is_discrete else {"sample": sample},
+            extras={"log_prob": log_prob} | ({} if policy.is_discrete else {"sample": sample}),
         )
 
 
@@ -183,7 +187,7 @@ def _kernels(dynamics: Dynamics) -> tuple[Any, Any]:
 def _rollout(  # type: ignore[no-untyped-def]
     parameters, table, activation, is_discrete, low, high, normalizes, shift, scale,
     states, env_parameters, elapsed, max_episode_steps, pending, cursor,
-    first_step, num_finished, noise, std, obs, next_obs, index, sample,
+    first_step, num_finished, noise, std, obs, next_obs, index, sample, log_prob,
     reward, terminated, truncated, running_return, running_length, finished_return, finished_length,
 ):  # fmt: skip
     """T steps of B environments from `first_step` on. Returns the outcome, the step and environment it came about in,
@@ -211,12 +215,16 @@ def _rollout(  # type: ignore[no-untyped-def]
                     if out[env, column] - noise[t, env, column] > out[env, best] - noise[t, env, best]:
                         best = column
                 index[t, env] = best
-                action[0] = best
             else:
                 for column in range(num_outputs):
-                    drawn = out[env, column] + std[column] * noise[t, env, column]
-                    sample[t, env, column] = drawn
-                    action[column] = max(min(drawn, high[column]), low[column])
+                    sample[t, env, column] = out[env, column] + std[column] * noise[t, env, column]
+        log_probabilities(parameters, is_discrete, out, index[t], sample[t], log_prob[t])
+        for env in range(num_envs):
+            if is_discrete:
+                action[0] = index[t, env]
+            else:
+                for column in range(num_outputs):
+                    action[column] = max(min(sample[t, env, column], high[column]), low[column])
             gain, terminal = step(states[env], action, env_parameters)  # type: ignore[name-defined]  # noqa: F821
             observe(states[env], next_obs[t, env])  # type: ignore[name-defined]  # noqa: F821
             elapsed[env] += 1

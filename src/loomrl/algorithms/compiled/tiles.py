@@ -68,6 +68,23 @@ def dot_tile(rows: int) -> Any:
     return tile
 
 
+def transpose_tile() -> Any:
+    """An intrinsic: C (LANES, LANES) = A^T. It takes `a, a_at, a_row`; `c, c_at, c_row`."""
+
+    @intrinsic
+    def tile(context, a, a_at, a_row, c, c_at, c_row):  # type: ignore[no-untyped-def]
+        size = types.intp
+        signature = types.void(a, size, size, c, size, size)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            _emit_transpose(_Emitter(context, builder, signature, arguments))
+            return context.get_dummy_value()
+
+        return signature, generate
+
+    return tile
+
+
 class _Emitter:
     """The few instructions both tiles are made of."""
 
@@ -114,7 +131,11 @@ class _Emitter:
 
     def broadcast(self, scalar: Any) -> Any:
         first = self.builder.insert_element(_UNDEFINED, scalar, ir.Constant(_INDEX, 0))
-        return self.builder.shuffle_vector(first, _UNDEFINED, ir.Constant(ir.VectorType(_INDEX, LANES), [0] * LANES))
+        return self.choose(first, _UNDEFINED, [0] * LANES)
+
+    def choose(self, one: Any, other: Any, lanes: list[int]) -> Any:
+        """A vector of the lanes with these numbers: `one`'s from 0 on, `other`'s from LANES on."""
+        return self.builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(_INDEX, LANES), lanes))
 
     def multiply_add(self, one: Any, other: Any, sum_: Any) -> Any:
         return self.builder.call(self._fma, [one, other, sum_])
@@ -176,3 +197,21 @@ def _emit_dots(emit: _Emitter, rows: int) -> None:
     first = [ir.Constant(_VECTOR, [0.0] * LANES)] * rows
     for row, vector in enumerate(emit.accumulate(first, depth, LANES, advance)):
         emit.store_scalar(emit.total(vector), c, emit.at(c_at, c_row, row))
+
+
+def _emit_transpose(emit: _Emitter) -> None:
+    """Swap the off-diagonal halves of ever smaller blocks."""
+    a, c = emit.data(0), emit.data(3)
+    _, a_at, a_row, _, c_at, c_row = emit.arguments
+    rows = [emit.load(a, emit.at(a_at, a_row, row)) for row in range(LANES)]
+    half = LANES // 2
+    while half:
+        upper = [lane if not lane & half else LANES + lane - half for lane in range(LANES)]
+        lower = [lane + half if not lane & half else LANES + lane for lane in range(LANES)]
+        for row in range(LANES):
+            if not row & half:
+                pair = rows[row], rows[row + half]
+                rows[row], rows[row + half] = emit.choose(*pair, upper), emit.choose(*pair, lower)
+        half //= 2
+    for row, vector in enumerate(rows):
+        emit.store(vector, c, emit.at(c_at, c_row, row))

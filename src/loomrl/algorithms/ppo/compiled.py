@@ -1,5 +1,8 @@
 """PPO on the compiled engine: the same figures as `learner`, to within float32's rounding, many times faster."""
 
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gymnasium
@@ -11,9 +14,8 @@ from loomrl.algorithms.advantages import RewardScaler, needs_successor_value
 from loomrl.algorithms.architecture import PolicyArchitecture
 from loomrl.algorithms.base import State
 from loomrl.algorithms.compiled import gae
-from loomrl.algorithms.compiled.dense import Vector
 from loomrl.algorithms.compiled.policy import CompiledPolicy
-from loomrl.algorithms.compiled.ppo import BLOCK, KL, gradient_steps, log_probabilities
+from loomrl.algorithms.compiled.ppo import BLOCK, KL, Networks, Rows, Work, gradient_steps, log_probabilities
 from loomrl.algorithms.compiled.rollout import CompiledCollector, gaussian_noise, gumbel_noise
 from loomrl.algorithms.initial import dense_actor_critic
 from loomrl.algorithms.ppo.config import Config
@@ -36,11 +38,13 @@ class CompiledPPO:
         self.config = config
         self.num_envs, self.rollout_length = config.num_envs, config.steps_per_rollout
         self._policy = policy
-        self._gradient, self._first, self._second = (np.zeros_like(policy.parameters) for _ in range(3))
+        self._networks = _networks(policy)
         self._num_gradient_steps = 0
         self._scaler = CompiledRewardScaler(config.num_envs, config.gamma) if config.normalize_rewards else None
         self._schedules = Schedules(config, total_env_steps)
-        self._hidden, self._scratch = policy.actor.hidden(BLOCK), policy.actor.scratch(BLOCK)
+        self._work = _work(policy)
+        self._num_threads = min(config.num_threads, _num_processors())
+        self._helper = ThreadPoolExecutor(1, "ppo") if self._num_threads > 1 else None
 
     @property
     def policy(self) -> CompiledPolicy:
@@ -77,7 +81,7 @@ class CompiledPPO:
         """Learn from one rollout (T, B); returns the means over its gradient steps."""
         config, policy = self.config, self._policy
         raw = policy.raw_features(trajectory.obs)
-        rows = self._prepare(trajectory, policy.features(raw))
+        rows, explained = self._prepare(trajectory, policy.features(raw))
         rate, clip_epsilon = self._schedules.begin()
         per_epoch = -(-len(raw) // config.batch_size)
         steps = np.zeros((config.n_epochs * per_epoch, len(STEP_METRICS)))
@@ -97,15 +101,16 @@ class CompiledPPO:
         if policy.normalizer is not None:
             policy.normalizer.update(raw)
         metrics = dict(zip(STEP_METRICS, steps[:num_steps].mean(0).tolist(), strict=True))
-        metrics["explained_variance"] = gae.explained_variance(rows.value.astype(np.float64), rows.target64)
+        metrics["explained_variance"] = explained
         metrics["learning_rate"] = rate
         metrics["num_gradient_steps"] = float(num_steps)
         if not policy.is_discrete:
-            metrics["std"] = float(np.exp(policy.parameters[policy.critic.end :]).mean())
+            metrics["std"] = float(np.exp(policy.parameters[policy.actor.end :]).mean())
         return metrics
 
-    def _prepare(self, trajectory: Trajectory, features: NDArray[np.float32]) -> "_Rows":
-        """Values, probabilities and advantages of a whole rollout, T x B flattened to N."""
+    def _prepare(self, trajectory: Trajectory, features: NDArray[np.float32]) -> tuple[Rows, float]:
+        """Values, probabilities and advantages of a whole rollout, T x B flattened to N, and how well the values
+        explained the returns."""
         policy, config, shape = self._policy, self.config, trajectory.reward.shape
         ended = trajectory.terminated | trajectory.truncated
         successors = policy.raw_features(trajectory.next_obs[needs_successor_value(ended)])
@@ -120,7 +125,34 @@ class CompiledPPO:
         target = (advantage + value64).ravel()
         if config.normalize_advantages:
             gae.normalize(advantage.reshape(-1))
-        return _Rows(self._policy, trajectory, features, value, advantage.ravel(), target)
+        index, sample = self._learnt(trajectory)
+        rows = Rows(
+            features, index, sample, self._log_prob(trajectory, features, index, sample), np.ascontiguousarray(value),
+            advantage.ravel().astype(np.float32), target.astype(np.float32),
+        )  # fmt: skip
+        return rows, gae.explained_variance(value64.ravel(), target)
+
+    def _learnt(self, trajectory: Trajectory) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """What was sampled: indices (N,), or Gaussian samples before clipping (N, A)."""
+        policy = self._policy
+        if not policy.is_discrete:
+            return NO_INDEX, trajectory.extras["sample"].reshape(-1, policy.num_outputs)
+        index = trajectory.action.reshape(-1)
+        return (index - policy.start if policy.start else index).astype(np.int64, copy=False), NO_SAMPLE
+
+    def _log_prob(
+        self,
+        trajectory: Trajectory,
+        features: NDArray[np.float32],
+        index: NDArray[np.int64],
+        sample: NDArray[np.float32],
+    ) -> NDArray[np.float32]:
+        """Log-probabilities (N,) of the policy that acted; its own collector has kept them."""
+        if "log_prob" in trajectory.extras:
+            return trajectory.extras["log_prob"].reshape(-1)
+        policy, log_prob = self._policy, np.empty(len(features), np.float32)
+        log_probabilities(policy.parameters, policy.is_discrete, policy.outputs(features), index, sample, log_prob)
+        return log_prob
 
     def _settings(self, rate: float, clip_epsilon: float) -> tuple[float, ...]:
         """In the order of `compiled.ppo.SETTINGS`."""
@@ -128,14 +160,18 @@ class CompiledPPO:
         value_clip = config.value_clip_epsilon or 0.0
         return rate, clip_epsilon, value_clip, config.value_loss_coef, config.entropy_coef, config.max_grad_norm
 
-    def _learn(self, rows: "_Rows", orders: NDArray[np.int64], settings: FloatArray, metrics: FloatArray) -> None:
-        policy = self._policy
-        self._num_gradient_steps = gradient_steps(
-            policy.parameters, self._gradient, self._first, self._second, self._num_gradient_steps,
-            policy.actor.table, policy.critic.table, policy.activation, policy.is_discrete,
-            rows.features, rows.index, rows.sample, rows.log_prob, rows.value, rows.advantage, rows.target,
-            orders, self.config.batch_size, settings, self._hidden, self._scratch, metrics,
+    def _learn(self, rows: Rows, orders: NDArray[np.int64], settings: FloatArray, metrics: FloatArray) -> None:
+        """Epochs in the given orders, on one thread or two."""
+        counter = np.zeros(1, np.int64)
+        rest: Any = (
+            self._num_threads, counter, self._networks, rows, self._num_gradient_steps, orders,
+            self.config.batch_size, settings, self._work, metrics,
         )  # fmt: skip
+        helping = self._helper.submit(gradient_steps, 1, *rest) if self._helper else None
+        gradient_steps(0, *rest)
+        if helping:
+            helping.result()
+        self._num_gradient_steps += len(metrics)
 
     # --- state ---
 
@@ -143,7 +179,10 @@ class CompiledPPO:
         """Policy with normaliser, optimiser, schedules and reward scale."""
         state: State = {f"policy.{name}": value for name, value in self._policy.arrays().items()}
         state |= {"optimizer.step": self._num_gradient_steps, **self._schedules.state_dict()}
-        state |= {"optimizer.exp_avg": self._first.copy(), "optimizer.exp_avg_sq": self._second.copy()}
+        state |= {
+            "optimizer.exp_avg": self._networks.first.copy(),
+            "optimizer.exp_avg_sq": self._networks.second.copy(),
+        }
         if self._scaler is not None:
             state |= {f"reward_scaler.{name}": value for name, value in self._scaler.state_dict().items()}
         return state
@@ -152,35 +191,33 @@ class CompiledPPO:
         """Continue from `state_dict()`, in place."""
         self._policy.load_arrays(_below("policy.", state))
         self._num_gradient_steps = int(state["optimizer.step"])
-        self._first[:], self._second[:] = state["optimizer.exp_avg"], state["optimizer.exp_avg_sq"]
+        self._networks.first[:], self._networks.second[:] = state["optimizer.exp_avg"], state["optimizer.exp_avg_sq"]
         self._schedules.load_state_dict(state)
         if self._scaler is not None:
             self._scaler.load_state_dict(_below("reward_scaler.", state))
 
 
-class _Rows:
-    """N transitions as the kernel takes them, contiguous."""
+def _networks(policy: CompiledPolicy) -> Networks:
+    gradient, first, second = (np.zeros_like(policy.parameters) for _ in range(3))
+    bounds = np.array([0, policy.critic.end, policy.parameters.size])
+    return Networks(
+        policy.parameters, gradient, first, second, policy.critic.table, policy.actor.table, bounds,
+        policy.activation, policy.is_discrete,
+    )  # fmt: skip
 
-    def __init__(
-        self,
-        policy: CompiledPolicy,
-        trajectory: Trajectory,
-        features: NDArray[np.float32],
-        value: Vector,
-        advantage: FloatArray,
-        target: FloatArray,
-    ) -> None:
-        self.features, self.value, self.target64 = features, np.ascontiguousarray(value), target
-        self.advantage, self.target = advantage.astype(np.float32), target.astype(np.float32)
-        self.index, self.sample = NO_INDEX, NO_SAMPLE
-        if policy.is_discrete:
-            index = trajectory.action.reshape(-1)
-            self.index = (index - policy.start if policy.start else index).astype(np.int64, copy=False)
-        else:
-            self.sample = trajectory.extras["sample"].reshape(len(features), -1)
-        self.log_prob = np.empty(len(features), np.float32)
-        outputs = policy.outputs(features)
-        log_probabilities(policy.parameters, policy.is_discrete, outputs, self.index, self.sample, self.log_prob)
+
+def _work(policy: CompiledPolicy) -> Work:
+    return Work(
+        hidden=np.stack([policy.actor.hidden(BLOCK)] * 2),
+        scratch=np.stack([policy.actor.scratch(BLOCK)] * 2),
+        gradient=np.zeros_like(policy.parameters),
+        squares=np.zeros((2, 2), np.float32),
+    )
+
+
+def _num_processors() -> int:
+    """Those this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class CompiledRewardScaler(RewardScaler):
@@ -215,7 +252,7 @@ def build_compiled(
     gaussian = not isinstance(action_space, gymnasium.spaces.Discrete)
     first = dense_actor_critic(
         np.random.default_rng(seed),
-        int(np.prod(observation_space.shape)),
+        math.prod(observation_space.shape or ()),
         config.hidden_sizes,
         num_outputs(action_space),
         config.initial_log_std if gaussian else None,

@@ -38,6 +38,7 @@ class Config(Section):
     normalize_advantages: bool = True
     normalize_rewards: bool = False
     engine: Literal["auto", "compiled", "torch"] = "auto"  # auto: compiled where the policy allows it
+    num_threads: Literal[1, 2] = 2  # of the compiled engine, which gives the same bits on either
     device: Literal["cpu", "cuda"] = "cpu"  # where torch learns
 
     @model_validator(mode="before")
