@@ -174,6 +174,15 @@ FAULTY = {
 }
 
 
+def test_actions_no_algorithm_takes_are_told() -> None:
+    class Structured(Walk):
+        action_space = spaces.Dict(left=spaces.Discrete(2))
+
+    told = {finding.name: finding for finding in check_environment(Structured())}
+    assert told["action_space"].severity == "advice"
+    assert "No algorithm of LoomRL's own acts in Dict('left'" in told["action_space"].problem
+
+
 @pytest.mark.parametrize("kind", FAULTY, ids=lambda kind: kind.__name__)
 def test_a_fault_is_named_with_its_fix(kind: type[gymnasium.Env]) -> None:
     name, words = FAULTY[kind]

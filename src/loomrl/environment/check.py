@@ -209,7 +209,18 @@ def _plain(message: str) -> str:
     return message.replace("\x1b[33m", "").replace("\x1b[0m", "").removeprefix("WARN: ").strip()
 
 
+def _check_actions(env: gymnasium.Env[Any, Any]) -> Iterator[Finding]:
+    """Whether LoomRL's own algorithms have a policy for the actions; those of others may."""
+    space = env.action_space
+    whole = isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)
+    if whole or (isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f"):
+        return
+    fix = "Declare a Box of floats, Discrete, MultiDiscrete or MultiBinary, and take it apart in step."
+    yield _advice("action_space", f"No algorithm of LoomRL's own acts in {space}.", fix)
+
+
 _CHECKS: tuple[Callable[[gymnasium.Env[Any, Any]], Iterator[Finding]], ...] = (
+    _check_actions,
     _check_values,
     _check_determinism,
     _check_seeding,

@@ -158,11 +158,11 @@ def check(
 ) -> None:
     """Run the conformance suite; ends with 1 when it finds an error."""
     from loomrl.environment.check import check_environment
-    from loomrl.environment.construct import construct
+    from loomrl.environment.construct import construct_as_declared
     from loomrl.environment.resolve import resolve
 
     config, project = _config(target, entry_point, path, version)
-    env = construct(resolve(config, project))
+    env = construct_as_declared(resolve(config, project))
     findings = check_environment(env)
     env.close()
     if as_json:

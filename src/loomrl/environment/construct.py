@@ -19,9 +19,22 @@ from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
 
 
 def construct(definition: Definition, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
-    """Make the environment, guarded, with its time limit and stacked frames.
+    """Make the environment, guarded, with its time limit and stacked frames; structured observations become one
+    vector (`FlatBox`).
 
-    Structured observations become one vector (`FlatBox`).
+    Raises:
+        ConfigError: for parameters or a render mode it does not take, a package it needs that is not installed, or
+            observations of no fixed size.
+        EnvironmentFault: when its constructor fails, or leaves out a space.
+    """
+    env = construct_as_declared(definition, render_mode)
+    if definition.frame_stack > 1:
+        env = FrameStack(env, definition.frame_stack)
+    return as_one_array(env)
+
+
+def construct_as_declared(definition: Definition, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
+    """The environment, guarded and with its time limit, that observes what its author declared.
 
     Raises:
         ConfigError: for parameters or a render mode it does not take, or a package it needs that is not installed.
@@ -34,9 +47,7 @@ def construct(definition: Definition, render_mode: str | None = None) -> gymnasi
     guarded: gymnasium.Env[Any, Any] = Guard(env, definition.name)
     if definition.max_episode_steps is not None:
         guarded = TimeLimit(guarded, definition.max_episode_steps)
-    if definition.frame_stack > 1:
-        guarded = FrameStack(guarded, definition.frame_stack)
-    return as_one_array(guarded)
+    return guarded
 
 
 def create_bare(definition: Definition, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
