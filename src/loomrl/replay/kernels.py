@@ -30,7 +30,7 @@ DONE, BAD_REWARD, BAD_STACK = 0, 1, 2  # what `inspect` finds
 
 
 class Ring(NamedTuple):
-    """All arrays of a buffer's rows."""
+    """All arrays of a buffer's rows. Compiled entry points take them one by one: a call with a named tuple is slow."""
 
     counters: Array  # (NUM_COUNTERS,)
     obs: Array  # (B, P, f)
@@ -113,7 +113,16 @@ def _released(keys: Array, begin: int, end: int, oldest_key: int) -> int:
 
 @compiled
 def append(
-    ring: Ring,
+    counters: Array,
+    obs: Array,
+    action: Array,
+    reward: Array,
+    flags: Array,
+    head: Array,
+    final_keys: Array,
+    finals: Array,
+    start_keys: Array,
+    starts: Array,
     new_obs: Array,  # (T, B, s)
     new_action: Array,  # (T, B, a)
     new_reward: Array,  # (T, B)
@@ -123,8 +132,6 @@ def append(
     first: int,
 ) -> int:
     """Write steps `first`, `first` + 1, ...; returns where it stopped: at T, or before, when a side store is full."""
-    counters, obs, flags, head = ring.counters, ring.obs, ring.flags, ring.head
-    final_keys, finals, start_keys, starts = ring.final_keys, ring.finals, ring.start_keys, ring.starts
     num_envs, num_slots, frame = obs.shape
     older = head.shape[1] - frame  # bytes of the frames before the newest
     for t in range(first, new_obs.shape[0]):
@@ -157,8 +164,8 @@ def append(
                 _copy(starts[position], new_obs[t, b])
                 counters[STARTS_END] += 1
             _copy(obs[b, slot], new_obs[t, b, older:])
-            _copy(ring.action[b, slot], new_action[t, b])
-            ring.reward[b, slot] = new_reward[t, b]
+            _copy(action[b, slot], new_action[t, b])
+            reward[b, slot] = new_reward[t, b]
             flags[b, slot] = bits
         for b in range(num_envs):
             _copy(head[b], new_next_obs[t, b])
@@ -213,7 +220,16 @@ def _sum_rewards(reward: Array, flags: Array, slot: int, steps: int, gamma: floa
 
 @compiled
 def gather(
-    ring: Ring,
+    counters: Array,
+    obs: Array,
+    action: Array,
+    reward: Array,
+    flags: Array,
+    head: Array,
+    final_keys: Array,
+    finals: Array,
+    start_keys: Array,
+    starts: Array,
     index: Array,  # (N,): r * B + b
     n_step: int,
     gamma: float,
@@ -228,6 +244,7 @@ def gather(
 
     One array after the other for the whole batch: short loops, in which the processor waits for many rows at a time.
     """
+    ring = Ring(counters, obs, action, reward, flags, head, final_keys, finals, start_keys, starts)
     count = index.shape[0]
     num_envs, num_slots, frame = ring.obs.shape
     newest = ring.counters[ROWS] - 1

@@ -96,7 +96,7 @@ class Rows:
         self._journal.begin(self.num_written, self.num_written + batch[0])
         done = 0
         while done < batch[0]:
-            done = kernels.append(self._ring, obs, action, reward, terminated, truncated, next_obs, done)
+            done = kernels.append(*self._ring, obs, action, reward, terminated, truncated, next_obs, done)
             if done < batch[0]:
                 self._make_room()
 
@@ -128,7 +128,7 @@ class Rows:
         """Fill all of `out` but `weight` with the transitions that `out.index` names."""
         spec, size = self.spec, len(out.index)
         kernels.gather(
-            self._ring,
+            *self._ring,
             out.index,
             spec.n_step,
             spec.gamma,
