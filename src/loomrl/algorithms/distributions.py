@@ -84,16 +84,18 @@ class MultiCategoricalActions(Distribution):
     """MultiDiscrete(nvec): independent categoricals whose `logits` (N, sum(nvec)) stand one after the other."""
 
     names, kind = ("logits",), "multi_discrete"
+    offset: Tensor
 
     def __init__(self, space: gymnasium.spaces.MultiDiscrete) -> None:
         super().__init__()
         self.sizes = [int(size) for size in space.nvec.ravel()]
         self.width, self.shape, self.dtype = sum(self.sizes), space.shape, np.dtype(space.dtype)
         self.starts = space.start.ravel().astype(np.int64)
+        self.register_buffer("offset", torch.from_numpy(self.starts), persistent=False)
 
     def greedy(self, parameters: Parameters) -> Tensor:
         index = torch.stack([part.argmax(-1) for part in torch.split(parameters[0], self.sizes, -1)], -1)
-        index = index + torch.from_numpy(self.starts) if self.starts.any() else index
+        index = index + self.offset if self.starts.any() else index
         return index if len(self.shape) == 1 else index.reshape(-1, *self.shape)
 
     def sample(self, parameters: Arrays, rng: np.random.Generator) -> Act:
@@ -102,7 +104,7 @@ class MultiCategoricalActions(Distribution):
         return Act(action=index.astype(self.dtype, copy=False).reshape(-1, *self.shape))
 
     def from_actions(self, action: Tensor) -> Tensor:
-        return action.reshape(-1, len(self.sizes)).to(torch.int64) - torch.from_numpy(self.starts)
+        return action.reshape(-1, len(self.sizes)).to(torch.int64) - self.offset
 
     def log_prob_and_entropy(self, parameters: Parameters, learnt: Tensor) -> tuple[Tensor, Tensor]:
         """Independent components: the sums over them."""
