@@ -86,6 +86,9 @@ class Follower:
     def _on_resumed(self, event: dict[str, Any]) -> None:
         say(f"{self._stage} resumes at step {event['step']:,}")
 
+    def _on_engine(self, event: dict[str, Any]) -> None:
+        say(f"{self._stage} computes with the {event['engine']} engine")
+
     def _on_progress(self, event: dict[str, Any]) -> None:
         shown = "  ".join(f"{name} {value:.4g}" for name, value in event["metrics"].items())
         self._bar.update(
