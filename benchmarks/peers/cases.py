@@ -60,7 +60,7 @@ def ppo_mujoco(environment: str, name: str) -> Case:
         environment=environment,
         total_env_steps=300_000,
         greedy_every=30_000,
-        trainers=(SB3_PPO_DEFAULTS, SB3_PPO_CLEANRL, LOOMRL_PPO_MUJOCO),
+        trainers=(SB3_PPO_DEFAULTS, LOOMRL_PPO_MUJOCO, SB3_PPO_SAME, SB3_PPO_CLEANRL),
         goal="interquartile mean not below stable-baselines3's",
     )
 
@@ -78,16 +78,32 @@ SB3_PPO_CLEANRL = Trainer(
 LOOMRL_PPO_MUJOCO = Trainer(
     "loomrl",
     "ppo",
-    "16 environments, 2,048 steps to an update as the peers have",
+    "8 environments x 256 steps, 5 epochs, less noise at the start",
     {
-        "num_envs": 16,
-        "rollout_length": 128,
+        "num_envs": 8,
+        "rollout_length": 256,
         "batch_size": 64,
-        "n_epochs": 10,
-        "learning_rate": 3e-4,
+        "n_epochs": 5,
+        "learning_rate": 5e-4,
         "learning_rate_schedule": "linear",
+        "initial_log_std": -1.0,
         "normalize_rewards": True,
     },
+)
+SB3_PPO_SAME = Trainer(
+    "sb3-same",
+    "ppo",
+    "LoomRL's settings, with VecNormalize",
+    {
+        "device": "cpu",
+        "n_steps": 256,
+        "batch_size": 64,
+        "n_epochs": 5,
+        "learning_rate": "lin_0.0005",
+        "policy_kwargs": {"log_std_init": -1.0},
+    },
+    num_envs=8,
+    normalize=True,
 )
 
 _CARTPOLE_4 = {"learning_rate": 2.5e-4, "n_epochs": 4, "batch_size": 128}
@@ -211,6 +227,7 @@ def ppo_cheetah_speed(threads: int) -> Case:
         trainers=(
             replace(SB3_PPO_DEFAULTS, threads=1, source="its defaults with VecNormalize, torch on one thread"),
             *([] if threads == 1 else [replace(SB3_PPO_DEFAULTS, name=f"sb3-{threads}-threads")]),
+            replace(SB3_PPO_SAME, threads=1),
             Trainer("sbx", "ppo", "its defaults with VecNormalize", normalize=True),
             replace(LOOMRL_PPO_MUJOCO, total_env_steps=102_400),
         ),
@@ -303,6 +320,8 @@ DQN_CARTPOLE_SPEED = Case(
                 "exploration_fraction": 0.5,
                 "epsilon_final": 0.05,
                 "hidden_sizes": [120, 84],
+                "activation": "relu",
+                "n_step": 1,
                 "double": False,
                 **_DQN_SPEED,
             },
@@ -355,6 +374,8 @@ DQN_LUNARLANDER = Case(
                 "exploration_fraction": 0.12,
                 "epsilon_final": 0.1,
                 "hidden_sizes": [256, 256],
+                "activation": "relu",
+                "n_step": 1,
             },
         ),
     ),

@@ -16,10 +16,11 @@ from peers.summary import Document
 PAGE = PROJECT / "docs" / "benchmarks.md"
 IMAGES = PROJECT / "docs" / "images"
 _PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_COLORS = {"loomrl": "#1f5fa8", "sb3": "#b3541e", "sbx": "#2d7d46", "sb3-cleanrl": "#8c6bb1"}
+_COLORS = {"loomrl": "#1f5fa8", "sb3": "#b3541e", "sbx": "#2d7d46", "sb3-same": "#e0a03c", "sb3-cleanrl": "#8c6bb1"}
 NAMES = {
     "loomrl": "LoomRL",
     "sb3": "stable-baselines3",
+    "sb3-same": "stable-baselines3, LoomRL's settings",
     "sb3-cleanrl": "stable-baselines3, CleanRL's settings",
     "sb3-64x128": "stable-baselines3, 64 x 128",
     "sb3-2-threads": "stable-baselines3, torch on two threads",
