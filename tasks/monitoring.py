@@ -8,11 +8,11 @@ from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 from prefect.events.worker import EventsWorker
+from prefect.logging import get_run_logger
 
 from loomrl.config import load_config
 from loomrl.monitoring.look import DEGRADED, Look, looking
 from tasks.record import config_path
-from tasks.say import say
 
 DEGRADED_EVENT = "loomrl.policy.degraded"
 
@@ -24,7 +24,7 @@ def look_at(policy: str) -> Look:
     with looking(config) as look:
         create_table_artifact(claim_rows(look), key=f"monitoring-{policy}".replace("_", "-"), description=look.sentence)
         if look.outcome == DEGRADED:
-            say(look.sentence)
+            get_run_logger().warning(look.sentence)
             announce(look, seed=config.training.seed + 1)
     return look
 
@@ -47,7 +47,4 @@ def announce(look: Look, seed: int) -> None:
 
 def claim_rows(look: Look) -> list[dict[str, Any]]:
     """The look as rows of a table."""
-    return [
-        {"claim": claim.id, "verdict": str(claim.verdict), "finding": claim.finding, "statement": claim.statement}
-        for claim in look.claims
-    ]
+    return [{"claim": claim.id, "verdict": str(claim.verdict), "finding": claim.finding} for claim in look.claims]

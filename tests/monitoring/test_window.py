@@ -31,7 +31,7 @@ def test_each_record_is_read_once_over_segments_and_servers() -> None:
 
 def test_an_episode_over_two_looks_has_no_return_but_both_its_parts_count() -> None:
     log = AuditLog("cartpole")
-    for step in range(3):
+    for _ in range(3):
         reward(log, decide(log, "a", "1", [0.0, 0.0, 0.0, 0.0]), "a", "1", 1.0, ended=False)
     first = read_window("cartpole", {}, [])
     assert first.open_episodes == [["a", "1"]]

@@ -1,0 +1,38 @@
+"""A champion that got worse is found in its audit log, and its retraining starts, through a real Prefect server."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from live import play
+from projects import copy_state, run, until
+
+from loomrl.serving.audit import AuditLog
+
+
+def test_a_degraded_champion_triggers_its_retraining_once(
+    finished_project: Path, tmp_path: Path, shared_prefect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = copy_state(finished_project, tmp_path / "project")
+    httpx.post(f"{shared_prefect}/work_pools/", json={"name": "loomrl", "type": "process"}).raise_for_status()
+    deploy = ("prefect", "--no-prompt", "deploy", "--prefect-file", "deploy/prefect.yaml", "--name", "on-degradation")
+    run(project, *deploy, PREFECT_HOME=str(project / ".loomrl" / "prefect"))
+
+    monkeypatch.setenv("LOOMRL_HOME", str(project / ".loomrl"))
+    log = AuditLog("cartpole")
+    for number in range(20):
+        play(log, str(number), [0.0, 0.5 if number < 5 else 0.0])
+    log.close()
+    output = run(project, "python", "-m", "flows.monitor", "cartpole", expect=1)
+    assert "cartpole version 1 is degraded: limits.pole_stays_up: 5 of 20 episodes violate" in output
+
+    def triggered() -> list[dict[str, Any]]:
+        asked = {"deployments": {"name": {"any_": ["on-degradation"]}}}
+        found: list[dict[str, Any]] = httpx.post(f"{shared_prefect}/flow_runs/filter", json=asked).json()
+        return found
+
+    until(lambda: bool(triggered()), "the retraining to be scheduled")
+    assert [one["parameters"] for one in triggered()] == [{"policy": "cartpole", "overrides": {"training.seed": 2}}]
+    artifact = httpx.get(f"{shared_prefect}/artifacts/monitoring-cartpole/latest").json()
+    assert (artifact["type"], "limits.pole_stays_up" in artifact["data"]) == ("table", True)
