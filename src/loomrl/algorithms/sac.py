@@ -44,7 +44,7 @@ class Config(Section):
     num_envs: int = Field(default=1, ge=1)
     rollout_length: int = Field(default=32, ge=1)  # steps in each environment between two updates
     gradient_steps: int | None = Field(default=None, ge=1)  # per update; None: as many as transitions were collected
-    batch_size: int = Field(default=256, ge=1)  # transitions per gradient step
+    batch_size: int = Field(default=256, ge=2)  # transitions per gradient step
     learning_starts: int = Field(default=1000, ge=0)  # environment steps with uniform actions before learning
     replay_capacity: int = Field(default=1_000_000, ge=1)  # transitions
     n_step: int = Field(default=1, ge=1)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import gymnasium
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -138,13 +139,14 @@ class SACPolicy(TrainedPolicy):
 
 
 def _distribution(space: gymnasium.Space[Any]) -> CategoricalActions | SquashedGaussianActions:
-    if isinstance(space, gymnasium.spaces.Box) and not space.is_bounded():
+    continuous = isinstance(space, gymnasium.spaces.Box) and np.dtype(space.dtype).kind == "f"
+    if continuous and not space.is_bounded():
         raise ConfigError(
             f"SAC squashes actions to their bounds, but {space} has none; rescale the action with "
             "gymnasium.wrappers.RescaleAction, or train with PPO"
         )
-    if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Box):
-        found = action_distribution(space, squash=isinstance(space, gymnasium.spaces.Box))
+    if continuous or isinstance(space, gymnasium.spaces.Discrete):
+        found = action_distribution(space, squash=continuous)
         assert isinstance(found, CategoricalActions | SquashedGaussianActions)
         return found
     raise ConfigError(f"action space {space} is not supported by SAC; supported: Discrete and Box of floats")
