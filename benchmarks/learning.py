@@ -1,4 +1,4 @@
-"""Does PPO learn? The shipped configs, five seeds each, and the greedy policy's mean return over 100 fresh episodes.
+"""Do the algorithms learn? The shipped configs, five seeds each, and the greedy policy's mean return over 100 fresh episodes.
 
     python benchmarks/learning.py                      # every task, seeds 1-5, writes benchmarks/results/learning.json
     python benchmarks/learning.py --task lunarlander --seeds 1 2
@@ -30,7 +30,8 @@ from loomrl.training.train import train_policy
 
 PROJECT = Path(__file__).resolve().parents[1]
 RESULTS = PROJECT / "benchmarks" / "results" / "learning.json"
-LIMITS = {"cartpole": 475.0, "lunarlander": 200.0, "hopper": 1000.0, "pendulum": -200.0}  # mean greedy return every seed must reach
+# Mean greedy return every seed must reach.
+LIMITS = {"cartpole": 475.0, "lunarlander": 200.0, "hopper": 1000.0, "pendulum": -200.0}
 FIRST_SEED, NUM_EPISODES = 5_000_000, 100
 
 

@@ -140,7 +140,7 @@ class SACPolicy(TrainedPolicy):
 
 def _distribution(space: gymnasium.Space[Any]) -> CategoricalActions | SquashedGaussianActions:
     continuous = isinstance(space, gymnasium.spaces.Box) and np.dtype(space.dtype).kind == "f"
-    if continuous and not space.is_bounded():
+    if isinstance(space, gymnasium.spaces.Box) and continuous and not space.is_bounded():
         raise ConfigError(
             f"SAC squashes actions to their bounds, but {space} has none; rescale the action with "
             "gymnasium.wrappers.RescaleAction, or train with PPO"
