@@ -1,4 +1,4 @@
-"""Do the algorithms learn? The shipped configs, five seeds each, and the greedy policy's mean return over 100 fresh episodes.
+"""Do the algorithms learn? The shipped configs, five seeds each, and the greedy policy's mean return over 100 episodes.
 
     python benchmarks/learning.py                      # every task, seeds 1-5, writes benchmarks/results/learning.json
     python benchmarks/learning.py --task lunarlander --seeds 1 2
