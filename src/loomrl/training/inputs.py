@@ -26,7 +26,7 @@ def inputs_digest(config: TrainingConfig, snapshot: EnvironmentSnapshot, backend
                 "training": config.model_dump(mode="json", exclude={"checkpoint_interval_seconds"}),
                 "snapshot": snapshot.digest,
                 "backend": backend,
-                "code": {name: _files(package / name) for name in ("algorithms", "training", "environment")},
+                "code": {name: _files(package / name) for name in ("algorithms", "training", "environment", "replay")},
                 "plugin": _plugin(point) if point else None,  # LoomRL's own algorithms are in the code above
                 "versions": {name: version(name) for name in ("torch", "numba", "llvmlite", "numpy", "gymnasium")},
                 "python": platform.python_version(),
