@@ -41,21 +41,21 @@ class Config(Section):
     """DQN's parameters; the defaults solve CartPole-v1."""
 
     num_envs: int = Field(default=8, ge=1)
-    rollout_length: int = Field(default=32, ge=1)  # steps in each environment between two updates
-    gradient_steps: int | None = Field(default=128, ge=1)  # per update; None: as many as transitions were collected
+    rollout_length: int = Field(default=8, ge=1)  # steps in each environment between two updates
+    gradient_steps: int | None = Field(default=32, ge=1)  # per update; None: as many as transitions were collected
     batch_size: int = Field(default=64, ge=1)  # transitions per gradient step
-    learning_rate: float = Field(default=2.3e-3, gt=0)
-    learning_starts: int = Field(default=200, ge=0)  # environment steps at random before the first gradient step
+    learning_rate: float = Field(default=1e-3, gt=0)
+    learning_starts: int = Field(default=64, ge=0)  # environment steps at random before the first gradient step
     gamma: float = Field(default=0.99, ge=0, le=1)
-    n_step: int = Field(default=1, ge=1)
-    target_update_interval: int | None = Field(default=None, ge=1)  # environment steps between copies; None: 500
-    tau: float | None = Field(default=None, gt=0, le=1)  # Polyak averaging after each gradient step, in place of copies
+    n_step: int = Field(default=5, ge=1)
+    tau: float | None = Field(default=None, gt=0, le=1)  # Polyak averaging after each gradient step; None: 0.01
+    target_update_interval: int | None = Field(default=None, ge=1)  # environment steps between copies, in its place
     epsilon_initial: float = Field(default=1.0, ge=0, le=1)
-    epsilon_final: float = Field(default=0.04, ge=0, le=1)
+    epsilon_final: float = Field(default=0.05, ge=0, le=1)
     exploration_fraction: float = Field(default=0.16, ge=0, le=1)  # of all steps, until epsilon_final is reached
     max_grad_norm: float = Field(default=10.0, gt=0)
-    hidden_sizes: tuple[int, ...] = (256, 256)
-    activation: Literal["tanh", "relu", "elu", "silu"] = "relu"
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
     double: bool = True
     dueling: bool = False
     num_quantiles: int | None = Field(default=None, ge=2)  # None: expected returns in place of their distribution
@@ -90,9 +90,9 @@ class Config(Section):
         return self
 
     @property
-    def copy_interval(self) -> int | None:
-        """Environment steps between copies into the target network; None where it follows by averaging."""
-        return None if self.tau is not None else self.target_update_interval or 500
+    def averaging(self) -> float:
+        """`tau`, or its default; 0 where the target network is copied."""
+        return 0.0 if self.target_update_interval is not None else self.tau or 0.01
 
 
 # --- targets and losses -----------------------------------------------------------------------------------------
@@ -183,8 +183,8 @@ class TorchLearner:
         torch.autograd.backward(loss)
         grad_norm = self._flat.clip_gradient(config.max_grad_norm)
         self._optimizer.step()
-        if config.tau is not None:
-            self._flat_target.vector.data.lerp_(self._flat.vector.data, config.tau)
+        if config.averaging:
+            self._flat_target.vector.data.lerp_(self._flat.vector.data, config.averaging)
         with torch.no_grad():
             td_error = (targets.mean(-1) - quantiles.mean(-1)).abs()
             metrics = torch.stack([loss, td_error.mean(), quantiles.mean(), grad_norm])
@@ -242,7 +242,8 @@ class DQN:
         self.config = config
         self.num_envs, self.rollout_length = config.num_envs, config.rollout_length
         self.policy = policy
-        self.learner, self.engine = _learner(config, policy)
+        self.engine = choose_engine(config, policy.observation_space, policy.action_space)
+        self.learner = _make_learner(config, policy, self.engine)
         self._replay = _make_replay(config, policy)
         self._batch = Transitions.empty(self._replay.spec, config.batch_size)
         self._total_env_steps = total_env_steps
@@ -288,7 +289,7 @@ class DQN:
         config, before = self.config, self._env_steps
         self._replay.add(trajectory)
         self._env_steps, self._steps_ahead = before + trajectory.reward.size, 0
-        interval = config.copy_interval
+        interval = config.target_update_interval
         if interval is not None and self._env_steps // interval > before // interval:
             self.learner.copy_target()
         num_steps = config.gradient_steps or trajectory.reward.size
@@ -333,16 +334,12 @@ def _below(prefix: str, state: State) -> State:
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
-def _learner(config: Config, policy: ActionValuePolicy) -> tuple[Learner, str]:
-    """The learner, and the engine it is."""
-    from loomrl.algorithms.dqn_compiled import CompiledLearner, why_not
+def _make_learner(config: Config, policy: ActionValuePolicy, engine: str) -> Learner:
+    if engine == "torch":
+        return TorchLearner(config, policy)
+    from loomrl.algorithms.dqn_compiled import CompiledLearner
 
-    reason = why_not(policy)
-    if config.engine == "compiled" and reason:
-        raise ConfigError(f"training.parameters.engine: compiled learning does not know {reason}; use torch or auto")
-    if config.engine == "torch" or reason:
-        return TorchLearner(config, policy), "torch"
-    return CompiledLearner(config, policy), "compiled"
+    return CompiledLearner(config, policy)
 
 
 def _make_replay(config: Config, policy: ActionValuePolicy) -> Any:
@@ -363,6 +360,24 @@ def _make_replay(config: Config, policy: ActionValuePolicy) -> Any:
         frame_stack=config.frame_stack,
     )
     return PrioritizedReplayBuffer(spec, config.priority_exponent) if config.prioritized else ReplayBuffer(spec)
+
+
+def choose_engine(
+    config: Config,
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],  # noqa: ARG001 - any that DQN can handle
+) -> str:
+    """`compiled` or `torch`: what `config.engine` asks for, or what the policy allows. Timing plays no part in it.
+
+    Raises:
+        ConfigError: for `engine: compiled` where the policy does not allow it, naming why.
+    """
+    from loomrl.algorithms.dqn_compiled import obstacle
+
+    hindrance = obstacle(config, observation_space)
+    if config.engine == "compiled" and hindrance is not None:
+        raise ConfigError(f"training.parameters.engine: compiled cannot learn {hindrance}; set it to auto or torch")
+    return "torch" if config.engine == "torch" or hindrance is not None else "compiled"
 
 
 def build(

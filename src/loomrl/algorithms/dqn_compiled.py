@@ -16,7 +16,7 @@ from torch import nn
 
 from loomrl.algorithms.base import State
 from loomrl.algorithms.dqn_policy import ActionValuePolicy, DuelingHead
-from loomrl.algorithms.networks import StateEncoder
+from loomrl.environment.flat import parts_of
 from loomrl.replay.spec import Transitions
 from loomrl.types import FloatArray
 
@@ -27,17 +27,15 @@ if TYPE_CHECKING:
 Vector = NDArray[np.float32]
 
 
-def why_not(policy: ActionValuePolicy) -> str | None:
-    """What of a policy these kernels do not have; None where they can learn it."""
+def obstacle(config: "Config", observation_space: gymnasium.Space[Any]) -> str | None:
+    """What these kernels do not have; None where they can learn the policy."""
     from loomrl.algorithms.compiled.activations import ACTIVATIONS
 
-    space = policy.observation_space
-    if not isinstance(policy.encoder, StateEncoder) or policy.normalizer is not None:
-        return "convolutions"
-    if not isinstance(space, gymnasium.spaces.Box) or space.dtype is None or space.dtype.kind != "f":
-        return f"observations {space}"
-    if policy.architecture.activation not in ACTIVATIONS:
-        return f"activation {policy.architecture.activation}"
+    if config.activation not in ACTIVATIONS:
+        return f"with activation {config.activation} (it has {', '.join(ACTIVATIONS)})"
+    floats = isinstance(observation_space, gymnasium.spaces.Box) and np.dtype(observation_space.dtype).kind == "f"
+    if not floats or not all(part.kind == "box" for part in parts_of(observation_space)):
+        return f"from observations {observation_space} (it takes a Box of floats)"
     return None
 
 
@@ -122,7 +120,7 @@ class CompiledLearner:
         self._num_steps += 1
         self._kernels.gradient_step(
             self._networks, self._shape, rows, config.double, self._num_steps, config.learning_rate,
-            config.max_grad_norm, config.tau or 0.0, metrics,
+            config.max_grad_norm, config.averaging, metrics,
         )  # fmt: skip
         return metrics, rows.td_error
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from loomrl.algorithms.compiled.activations import ONE, ZERO
 from loomrl.algorithms.compiled.adam import adam_step, norm
-from loomrl.algorithms.compiled.dense import Matrix, Table, Vector, backward, forward
+from loomrl.algorithms.compiled.dense import INPUTS, OUTPUTS, WEIGHTS, Matrix, Table, Vector, backward, forward
 from loomrl.algorithms.compiled.jit import compiled
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
@@ -92,10 +92,25 @@ def best_action(out: Matrix, row: int, shape: Shape) -> int:
 
 
 @compiled
+def num_hidden(table: Table) -> int:
+    """Units of all hidden layers together."""
+    total = 0
+    for layer in range(table.shape[0] - 1):
+        total += table[layer, OUTPUTS]
+    return total
+
+
+@compiled
 def greedy(networks: Networks, shape: Shape, obs: Matrix, out: Matrix, action: NDArray[np.int64]) -> None:
-    """Greedy actions (B,) for observations (B, I)."""
-    forward(networks.parameters, networks.table, shape.activation, obs, networks.hidden, out)
-    for row in range(obs.shape[0]):
+    """Greedy actions (B,) for any number of observations (B, I)."""
+    num_rows = obs.shape[0]
+    room = networks.hidden.size // num_hidden(networks.table)
+    for first in range(0, num_rows, room):
+        last = min(first + room, num_rows)
+        forward(
+            networks.parameters, networks.table, shape.activation, obs[first:last], networks.hidden, out[first:last]
+        )
+    for row in range(num_rows):
         action[row] = best_action(out, row, shape)
 
 
@@ -163,7 +178,8 @@ def td_losses(shape: Shape, batch: Batch, metrics: NDArray[np.float64]) -> None:
         loss += batch.weight[row] * term
         errors += batch.td_error[row]
         total += value / num_quantiles
-        batch.out[row, :] = ZERO
+        for column in range(batch.out.shape[1]):
+            batch.out[row, column] = ZERO
         for part in range(num_quantiles):
             step = slope[part] * batch.weight[row] * share
             if not shape.dueling:
@@ -179,11 +195,13 @@ def td_losses(shape: Shape, batch: Batch, metrics: NDArray[np.float64]) -> None:
 @compiled
 def clear_crossings(gradient: Vector, table: Table, num_quantiles: int) -> None:
     """No gradient between the streams: value outputs see the first half of units, advantages the second."""
-    num_inputs, num_outputs, weights_at, bias_at = table[-1]
-    weights = gradient[weights_at:bias_at].reshape((num_outputs, num_inputs))
+    last = table.shape[0] - 1
+    num_inputs, num_outputs, at = table[last, INPUTS], table[last, OUTPUTS], table[last, WEIGHTS]
     half = num_inputs // 2
-    weights[:num_quantiles, half:] = ZERO
-    weights[num_quantiles:, :half] = ZERO
+    for output in range(num_outputs):
+        unseen = half if output < num_quantiles else 0
+        for unit in range(unseen, unseen + half):
+            gradient[at + output * num_inputs + unit] = ZERO
 
 
 @compiled
