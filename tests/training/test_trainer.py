@@ -58,7 +58,7 @@ def test_the_first_weights_do_not_depend_on_the_number_of_threads() -> None:
 
 def test_the_event_loop_lives_while_it_trains() -> None:
     async def count() -> int:
-        job = asyncio.create_task(PPOTrainer(SMALL).train(total_timesteps=4096))
+        job = asyncio.create_task(PPOTrainer(SMALL).train(total_timesteps=100_000))
         turns = 0
         while not job.done():
             await asyncio.sleep(0.001)

@@ -1,11 +1,12 @@
 """How this package is compiled, and where the machine code is kept.
 
 numba's cache on disk notices a changed file, not a changed callee in another file. So every function's entry is named
-after the sources of the whole package: after any edit all is compiled anew, and nothing stale is ever loaded.
+after the sources of its module and of those it imports from this package: nothing stale is ever loaded.
 """
 
 import hashlib
 import os
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -30,17 +31,26 @@ def compiled_reduction(function: Function) -> Function:
 
 
 def _compile(function: Callable[..., Any], **options: Any) -> Any:
-    function.__qualname__ = f"{function.__qualname__}.{source_digest()}"
+    digest = source_digest(function.__module__.rpartition(".")[2])
+    function.__qualname__ = f"{function.__qualname__}.{digest}"
     return numba.njit(cache=True, nogil=True, error_model="numpy", **options)(function)
 
 
 @cache
-def source_digest() -> str:
-    """The start of a SHA-256 over the sources of this package."""
+def source_digest(module: str) -> str:
+    """The start of a SHA-256 over the sources of a module of this package and of those it imports from it."""
     digest = hashlib.sha256()
-    for path in sorted(_FOLDER.glob("*.py")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    for name in sorted(_with_imports(module, set())):
+        digest.update(name.encode() + b"\0" + (_FOLDER / f"{name}.py").read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _with_imports(module: str, found: set[str]) -> set[str]:
+    found.add(module)
+    imported = set(re.findall(rf"{re.escape(__package__)}\.(\w+) import", (_FOLDER / f"{module}.py").read_text()))
+    for name in imported - found:
+        _with_imports(name, found)
+    return found
 
 
 def find_cache() -> None:

@@ -295,4 +295,4 @@ def _episodes(  # type: ignore[no-untyped-def]
 
 
 for _kernel in (_rollout, _episodes):  # in the cache on disk, they follow the sources of this package too
-    _kernel.__qualname__ = f"{_kernel.__qualname__}.{source_digest()}"
+    _kernel.__qualname__ = f"{_kernel.__qualname__}.{source_digest('rollout')}"
