@@ -145,7 +145,7 @@ def test_advantages_bootstrap_with_the_memory_after_the_step() -> None:
 def test_gradients_end_where_episodes_begin() -> None:
     policy = algorithm_for().policy
     features = torch.randn(1, 5, 2, requires_grad=True)
-    memory = torch.randn(1, 5, requires_grad=True)
+    memory = torch.randn(1, 10, requires_grad=True)
     starts = torch.tensor([[0.0, 0.0, 0.0, 1.0, 0.0]])
     policy.unroll(features, memory, starts)[:, 4].sum().backward()
     assert features.grad is not None
@@ -184,7 +184,7 @@ def test_round_trip_through_files(tmp_path: Any) -> None:
     policy.save(tmp_path)
     loaded = load_policy(tmp_path)
     assert isinstance(loaded, RecurrentPolicy)
-    obs, memory = np.random.default_rng(0).normal(size=(7, 2)).astype(np.float32), np.full((7, 5), 0.5, np.float32)
+    obs, memory = np.random.default_rng(0).normal(size=(7, 2)).astype(np.float32), np.full((7, 10), 0.5, np.float32)
     for given in (None, memory):
         one, other = (each.act(obs, np.random.default_rng(0), given) for each in (policy, loaded))
         assert one.action.tobytes() == other.action.tobytes()

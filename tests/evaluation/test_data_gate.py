@@ -198,6 +198,11 @@ def test_discrete_observations(tmp_path: Path) -> None:
     assert failures(validate(tmp_path)) == {("trajectories", "next_obs_0")}
 
 
+def test_bounds_of_choices_and_switches() -> None:
+    assert [end.tolist() for end in bounds(spaces.MultiDiscrete([[2, 3]], start=[[-1, 4]]))] == [[-1, 4], [0, 6]]
+    assert [end.tolist() for end in bounds(spaces.MultiBinary([2, 1]))] == [[0, 0], [1, 1]]
+
+
 def test_bounds_of_other_spaces_are_refused() -> None:
     with pytest.raises(ConfigError, match="supported: Box, Discrete"):
-        bounds(spaces.MultiBinary(3))
+        bounds(spaces.Text(3))

@@ -24,7 +24,7 @@ from loomrl.serving.roles import _demand_memoryless
 from loomrl.training.config import TrainingConfig, ValidationConfig
 from loomrl.types import EvaluationReport, ParityReport
 
-MEMORY = 8
+MEMORY = 16  # 8 numbers of the actor's and 8 of the critic's
 CONFIG = PolicyConfig(
     name="cue",
     environment=EnvironmentConfig(id="CartPole-v1"),
@@ -33,7 +33,7 @@ CONFIG = PolicyConfig(
         total_env_steps=8_192,
         validation=ValidationConfig(interval_env_steps=4_096, num_episodes=16),
         parameters={"num_envs": 16, "rollout_length": 64, "batch_size": 256, "hidden_sizes": [16], "n_epochs": 4,
-                    "learning_rate": 5e-3, "memory_size": MEMORY, "sequence_length": 8},
+                    "learning_rate": 5e-3, "memory_size": MEMORY // 2, "sequence_length": 8},
     ),
     evaluation=EvaluationConfig(num_episodes=20, trajectory_episodes=20, bootstrap_replicates=100, render=False),
     safety=SafetyConfig(num_episodes=40, num_envs=40, checks={"minimum_return": {"threshold": 0.6}}),
@@ -104,5 +104,5 @@ def test_what_cannot_be_served_is_refused_before_training(tmp_path: Path) -> Non
 
 
 def test_the_server_refuses_it(cue: Policy) -> None:
-    with pytest.raises(ArtifactError, match="cue is recurrent: it needs its memory of 8 numbers back"):
+    with pytest.raises(ArtifactError, match="cue is recurrent: it needs its memory of 16 numbers back"):
         _demand_memoryless(ServedPolicy.load(cue.root / "export"))

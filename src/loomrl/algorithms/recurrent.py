@@ -2,9 +2,11 @@
 
 Its memory (B, M) is an argument and a result, never hidden state: who plays episodes carries it, and a row of zeros is
 an episode's start. So a policy has no mode, rows of a batch are independent, and the exported graph has `state_in` and
-`state_out`. Actor and critic share encoder and memory: what the critic needs to remember helps the actor.
+`state_out`. Actor and critic have an encoder and a memory each, one beside the other in the columns: on shared ones the
+critic's large errors drown the actor's gradient.
 """
 
+from collections.abc import Sequence
 from typing import Any, Self
 
 import gymnasium
@@ -18,6 +20,7 @@ from loomrl.algorithms.distributions import GaussianActions, Parameters, action_
 from loomrl.algorithms.encoders import build_encoder
 from loomrl.algorithms.networks import ValueHead, linear
 from loomrl.algorithms.policy import ROWS, PolicyArchitecture, TrainedPolicy, describe
+from loomrl.algorithms.preprocessing import Preprocessor
 from loomrl.types import Act, FloatArray
 
 MEMORY = "memory_size"  # the key of `PolicyArchitecture.network`
@@ -44,6 +47,37 @@ class GatedMemory(nn.Module):
         return new + update * (memory - new)
 
 
+class RecurrentBranch(nn.Module):
+    """An encoder and a memory behind it."""
+
+    def __init__(
+        self,
+        preprocessor: Preprocessor,
+        hidden_sizes: Sequence[int],
+        activation: str,
+        size: int,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.encoder = build_encoder(preprocessor, hidden_sizes, activation, generator)
+        self.recurrent = GatedMemory(self.encoder.output_dim, size, generator)
+
+    def forward(self, features: Tensor, memory: Tensor) -> Tensor:
+        """Features (B, dim) and the memory before (B, size) -> the memory after (B, size)."""
+        after: Tensor = self.recurrent(self.encoder(features), memory)
+        return after
+
+    def unroll(self, features: Tensor, memory: Tensor, keep: Tensor) -> Tensor:
+        """Features (N, L, dim), the memory before the first step (N, size), and `keep` (N, L, 1), 0 where a step begins
+        an episode -> the memories after each step (N, L, size)."""
+        encoded = self.encoder(features.flatten(0, 1)).reshape(*features.shape[:2], -1)
+        memories = []
+        for step in range(features.shape[1]):
+            memory = self.recurrent(encoded[:, step], memory * keep[:, step])
+            memories.append(memory)
+        return torch.stack(memories, dim=1)
+
+
 class RecurrentPolicy(TrainedPolicy):
     """Acts greedily on what it sees and remembers."""
 
@@ -52,13 +86,14 @@ class RecurrentPolicy(TrainedPolicy):
     ) -> None:
         super().__init__(architecture)
         generator = generator or torch.Generator()
-        self.memory_size = int(architecture.network[MEMORY])
+        size = int(architecture.network[MEMORY])
+        self.memory_size = 2 * size  # the actor's, then the critic's
         self.distribution = action_distribution(self.action_space, bool(architecture.network.get(SQUASH)))
         sizes, activation = architecture.hidden_sizes, architecture.activation
-        self.encoder = build_encoder(self.preprocessor, sizes, activation, generator)
-        self.recurrent = GatedMemory(self.encoder.output_dim, self.memory_size, generator)
-        self.head = action_head(self.distribution, self.memory_size, generator, initial_log_std)
-        self.value_head = ValueHead(self.memory_size, generator)
+        self.actor = RecurrentBranch(self.preprocessor, sizes, activation, size, generator)
+        self.head = action_head(self.distribution, size, generator, initial_log_std)
+        self.critic = RecurrentBranch(self.preprocessor, sizes, activation, size, generator)
+        self.value_head = ValueHead(size, generator)
         self.output_names = ("action", "value", *self.distribution.names, "state_out")
 
     @classmethod
@@ -108,16 +143,26 @@ class RecurrentPolicy(TrainedPolicy):
         if isinstance(self.distribution, GaussianActions):
             outputs["log_std"] = outputs["log_std"].expand_as(outputs["mean"])
         action = self.distribution.greedy(parameters)
-        return {"action": action, "value": self.value_head(after), **outputs, "state_out": after}
+        return {"action": action, "value": self.value_of(after), **outputs, "state_out": after}
 
     def remember(self, features: Tensor, memory: Tensor) -> Tensor:
         """Features (B, dim) and the memory before (B, M) -> the memory after (B, M)."""
-        after: Tensor = self.recurrent(self.encoder(features), memory)
-        return after
+        actors, critics = self._halves(memory)
+        return torch.cat([self.actor(features, actors), self.critic(features, critics)], -1)
 
     def parameters_of(self, memory: Tensor) -> Parameters:
-        """The memory after seeing an observation (B, M) -> the action distribution's parameters."""
-        return head_parameters(self.head, memory)
+        """The memory after seeing an observation (..., M) -> the action distribution's parameters."""
+        return head_parameters(self.head, self._halves(memory)[0])
+
+    def value_of(self, memory: Tensor) -> Tensor:
+        """The memory after seeing an observation (..., M) -> its value (...)."""
+        value: Tensor = self.value_head(self._halves(memory)[1])
+        return value
+
+    def _halves(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """The actor's part and the critic's, by slices: the exported graph then knows their sizes."""
+        size = self.memory_size // 2
+        return memory[..., :size], memory[..., size:]
 
     # --- sequences ---
 
@@ -132,13 +177,9 @@ class RecurrentPolicy(TrainedPolicy):
         Returns:
             (N, L, M).
         """
-        encoded = self.encoder(features.flatten(0, 1)).reshape(*features.shape[:2], -1)
+        actors, critics = self._halves(memory)
         keep = (1.0 - starts).unsqueeze(-1)
-        memories = []
-        for step in range(features.shape[1]):
-            memory = self.recurrent(encoded[:, step], memory * keep[:, step])
-            memories.append(memory)
-        return torch.stack(memories, dim=1)
+        return torch.cat([self.actor.unroll(features, actors, keep), self.critic.unroll(features, critics, keep)], -1)
 
     # --- acting ---
 

@@ -1,10 +1,10 @@
 """Proximal policy optimisation (Schulman et al., arXiv 1707.06347) of a policy that remembers.
 
-What differs from `ppo`: one encoder and one gated recurrent unit that actor and critic share; a rollout (T, B) is cut
-into sequences of `sequence_length` steps, and a minibatch is whole sequences. Each begins with the memory the policy
-had there when it acted (stored state, Kapturowski et al., R2D2, 2019), and gradients go no further back: truncated
-backpropagation through time. Where an episode begins inside a sequence the memory is cleared, so neither memory nor
-gradient crosses it, and no step is padding: every one counts in the losses.
+What differs from `ppo`: a gated recurrent unit behind each encoder; a rollout (T, B) is cut into sequences of
+`sequence_length` steps, and a minibatch is whole sequences. Each begins with the memory the policy had there when it
+acted (stored state, Kapturowski et al., R2D2, 2019), and gradients go no further back: truncated backpropagation
+through time. Where an episode begins inside a sequence the memory is cleared, so neither memory nor gradient crosses
+it, and no step is padding: every one counts in the losses.
 
 Advantages bootstrap from the true successor's value, with the memory after the step that led to it.
 """
@@ -33,7 +33,7 @@ Policy = RecurrentPolicy
 class Config(ppo.Config):
     """PPO's parameters, and the memory's; `batch_size` counts steps, of whole sequences."""
 
-    memory_size: int = Field(default=64, ge=1)  # numbers the policy remembers
+    memory_size: int = Field(default=64, ge=1)  # numbers actor and critic remember, each
     sequence_length: int = Field(default=16, ge=1)  # steps gradients go back
 
     @model_validator(mode="after")
@@ -103,8 +103,8 @@ class RecurrentPPO(PPO):
         memory = torch.from_numpy(trajectory.extras["memory"])  # (T, B, M)
         after = policy.unroll(by_time.swapaxes(0, 1), memory[0], torch.from_numpy(starts.T)).swapaxes(0, 1)
         needed = torch.from_numpy(needs_successor_value(ended))
-        last_value = policy.value_head(policy.remember(next_features, after[needed]))
-        value = policy.value_head(after)  # (T, B)
+        last_value = policy.value_of(policy.remember(next_features, after[needed]))
+        value = policy.value_of(after)  # (T, B)
         advantage, target = self._advantages(trajectory, value.numpy(), last_value.numpy())
         learnt = policy.distribution.learnt(trajectory)
         log_prob, _ = policy.distribution.log_prob_and_entropy(policy.parameters_of(after.flatten(0, 1)), learnt)
@@ -128,7 +128,7 @@ class RecurrentPPO(PPO):
         after = policy.unroll(batch.features, batch.memory, batch.starts).flatten(0, 1)
         learnt = batch.action.flatten(0, 1)
         log_prob, entropy = policy.distribution.log_prob_and_entropy(policy.parameters_of(after), learnt)
-        log_prob, value = (part.reshape(batch.log_prob.shape) for part in (log_prob, policy.value_head(after)))
+        log_prob, value = (part.reshape(batch.log_prob.shape) for part in (log_prob, policy.value_of(after)))
         policy_loss = clipped_policy_loss(log_prob, batch.log_prob, batch.advantage, clip_epsilon)
         value_loss = squared_value_loss(value, batch.target, batch.value, self.config.value_clip_epsilon)
         return policy_loss, value_loss, entropy.mean(), log_prob
