@@ -42,9 +42,8 @@ def line(
 def by_row(buffer: ReplayBuffer, row: int) -> dict[str, float]:
     """The transition of one row, drawn from the buffer."""
     rng = np.random.default_rng(0)
-    batch = buffer.sample(buffer.spec.capacity, rng)
-    while row not in batch.index:
-        batch = buffer.sample(buffer.spec.capacity, rng)
+    batches = (buffer.sample(buffer.spec.capacity, rng) for _ in range(1000))
+    batch = next(batch for batch in batches if row in batch.index)
     at = int(np.flatnonzero(batch.index == row)[0])
     return {field.name: getattr(batch, field.name)[at].item() for field in fields(Transitions)}
 

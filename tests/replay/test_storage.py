@@ -4,6 +4,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,6 +76,43 @@ def test_goes_on_from_a_saved_state_whatever_was_written_after_it(
             naive.check(restored.sample(24, np.random.default_rng(1)))
 
 
+def test_a_break_after_the_saved_state_is_forgotten(tmp_path: Path) -> None:
+    spec = vector_spec(n_step=3)
+    world = World(spec, np.random.default_rng(0), terminate=0.0, truncate=0.0, cut=0.0)
+    first, second = world.trajectory(5), world.trajectory(5)
+    with mapped(tmp_path) as storage:
+        buffer, naive = ReplayBuffer(spec, storage), NaiveReplay(spec)
+        buffer.add(first)
+        state = buffer.state_dict()
+        world.cut = 1.0
+        buffer.add(world.trajectory(2))  # begins elsewhere, which marks the row before it
+        buffer.load_state_dict(state)
+        for trajectory in (first, second):
+            naive.add(trajectory)
+        buffer.add(second)  # goes on where the saved state ended
+        naive.check(buffer.sample(24, np.random.default_rng(0)))
+
+
+def test_final_observations_written_over_after_the_saved_state_are_passed_over(tmp_path: Path) -> None:
+    spec = vector_spec()
+    world = World(spec, np.random.default_rng(0), terminate=1.0, cut=0.0)
+    with mapped(tmp_path, spare_fraction=2.0) as storage:
+        buffer, naive = ReplayBuffer(spec, storage), NaiveReplay(spec)
+        # Many ends that left the window, few in it, then many that take the place of the first ones.
+        for terminate, num_steps in ((1.0, 24), (0.1, 12)):
+            world.terminate = terminate
+            world.truncate = 0.0
+            trajectory = world.trajectory(num_steps)
+            buffer.add(trajectory)
+            naive.add(trajectory)
+        state = buffer.state_dict()
+        world.terminate = 1.0
+        buffer.add(world.trajectory(24))
+        buffer.load_state_dict(state)
+        naive.check(buffer.sample(24, np.random.default_rng(0)))
+        naive.check(buffer.sample(24, np.random.default_rng(1)))
+
+
 def test_prioritised_goes_on_from_a_saved_state(tmp_path: Path) -> None:
     spec = vector_spec()
     world, rng = World(spec, np.random.default_rng(0)), np.random.default_rng(1)
@@ -119,8 +157,10 @@ def test_a_killed_process_leaves_the_saved_state_whole(tmp_path: Path) -> None:
     assert writer.stdout is not None
     assert writer.stdout.readline() == b"saved\n"
     journal = tmp_path / "journal.bin"
+    deadline = time.monotonic() + 60
     while np.fromfile(journal, np.int64)[2] < 100:  # it goes on writing
         assert writer.poll() is None
+        assert time.monotonic() < deadline
     writer.send_signal(signal.SIGKILL)
     writer.wait()
     writer.stdout.close()
