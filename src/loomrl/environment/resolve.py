@@ -1,10 +1,12 @@
 """From what a config names to a definition that can be constructed."""
 
 import difflib
+import functools
 import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,8 @@ from loomrl.files import canonical_json
 
 if TYPE_CHECKING:
     from loomrl.loomdb.records import EnvironmentRecord
+
+GROUP = "loomrl.environments"
 
 
 @dataclass(frozen=True)
@@ -86,8 +90,11 @@ def _from_gymnasium(config: EnvironmentConfig) -> Definition | None:
 def find_gymnasium_spec(environment_id: str) -> EnvSpec | None:
     """Gymnasium's own registration of an id, or None; `module:id` imports the module first.
 
+    An id nobody registered yet may come from an installed package: the modules that entry points of the group
+    `loomrl.environments` name register theirs when they are imported.
+
     Raises:
-        ConfigError: when that module cannot be imported.
+        ConfigError: when such a module cannot be imported.
     """
     module, _, name = environment_id.rpartition(":")
     try:
@@ -96,7 +103,21 @@ def find_gymnasium_spec(environment_id: str) -> EnvSpec | None:
     except Exception as error:
         cause = f"{type(error).__name__}: {error}"
         raise ConfigError(f"environment.id {environment_id!r}: cannot import {module!r}: {cause}") from error
+    if name not in gymnasium_registry:
+        _import_plugins()
     return gymnasium_registry.get(name)
+
+
+@functools.cache
+def _import_plugins() -> None:
+    for point in entry_points(group=GROUP):
+        try:
+            point.load()
+        except Exception as error:
+            raise ConfigError(
+                f"entry point {GROUP}: {point.name} = {point.value} cannot be loaded: {type(error).__name__}: {error}; "
+                "repair or uninstall that package"
+            ) from error
 
 
 def _entry_point(spec: EnvSpec) -> str:

@@ -1,0 +1,1 @@
+"""A room to keep warm, and REINFORCE to learn how."""
