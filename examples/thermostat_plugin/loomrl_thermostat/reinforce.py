@@ -9,14 +9,15 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
 from loomrl.algorithms.actor_critic import ActorCriticPolicy
 from loomrl.algorithms.advantages import generalized_advantages
 from loomrl.algorithms.base import State
 from loomrl.schema import Section
 from loomrl.types import Act, Trajectory
-from numpy.typing import NDArray
-from pydantic import Field
-from torch import Tensor
 
 NAME = "reinforce"
 
