@@ -202,8 +202,8 @@ def test_a_fault_keeps_the_checkpoints(
     name = f"broken_{fault.replace(' ', '_')}"
     (tmp_path / f"{name}.py").write_text(BROKEN)
     taken = snapshot(tmp_path, id="Broken-v0", entry_point=f"{name}:Broken", path=Path(), kwargs={"fault": fault})
+    config = small_config(checkpoint_interval_seconds=60)  # too soon for any: the newest is saved all the same
     with pytest.raises(error, match=message):
-        config = small_config(checkpoint_interval_seconds=60)  # too soon for any: the newest is saved all the same
         train_policy(config, taken, tmp_path / "output", loomrl_home)
     assert checkpoints(loomrl_home)
     assert not (tmp_path / "output").exists()

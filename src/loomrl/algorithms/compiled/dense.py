@@ -201,11 +201,13 @@ def backward(
     """
     num_rows, last = x.shape[0], table.shape[0] - 1
     num_inputs, num_outputs, weights_at, bias_at = table[last]
-    at = num_rows * table[:last, OUTPUTS].sum() - num_rows * num_inputs  # where this layer's inputs begin
+    at, half = -num_rows * num_inputs, 0  # where this layer's inputs begin; room for the widest layer
+    for layer in range(last):
+        at += num_rows * table[layer, OUTPUTS]
+        half = max(half, num_rows * table[layer, OUTPUTS])
     inputs = hidden[at : at + num_rows * num_inputs].reshape((num_rows, num_inputs))
     matmul_transposed(d_out, inputs, gradient[weights_at:bias_at].reshape((num_outputs, num_inputs)))
     sum_rows(d_out, gradient[bias_at : bias_at + num_outputs])
-    half = num_rows * table[:last, OUTPUTS].max()
     begin = 0 if last % 2 == 1 else half  # the two halves take turns so that the first layer's is at the start
     slope = scratch[begin : begin + num_rows * num_inputs]
     matmul(d_out, parameters[weights_at:bias_at].reshape((num_outputs, num_inputs)), slope.reshape(inputs.shape))

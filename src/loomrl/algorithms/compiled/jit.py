@@ -30,6 +30,11 @@ def compiled_reduction(function: Function) -> Function:
     return cast(Function, _compile(function, fastmath={"reassoc", "contract", "nsz"}))
 
 
+def inlined(function: Function) -> Function:
+    """Part of whatever compiled function calls it, and compiled with that only: for what is called in one place."""
+    return cast(Function, numba.njit(inline="always", error_model="numpy")(function))
+
+
 def _compile(function: Callable[..., Any], **options: Any) -> Any:
     digest = source_digest(function.__module__.rpartition(".")[2])
     function.__qualname__ = f"{function.__qualname__}.{digest}"

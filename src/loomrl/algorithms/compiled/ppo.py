@@ -16,7 +16,7 @@ from loomrl.algorithms.compiled.activations import ONE, ZERO
 from loomrl.algorithms.compiled.adam import adam_step, sum_of_squares
 from loomrl.algorithms.compiled.barrier import meet
 from loomrl.algorithms.compiled.dense import OUTPUTS, Matrix, Table, Vector, backward, forward
-from loomrl.algorithms.compiled.jit import compiled
+from loomrl.algorithms.compiled.jit import compiled, inlined
 from loomrl.types import FloatArray
 
 Indices = NDArray[np.int64]
@@ -154,7 +154,7 @@ def _value_term(
     return error * error, np.float32(2.0) * error
 
 
-@compiled
+@inlined
 def _discrete_loss(
     out: Matrix, index: Indices, old_log_prob: Vector, advantage: Vector, num_total: int, settings: FloatArray,
     metrics: FloatArray,
@@ -177,7 +177,7 @@ def _discrete_loss(
         metrics[ENTROPY] += entropy / num_total
 
 
-@compiled
+@inlined
 def _gaussian_loss(
     parameters: Vector, out: Matrix, sample: Matrix, old_log_prob: Vector, advantage: Vector, num_total: int,
     settings: FloatArray, d_log_std: Vector, metrics: FloatArray,
@@ -187,8 +187,10 @@ def _gaussian_loss(
     clip, share = np.float32(settings[CLIP]), np.float32(1.0 / num_total)
     logs = log_std(parameters, num_actions)
     precision = np.exp(-logs)
-    constant = np.float32(HALF_LOG_TAU * num_actions) + logs.sum()
-    d_log_std[:] = ZERO
+    constant = np.float32(HALF_LOG_TAU * num_actions)
+    for column in range(num_actions):
+        constant += logs[column]
+        d_log_std[column] = ZERO
     for row in range(num_rows):
         squares = ZERO
         for column in range(num_actions):
@@ -226,7 +228,7 @@ def _transition(
     return derivative
 
 
-@compiled
+@inlined
 def _critic_loss(
     value: Vector, target: Vector, old_value: Vector, num_total: int, settings: FloatArray, metrics: FloatArray
 ) -> None:
@@ -282,7 +284,7 @@ def gradient_steps(
                 metrics[done - 1, GRAD_NORM] = length
 
 
-@compiled
+@inlined
 def _batch_gradient(
     task: int, networks: Networks, rows: Rows, chosen: Indices, settings: FloatArray, work: Work, metrics: FloatArray
 ) -> None:
@@ -302,7 +304,7 @@ def _batch_gradient(
                 networks.gradient[position] += gradient[position]
 
 
-@compiled
+@inlined
 def _actor_gradient(
     networks: Networks, rows: Rows, features: Matrix, block: Indices, num_total: int, settings: FloatArray,
     gradient: Vector, work: Work, metrics: FloatArray,
@@ -322,7 +324,7 @@ def _actor_gradient(
     backward(parameters, table, activation, features, hidden, out, gradient, scratch)
 
 
-@compiled
+@inlined
 def _critic_gradient(
     networks: Networks, rows: Rows, features: Matrix, block: Indices, num_total: int, settings: FloatArray,
     gradient: Vector, work: Work, metrics: FloatArray,
