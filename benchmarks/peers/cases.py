@@ -420,7 +420,7 @@ CASES = (
     sac_cheetah_speed(2),
     DQN_CARTPOLE_SPEED,
     START,
-    overhead("CartPole-v1", "cartpole", PPO_CARTPOLE_SPEED_64.trainers[-1], 5_000_000),
+    overhead("CartPole-v1", "cartpole", PPO_CARTPOLE_SPEED_64.trainers[-1], 3_000_000),
     overhead("HalfCheetah-v5", "halfcheetah", LOOMRL_PPO_MUJOCO, 300_000),
     ppo_mujoco("HalfCheetah-v5", "halfcheetah"),
     ppo_mujoco("Hopper-v5", "hopper"),

@@ -43,8 +43,8 @@ def rendered(page: str, documents: dict[str, Document]) -> str:
 
 def table(document: Document) -> str:
     """One case as a Markdown table."""
-    columns = {"learning": _learning_row, "solve": _solve_row, "speed": _speed_row}
-    rows = [columns.get(document["kind"], _seconds_row)(name, one) for name, one in document["trainers"].items()]
+    row = _ROWS[document["kind"]]
+    rows = [row(name, one) for name, one in document["trainers"].items()]
     heads = list(rows[0])
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     lines += ["| " + " | ".join(row.values()) + " |" for row in rows]
@@ -85,8 +85,34 @@ def _speed_row(name: str, figures: Document) -> dict[str, str]:
     }
 
 
-def _seconds_row(name: str, figures: Document) -> dict[str, str]:
-    return {"trainer": NAMES[name], "settings": figures["source"], "seconds": _spread(figures, "{:.2f}")}
+def _start_row(name: str, figures: Document) -> dict[str, str]:
+    return {
+        "trainer": NAMES[name],
+        "settings": figures["source"],
+        "seconds": _spread(figures, "{:.2f}"),
+        "times faster": _ratio(figures),
+    }
+
+
+def _overhead_row(name: str, figures: Document) -> dict[str, str]:
+    ratio, snapshot = figures["ratio"], figures["snapshot_seconds"]["median"]
+    added = [f"{100 * (ratio[key] - 1):+.1f} %" for key in ("median", "min", "max")]
+    return {
+        "process": NAMES[name],
+        "what": figures["source"],
+        "seconds": _spread(figures, "{:.2f}"),
+        "more than the loop": f"**{added[0]}** ({added[1]} to {added[2]})" if name != "loomrl" else "",
+        "snapshot before it, seconds": f"{snapshot:.2f}" if snapshot else "",
+    }
+
+
+_ROWS = {
+    "learning": _learning_row,
+    "solve": _solve_row,
+    "speed": _speed_row,
+    "start": _start_row,
+    "overhead": _overhead_row,
+}
 
 
 def _spread(figures: Document, form: str) -> str:

@@ -125,10 +125,10 @@ def _start(case: Case, runs: list[Document]) -> Document:
 
 
 def _overhead(case: Case, runs: list[Document]) -> Document:
-    """Seconds of the whole process."""
+    """Seconds of the whole process; of the stage's, also those of the snapshot before it."""
     values = [run["process_seconds"] for run in runs]
-    learning = [run["learn_seconds"] for run in runs]
-    return {"values": values, "learn_seconds": learning, "unit": "s", **_spread(values)}
+    snapshots = [run["snapshot_seconds"] for run in runs if "snapshot_seconds" in run]
+    return {"values": values, "snapshot_seconds": _spread(snapshots), "unit": "s", **_spread(values)}
 
 
 _FIGURES = {"learning": _learning, "solve": _solve, "speed": _speed, "start": _start, "overhead": _overhead}
@@ -146,8 +146,8 @@ def _interval(values: list[float]) -> Document:
 
 
 def _add_ratios(case: Case, trainers: dict[str, Document]) -> None:
-    """How many times the baseline, round by round; for seconds, how many times faster."""
-    baseline = trainers.get(BASELINE)
+    """How many times the baseline, round by round; for seconds, how many times faster, or slower than the bare loop."""
+    baseline = trainers.get("loomrl" if case.kind == "overhead" else BASELINE)
     if baseline is None:
         return
     of_baseline = dict(zip(baseline["seeds"], baseline["values"], strict=True))
@@ -155,7 +155,8 @@ def _add_ratios(case: Case, trainers: dict[str, Document]) -> None:
         own = dict(zip(figures["seeds"], figures["values"], strict=True))
         shared = [seed for seed in own if own[seed] and of_baseline.get(seed)]
         pairs = [(own[seed], of_baseline[seed]) for seed in shared]
-        ratios = [one / base if case.kind == "speed" else base / one for one, base in pairs]
+        upwards = case.kind in ("speed", "overhead")
+        ratios = [one / base if upwards else base / one for one, base in pairs]
         figures["ratio"] = _spread(ratios)
 
 
