@@ -28,6 +28,8 @@ def main() -> None:
     parser.add_argument("policy")
     parser.add_argument("--trials", type=int, metavar="N", help="how many trials the search has in the end")
     arguments = parser.parse_args()
+    if arguments.trials is not None and arguments.trials < 1:
+        parser.error(f"--trials {arguments.trials}: at least 1 is needed")
     sys.exit(exit_code(lambda: show(*tune(known_policy(arguments.policy), arguments.trials))))
 
 
