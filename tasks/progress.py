@@ -26,7 +26,7 @@ class Follower:
     def __init__(self, run_id: str, stage: str, path: Path) -> None:
         record = read_run(run_id)
         self._stage, self._path, self._offset = stage, path, 0
-        self._key = f"{stage}-{record.policy}"
+        self._key = f"{stage}-{record.policy}".replace("_", "-")  # Prefect allows no underscore
         self._mlflow_run_id = record.mlflow_run_id
         self._rows: list[tuple[str, float, int, int]] = []
         self._artifact: UUID | None = None
