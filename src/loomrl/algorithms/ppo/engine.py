@@ -30,8 +30,6 @@ def choose(config: Config, observation_space: gymnasium.Space[Any], action_space
 
 
 def _obstacle(config: Config, observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> str | None:
-    if config.device != "cpu":
-        return f"on device {config.device}"
     if config.activation not in ACTIVATIONS:
         return f"with activation {config.activation} (it has {', '.join(ACTIVATIONS)})"
     if config.squash_actions:
