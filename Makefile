@@ -8,7 +8,7 @@ export DO_NOT_TRACK := true
 export DVC_NO_ANALYTICS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format up down peers bench clean
+.PHONY: help setup run test check format up down peers bench mutations clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -59,6 +59,10 @@ bench: peers | $(BIN)/loomrl  ## measure speed and learning beside the peers, se
 	python benchmarks/learning.py
 	python benchmarks/serving.py
 	python benchmarks/lifecycles.py
+
+mutations: | $(BIN)/loomrl  ## plant classic silent bugs one at a time and see which the tests notice; takes an hour
+	python benchmarks/mutations.py run
+	python benchmarks/mutations.py render
 
 clean:  ## remove the virtual environments and all caches; state and artifacts stay
 	rm -rf $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -125,6 +125,17 @@ def test_a_time_limit_bootstraps_and_a_terminal_state_does_not(engine: str) -> N
     assert learnt["terminated"] == pytest.approx(1.0, abs=0.05)
 
 
+def test_replayed_actions_are_those_before_scaling() -> None:
+    """The critics judge what the actor imagines, which lies in [-1, 1], and what was done on the same scale."""
+    algorithm = make(learning_starts=100)
+    trajectory = rollout(algorithm)
+    algorithm.update(trajectory, np.random.default_rng(0))
+    drawn = algorithm._replay.sample(64, np.random.default_rng(0))
+    squashed = trajectory.extras["squashed"].reshape(-1, 2)
+    assert (drawn.action == squashed[drawn.index]).all()
+    assert not np.allclose(squashed, trajectory.action.reshape(-1, 2))
+
+
 def test_temperature_steers_entropy_to_its_target() -> None:
     for target, direction in ((5.0, 1), (-5.0, -1)):
         algorithm = make(target_entropy=target, temperature_learning_rate=0.01)

@@ -96,6 +96,16 @@ def test_a_second_call_goes_on() -> None:
     assert not torch.equal(trainer.policy.state_dict()["head.logits.weight"], before["head.logits.weight"])
 
 
+def test_a_second_call_plays_other_episodes() -> None:
+    """With a policy that does not change, the returns would be the same if the seeds were."""
+    trainer, first = trained(learning_rate=1e-12, normalize_observations=False)
+    second = asyncio.run(trainer.train(total_timesteps=512))
+    returns = [[row.get("episode_return") for row in one.updates] for one in (first, second)]
+    _, again = trained(learning_rate=1e-12, normalize_observations=False)
+    assert returns[0] == [row.get("episode_return") for row in again.updates]
+    assert returns[0] != returns[1]
+
+
 def test_with_validation_the_best_policy_is_kept() -> None:
     settings = {"interval_env_steps": 128, "num_episodes": 4}
     trainer, result = trained(validation=settings)

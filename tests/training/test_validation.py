@@ -67,6 +67,36 @@ def test_stop_at_return() -> None:
     assert (validation.stop_reason(), validation.best_step) == ("stop_at_return", 50)
 
 
+class Lottery(Echo):
+    """Pays 60 for certain or, to whoever does more than 100, what was done in one of four episodes."""
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.lucky = seed is not None and seed % 4 == 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        gambles = action[0] > 100
+        gain = (float(action[0]) if self.lucky else 0.0) if gambles else 60.0
+        return np.zeros(1, np.float32), gain, True, False, {}
+
+
+def test_the_mean_decides_and_not_the_luckiest_episode() -> None:
+    def lottery(num_envs: int, autoreset: str) -> VectorEnv[Any, Any, Any]:
+        assert autoreset == "disabled"
+        return SyncVectorEnv([Lottery] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+
+    validation = Validation(ValidationConfig(interval_env_steps=10, num_episodes=4), lottery)
+    policy = ActorCriticPolicy.for_spaces("ppo", Echo.observation_space, Echo.action_space, (4,), "tanh", False)
+    rows = []
+    for step, value in ((10, 1.0), (20, 200.0)):
+        with torch.no_grad():
+            policy.head.mean.bias.fill_(value)
+        rows.append(validation.run(policy, step))
+    assert [(row["mean_return"], row["max_return"]) for row in rows] == [(60.0, 60.0), (50.0, 200.0)]
+    assert (validation.best_return, validation.best_step) == (60.0, 10)
+
+
 @pytest.mark.parametrize(("step", "due"), [(9, False), (10, True), (19, True)])
 def test_due_at_every_interval(step: int, due: bool) -> None:
     assert Validation(ValidationConfig(interval_env_steps=10), echo).due(step) is due
