@@ -101,6 +101,14 @@ def test_the_target_is_copied_at_its_interval_only(engine: str) -> None:
     assert np.array_equal(algorithm.learner.state_dict()["target"], before["parameters"])
 
 
+def test_an_interval_that_rollouts_step_over_counts_too() -> None:
+    algorithm = make(target_update_interval=40)  # between 32 and 48 steps
+    train(algorithm, 2)
+    before = algorithm.learner.state_dict()["parameters"]
+    train(algorithm, 1)
+    assert np.array_equal(algorithm.learner.state_dict()["target"], before)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_target_follows_by_averaging_after_each_gradient_step(engine: str) -> None:
     algorithm = make(engine=engine, tau=0.25, gradient_steps=1)
@@ -241,3 +249,25 @@ def test_it_learns_cartpole() -> None:
     for _ in loop.run():
         pass
     assert loop.stop_reason == "stop_at_return"
+
+
+@pytest.mark.parametrize(
+    ("space", "engine"),
+    [
+        (Box(0, 255, (12, 12, 1), np.uint8), "torch"),
+        (Discrete(6), "torch"),
+        (Box(-1.0, 1.0, (2, 3), np.float64), "compiled"),
+    ],
+)
+def test_observations_of_every_kind_are_learnt_from(space: gymnasium.Space[Any], engine: str) -> None:
+    config = dqn.Config(**{**SMALL, "dueling": True})
+    algorithm = dqn.build(config, space, ACTION, seed=1, total_env_steps=100)
+    assert algorithm.engine == engine
+    space.seed(0)
+    obs = np.stack([[space.sample() for _ in range(2)] for _ in range(9)])
+    rng, before = np.random.default_rng(0), algorithm.policy.arrays()
+    action = np.stack([algorithm.act(step, rng).action for step in obs[:8]])
+    none = np.zeros((8, 2), np.bool_)
+    metrics = algorithm.update(Trajectory(obs[:8], action, np.ones((8, 2)), none, none, obs[1:]), rng)
+    assert np.isfinite(list(metrics.values())).all()
+    assert any(not np.array_equal(value, before[name]) for name, value in algorithm.policy.arrays().items())

@@ -10,6 +10,7 @@ from torch import nn
 
 from loomrl.algorithms import dqn
 from loomrl.algorithms.dqn_policy import ActionValuePolicy
+from loomrl.algorithms.dqn_torch import TorchLearner
 from loomrl.errors import ConfigError
 from loomrl.replay.buffer import ReplayBuffer
 from loomrl.replay.spec import ReplaySpec, Transitions
@@ -136,7 +137,7 @@ class Table(nn.Module):
 
 @pytest.mark.parametrize(("double", "expected"), [(False, [1 + 0.9 * 7, 2.0]), (True, [1 + 0.9 * 3, 2.0])])
 def test_a_learner_asks_each_network_for_its_part(double: bool, expected: list[float]) -> None:
-    learner: Any = dqn.TorchLearner(dqn.Config(double=double, engine="torch"), policy())
+    learner: Any = TorchLearner(dqn.Config(double=double, engine="torch"), policy())
     learner.policy, learner.target = Table([[1.0, 2.0], [4.0, 0.0]]), Table([[9.0, 9.0], [3.0, 7.0]])
     learner.policy.first_action = 0
     batch = Transitions(

@@ -8,8 +8,8 @@ Where this deviates from the 2015 paper, as most implementations do: Adam in pla
 by its global norm; the target network may follow by Polyak averaging. A time limit bootstraps from the true successor:
 only `terminated` stops the return.
 
-`TorchLearner` is the definition. Small dense networks on the CPU learn by `dqn_compiled.CompiledLearner`, the same as
-machine code.
+This file holds the config, the targets and losses, and the loop; `dqn_torch.py` takes gradient steps with autograd,
+`dqn_compiled.py` the same steps as machine code.
 
 `docs/algorithms/dqn.md` lists the details, the metrics and what was measured.
 """
@@ -27,7 +27,6 @@ from torch.nn import functional
 
 from loomrl.algorithms.base import State
 from loomrl.algorithms.dqn_policy import ActionValuePolicy
-from loomrl.algorithms.flat import FlatParameters
 from loomrl.errors import ConfigError
 from loomrl.replay.spec import ReplaySpec, Transitions
 from loomrl.schema import Section
@@ -35,6 +34,7 @@ from loomrl.types import Act, FloatArray, Trajectory
 
 NAME = "dqn"
 Policy = ActionValuePolicy
+STEP_METRICS = ("loss", "td_error", "q_value", "grad_norm")  # of a gradient step
 
 
 class Config(Section):
@@ -156,82 +156,6 @@ class Learner(Protocol):
         """Continue from `state_dict()`, in place."""
 
 
-class TorchLearner:
-    """Learns any `ActionValuePolicy`."""
-
-    def __init__(self, config: Config, policy: ActionValuePolicy) -> None:
-        self.config, self.policy = config, policy
-        self.target = ActionValuePolicy(policy.architecture)
-        self._flat, self._flat_target = FlatParameters(policy), FlatParameters(self.target)
-        self._optimizer = torch.optim.Adam([self._flat.vector], lr=config.learning_rate, fused=True)
-        self._optimizer_state()
-        self.copy_target()
-
-    @torch.no_grad()
-    def greedy(self, obs: NDArray[Any]) -> NDArray[np.int64]:
-        """See `Learner`."""
-        best: NDArray[np.int64] = self.policy.quantiles(torch.from_numpy(obs)).mean(-1).argmax(-1).numpy()
-        return best
-
-    def step(self, batch: Transitions) -> tuple[FloatArray, FloatArray]:
-        """See `Learner`."""
-        config = self.config
-        self._flat.gradient.zero_()
-        quantiles, targets = self.values_and_targets(batch)
-        losses = (quantile_huber_losses if config.num_quantiles else huber_losses)(quantiles, targets)
-        loss = (torch.from_numpy(batch.weight) * losses).mean()
-        torch.autograd.backward(loss)
-        grad_norm = self._flat.clip_gradient(config.max_grad_norm)
-        self._optimizer.step()
-        if config.averaging:
-            self._flat_target.vector.data.lerp_(self._flat.vector.data, config.averaging)
-        with torch.no_grad():
-            td_error = (targets.mean(-1) - quantiles.mean(-1)).abs()
-            metrics = torch.stack([loss, td_error.mean(), quantiles.mean(), grad_norm])
-        return metrics.double().numpy(), td_error.double().numpy()
-
-    def values_and_targets(self, batch: Transitions) -> tuple[Tensor, Tensor]:
-        """Of the actions taken: the online network's values (B, N), and what they should be (B, N)."""
-        obs, next_obs = torch.from_numpy(batch.obs), torch.from_numpy(batch.next_obs)
-        with torch.no_grad():
-            target = self.target.quantiles(next_obs)
-            choosing = self.policy.quantiles(next_obs) if self.config.double else target
-            successor = successor_quantiles(target, choosing)
-            reward, discount = torch.from_numpy(batch.reward), torch.from_numpy(batch.discount)
-            targets = td_targets(reward, discount, torch.from_numpy(batch.terminated), successor)
-        action = torch.from_numpy(batch.action) - self.policy.first_action
-        return take_action(self.policy.quantiles(obs), action), targets
-
-    def copy_target(self) -> None:
-        """See `Learner`."""
-        self._flat_target.vector.data.copy_(self._flat.vector.data)
-
-    def _optimizer_state(self) -> dict[str, Tensor]:
-        """Adam's own tensors, made as its first step would make them."""
-        state: dict[str, Tensor] = self._optimizer.state[self._flat.vector]
-        if not state:
-            state["step"] = torch.zeros(())
-            state["exp_avg"] = torch.zeros_like(self._flat.gradient)
-            state["exp_avg_sq"] = torch.zeros_like(self._flat.gradient)
-        return state
-
-    def _tensors(self) -> dict[str, Tensor]:
-        tensors = {"parameters": self._flat.vector.data, "target": self._flat_target.vector.data}
-        return tensors | {f"optimizer.{name}": value for name, value in self._optimizer_state().items()}
-
-    def state_dict(self) -> State:
-        """See `Learner`."""
-        return {name: value.numpy().copy() for name, value in self._tensors().items()}
-
-    def load_state_dict(self, state: State) -> None:
-        """See `Learner`."""
-        for name, value in self._tensors().items():
-            value.copy_(torch.from_numpy(state[name]))
-
-
-STEP_METRICS = ("loss", "td_error", "q_value", "grad_norm")
-
-
 # --- the algorithm ----------------------------------------------------------------------------------------------
 
 
@@ -336,6 +260,8 @@ def _below(prefix: str, state: State) -> State:
 
 def _make_learner(config: Config, policy: ActionValuePolicy, engine: str) -> Learner:
     if engine == "torch":
+        from loomrl.algorithms.dqn_torch import TorchLearner
+
         return TorchLearner(config, policy)
     from loomrl.algorithms.dqn_compiled import CompiledLearner
 

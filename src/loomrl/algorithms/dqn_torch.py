@@ -1,0 +1,95 @@
+"""DQN's gradient steps with autograd: for every policy torch can express, and what `dqn_compiled` is held to."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from loomrl.algorithms.base import State
+from loomrl.algorithms.dqn import (
+    Config,
+    huber_losses,
+    quantile_huber_losses,
+    successor_quantiles,
+    take_action,
+    td_targets,
+)
+from loomrl.algorithms.dqn_policy import ActionValuePolicy
+from loomrl.algorithms.flat import FlatParameters
+from loomrl.replay.spec import Transitions
+from loomrl.types import FloatArray
+
+
+class TorchLearner:
+    """Learns any `ActionValuePolicy`."""
+
+    def __init__(self, config: Config, policy: ActionValuePolicy) -> None:
+        self.config, self.policy = config, policy
+        self.target = ActionValuePolicy(policy.architecture)
+        self._flat, self._flat_target = FlatParameters(policy), FlatParameters(self.target)
+        self._optimizer = torch.optim.Adam([self._flat.vector], lr=config.learning_rate, fused=True)
+        self._optimizer_state()
+        self.copy_target()
+
+    @torch.no_grad()
+    def greedy(self, obs: NDArray[Any]) -> NDArray[np.int64]:
+        """See `Learner`."""
+        best: NDArray[np.int64] = self.policy.quantiles(torch.from_numpy(obs)).mean(-1).argmax(-1).numpy()
+        return best
+
+    def step(self, batch: Transitions) -> tuple[FloatArray, FloatArray]:
+        """See `Learner`."""
+        config = self.config
+        self._flat.gradient.zero_()
+        quantiles, targets = self.values_and_targets(batch)
+        losses = (quantile_huber_losses if config.num_quantiles else huber_losses)(quantiles, targets)
+        loss = (torch.from_numpy(batch.weight) * losses).mean()
+        torch.autograd.backward(loss)
+        grad_norm = self._flat.clip_gradient(config.max_grad_norm)
+        self._optimizer.step()
+        if config.averaging:
+            self._flat_target.vector.data.lerp_(self._flat.vector.data, config.averaging)
+        with torch.no_grad():
+            td_error = (targets.mean(-1) - quantiles.mean(-1)).abs()
+            metrics = torch.stack([loss, td_error.mean(), quantiles.mean(), grad_norm])
+        return metrics.double().numpy(), td_error.double().numpy()
+
+    def values_and_targets(self, batch: Transitions) -> tuple[Tensor, Tensor]:
+        """Of the actions taken: the online network's values (B, N), and what they should be (B, N)."""
+        obs, next_obs = torch.from_numpy(batch.obs), torch.from_numpy(batch.next_obs)
+        with torch.no_grad():
+            target = self.target.quantiles(next_obs)
+            choosing = self.policy.quantiles(next_obs) if self.config.double else target
+            successor = successor_quantiles(target, choosing)
+            reward, discount = torch.from_numpy(batch.reward), torch.from_numpy(batch.discount)
+            targets = td_targets(reward, discount, torch.from_numpy(batch.terminated), successor)
+        action = torch.from_numpy(batch.action) - self.policy.first_action
+        return take_action(self.policy.quantiles(obs), action), targets
+
+    def copy_target(self) -> None:
+        """See `Learner`."""
+        self._flat_target.vector.data.copy_(self._flat.vector.data)
+
+    def _optimizer_state(self) -> dict[str, Tensor]:
+        """Adam's own tensors, made as its first step would make them."""
+        state: dict[str, Tensor] = self._optimizer.state[self._flat.vector]
+        if not state:
+            state["step"] = torch.zeros(())
+            state["exp_avg"] = torch.zeros_like(self._flat.gradient)
+            state["exp_avg_sq"] = torch.zeros_like(self._flat.gradient)
+        return state
+
+    def _tensors(self) -> dict[str, Tensor]:
+        tensors = {"parameters": self._flat.vector.data, "target": self._flat_target.vector.data}
+        return tensors | {f"optimizer.{name}": value for name, value in self._optimizer_state().items()}
+
+    def state_dict(self) -> State:
+        """See `Learner`."""
+        return {name: value.numpy().copy() for name, value in self._tensors().items()}
+
+    def load_state_dict(self, state: State) -> None:
+        """See `Learner`."""
+        for name, value in self._tensors().items():
+            value.copy_(torch.from_numpy(state[name]))
