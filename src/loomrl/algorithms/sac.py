@@ -26,6 +26,7 @@ from torch.nn import functional
 
 from loomrl.algorithms.base import State
 from loomrl.algorithms.sac_policy import SACPolicy
+from loomrl.errors import ConfigError
 from loomrl.replay.buffer import ReplayBuffer
 from loomrl.replay.spec import ReplaySpec, Transitions
 from loomrl.schema import Section
@@ -277,6 +278,24 @@ def _replay_spec(config: Config, policy: SACPolicy) -> ReplaySpec:
     )
 
 
+def choose_engine(
+    config: Config,
+    observation_space: gymnasium.Space[Any],  # noqa: ARG001 - any that SAC can handle
+    action_space: gymnasium.Space[Any],
+) -> str:
+    """`compiled` or `torch`: what `config.engine` asks for, or what the policy allows. Timing plays no part in it.
+
+    Raises:
+        ConfigError: for `engine: compiled` where the policy does not allow it, naming why.
+    """
+    from loomrl.algorithms.sac_compiled import obstacle
+
+    hindrance = obstacle(config, action_space)
+    if config.engine == "compiled" and hindrance is not None:
+        raise ConfigError(f"training.parameters.engine: compiled cannot learn {hindrance}; set it to auto or torch")
+    return "torch" if config.engine == "torch" or hindrance is not None else "compiled"
+
+
 def build(
     config: Config,
     observation_space: gymnasium.Space[Any],
@@ -286,9 +305,8 @@ def build(
     total_env_steps: int,  # noqa: ARG001 - nothing follows a schedule
 ) -> SAC:
     """SAC with weights that follow from `seed`; raises `ConfigError` for spaces or an engine it cannot handle."""
-    from loomrl.algorithms.sac_compiled import CompiledLearner, obstacle
+    from loomrl.algorithms.sac_compiled import CompiledLearner
     from loomrl.algorithms.sac_torch import TorchLearner
-    from loomrl.errors import ConfigError
 
     policy = SACPolicy.for_spaces(
         NAME,
@@ -300,9 +318,6 @@ def build(
         torch.Generator().manual_seed(seed),
     )
     target_entropy = default_target_entropy(policy) if config.target_entropy is None else config.target_entropy
-    hindrance = obstacle(policy)
-    if config.engine == "compiled" and hindrance:
-        raise ConfigError(f"training.parameters.engine: compiled cannot learn {hindrance}; set it to auto or torch")
-    if config.engine == "torch" or hindrance:
-        return SAC(config, policy, TorchLearner(config, policy, target_entropy), "torch")
-    return SAC(config, policy, CompiledLearner(config, policy, target_entropy), "compiled")
+    engine = choose_engine(config, observation_space, action_space)
+    make_learner = CompiledLearner if engine == "compiled" else TorchLearner
+    return SAC(config, policy, make_learner(config, policy, target_entropy), engine)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -18,13 +19,12 @@ from loomrl.replay.spec import Transitions
 ACTIVATIONS = ("tanh", "relu", "elu")  # those whose derivative follows from their value
 
 
-def obstacle(policy: SACPolicy) -> str | None:
-    """Why the compiled engine cannot learn a policy; None where it can."""
-    if policy.is_discrete:
-        return f"discrete actions {policy.action_space}"
-    activation = policy.architecture.activation
-    if activation not in ACTIVATIONS:
-        return f"with activation {activation} (it has {', '.join(ACTIVATIONS)})"
+def obstacle(config: sac.Config, action_space: gymnasium.Space[Any]) -> str | None:
+    """What these kernels do not have; None where they can learn the policy."""
+    if isinstance(action_space, gymnasium.spaces.Discrete):
+        return f"discrete actions {action_space}"
+    if config.activation not in ACTIVATIONS:
+        return f"with activation {config.activation} (it has {', '.join(ACTIVATIONS)})"
     return None
 
 
