@@ -53,6 +53,15 @@ def test_next_obs_is_the_true_successor() -> None:
     assert (obs[1:][~ended[:-1]] == next_obs[:-1][~ended[:-1]]).all()  # ... and only then
 
 
+def test_episodes_go_on_from_one_rollout_to_the_next() -> None:
+    collector = Collector(vector(Counter, 3, AutoresetMode.SAME_STEP), seed=1)
+    parts = [collector.collect(alternate, 1, np.random.default_rng(0)) for _ in range(12)]
+    for before, after in zip(parts, parts[1:], strict=False):
+        ended = before.terminated[0] | before.truncated[0]
+        assert (after.obs[0][~ended] == before.next_obs[0][~ended]).all()
+    assert sum(part.terminated.sum() + part.truncated.sum() for part in parts) == len(collector.finished) > 6
+
+
 def test_trajectory_keeps_what_the_act_function_says() -> None:
     trajectory = Collector(vector(Counter, 3, AutoresetMode.SAME_STEP), 1).collect(
         alternate, 5, np.random.default_rng(0)
@@ -104,6 +113,13 @@ def test_episodes_do_not_depend_on_the_number_of_environments(num_envs: int) -> 
             assert reward == episode.reward[step]
         assert (terminated, truncated) == (episode.terminated, episode.truncated)
         assert terminated or truncated
+
+
+def test_episodes_come_in_the_order_of_their_seeds() -> None:
+    seeds = [9, 3, 14, 3, 0, 27, 5, 8]
+    episodes = run_episodes(vector(Counter, 3, AutoresetMode.DISABLED), alternate, seeds, np.random.default_rng(0))
+    assert [episode.seed for episode in episodes] == seeds
+    assert len({episode.length for episode in episodes}) > 1  # so they ended in another order
 
 
 def test_episodes_keep_numeric_info_and_success() -> None:

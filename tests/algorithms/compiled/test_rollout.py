@@ -34,14 +34,14 @@ def learner(envs: BatchedVectorEnv, **values: Any) -> CompiledPPO:
     return algorithm
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
-def test_a_compiled_rollout_is_that_of_the_collector(name: str) -> None:
+@pytest.mark.parametrize(("name", "limit"), [("CartPole-v1", 4), ("CartPole-v1", 15), ("Pendulum-v1", 4)])
+def test_a_compiled_rollout_is_that_of_the_collector(name: str, limit: int) -> None:
     """Same noise, same resets, episodes over the end of a rollout, more resets than were drawn ahead."""
     algorithm = learner(environments(name, 3, "same_step"))
     algorithm.policy.load_arrays({key: value + 0.1 for key, value in algorithm.policy.arrays().items()})
-    compiled = algorithm.collector(environments(name, 3, "same_step", limit=4), 7)
+    compiled = algorithm.collector(environments(name, 3, "same_step", limit=limit), 7)
     assert isinstance(compiled, CompiledCollector)
-    plain = Collector(environments(name, 3, "same_step", limit=4), 7)
+    plain = Collector(environments(name, 3, "same_step", limit=limit), 7)
     one, other = np.random.default_rng(0), np.random.default_rng(0)
     for _ in range(2):
         fast, slow = compiled.collect(algorithm.act, 100, one), plain.collect(algorithm.act, 100, other)
@@ -50,7 +50,10 @@ def test_a_compiled_rollout_is_that_of_the_collector(name: str) -> None:
             assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
             np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
         assert compiled.finished == [pytest.approx(episode, rel=1e-4) for episode in plain.finished]
-        assert len(compiled.finished) > 50
+        assert len(compiled.finished) > 200 / limit
+        if limit == 15:
+            assert fast.terminated.any()
+            assert fast.truncated.any()
     assert one.bit_generator.state == other.bit_generator.state
 
 
