@@ -221,11 +221,16 @@ def _improve_critic(
         networks.critics[begin:end], work.critics_gradient[begin:end], networks.critics_first[begin:end],
         networks.critics_second[begin:end], step, settings.critic_learning_rate, BETA1, BETA2, EPSILON, 1.0,
     )  # fmt: skip
-    for index in range(begin, end):
-        networks.targets[index] += settings.tau * (networks.critics[index] - networks.targets[index])
+    _follow(networks.targets[begin:end], networks.critics[begin:end], settings.tau)
     imagined = work.values[IMAGINED, critic]
     forward(networks.critics, table, settings.activation, work.inputs[IMAGINED], hidden, imagined)
     _turn(networks.critics, table, work.turned[critic])
+
+
+@compiled
+def _follow(targets: Vector, critics: Vector, tau: np.float32) -> None:
+    for index in range(targets.size):
+        targets[index] += tau * (critics[index] - targets[index])
 
 
 @compiled
