@@ -7,6 +7,7 @@ compiled, count; imports and the greedy episodes in between do not.
 """
 
 import json
+import subprocess
 import sys
 import time
 from importlib.metadata import version
@@ -19,7 +20,6 @@ from loomrl.algorithms.registry import get_algorithm, validate
 from loomrl.environment.make import make_envs
 from loomrl.environment.snapshot import load_snapshot
 from loomrl.environment.spaces import space_from_json
-from loomrl.provenance import git_facts
 from loomrl.training.config import TrainingConfig, ValidationConfig
 from loomrl.training.loop import TrainingLoop
 from loomrl.training.seeds import Purpose, derive
@@ -123,9 +123,11 @@ def measure(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def _loomrl() -> str:
-    """LoomRL's version and commit; a `+` where files differ from it."""
-    facts = git_facts(Path(loomrl.__file__).parent)
-    return version("loomrl") + (f" at {facts.commit[:7]}{'+' if facts.dirty else ''}" if facts else "")
+    """LoomRL's version and commit; a `+` where its sources differ from it."""
+    git = ["git", "-C", str(Path(loomrl.__file__).parent)]
+    commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
+    changed = subprocess.run([*git, "status", "--porcelain", "."], capture_output=True, text=True, check=False).stdout
+    return version("loomrl") + (f" at {commit.strip()}{'+' if changed else ''}" if commit else "")
 
 
 def main() -> None:
