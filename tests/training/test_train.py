@@ -191,11 +191,9 @@ class Broken(gymnasium.Env):
     ("fault", "error", "message"),
     [
         ("nan", EnvironmentFault, "nan|NaN|finite"),
-        ("huge reward", LoomRLError, r"training: \w+ is (inf|nan) after \d+ environment steps; .*intact"),
+        ("huge reward", EnvironmentFault, r"environment \d gave reward 1e\+300, .* \d+ environment steps; .*intact"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
-@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 def test_a_fault_keeps_the_checkpoints(
     tmp_path: Path, fault: str, error: type[LoomRLError], message: str, loomrl_home: Path
 ) -> None:

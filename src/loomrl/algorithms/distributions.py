@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from loomrl.environment.spaces import float32_bounds
 from loomrl.errors import ConfigError
 from loomrl.types import Act, Trajectory
 
@@ -156,8 +157,8 @@ class GaussianActions(Distribution):
     def __init__(self, space: gymnasium.spaces.Box) -> None:
         super().__init__()
         self.shape, self.dtype, self.width = space.shape, np.dtype(space.dtype), math.prod(space.shape)
-        for name, bound in (("low", space.low), ("high", space.high)):  # float32, flat; derived, so not saved
-            self.register_buffer(name, torch.from_numpy(bound.astype(np.float32).ravel()), persistent=False)
+        for name, bound in zip(("low", "high"), float32_bounds(space), strict=True):  # flat; derived, so not saved
+            self.register_buffer(name, torch.from_numpy(bound), persistent=False)
 
     def greedy(self, parameters: Parameters) -> Tensor:
         return self.bounded(parameters[0])

@@ -28,7 +28,7 @@ from torch.nn import functional
 from loomrl.algorithms.base import State
 from loomrl.algorithms.dqn_policy import ActionValuePolicy
 from loomrl.errors import ConfigError
-from loomrl.replay.spec import ReplaySpec, Transitions
+from loomrl.replay.spec import PRIORITY_LIMIT, ReplaySpec, Transitions
 from loomrl.schema import Section
 from loomrl.types import Act, FloatArray, Trajectory
 
@@ -235,7 +235,7 @@ class DQN:
             return self.learner.step(batch)[0]
         replay.sample(len(batch.index), rng, self.beta, batch)
         metrics, td_error = self.learner.step(batch)
-        if np.isfinite(td_error).all():  # whoever reads the metrics stops otherwise
+        if (td_error < PRIORITY_LIMIT).all():  # else it has diverged, and whoever reads the metrics stops
             replay.update_priorities(batch.index, td_error)
         return metrics
 

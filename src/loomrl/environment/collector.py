@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from loomrl.environment.episode_log import EpisodeLog
-from loomrl.errors import ConfigError, EnvironmentFault
+from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
 from loomrl.types import Act, ActFunction, Episode, FloatArray, Trajectory
 
 LONGEST_EPISODE = 1_000_000  # steps after which an episode counts as one that never ends
@@ -40,12 +40,14 @@ class Collector:
 
         Raises:
             EnvironmentFault: when an episode ends without its final observation, or an environment breaks the API.
+            LoomRLError: when an action is not finite; the environments do not see it.
         """
         if self._obs is None:
             self._obs, _ = self.envs.reset(seed=self._seed)
         buffers = _Buffers(num_steps, self._obs)
         for step in range(num_steps):
             chosen = act(self._obs, rng, **self._memory)
+            _demand_finite(chosen.action)
             successor, reward, terminated, truncated, info = self.envs.step(chosen.action)
             ended = terminated | truncated
             true_next = _with_final_observations(successor, ended, info) if ended.any() else successor
@@ -63,6 +65,15 @@ class Collector:
         self.finished.extend(zip(self._returns[ended].tolist(), self._lengths[ended].tolist(), strict=True))
         self._returns[ended] = 0.0
         self._lengths[ended] = 0
+
+
+def _demand_finite(action: NDArray[Any]) -> None:
+    if action.dtype.kind == "f" and not np.isfinite(action).all():
+        environment = int(np.argwhere(~np.isfinite(action))[0][0])
+        raise LoomRLError(
+            f"the policy chose the action {action[environment].tolist()} in environment {environment}: it has "
+            "diverged; lower learning_rate, or look at the rewards and observations of the environment"
+        )
 
 
 class _Buffers:
@@ -159,6 +170,7 @@ def run_episodes(
 
     Raises:
         EnvironmentFault: when an episode does not end within a million steps.
+        LoomRLError: when an action is not finite; the environments do not see it.
     """
     _demand(envs, AutoresetMode.DISABLED, "run_episodes")
     log = EpisodeLog(envs.num_envs, LONGEST_EPISODE)
@@ -174,6 +186,7 @@ def run_episodes(
     obs = _start(envs, log, waiting, np.ones(envs.num_envs, np.bool_), None)
     while len(episodes) < len(seeds):
         chosen = act(obs, rng, **memory)
+        _demand_finite(chosen.action)
         next_obs, reward, terminated, truncated, info = envs.step(chosen.action)
         log.add(obs, chosen.action, reward, info)
         ended = terminated | truncated

@@ -40,6 +40,17 @@ def space_to_json(space: spaces.Space[Any]) -> Json:
     raise ConfigError(f"space {space!r} is not supported; supported: {SUPPORTED}; wrap the environment to use those")
 
 
+def float32_bounds(space: spaces.Box) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The least and the greatest actions (A,) in float32 that lie within a Box, flat: where its own bounds are not
+    numbers of float32, the next ones inwards. Rounded to the nearest they could lead out of it."""
+    low, high = space.low.ravel(), space.high.ravel()
+    near_low, near_high = low.astype(np.float32), high.astype(np.float32)
+    infinity = np.float32(np.inf)
+    inner_low = np.where(near_low < low, np.nextafter(near_low, infinity), near_low)
+    inner_high = np.where(near_high > high, np.nextafter(near_high, -infinity), near_high)
+    return inner_low, inner_high
+
+
 def _flat_to_json(space: FlatBox) -> Json:
     """What the vector stands for, and where its parts lie, for those who read the manifest without Gymnasium."""
     layout = [

@@ -9,7 +9,7 @@ from loomrl.errors import ConfigError
 from loomrl.replay import tree
 from loomrl.replay.buffer import checked_batch, step_of
 from loomrl.replay.rows import Rows
-from loomrl.replay.spec import ReplaySpec, State, Transitions, same_array
+from loomrl.replay.spec import PRIORITY_LIMIT, ReplaySpec, State, Transitions, same_array
 from loomrl.replay.storage import MemoryStorage, Storage
 from loomrl.types import Trajectory
 
@@ -105,7 +105,7 @@ class PrioritizedReplayBuffer:
         The later of two equal indices counts. Transitions that have been overwritten since are passed over.
 
         Raises:
-            ConfigError: for a priority that is negative or not finite, and for an index that was never handed out;
+            ConfigError: for a priority that is negative, or not below 1e38, and for an index that was never handed out;
                 nothing is changed then.
         """
         indices, priorities = np.ascontiguousarray(index, np.int64), np.array(priority, np.float64)
@@ -118,8 +118,8 @@ class PrioritizedReplayBuffer:
         fault, largest = tree.update(*self._nodes(), *shape, indices, priorities, self.epsilon, self.alpha)
         if fault != tree.NO_FAULT:
             raise ConfigError(
-                f"cannot give transition {indices[fault]} the priority {priorities[fault]}: priorities must be finite "
-                f"and not negative, indices those of sampled transitions (0 to {written * self.spec.num_envs - 1})"
+                f"cannot give transition {indices[fault]} the priority {priorities[fault]}: priorities must lie in "
+                f"[0, {PRIORITY_LIMIT}), indices those of sampled transitions (0 to {written * self.spec.num_envs - 1})"
             )
         self._largest = max(self._largest, largest)
 

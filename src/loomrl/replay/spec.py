@@ -11,6 +11,8 @@ from loomrl.errors import ArtifactError, ConfigError
 
 State = dict[str, NDArray[Any] | int | float | str]  # arrays go into safetensors, the rest into JSON
 
+PRIORITY_LIMIT = 1e38  # `tree.update` refuses what is not below: sums of more could overflow
+
 
 @dataclass(frozen=True)
 class ReplaySpec:

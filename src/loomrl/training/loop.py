@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from loomrl.algorithms.base import Algorithm
 from loomrl.environment.collector import Collector
-from loomrl.errors import LoomRLError
+from loomrl.errors import EnvironmentFault, LoomRLError
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.seeds import Purpose, derive
 from loomrl.training.validation import MakeEnvs, Validation
-from loomrl.types import Json, Trajectory
+from loomrl.types import FloatArray, Json, Trajectory
 
 OnRow = Callable[[Json], None]
 
@@ -90,6 +90,7 @@ class TrainingLoop:
 
     def _update(self, trajectory: Trajectory, finished: list[tuple[float, int]]) -> None:
         step = self.env_steps + trajectory.reward.size
+        _demand_rewards(trajectory.reward, step)
         metrics = self.algorithm.update(trajectory, self._rng)
         for name, value in metrics.items():
             if not math.isfinite(value):
@@ -152,6 +153,18 @@ class TrainingLoop:
         self.algorithm.load_state_dict({**_below("algorithm.", checkpoint.arrays), **values["algorithm"]})
         if self.validation is not None:
             self.validation.load_state_dict(values["validation"], _below("best.", checkpoint.arrays))
+
+
+def _demand_rewards(reward: FloatArray, step: int) -> None:
+    """Before anything is learnt from them: networks and replays have float32, and normalised rewards hide a fault."""
+    with np.errstate(over="ignore"):
+        bad = ~np.isfinite(reward.astype(np.float32))  # (T, B)
+    if bad.any():
+        when, environment = np.argwhere(bad)[0]
+        raise EnvironmentFault(
+            f"training: environment {environment} gave reward {reward[when, environment]}, which float32 cannot hold, "
+            f"within {step} environment steps; the last checkpoint is intact; clip or scale rewards"
+        )
 
 
 def _cut(trajectory: Trajectory) -> Trajectory:

@@ -16,7 +16,7 @@ from loomrl.algorithms.compiled.activations import ACTIVATIONS
 from loomrl.algorithms.compiled.dense import Layout, Matrix, Vector
 from loomrl.algorithms.compiled.normalizer import Normalizer, normalize
 from loomrl.algorithms.compiled.ppo import BLOCK, evaluate
-from loomrl.environment.spaces import space_from_json
+from loomrl.environment.spaces import float32_bounds, space_from_json
 from loomrl.errors import ConfigError
 from loomrl.files import write_atomic
 from loomrl.types import Act, FloatArray
@@ -50,7 +50,7 @@ class CompiledPolicy:
     def _bounds(self) -> tuple[Vector, Vector]:
         if not isinstance(self.action_space, gymnasium.spaces.Box):
             return np.zeros(1, np.float32), np.zeros(1, np.float32)
-        return self.action_space.low.astype(np.float32).ravel(), self.action_space.high.astype(np.float32).ravel()
+        return float32_bounds(self.action_space)
 
     # --- evaluating ---
 
