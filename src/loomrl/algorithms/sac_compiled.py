@@ -33,12 +33,13 @@ class CompiledLearner:
 
     def __init__(self, config: sac.Config, policy: SACPolicy, target_entropy: float) -> None:
         from loomrl.algorithms.compiled import sac as kernels  # here: numba takes a while to import
+        from loomrl.algorithms.compiled import sac_memory as memory
         from loomrl.algorithms.compiled.activations import ACTIVATIONS as CODES
 
-        self._kernels, self._config, self._policy = kernels, config, policy
-        self._networks, layouts = _networks(kernels, config, policy)
-        self._work = _work(kernels, config.batch_size, policy, *layouts)
-        self._settings = kernels.Settings(
+        self._kernels, self._memory, self._policy = kernels, memory, policy
+        self._networks, layouts = _networks(memory, config, policy)
+        self._work = _work(memory, config.batch_size, policy, *layouts)
+        self._settings = memory.Settings(
             activation=CODES[policy.architecture.activation],
             log_std_low=np.float32(LOG_STD_LOW),
             log_std_high=np.float32(LOG_STD_HIGH),
@@ -51,7 +52,7 @@ class CompiledLearner:
             first_step=1,
         )
         self._steps = torch.zeros((), dtype=torch.int64)  # gradient steps taken
-        self._num_threads = min(config.num_threads, len(os.sched_getaffinity(0)))
+        self._num_threads = min(config.num_threads, _num_processors())
         self._helper = ThreadPoolExecutor(1, "sac") if self._num_threads > 1 else None
         self._actor_layout = layouts[0]
 
@@ -90,7 +91,7 @@ class CompiledLearner:
             self._policy.features(torch.from_numpy(part)).numpy().reshape(*shape, -1)
             for part in (batches.obs, batches.next_obs)
         )
-        data = self._kernels.Batches(
+        data = self._memory.Batches(
             obs=np.ascontiguousarray(obs),
             next_obs=np.ascontiguousarray(next_obs),
             action=batches.action.reshape(*shape, -1),
@@ -120,10 +121,15 @@ class CompiledLearner:
             yield name, torch.from_numpy(getattr(self._networks, name))
 
 
+def _num_processors() -> int:
+    """Processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 # --- memory -----------------------------------------------------------------------------------------------------
 
 
-def _networks(kernels: Any, config: sac.Config, policy: SACPolicy) -> tuple[Any, tuple[Any, Any]]:
+def _networks(memory: Any, config: sac.Config, policy: SACPolicy) -> tuple[Any, tuple[Any, Any]]:
     """Vectors with the policy's parameters, whose own memory they become, and the layouts of actor and critic."""
     from loomrl.algorithms.compiled.dense import Layout
 
@@ -136,8 +142,8 @@ def _networks(kernels: Any, config: sac.Config, policy: SACPolicy) -> tuple[Any,
     _share_actor(policy, actor, actor_vector)
     _share_critics(policy, critics[0], critics_vector)
     log_temperature = np.zeros(4, np.float32)
-    log_temperature[kernels.VALUE] = math.log(config.temperature or config.initial_temperature)
-    networks = kernels.Networks(
+    log_temperature[memory.VALUE] = math.log(config.temperature or config.initial_temperature)
+    networks = memory.Networks(
         actor=actor_vector,
         actor_first=np.zeros_like(actor_vector),
         actor_second=np.zeros_like(actor_vector),
@@ -176,13 +182,13 @@ def _stacked(twins: list[NDArray[np.float32]]) -> NDArray[np.float32]:
     return np.lib.stride_tricks.as_strided(first, (2, *first.shape), (distance, *first.strides))
 
 
-def _share(parameter: Tensor, memory: NDArray[np.float32]) -> None:
-    """Move a parameter's values to `memory` and let it live there."""
-    memory[...] = parameter.detach().numpy()
-    parameter.data = torch.from_numpy(memory)
+def _share(parameter: Tensor, place: NDArray[np.float32]) -> None:
+    """Move a parameter's values to `place` and let it live there."""
+    place[...] = parameter.detach().numpy()
+    parameter.data = torch.from_numpy(place)
 
 
-def _work(kernels: Any, num_rows: int, policy: SACPolicy, actor: Any, critic: Any) -> Any:
+def _work(memory: Any, num_rows: int, policy: SACPolicy, actor: Any, critic: Any) -> Any:
     dim, width = policy.preprocessor.dim, policy.distribution.width
     half = num_rows - num_rows // 2
     hidden = critic.widths[1:-1]
@@ -191,7 +197,7 @@ def _work(kernels: Any, num_rows: int, policy: SACPolicy, actor: Any, critic: An
     def zeros(*shape: int) -> NDArray[np.float32]:
         return np.zeros(shape, np.float32)
 
-    return kernels.Work(
+    return memory.Work(
         inputs=zeros(3, num_rows, dim + width),
         values=zeros(3, 2, num_rows, 1),
         slopes=zeros(2, num_rows, 1),

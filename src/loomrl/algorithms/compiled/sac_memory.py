@@ -1,0 +1,109 @@
+"""What the kernels of soft actor-critic share: what they are given, what they keep, small functions.
+
+G gradient steps, N rows in each, D features, A actions, P parameters. Actions lie in [-1, 1].
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.algorithms.compiled.dense import OUTPUTS, Matrix, Table, Vector
+from loomrl.algorithms.compiled.jit import compiled
+
+TWO = np.float32(2.0)
+SEEN, NEXT, IMAGINED = 0, 1, 2  # whose inputs, and values, the critics' are
+VALUE, FIRST, SECOND, SLOPE = 0, 1, 2, 3  # of the log temperature: itself, Adam's moments, its gradient
+CRITIC_LOSS, Q_VALUE, ACTOR_LOSS, ENTROPY = range(4)  # columns of the sums
+
+
+class Networks(NamedTuple):
+    """What is learnt, and what Adam remembers of it."""
+
+    actor: Vector  # (P,)
+    actor_first: Vector
+    actor_second: Vector
+    actor_table: Table
+    critics: Vector  # both, one after the other
+    critics_first: Vector
+    critics_second: Vector
+    targets: Vector
+    critic_tables: NDArray[np.int64]  # (2, L, 4)
+    log_temperature: Vector  # (4,): see VALUE
+
+
+class Batches(NamedTuple):
+    """G batches."""
+
+    obs: NDArray[np.float32]  # (G, N, D) features
+    next_obs: NDArray[np.float32]  # (G, N, D)
+    action: NDArray[np.float32]  # (G, N, A)
+    reward: Matrix  # (G, N)
+    keep: Matrix  # (G, N): discount, or 0 where the episode terminated
+    noise: NDArray[np.float32]  # (G, 2, N, A): standard normal, for the actions in obs and in next_obs
+
+
+class Work(NamedTuple):
+    """Room for what is computed in a step."""
+
+    inputs: NDArray[np.float32]  # (3, N, D + A) of the critics
+    values: NDArray[np.float32]  # (3, 2, N, 1): of each input by each critic
+    slopes: NDArray[np.float32]  # (2, N, 1): of the loss by the values
+    moments: NDArray[np.float32]  # (2, N, 2A): the actor's outputs for obs and next_obs
+    log_prob: Matrix  # (2, N)
+    d_moments: Matrix  # (N, 2A)
+    d_action: Matrix  # (N, A): of the lower critic's value by the action
+    chosen: NDArray[np.int64]  # (2, N): rows of a half that one critic judges
+    actor_hidden: Matrix  # (2, ...): a half's activations
+    actor_scratch: Matrix
+    actor_gradients: Matrix  # (2, P): a half's share
+    critic_hidden: Matrix  # (2, ...): a critic's activations
+    critic_scratch: Matrix
+    critics_gradient: Vector
+    turned: Matrix  # (2, ...): a critic's hidden weights, transposed
+    sums: NDArray[np.float64]  # (2, 4): metrics, summed over the steps
+
+
+class Settings(NamedTuple):
+    """What does not change within a call."""
+
+    activation: int
+    log_std_low: np.float32
+    log_std_high: np.float32
+    tau: np.float32
+    target_entropy: float
+    learns_temperature: bool
+    actor_learning_rate: float
+    critic_learning_rate: float
+    temperature_learning_rate: float
+    first_step: int  # Adam's number of the first step
+
+
+@compiled
+def half_of(which: int, size: int) -> tuple[int, int]:
+    """Where the first (0) or second (1) half begins and ends."""
+    middle = size // 2
+    return (0, middle) if which == 0 else (middle, size)
+
+
+@compiled
+def bounded_log_std(raw: np.float32, settings: Settings) -> np.float32:
+    """What the actor says, within its bounds."""
+    return min(max(raw, settings.log_std_low), settings.log_std_high)
+
+
+@compiled
+def copy_into(source: Vector, target: Vector, at: int) -> None:
+    """Numbers into a longer vector: a slice assignment would compile code that reports wrong shapes."""
+    for index in range(source.size):
+        target[at + index] = source[index]
+
+
+@compiled
+def hidden_widths(table: Table) -> tuple[int, int]:
+    """Of the hidden layers: the widest, and all together."""
+    widest, total = 0, 0
+    for layer in range(table.shape[0] - 1):
+        widest = max(widest, table[layer, OUTPUTS])
+        total += table[layer, OUTPUTS]
+    return widest, total
