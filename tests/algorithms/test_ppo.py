@@ -11,6 +11,7 @@ from gymnasium.spaces import Box, Discrete
 from torch.distributions import Normal
 
 from loomrl.algorithms import ppo
+from loomrl.algorithms.advantages import generalized_advantages
 from loomrl.algorithms.flat import FlatParameters
 from loomrl.algorithms.networks import PolicyNetwork
 from loomrl.algorithms.ppo.learner import PPO, losses
@@ -88,6 +89,39 @@ def test_first_gradient_step_sees_the_policy_that_acted(action: gymnasium.Space)
     assert metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
     assert metrics["clip_fraction"] == 0.0
     assert metrics["policy_loss"] == pytest.approx(0.0, abs=1e-6)  # ratio 1, advantages normalised to mean 0
+
+
+def test_what_is_learnt_of_a_rollout_by_hand() -> None:
+    """Advantages are normalised over the whole rollout, and the critic's targets are made before that."""
+    algorithm = make(gamma=0.9, gae_lambda=0.8)
+    trajectory = rollout(algorithm)
+    with torch.no_grad():
+        value, next_value = (
+            algorithm.policy.forward(torch.from_numpy(obs.reshape(-1, 3)))["value"].double().numpy().reshape(16, 4)
+            for obs in (trajectory.obs, trajectory.next_obs)
+        )
+    advantage = generalized_advantages(
+        trajectory.reward, value, next_value, trajectory.terminated, trajectory.truncated, 0.9, 0.8
+    )
+    batch = algorithm._prepare(trajectory)
+    assert batch.target.reshape(16, 4).numpy() == pytest.approx(advantage + value, abs=1e-5)
+    assert batch.advantage.reshape(16, 4).numpy() == pytest.approx(
+        (advantage - advantage.mean()) / advantage.std(), abs=1e-5
+    )
+
+
+def test_every_epoch_takes_each_transition_once_in_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = make(n_epochs=2, batch_size=32, normalize_observations=False)
+    trajectory, seen = rollout(algorithm), []
+    step = algorithm._step
+    monkeypatch.setattr(algorithm, "_step", lambda batch, clip: seen.append(batch.features) or step(batch, clip))
+    algorithm.update(trajectory, np.random.default_rng(0))
+    epochs = torch.cat(seen).numpy().reshape(2, 64, 3)
+    rows = trajectory.obs.reshape(64, 3)
+    places = [[int(np.flatnonzero((rows == row).all(1))[0]) for row in epoch] for epoch in epochs]
+    assert [sorted(epoch) for epoch in places] == 2 * [list(range(64))]
+    assert places[0] != places[1]
+    assert all(np.mean(np.diff(epoch) == 1) < 0.2 for epoch in places)  # neighbours in time are torn apart
 
 
 def test_step_is_adam_on_the_clipped_gradient_of_the_weighted_losses() -> None:
