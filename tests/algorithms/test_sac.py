@@ -156,7 +156,7 @@ def test_the_normaliser_sees_what_was_collected() -> None:
 
 def test_default_target_entropies() -> None:
     assert sac.default_target_entropy(make().policy) == -2.0
-    assert sac.default_target_entropy(make(DISCRETE).policy) == pytest.approx(0.89 * math.log(4))
+    assert sac.default_target_entropy(make(DISCRETE).policy) == pytest.approx(0.5 * math.log(4))
 
 
 # --- engines and configs ----------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 Discrete actions: Christodoulou, arXiv 1910.07207. As in the authors' later code there is no state-value network. Where
 this deviates from the papers, as most implementations do: a gradient step samples actions once and uses them for the
 temperature and the actor; the temperature of a step is the one before its own update; the log temperature itself, not
-the temperature, is what Adam moves; the actor of arXiv 1910.07207 aims at 0.89, not 0.98, of the greatest entropy. A
-time limit bootstraps from the true successor: only `terminated` stops the return.
+the temperature, is what Adam moves; discrete actions aim by default at 0.5, not 0.98, of the greatest
+entropy. A time limit bootstraps from the true successor: only `terminated` stops the return.
 
 This file holds the config, the losses and the loop; `sac_torch.py` takes gradient steps with autograd,
 `sac_compiled.py` the same steps as machine code. `docs/algorithms/sac.md` lists the details, the metrics and what was
@@ -35,7 +35,7 @@ from loomrl.types import Act, Trajectory
 NAME = "sac"
 Policy = SACPolicy
 STEP_METRICS = ("critic_loss", "q_value", "actor_loss", "entropy")  # means over the gradient steps of an update
-DISCRETE_ENTROPY_SHARE = 0.89
+DISCRETE_ENTROPY_SHARE = 0.5
 MOST_STEPS_AT_ONCE = 64  # gradient steps whose batches are drawn together
 
 
@@ -56,7 +56,7 @@ class Config(Section):
     temperature: float | None = Field(default=None, gt=0)  # None: learnt
     initial_temperature: float = Field(default=1.0, gt=0)
     temperature_learning_rate: float = Field(default=3e-4, gt=0)
-    target_entropy: float | None = None  # [nats]; None: -dim for actions in [-1, 1]; discrete: 0.89 log n
+    target_entropy: float | None = None  # [nats]; None: -dim for actions in [-1, 1]; discrete: 0.5 log n
     hidden_sizes: tuple[int, ...] = (256, 256)
     activation: Literal["tanh", "relu", "elu", "silu"] = "relu"
     normalize_observations: bool = False
@@ -258,7 +258,7 @@ def gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float
 
 
 def default_target_entropy(policy: SACPolicy) -> float:
-    """-dim of actions in [-1, 1] (arXiv 1812.05905, appendix D), or 0.89 of the greatest entropy of n actions."""
+    """-dim of actions in [-1, 1] (arXiv 1812.05905, appendix D), or half of the greatest entropy of n actions."""
     width = policy.distribution.width
     return DISCRETE_ENTROPY_SHARE * math.log(width) if policy.is_discrete else -float(width)
 
