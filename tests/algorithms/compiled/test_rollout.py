@@ -51,6 +51,11 @@ def test_a_compiled_rollout_is_that_of_the_collector(name: str, limit: int) -> N
             np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
         assert compiled.finished == [pytest.approx(episode, rel=1e-4) for episode in plain.finished]
         assert len(compiled.finished) > 200 / limit
+        if name == "Pendulum-v1":
+            sample = fast.extras["sample"]
+            np.testing.assert_allclose(sample, slow.extras["sample"], rtol=1e-4, atol=1e-4)
+            assert (np.abs(sample) > 2.0).any()  # it is what was drawn; the action is cut at 2
+            assert np.abs(fast.action).max() == 2.0
         if limit == 15:
             assert fast.terminated.any()
             assert fast.truncated.any()
