@@ -61,8 +61,8 @@ OBSERVATIONS: dict[str, gymnasium.Space[Any]] = {
 }
 ACTIONS: dict[str, gymnasium.Space[Any]] = {
     "discrete": spaces.Discrete(3),
-    "discrete_from_minus_one": spaces.Discrete(3, start=-1),
-    "multi_discrete": spaces.MultiDiscrete([3, 2], start=[1, 0]),
+    "discrete_from_minus_seven": spaces.Discrete(3, start=-7),
+    "multi_discrete": spaces.MultiDiscrete([3, 2], start=[5, -3]),
     "multi_discrete_2d": spaces.MultiDiscrete([[2, 3], [4, 2]]),
     "multi_binary": spaces.MultiBinary(3),
     "box": spaces.Box(-2.0, 1.0, (2,), np.float32),
@@ -78,7 +78,7 @@ REFUSED_ACTIONS = {
     "ppo": {"box_of_whole_numbers", "dict"},
     "recurrent_ppo": {"box_of_whole_numbers", "dict"},
     "sac": {"box_of_whole_numbers", "dict", "box_unbounded", *SEVERAL},
-    "dqn": set(ACTIONS) - {"discrete", "discrete_from_minus_one"},
+    "dqn": set(ACTIONS) - {"discrete", "discrete_from_minus_seven"},
 }
 REFUSED_OBSERVATIONS = {
     "ppo": {"image_too_small", "text"},
