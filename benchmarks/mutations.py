@@ -35,7 +35,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "mutations.json"
 PAGE = ROOT / "docs" / "mutations.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end -->"
 LIMIT_SECONDS = 1200.0  # tests that take longer hang
-FAILURE = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+FAILURE = re.compile(r"^(?:FAILED|ERROR) ([^\s\[]+)", re.MULTILINE)  # without the test's parameters
 
 
 class Broken(Exception):
@@ -235,7 +235,7 @@ def table() -> str:
 
 def _row(bug: Mutation, result: dict[str, Any]) -> str:
     file, _, test = (result["by"] or "").partition("::")
-    killer = f"`{test.partition('[')[0]}` in `{Path(file).name}`" if test else result["by"] or "**nothing**"
+    killer = f"`{test}` in `{Path(file).name}`" if test else result["by"] or "**nothing**"
     return f"| {bug.bug} | {bug.silent} | `{bug.file.removeprefix('src/loomrl/')}` | {killer} |"
 
 
