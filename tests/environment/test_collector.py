@@ -72,6 +72,25 @@ def test_trajectory_keeps_what_the_act_function_says() -> None:
     assert trajectory.extras["noise"].shape == (5, 3, 3)
 
 
+def counting(obs: np.ndarray, rng: np.random.Generator, memory: np.ndarray | None = None) -> Act:  # noqa: ARG001
+    """Remembers how many steps it has taken, and does what they are modulo two."""
+    before = np.zeros((len(obs), 1), np.float32) if memory is None else memory
+    return Act(action=before[:, 0].astype(np.int64) % 2, memory=before + 1, extras={"memory": before})
+
+
+def test_each_environments_memory_lasts_for_its_episode() -> None:
+    collector = Collector(vector(Counter, 3, AutoresetMode.SAME_STEP), seed=1)
+    for _ in range(3):
+        trajectory = collector.collect(counting, 5, np.random.default_rng(0))
+        assert (trajectory.extras["memory"][..., 0] == trajectory.obs[..., 1]).all()
+        ended = trajectory.terminated | trajectory.truncated
+        assert (ended.any(1) & ~ended.all(1)).any()  # they do not all end at once
+    for episode in run_episodes(
+        vector(Counter, 3, AutoresetMode.DISABLED), counting, range(9), np.random.default_rng(0)
+    ):
+        assert episode.action.tolist() == [step % 2 for step in range(episode.length)]
+
+
 def test_finished_episodes_have_return_and_length() -> None:
     collector = Collector(vector(Counter, 2, AutoresetMode.SAME_STEP), 3)
     trajectory = collector.collect(alternate, 40, np.random.default_rng(0))
