@@ -35,7 +35,7 @@ def add_policy(project: Path, name: str, environment: str, **extra: str) -> tupl
     (project / "configs" / f"{name}.yaml").write_text(
         f"name: {name}\n"
         f"environment: {{id: {name}, entry_point: '{name}_env:Env', path: users/{name}, max_episode_steps: 50}}\n"
-        "training: {total_env_steps: 4096, checkpoint_interval_env_steps: 1024, "
+        "training: {total_env_steps: 4096, checkpoint_interval_env_steps: 1024, checkpoint_interval_seconds: 0, "
         "validation: {num_episodes: 2, interval_env_steps: 4096}, "
         "parameters: {num_envs: 4, rollout_length: 128, batch_size: 128}}\n"
         "evaluation: {num_episodes: 4, num_envs: 4}\nsafety: {num_episodes: 8, num_envs: 8}\nexport: {}\n"

@@ -109,23 +109,27 @@ def test_dvc_repro_elsewhere_with_an_empty_cache_gives_the_same_lock(finished_pr
     assert len(mine) == 5
 
 
-def test_killed_in_training_the_same_command_resumes_to_the_same_policy(
-    finished_project: Path, tmp_path: Path, shared_prefect: str
-) -> None:
-    project = copy_project(tmp_path / "project")
+def test_killed_in_training_the_same_command_resumes_to_the_same_policy(tmp_path: Path, shared_prefect: str) -> None:
+    undisturbed, project = (copy_project(tmp_path / name) for name in ("undisturbed", "project"))
+    for copy in (undisturbed, project):
+        config = copy / "configs" / "cartpole.yaml"  # longer training, and every checkpoint is saved
+        longer = "stop_after_validations: 100\n  checkpoint_interval_seconds: 0"
+        config.write_text(config.read_text().replace("stop_after_validations: 2", longer))
+    run(undisturbed, "dvc", "repro", "training@cartpole")
+
     flow = start(project, *CARTPOLE)
     checkpoints = project / ".loomrl" / "checkpoints"
     until(lambda: any(checkpoints.glob("*/step-*")), "a checkpoint", every=0.02)
     (stage,) = stage_processes(project)
     os.kill(int(stage), signal.SIGSTOP)  # however fast the machine, it stands in the midst of its training
     kill_flow(flow)
-    assert flow.communicate()[0] is not None
     os.kill(int(stage), signal.SIGCONT)
+    assert flow.communicate()[0] is not None
     until(lambda: not stage_processes(project), "the stage's end")  # the stage ends with the flow that started it
     assert not (project / "artifacts" / "cartpole" / "training" / "SHA256SUMS").exists()
 
     run(project, "dvc", "repro", "training@cartpole")
-    assert policy_digest(project) == policy_digest(finished_project)
+    assert policy_digest(project) == policy_digest(undisturbed)
 
     run(project, *CARTPOLE)
     crashed, finished = records(project)
