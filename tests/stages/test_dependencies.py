@@ -28,13 +28,20 @@ def module_file(name: str) -> Path | None:
 
 
 def imported(file: Path) -> Iterator[str]:
-    """Names of our modules that a file imports anywhere, inside functions too."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    """Names of our modules that a file imports anywhere, inside functions too; not those for its types alone."""
+    for node in at_run_time(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield from at_run_time(child)
 
 
 def reached(file: Path) -> set[Path]:

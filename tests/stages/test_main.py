@@ -64,6 +64,7 @@ def add_policy(project: Path, name: str, kwargs: str = "{}") -> None:
     """A policy for an environment whose observations BLAS computes."""
     (project / "inverse_environment.py").write_text(ENVIRONMENT)
     text = (project / "configs" / "cartpole.yaml").read_text().replace("name: cartpole", f"name: {name}")
+    text = text.replace("backend: batched", "backend: auto")
     mine = f"id: Inverse-v0\n  entry_point: inverse_environment:Inverse\n  path: .\n  kwargs: {kwargs}"
     mine += "\n  fingerprint_episodes: 1\n  fingerprint_steps: 5"
     (project / "configs" / f"{name}.yaml").write_text(text.replace("id: CartPole-v1", mine))
