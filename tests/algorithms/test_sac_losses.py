@@ -9,6 +9,7 @@ from torch.distributions import Categorical, Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
 from loomrl.algorithms import sac
+from loomrl.algorithms.noise import negated_gumbel
 
 
 def gaussians(count: int = 50, width: int = 3) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -104,6 +105,6 @@ def test_discrete_expectations_by_loops_over_actions() -> None:
 
 def test_gumbel_noise_draws_from_the_softmax() -> None:
     logits = np.array([0.0, 1.0, 2.0, -1.0])
-    drawn = (logits + sac.gumbel(np.random.default_rng(0), (40_000, 4))).argmax(-1)
+    drawn = (logits - negated_gumbel((40_000, 4), np.random.default_rng(0))).argmax(-1)
     expected = np.exp(logits) / np.exp(logits).sum()
     assert np.bincount(drawn, minlength=4) / 40_000 == pytest.approx(expected, abs=4 * 0.5 / math.sqrt(40_000))

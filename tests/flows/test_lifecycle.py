@@ -1,5 +1,6 @@
 """The whole life cycle, run as its users run it: the command line, the real DVC, MLflow, Prefect and policy server."""
 
+import contextlib
 import json
 import os
 import signal
@@ -120,10 +121,10 @@ def test_killed_in_training_the_same_command_resumes_to_the_same_policy(tmp_path
     flow = start(project, *CARTPOLE)
     checkpoints = project / ".loomrl" / "checkpoints"
     until(lambda: any(checkpoints.glob("*/step-*")), "a checkpoint", every=0.02)
-    (stage,) = stage_processes(project)
-    os.kill(int(stage), signal.SIGSTOP)  # however fast the machine, it stands in the midst of its training
+    stage = stage_processes(project)
+    send(stage, signal.SIGSTOP)  # however fast the machine, it stands in the midst of its training
     kill_flow(flow)
-    os.kill(int(stage), signal.SIGCONT)
+    send(stage, signal.SIGCONT)
     assert flow.communicate()[0] is not None
     until(lambda: not stage_processes(project), "the stage's end")  # the stage ends with the flow that started it
     assert not (project / "artifacts" / "cartpole" / "training" / "SHA256SUMS").exists()
@@ -197,10 +198,18 @@ def kill_flow(command: subprocess.Popen[str]) -> None:
     assert children
 
 
-def stage_processes(project: Path) -> list[str]:
+def stage_processes(project: Path) -> list[int]:
+    """The stage's own process, and a child of it that has not become another program yet."""
     listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
-    stages = [line.strip().partition(" ")[0] for line in listed.splitlines() if "loomrl.stages" in line]
+    stages = [int(line.strip().partition(" ")[0]) for line in listed.splitlines() if "loomrl.stages" in line]
     return [pid for pid in stages if Path(f"/proc/{pid}/cwd").resolve() == project.resolve()]
+
+
+def send(processes: list[int], number: signal.Signals) -> None:
+    assert processes
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def decisions(project: Path) -> list[dict[str, str]]:

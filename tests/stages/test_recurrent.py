@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from trained import Policy, evaluate, examine, train
+from trained import Policy, through_the_stages
 from user_environments import write_cue
 
 from loomrl import preflight
@@ -15,8 +15,6 @@ from loomrl.environment.make import make_env
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.evaluation.config import EvaluationConfig
 from loomrl.export.config import ExportConfig
-from loomrl.export.export import export_policy
-from loomrl.files import write_sums
 from loomrl.safety.case import read_case
 from loomrl.safety.config import SafetyConfig
 from loomrl.serving.model import ServedPolicy
@@ -49,13 +47,7 @@ def cue(tmp_path_factory: pytest.TempPathFactory) -> Policy:
     environment = EnvironmentConfig(
         id="Cue", entry_point="cue_through_the_stages:Cue", path=code, fingerprint_episodes=4, fingerprint_steps=4
     )
-    policy = evaluate(train(root, environment, CONFIG.training), CONFIG.evaluation)
-    case = examine(policy, root / "safety", CONFIG.safety)
-    assert case.decision.passed, case.decision.reason
-    write_sums(root / "safety")
-    folders = (policy.environment, policy.training, policy.evaluation, root / "safety", root / "export")
-    export_policy(CONFIG, *folders)
-    return policy
+    return through_the_stages(root, environment, CONFIG)
 
 
 def test_evaluation_carries_the_memory(cue: Policy) -> None:

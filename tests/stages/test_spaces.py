@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from trained import Policy, evaluate, examine, train
+from trained import Policy, through_the_stages
 from user_environments import write_panel
 
 from loomrl.config import PolicyConfig
@@ -14,8 +14,6 @@ from loomrl.environment.spaces import space_from_json
 from loomrl.evaluation.config import EvaluationConfig
 from loomrl.evaluation.tables import TRAJECTORIES, read_table
 from loomrl.export.config import ExportConfig
-from loomrl.export.export import export_policy
-from loomrl.files import write_sums
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
 from loomrl.serving.model import ServedPolicy
 from loomrl.training.config import TrainingConfig, ValidationConfig
@@ -50,13 +48,7 @@ def panel(tmp_path_factory: pytest.TempPathFactory) -> Policy:
     environment = EnvironmentConfig(
         id="Panel", entry_point="panel_through_the_stages:Panel", path=code, frame_stack=FRAMES, fingerprint_steps=8
     )
-    policy = evaluate(train(root, environment, CONFIG.training), CONFIG.evaluation)
-    case = examine(policy, root / "safety", CONFIG.safety)
-    assert case.decision.passed, case.decision.reason
-    write_sums(root / "safety")
-    folders = (policy.environment, policy.training, policy.evaluation, root / "safety", root / "export")
-    export_policy(CONFIG, *folders)
-    return policy
+    return through_the_stages(root, environment, CONFIG)
 
 
 def test_the_snapshot_keeps_the_original_space(panel: Policy) -> None:

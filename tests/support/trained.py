@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from loomrl.config import PolicyConfig
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshot import take_snapshot
 from loomrl.evaluation.config import EvaluationConfig
 from loomrl.evaluation.evaluate import evaluate_policy
+from loomrl.export.export import export_policy
 from loomrl.files import write_sums
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
 from loomrl.safety.gate import build_case
@@ -66,6 +68,16 @@ def evaluate(policy: Policy, config: EvaluationConfig = EVALUATION) -> Policy:
     """Evaluate and write the manifest."""
     evaluate_policy(config, policy.environment, policy.training, policy.evaluation)
     write_sums(policy.evaluation)
+    return policy
+
+
+def through_the_stages(root: Path, environment: EnvironmentConfig, config: PolicyConfig) -> Policy:
+    """Train, evaluate, examine and export, into `safety` and `export` beside the policy's folders."""
+    policy = evaluate(train(root, environment, config.training), config.evaluation)
+    case = examine(policy, root / "safety", config.safety)
+    assert case.decision.passed, case.decision.reason
+    write_sums(root / "safety")
+    export_policy(config, policy.environment, policy.training, policy.evaluation, root / "safety", root / "export")
     return policy
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from loomrl.algorithms.actor_critic import ActorCriticPolicy
 from loomrl.algorithms.advantages import generalized_advantages
-from loomrl.algorithms.base import State
+from loomrl.algorithms.base import State, below
 from loomrl.schema import Section
 from loomrl.types import Act, Trajectory
 
@@ -83,8 +83,7 @@ class Reinforce:
         for _ in range(config.baseline_steps):
             value_loss = (policy.value_head(policy.critic(features)) - target).square().mean()
             self._step(1, value_loss)
-        if policy.normalizer is not None:
-            policy.normalizer.update(policy.preprocessor(obs).numpy())
+        policy.learn_statistics(trajectory.obs)
         metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy.mean()}
         return {name: metric.item() for name, metric in metrics.items()}
 
@@ -102,10 +101,10 @@ class Reinforce:
 
     def load_state_dict(self, state: State) -> None:
         arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
-        self._policy.load_arrays(_below("policy.", arrays))
+        self._policy.load_arrays(below("policy.", arrays))
         for part, optimizer in enumerate(self._optimizers):
             whole = optimizer.state_dict()
-            for name, value in _below(f"adam.{part}.", arrays).items():
+            for name, value in below(f"adam.{part}.", arrays).items():
                 index, _, moment = name.partition(".")
                 whole["state"].setdefault(int(index), {})[moment] = torch.from_numpy(value.copy())
             optimizer.load_state_dict(whole)
@@ -129,7 +128,3 @@ def build(
 def _rows(values: NDArray[Any]) -> Tensor:
     """(T, B, *shape) -> (T x B, *shape)."""
     return torch.from_numpy(values.reshape(-1, *values.shape[2:]))
-
-
-def _below(prefix: str, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}

@@ -1,5 +1,6 @@
 """What an algorithm is. A plug-in is one module (or object) that offers `NAME`, `Config` and `build`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -7,10 +8,27 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from loomrl.errors import ConfigError
 from loomrl.schema import Section
 from loomrl.types import Act, Trajectory
 
 State = dict[str, NDArray[Any] | int | float | str]  # arrays go into safetensors, the rest into JSON
+
+
+def below(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries whose names begin with a prefix, by what follows it."""
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
+def settle_engine(asked: str, obstacle: str | None) -> str:
+    """`compiled` or `torch`, from what the config asks for (`auto`, too) and what keeps the policy from being compiled.
+
+    Raises:
+        ConfigError: for `compiled` where there is such an obstacle, naming it.
+    """
+    if asked == "compiled" and obstacle is not None:
+        raise ConfigError(f"training.parameters.engine: compiled cannot learn {obstacle}; set it to auto or torch")
+    return "torch" if asked == "torch" or obstacle is not None else "compiled"
 
 
 class LearntPolicy(Protocol):

@@ -6,6 +6,7 @@ squashed. Probabilities are those of `learnt`. Shapes: N rows; all probabilities
 """
 
 import math
+from abc import ABC, abstractmethod
 from typing import Any
 
 import gymnasium
@@ -15,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from loomrl.algorithms.noise import negated_gumbel
 from loomrl.environment.spaces import float32_bounds
 from loomrl.errors import ConfigError
 from loomrl.types import Act, Trajectory
 
-TINY = np.finfo(np.float32).tiny
 SUPPORTED = "Discrete, MultiDiscrete, MultiBinary and Box of floats"
 _QUADRATURE_NODES = 24  # the squashed entropy is then exact to 1e-4 for standard deviations up to 1.5
 
@@ -27,7 +28,7 @@ Parameters = tuple[Tensor, ...]
 Arrays = tuple[NDArray[Any], ...]
 
 
-class Distribution(nn.Module):
+class Distribution(nn.Module, ABC):
     """What every distribution over actions offers. `names` are those of its parameters, `width` their number of
     columns, `kind` the manifest's word for it."""
 
@@ -35,26 +36,26 @@ class Distribution(nn.Module):
     kind: str
     width: int
 
+    @abstractmethod
     def greedy(self, parameters: Parameters) -> Tensor:
         """The action the parameters favour, (N, *action)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sample(self, parameters: Arrays, rng: np.random.Generator) -> Act:
         """Draw actions (N, *action); what `learnt` needs beyond them stands in `extras`."""
-        raise NotImplementedError
 
     def learnt(self, trajectory: Trajectory) -> Tensor:
         """What was sampled, of a whole trajectory (T, B), as N = T x B rows."""
         action = trajectory.action
         return self.from_actions(torch.from_numpy(action.reshape(-1, *action.shape[2:])))
 
+    @abstractmethod
     def from_actions(self, action: Tensor) -> Tensor:
         """What is learnt of actions as the environment takes them, (N, *action); of continuous ones, of samples."""
-        raise NotImplementedError
 
+    @abstractmethod
     def log_prob_and_entropy(self, parameters: Parameters, learnt: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities (N,) of samples, and the entropy of each row (N,), or one for all ()."""
-        raise NotImplementedError
 
 
 class CategoricalActions(Distribution):
@@ -278,7 +279,5 @@ def log_tanh_slope(sample: Tensor) -> Tensor:
 
 
 def _perturbed(logits: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-    """Gumbel-max: argmax(logits + Gumbel noise) is distributed as softmax(logits)."""
-    noise = np.maximum(rng.standard_exponential(logits.shape, np.float32), TINY)  # may draw 0
-    perturbed: NDArray[Any] = logits - np.log(noise)
+    perturbed: NDArray[Any] = logits - negated_gumbel(logits.shape, rng)
     return perturbed

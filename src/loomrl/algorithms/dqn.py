@@ -25,9 +25,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional
 
-from loomrl.algorithms.base import State
+from loomrl.algorithms.base import State, below, settle_engine
 from loomrl.algorithms.dqn_policy import ActionValuePolicy
-from loomrl.errors import ConfigError
 from loomrl.replay.spec import PRIORITY_LIMIT, ReplaySpec, Transitions
 from loomrl.schema import Section
 from loomrl.types import Act, FloatArray, Trajectory
@@ -249,13 +248,9 @@ class DQN:
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`, in place."""
-        self.learner.load_state_dict(_below("learner.", state))
-        self._replay.load_state_dict(_below("replay.", state))
+        self.learner.load_state_dict(below("learner.", state))
+        self._replay.load_state_dict(below("replay.", state))
         self._env_steps, self._steps_ahead = int(state["env_steps"]), int(state["steps_ahead"])
-
-
-def _below(prefix: str, state: State) -> State:
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 def _make_learner(config: Config, policy: ActionValuePolicy, engine: str) -> Learner:
@@ -300,10 +295,7 @@ def choose_engine(
     """
     from loomrl.algorithms.dqn_compiled import obstacle
 
-    hindrance = obstacle(config, observation_space)
-    if config.engine == "compiled" and hindrance is not None:
-        raise ConfigError(f"training.parameters.engine: compiled cannot learn {hindrance}; set it to auto or torch")
-    return "torch" if config.engine == "torch" or hindrance is not None else "compiled"
+    return settle_engine(config.engine, obstacle(config, observation_space))
 
 
 def build(

@@ -17,7 +17,7 @@ from loomrl.algorithms.dqn import (
     td_targets,
 )
 from loomrl.algorithms.dqn_policy import ActionValuePolicy
-from loomrl.algorithms.flat import FlatParameters
+from loomrl.algorithms.flat import FlatAdam, FlatParameters
 from loomrl.replay.spec import Transitions
 from loomrl.types import FloatArray
 
@@ -29,8 +29,7 @@ class TorchLearner:
         self.config, self.policy = config, policy
         self.target = ActionValuePolicy(policy.architecture)
         self._flat, self._flat_target = FlatParameters(policy), FlatParameters(self.target)
-        self._optimizer = torch.optim.Adam([self._flat.vector], lr=config.learning_rate, fused=True)
-        self._optimizer_state()
+        self._optimizer = FlatAdam(self._flat.vector, config.learning_rate)
         self.copy_target()
 
     @torch.no_grad()
@@ -72,18 +71,9 @@ class TorchLearner:
         """See `Learner`."""
         self._flat_target.vector.data.copy_(self._flat.vector.data)
 
-    def _optimizer_state(self) -> dict[str, Tensor]:
-        """Adam's own tensors, made as its first step would make them."""
-        state: dict[str, Tensor] = self._optimizer.state[self._flat.vector]
-        if not state:
-            state["step"] = torch.zeros(())
-            state["exp_avg"] = torch.zeros_like(self._flat.gradient)
-            state["exp_avg_sq"] = torch.zeros_like(self._flat.gradient)
-        return state
-
     def _tensors(self) -> dict[str, Tensor]:
         tensors = {"parameters": self._flat.vector.data, "target": self._flat_target.vector.data}
-        return tensors | {f"optimizer.{name}": value for name, value in self._optimizer_state().items()}
+        return tensors | {f"optimizer.{name}": value for name, value in self._optimizer.state.items()}
 
     def state_dict(self) -> State:
         """See `Learner`."""

@@ -27,3 +27,24 @@ class FlatParameters:
         norm: Tensor = torch.linalg.vector_norm(self.gradient)
         self.gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm
+
+
+class FlatAdam:
+    """Fused Adam on one vector, with its state made as its first step would make it."""
+
+    def __init__(self, vector: Tensor, learning_rate: float, eps: float = 1e-8) -> None:
+        self._adam = torch.optim.Adam([vector], lr=learning_rate, eps=eps, fused=True)
+        self.state: dict[str, Tensor] = self._adam.state[vector]
+        self.state["step"] = torch.zeros(())
+        self.state["exp_avg"] = torch.zeros_like(vector)
+        self.state["exp_avg_sq"] = torch.zeros_like(vector)
+        self.step = self._adam.step
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the next step."""
+        return float(self._adam.param_groups[0]["lr"])
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        self._adam.param_groups[0]["lr"] = rate

@@ -3,6 +3,7 @@
 Its files are `policy.safetensors` (weights and normaliser) and `policy.json` (what to build before loading them).
 """
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ __all__ = ["ARCHITECTURE", "WEIGHTS", "PolicyArchitecture", "TrainedPolicy", "de
 ROWS = 16  # batches are padded to a multiple: see TrainedPolicy._evaluate
 
 
-class TrainedPolicy(nn.Module):
+class TrainedPolicy(nn.Module, ABC):
     """What every policy shares: spaces, preprocessor, normaliser, greedy acting and files.
 
     A subclass adds its networks and `forward`. Its constructor takes the architecture and, for fresh weights, a
@@ -61,10 +62,16 @@ class TrainedPolicy(nn.Module):
         features: Tensor = self.preprocessor(obs)
         return self.normalizer(features) if self.normalizer is not None else features
 
+    def learn_statistics(self, obs: NDArray[Any]) -> None:
+        """Merge observations of a trajectory (T, B, *obs) into the normaliser's statistics, where there is one."""
+        if self.normalizer is not None:
+            rows = torch.from_numpy(obs.reshape(-1, *obs.shape[2:]))
+            self.normalizer.update(self.preprocessor(rows).numpy())
+
+    @abstractmethod
     def forward(self, obs: Tensor) -> dict[str, Tensor]:
         """Raw observations (B, *obs) -> greedy `action` (B, *action), `value` (B,) and the action's distribution:
         `logits` (B, n), or `mean` and `log_std` (B, dim). This is what export traces."""
-        raise NotImplementedError
 
     def discrete_action(self, index: Tensor) -> Tensor:
         """Index of a logit -> the space's action."""

@@ -24,9 +24,9 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional
 
-from loomrl.algorithms.base import State
+from loomrl.algorithms.base import State, below, settle_engine
+from loomrl.algorithms.noise import gaussian_noise, negated_gumbel
 from loomrl.algorithms.sac_policy import SACPolicy
-from loomrl.errors import ConfigError
 from loomrl.replay.buffer import ReplayBuffer
 from loomrl.replay.spec import ReplaySpec, Transitions
 from loomrl.schema import Section
@@ -174,13 +174,14 @@ class SAC:
         explores = self._env_steps + self._steps_ahead < self.config.learning_starts
         self._steps_ahead += num_rows
         if policy.is_discrete:
-            index = rng.integers(0, width, num_rows) if explores else self._sample(obs, gumbel(rng, (num_rows, width)))
+            gumbel = None if explores else -negated_gumbel((num_rows, width), rng)
+            index = rng.integers(0, width, num_rows) if gumbel is None else self._sample(obs, gumbel)
             start = int(getattr(policy.action_space, "start", 0))
             return Act(action=index + start if start else index)
         if explores:
             squashed = rng.uniform(-1.0, 1.0, (num_rows, width)).astype(np.float32)
         else:
-            squashed = self._sample(obs, rng.standard_normal((num_rows, width), np.float32))
+            squashed = self._sample(obs, gaussian_noise((num_rows, width), rng))
         action = policy.scaled(torch.from_numpy(squashed)).numpy().astype(policy.action_space.dtype, copy=False)
         return Act(action=action, extras={"squashed": squashed})
 
@@ -219,9 +220,7 @@ class SAC:
         self._replay.add(trajectory)
         self._env_steps += trajectory.reward.size
         self._steps_ahead = 0
-        if policy.normalizer is not None:
-            obs = trajectory.obs.reshape(-1, *trajectory.obs.shape[2:])
-            policy.normalizer.update(policy.preprocessor(torch.from_numpy(obs)).numpy())
+        policy.learn_statistics(trajectory.obs)
 
     # --- state ---
 
@@ -244,17 +243,8 @@ class SAC:
                 value.copy_(torch.from_numpy(np.asarray(state[name])))
         if self._policy.normalizer is not None:
             self._policy.normalizer.refresh()
-        self._replay.load_state_dict(
-            {name.removeprefix("replay."): value for name, value in state.items() if name.startswith("replay.")}
-        )
+        self._replay.load_state_dict(below("replay.", state))
         self._env_steps, self._steps_ahead = int(state["env_steps"]), int(state["steps_ahead"])
-
-
-def gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Standard Gumbel noise: argmax(logits + noise) is distributed as softmax(logits)."""
-    noise = np.maximum(rng.standard_exponential(shape, np.float32), np.finfo(np.float32).tiny)  # may draw 0
-    gumbels: NDArray[np.float32] = -np.log(noise)
-    return gumbels
 
 
 def default_target_entropy(policy: SACPolicy) -> float:
@@ -290,10 +280,7 @@ def choose_engine(
     """
     from loomrl.algorithms.sac_compiled import obstacle
 
-    hindrance = obstacle(config, action_space)
-    if config.engine == "compiled" and hindrance is not None:
-        raise ConfigError(f"training.parameters.engine: compiled cannot learn {hindrance}; set it to auto or torch")
-    return "torch" if config.engine == "torch" or hindrance is not None else "compiled"
+    return settle_engine(config.engine, obstacle(config, action_space))
 
 
 def build(

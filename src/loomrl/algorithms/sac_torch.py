@@ -11,21 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from loomrl.algorithms import sac
-from loomrl.algorithms.flat import FlatParameters
+from loomrl.algorithms.flat import FlatAdam, FlatParameters
 from loomrl.algorithms.sac_policy import SACPolicy
 from loomrl.replay.spec import Transitions
-
-
-class _Adam:
-    """Fused Adam on one vector, with its state made as its first step would make it."""
-
-    def __init__(self, vector: Tensor, learning_rate: float) -> None:
-        self._adam = torch.optim.Adam([vector], lr=learning_rate, fused=True)
-        self.state: dict[str, Tensor] = self._adam.state[vector]
-        self.state["step"] = torch.zeros(())
-        self.state["exp_avg"] = torch.zeros_like(vector)
-        self.state["exp_avg_sq"] = torch.zeros_like(vector)
-        self.step = self._adam.step
 
 
 class TorchLearner:
@@ -39,9 +27,9 @@ class TorchLearner:
         first = math.log(config.temperature or config.initial_temperature)
         self._log_temperature = torch.tensor(first, requires_grad=True)
         self._optimizers = {
-            "actor": _Adam(self._actor.vector, config.actor_learning_rate),
-            "critics": _Adam(self._critics.vector, config.critic_learning_rate),
-            "temperature": _Adam(self._log_temperature, config.temperature_learning_rate),
+            "actor": FlatAdam(self._actor.vector, config.actor_learning_rate),
+            "critics": FlatAdam(self._critics.vector, config.critic_learning_rate),
+            "temperature": FlatAdam(self._log_temperature, config.temperature_learning_rate),
         }
 
     @property

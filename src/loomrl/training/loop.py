@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 from gymnasium.vector import VectorEnv
-from numpy.typing import NDArray
 
-from loomrl.algorithms.base import Algorithm
+from loomrl.algorithms.base import Algorithm, below
 from loomrl.environment.collector import Collector
 from loomrl.errors import EnvironmentFault, LoomRLError
 from loomrl.training.checkpoints import Checkpoint
@@ -150,9 +149,9 @@ class TrainingLoop:
         self._segment, self.stop_reason = values["segment"], values["stop_reason"]
         self.rows = list(values["rows"])
         self._rng.bit_generator.state = values["rng"]
-        self.algorithm.load_state_dict({**_below("algorithm.", checkpoint.arrays), **values["algorithm"]})
+        self.algorithm.load_state_dict({**below("algorithm.", checkpoint.arrays), **values["algorithm"]})
         if self.validation is not None:
-            self.validation.load_state_dict(values["validation"], _below("best.", checkpoint.arrays))
+            self.validation.load_state_dict(values["validation"], below("best.", checkpoint.arrays))
 
 
 def _demand_rewards(reward: FloatArray, step: int) -> None:
@@ -172,7 +171,3 @@ def _cut(trajectory: Trajectory) -> Trajectory:
     truncated = trajectory.truncated.copy()
     truncated[-1] |= ~trajectory.terminated[-1]
     return replace(trajectory, truncated=truncated)
-
-
-def _below(prefix: str, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}

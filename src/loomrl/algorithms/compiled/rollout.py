@@ -19,6 +19,7 @@ from loomrl.algorithms.compiled.dense import forward
 from loomrl.algorithms.compiled.jit import source_digest
 from loomrl.algorithms.compiled.normalizer import normalize_row
 from loomrl.algorithms.compiled.ppo import log_probabilities
+from loomrl.algorithms.noise import gaussian_noise, negated_gumbel
 from loomrl.environment.collector import LONGEST_EPISODE
 from loomrl.environment.vector.batched import BatchedVectorEnv
 from loomrl.environment.vector.dynamics import Dynamics, specialise
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from loomrl.algorithms.compiled.policy import CompiledPolicy
 
 DrawNoise = Callable[[tuple[int, ...], np.random.Generator], NDArray[np.float32]]
-TINY = np.finfo(np.float32).tiny
 Played = tuple[FloatArray, NDArray[np.int64]]
 COLLECTED, NOT_FINITE, RESETS_USED_UP, ENDLESS = 0, 1, 2, 3
 
@@ -47,16 +47,6 @@ _EPISODES_SIGNATURE = _tuple(_i64, 2)(
 )  # fmt: skip
 
 
-def gumbel_noise(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
-    """Negated Gumbel noise: argmax(logits - noise) is distributed as softmax(logits)."""
-    return np.log(np.maximum(rng.standard_exponential(shape, np.float32), TINY))  # may draw 0
-
-
-def gaussian_noise(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
-    """Standard normal."""
-    return rng.standard_normal(shape, np.float32)
-
-
 class CompiledCollector:
     """A `loomrl.environment.collector.Collector` whose rollout is one call. It acts itself: `act` is not asked."""
 
@@ -66,7 +56,7 @@ class CompiledCollector:
         self.envs, self.finished = envs, list[tuple[float, int]]()
         self._policy = policy
         self._rollout, _ = _kernels(envs.dynamics)
-        self._draw: DrawNoise = draw or (gumbel_noise if policy.is_discrete else gaussian_noise)
+        self._draw: DrawNoise = draw or (negated_gumbel if policy.is_discrete else gaussian_noise)
         self._returns, self._lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
         envs.reset(seed=seed)
 

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from loomrl.algorithms.advantages import RewardScaler, needs_successor_value
 from loomrl.algorithms.architecture import PolicyArchitecture
-from loomrl.algorithms.base import State
+from loomrl.algorithms.base import State, below
 from loomrl.algorithms.compiled import gae
 from loomrl.algorithms.compiled.policy import CompiledPolicy
 from loomrl.algorithms.compiled.ppo import BLOCK, KL, Networks, Rows, Work, gradient_steps, log_probabilities
-from loomrl.algorithms.compiled.rollout import CompiledCollector, gaussian_noise, gumbel_noise
+from loomrl.algorithms.compiled.rollout import CompiledCollector
 from loomrl.algorithms.initial import dense_actor_critic
+from loomrl.algorithms.noise import gaussian_noise, negated_gumbel
 from loomrl.algorithms.ppo.config import Config
 from loomrl.algorithms.ppo.engine import num_outputs
 from loomrl.algorithms.ppo.schedules import STEP_METRICS, Schedules
@@ -71,7 +72,7 @@ class CompiledPPO:
         policy = self._policy
         outputs = policy.outputs(policy.features(policy.raw_features(obs)))
         if policy.is_discrete:
-            return Act(action=policy.discrete((outputs - gumbel_noise(outputs.shape, rng)).argmax(-1)))
+            return Act(action=policy.discrete((outputs - negated_gumbel(outputs.shape, rng)).argmax(-1)))
         sample = outputs + np.exp(policy.log_std()) * gaussian_noise(outputs.shape, rng)
         return Act(action=policy.bounded(sample), extras={"sample": sample})
 
@@ -189,12 +190,12 @@ class CompiledPPO:
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`, in place."""
-        self._policy.load_arrays(_below("policy.", state))
+        self._policy.load_arrays(below("policy.", state))
         self._num_gradient_steps = int(state["optimizer.step"])
         self._networks.first[:], self._networks.second[:] = state["optimizer.exp_avg"], state["optimizer.exp_avg_sq"]
         self._schedules.load_state_dict(state)
         if self._scaler is not None:
-            self._scaler.load_state_dict(_below("reward_scaler.", state))
+            self._scaler.load_state_dict(below("reward_scaler.", state))
 
 
 def _networks(policy: CompiledPolicy) -> Networks:
@@ -227,10 +228,6 @@ class CompiledRewardScaler(RewardScaler):
         returns = np.empty(reward.shape)
         gae.discounted_returns(reward, ended, self._running, self._gamma, returns)
         return returns
-
-
-def _below(prefix: str, state: State) -> dict[str, Any]:
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 def build_compiled(

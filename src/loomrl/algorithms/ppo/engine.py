@@ -6,9 +6,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from loomrl.algorithms.base import settle_engine
 from loomrl.algorithms.ppo.config import Config
 from loomrl.environment.flat import parts_of
-from loomrl.errors import ConfigError
 
 ACTIVATIONS = ("tanh", "relu", "elu")  # those whose derivative follows from their value
 
@@ -19,14 +19,7 @@ def choose(config: Config, observation_space: gymnasium.Space[Any], action_space
     Raises:
         ConfigError: for `engine: compiled` where the policy does not allow it, naming why.
     """
-    if config.engine == "torch":
-        return "torch"
-    obstacle = _obstacle(config, observation_space, action_space)
-    if obstacle is None:
-        return "compiled"
-    if config.engine == "compiled":
-        raise ConfigError(f"training.parameters.engine: compiled cannot learn {obstacle}; set it to auto or torch")
-    return "torch"
+    return settle_engine(config.engine, _obstacle(config, observation_space, action_space))
 
 
 def _obstacle(config: Config, observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> str | None:

@@ -18,8 +18,8 @@ from loomrl.algorithms.advantages import (
     needs_successor_value,
     successor_values,
 )
-from loomrl.algorithms.base import State
-from loomrl.algorithms.flat import FlatParameters
+from loomrl.algorithms.base import State, below
+from loomrl.algorithms.flat import FlatAdam, FlatParameters
 from loomrl.algorithms.initial import dense_actor_critic
 from loomrl.algorithms.networks import GaussianPolicyHead
 from loomrl.algorithms.ppo.config import Config
@@ -89,8 +89,7 @@ class PPO:
         self.rollout_length = config.steps_per_rollout
         self._policy = policy
         self._flat = FlatParameters(policy)
-        self._optimizer = torch.optim.Adam([self._flat.vector], lr=config.learning_rate, eps=1e-5, fused=True)
-        self._optimizer_state()
+        self._optimizer = FlatAdam(self._flat.vector, config.learning_rate, eps=1e-5)
         self._scaler = RewardScaler(config.num_envs, config.gamma) if config.normalize_rewards else None
         self._schedules = Schedules(config, total_env_steps)
         self._rows_per_step = config.batch_size  # of a prepared batch in one gradient step
@@ -124,7 +123,7 @@ class PPO:
         batch = self._prepare(trajectory)
         learning_rate, clip_epsilon = self._schedules.begin()
         steps: list[Tensor] = []  # metrics of each gradient step
-        self._optimizer.param_groups[0]["lr"] = learning_rate
+        self._optimizer.learning_rate = learning_rate
         for _ in range(config.n_epochs):
             first = len(steps)
             shuffled = batch[torch.from_numpy(rng.permutation(len(batch)))]
@@ -132,11 +131,11 @@ class PPO:
             steps += [self._step(shuffled[start : start + self._rows_per_step], clip_epsilon) for start in starts]
             kl = float(torch.stack(steps[first:])[:, KL].mean())
             learning_rate = self._schedules.adapt(learning_rate, kl)
-            self._optimizer.param_groups[0]["lr"] = learning_rate
+            self._optimizer.learning_rate = learning_rate
             if self._schedules.ends_update(kl):
                 break
         self._schedules.advance(trajectory.reward.size)
-        self._learn_statistics(trajectory)
+        self._policy.learn_statistics(trajectory.obs)
         means = torch.stack(steps).mean(0).tolist()
         metrics = dict(zip(STEP_METRICS, means, strict=True))
         metrics["explained_variance"] = explained_variance(batch.value.numpy(), batch.target.numpy())
@@ -201,27 +200,12 @@ class PPO:
             clipped = ((ratio - 1.0).abs() > clip_epsilon).float().mean()
             return torch.stack([policy_loss, value_loss, entropy, kl, clipped, grad_norm])
 
-    def _learn_statistics(self, trajectory: Trajectory) -> None:
-        policy = self._policy
-        if policy.normalizer is not None:
-            obs = trajectory.obs.reshape(-1, *trajectory.obs.shape[2:])
-            policy.normalizer.update(policy.preprocessor(torch.from_numpy(obs)).numpy())
-
     # --- state ---
-
-    def _optimizer_state(self) -> dict[str, Tensor]:
-        """Adam's own tensors, made as its first step would make them."""
-        state: dict[str, Tensor] = self._optimizer.state[self._flat.vector]
-        if not state:
-            state["step"] = torch.zeros(())
-            state["exp_avg"] = torch.zeros_like(self._flat.gradient)
-            state["exp_avg_sq"] = torch.zeros_like(self._flat.gradient)
-        return state
 
     def state_dict(self) -> State:
         """Policy with normaliser, optimiser, schedules and reward scale."""
         state: State = {f"policy.{name}": value.numpy().copy() for name, value in self._policy.state_dict().items()}
-        state |= {f"optimizer.{name}": value.numpy().copy() for name, value in self._optimizer_state().items()}
+        state |= {f"optimizer.{name}": value.numpy().copy() for name, value in self._optimizer.state.items()}
         state |= self._schedules.state_dict()
         if self._scaler is not None:
             state |= {f"reward_scaler.{name}": value for name, value in self._scaler.state_dict().items()}
@@ -229,20 +213,16 @@ class PPO:
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`, in place."""
-        policy = _below("policy.", state)
+        policy = below("policy.", state)
         self._policy.load_state_dict({name: torch.from_numpy(value) for name, value in policy.items()})
-        for name, value in _below("optimizer.", state).items():
-            self._optimizer_state()[name].copy_(torch.from_numpy(value))
+        for name, value in below("optimizer.", state).items():
+            self._optimizer.state[name].copy_(torch.from_numpy(value))
         self._schedules.load_state_dict(state)
         if self._scaler is not None:
-            self._scaler.load_state_dict(_below("reward_scaler.", state))
+            self._scaler.load_state_dict(below("reward_scaler.", state))
 
 
 KL = STEP_METRICS.index("approx_kl")
-
-
-def _below(prefix: str, state: State) -> dict[str, Any]:
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 def _float32(values: NDArray[Any]) -> Tensor:

@@ -1,0 +1,16 @@
+"""The noise by which actions are drawn, the same for every engine: equal generators give equal draws."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+TINY = np.finfo(np.float32).tiny
+
+
+def negated_gumbel(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
+    """Gumbel-max: argmax(logits - noise) is distributed as softmax(logits)."""
+    return np.log(np.maximum(rng.standard_exponential(shape, np.float32), TINY))  # may draw 0
+
+
+def gaussian_noise(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
+    """Standard normal."""
+    return rng.standard_normal(shape, np.float32)
