@@ -6,8 +6,8 @@
 Each bug is an exact old and new text in a file of `benchmarks/mutations/`. A run copies the tracked tree into a
 temporary folder, first checks that the tests of all chosen bugs pass there, then for each bug changes one text in a
 copy of that copy and runs the bug's tests, which are some of `make test`, up to the first that fails. Machine code that
-numba kept is copied with the sources it belongs to, so that unchanged kernels need not be compiled for every bug. That
-of a changed one is never loaded: the runner demands that it was compiled anew.
+was kept is copied too, so that unchanged kernels need not be compiled for every bug. That of a changed one is never
+loaded: the runner demands that it was compiled anew.
 """
 
 import argparse
@@ -27,12 +27,15 @@ from typing import Any
 
 import yaml
 
+from loomrl import machine_code
 from loomrl.files import write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "benchmarks" / "mutations"
 RESULTS = ROOT / "benchmarks" / "results" / "mutations.json"
 PAGE = ROOT / "docs" / "mutations.md"
+CACHE = ".cache"  # of each copied tree
+COMPILED = Path(CACHE, *machine_code.folder().parts[-2:])
 BEGIN, END = "<!-- table -->\n", "<!-- end -->"
 LIMIT_SECONDS = 1200.0  # tests that take longer hang
 FAILURE = re.compile(r"^(?:FAILED|ERROR) ([^\s\[]+)", re.MULTILINE)  # without the test's parameters
@@ -83,19 +86,21 @@ def load() -> list[Mutation]:
 
 
 def copy_tree(target: Path) -> None:
-    """The tracked files as they are now, and numba's machine code of them, with their times."""
+    """The tracked files as they are now, and the machine code of them."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
     tracked = [Path(name) for name in listed.decode().split("\0") if name]
-    kept = [path.relative_to(ROOT) for path in ROOT.glob("src/**/__pycache__/*.nb[ic]")]
-    for name in [*tracked, *kept]:
+    for name in tracked:
         if (ROOT / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target / name)
+    if machine_code.folder().is_dir():
+        shutil.copytree(machine_code.folder(), target / COMPILED)
 
 
 def surroundings(tree: Path) -> dict[str, str]:
     """Variables under which `tree`'s code is imported, whatever is installed."""
     own = {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1", "LOOMRL_HOME": str(tree / ".home")}
+    own |= {"XDG_CACHE_HOME": str(tree / CACHE)}
     return {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"} | own
 
 
@@ -134,17 +139,15 @@ def run_tests(tree: Path, tests: Iterable[str]) -> str | None:
 
 def newly_compiled(tree: Path, since: float) -> set[str]:
     """Names of the modules whose kernels were compiled since a time of the clock."""
-    kept = tree.glob("src/**/__pycache__/*.nbc")
+    kept = (tree / COMPILED).rglob("*.nbc")
     return {path.name.partition(".")[0] for path in kept if path.stat().st_mtime > since}
 
 
 def plant(mutation: Mutation, clean: Path, tree: Path) -> None:
-    """`clean` with one bug, as `tree`, without what was kept of the changed module's machine code."""
+    """`clean` with one bug, as `tree`. Machine code of the unchanged module is no danger: it is kept by content."""
     shutil.copytree(clean, tree, ignore=shutil.ignore_patterns("*.pyc", ".home"))
     path = tree / mutation.file
     path.write_text(mutation.applied(path.read_text()))
-    for kept in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
-        kept.unlink()
 
 
 def judge(mutation: Mutation, clean: Path) -> dict[str, Any]:

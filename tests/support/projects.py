@@ -32,19 +32,10 @@ def copy_project(destination: Path) -> Path:
         if (ROOT / name).is_file():
             (destination / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, destination / name)
-    _share_machine_code(destination)
     (destination / ".venv").symlink_to(Path(sys.prefix), target_is_directory=True)
     for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "copy"]):
         git(destination, *command)
     return destination
-
-
-def _share_machine_code(destination: Path) -> None:
-    """What numba compiled for the same sources serves the copy too: half a minute less for each."""
-    for compiled in [*ROOT.glob("src/**/__pycache__/*.nbi"), *ROOT.glob("src/**/__pycache__/*.nbc")]:
-        target = destination / compiled.relative_to(ROOT)
-        target.parent.mkdir(exist_ok=True)
-        shutil.copy2(compiled, target)
 
 
 def git(project: Path, *arguments: str) -> str:

@@ -7,11 +7,11 @@ reads as a constant stands in the file of that function.
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-import numba
+from loomrl.machine_code import njit
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
     """Compile to machine code at the first call and keep it on disk; IEEE arithmetic in the order that is written."""
-    return cast(Function, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+    return cast(Function, njit(nogil=True)(function))

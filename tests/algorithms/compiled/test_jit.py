@@ -1,13 +1,7 @@
-"""Machine code on disk: taken up by the next process, and kept elsewhere where the package cannot be written."""
+"""Machine code on disk is taken up by the next process."""
 
-import os
 import subprocess
 import sys
-from pathlib import Path
-
-import pytest
-
-from loomrl.algorithms.compiled import jit
 
 SCRIPT = """
 import sys
@@ -29,15 +23,3 @@ def test_a_second_process_compiles_nothing_and_imports_no_torch() -> None:
     subprocess.run([sys.executable, "-c", warm], check=True)
     answer = subprocess.run([sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True)
     assert answer.stdout.strip() == ""
-
-
-def test_a_package_that_cannot_be_written_keeps_its_code_under_the_home(
-    tmp_path: Path, loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "read-only"
-    monkeypatch.setattr(jit, "_FOLDER", package)
-    monkeypatch.setattr(jit.numba.config, "CACHE_DIR", "")
-    real = os.access  # the administrator may write anywhere
-    monkeypatch.setattr(os, "access", lambda path, mode: path != package and real(path, mode))
-    jit.find_cache()
-    assert str(loomrl_home / "compiled") == jit.numba.config.CACHE_DIR

@@ -1,11 +1,10 @@
-"""How this package is compiled, and where the machine code is kept.
+"""How this package is compiled.
 
 numba's cache on disk notices a changed file, not a changed callee in another file. So every function's entry is named
 after the sources of its module and of those it imports from this package: nothing stale is ever loaded.
 """
 
 import hashlib
-import os
 import re
 from collections.abc import Callable
 from functools import cache
@@ -14,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-from loomrl.home import home
+from loomrl.machine_code import njit
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _FOLDER = Path(__file__).parent
@@ -38,7 +37,7 @@ def inlined(function: Function) -> Function:
 def _compile(function: Callable[..., Any], **options: Any) -> Any:
     digest = source_digest(function.__module__.rpartition(".")[2])
     function.__qualname__ = f"{function.__qualname__}.{digest}"
-    return numba.njit(cache=True, nogil=True, error_model="numpy", **options)(function)
+    return njit(nogil=True, **options)(function)
 
 
 @cache
@@ -56,15 +55,3 @@ def _with_imports(module: str, found: set[str]) -> set[str]:
     for name in imported - found:
         _with_imports(name, found)
     return found
-
-
-def find_cache() -> None:
-    """Keep compiled code under the home folder where the package's own folder cannot be written."""
-    own = _FOLDER / "__pycache__"
-    writable = os.access(own if own.is_dir() else _FOLDER, os.W_OK)
-    config: Any = numba.config
-    if not writable and not config.CACHE_DIR:
-        config.CACHE_DIR = str(home() / "compiled")
-
-
-find_cache()

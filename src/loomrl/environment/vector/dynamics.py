@@ -21,10 +21,10 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import gymnasium
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from loomrl.machine_code import njit
 from loomrl.types import FloatArray
 
 step_signature = "Tuple((float64, boolean))(float64[::1], float64[::1], float64[::1])"
@@ -67,10 +67,7 @@ def compiled(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], A
 
     Arithmetic is IEEE's as Gymnasium's is: nothing is reassociated or fused, and division by zero gives infinity.
     """
-    decorate: Callable[[Callable[..., Any]], Any] = numba.njit(
-        signature, **{"cache": True, "error_model": "numpy", **options}
-    )
-    return decorate
+    return njit(signature, **options)
 
 
 def specialise(kernel: FunctionType, signature: Any, **functions: Any) -> Any:
