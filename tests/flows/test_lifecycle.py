@@ -7,9 +7,9 @@ import signal
 import subprocess
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
+from prefect_api import prefect_api
 from projects import copy_project, copy_state, git, records, run, run_json, start, until
 
 from loomrl.files import sha256_file
@@ -135,7 +135,8 @@ def test_killed_in_training_the_same_command_resumes_to_the_same_policy(tmp_path
     run(project, *CARTPOLE)
     crashed, finished = records(project)
     assert crashed["state"] == "crashed"
-    flow_run = httpx.get(f"{shared_prefect}/flow_runs/{crashed['prefect_flow_run_id']}").json()
+    with prefect_api(shared_prefect) as api:
+        flow_run = api.get(f"/flow_runs/{crashed['prefect_flow_run_id']}").json()
     assert flow_run["state"]["type"] == "CRASHED"
     assert finished["state"] == "promoted"
     assert finished["stages"][1]["status"] == "unchanged"

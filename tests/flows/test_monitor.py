@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from live import play
+from prefect_api import prefect_api
 from projects import copy_state, run, until
 
 from loomrl.serving.audit import AuditLog
@@ -15,7 +15,8 @@ def test_a_degraded_champion_triggers_its_retraining_once(
     finished_project: Path, tmp_path: Path, shared_prefect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = copy_state(finished_project, tmp_path / "project")
-    httpx.post(f"{shared_prefect}/work_pools/", json={"name": "loomrl", "type": "process"}).raise_for_status()
+    api = prefect_api(shared_prefect)
+    api.post("/work_pools/", json={"name": "loomrl", "type": "process"}).raise_for_status()
     deploy = ("prefect", "--no-prompt", "deploy", "--prefect-file", "deploy/prefect.yaml", "--name", "on-degradation")
     run(project, *deploy, PREFECT_HOME=str(project / ".loomrl" / "prefect"))
 
@@ -29,10 +30,10 @@ def test_a_degraded_champion_triggers_its_retraining_once(
 
     def triggered() -> list[dict[str, Any]]:
         asked = {"deployments": {"name": {"any_": ["on-degradation"]}}}
-        found: list[dict[str, Any]] = httpx.post(f"{shared_prefect}/flow_runs/filter", json=asked).json()
+        found: list[dict[str, Any]] = api.post("/flow_runs/filter", json=asked).json()
         return found
 
     until(lambda: bool(triggered()), "the retraining to be scheduled")
     assert [one["parameters"] for one in triggered()] == [{"policy": "cartpole", "overrides": {"training.seed": 2}}]
-    artifact = httpx.get(f"{shared_prefect}/artifacts/monitoring-cartpole/latest").json()
+    artifact = api.get("/artifacts/monitoring-cartpole/latest").json()
     assert (artifact["type"], "limits.pole_stays_up" in artifact["data"]) == ("table", True)

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from playwright.sync_api import sync_playwright
+from prefect_api import prefect_api
 from projects import copy_state, free_ports, records, run, run_json, until
 
 pytestmark = pytest.mark.xdist_group("servers")  # they share one `make up`
@@ -22,7 +23,7 @@ class Services:
         ports = {"PREFECT": self.prefect, "MLFLOW": self.mlflow, "POLICY": self.policy}
         self.settings = {f"LOOMRL_{name}_PORT": url.rpartition(":")[2] for name, url in ports.items()}
         self.settings |= {"MAKEFLAGS": "", "VENV": str(project / ".venv"), "LOOMRL_POLICY_RATE": "20"}
-        self.api = httpx.Client(base_url=f"{self.prefect}/api", timeout=30)
+        self.api = prefect_api(f"{self.prefect}/api")
 
     def trigger(self, **parameters: Any) -> str:
         """Start the served life cycle with parameters; returns the flow run's id."""
