@@ -1,5 +1,6 @@
-"""Fixtures every room may use."""
+"""Fixtures every room may use, which worker runs what, and on how many threads."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,24 @@ from filelock import FileLock
 from projects import SHARED, copy_project, prefect_server, run
 from template_home import ready_home, template_home
 
+from loomrl.stages.__main__ import ONE_THREAD
+
 __all__ = ["ready_home", "template_home"]
+
+
+# As in a stage's process: torch's threads wait by spinning, which is dear where tests run side by side.
+os.environ.update(ONE_THREAD)
+
+# Their tests cost most and stand alone. All others of one room run on one worker: what its fixtures train and what it
+# compiles is made once.
+SPREAD = {"docs", "examples", "faults", "flows"}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        room = item.path.relative_to(config.rootpath / "tests").parts[0]
+        if room not in SPREAD:
+            item.add_marker(pytest.mark.xdist_group(room))
 
 
 @pytest.fixture
@@ -24,7 +42,10 @@ def loomrl_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def finished_project(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A copy of this project in which CartPole went through its life cycle once. Never change it: copy it."""
+    """A copy of this project in which CartPole went through its life cycle once. Never change it: copy it.
+
+    Its DVC cache knows the stages of a challenger, too: a run with `training.seed=2` restores them.
+    """
     base = tmp_path_factory.getbasetemp()
     shared = base if worker_id == "master" else base.parent  # parallel workers share one
     project, done = shared / "finished" / "project", shared / "finished" / "done"
@@ -33,8 +54,19 @@ def finished_project(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -
         if not done.exists():
             copy_project(project)
             run(project, "loomrl", "run", "configs/cartpole.yaml")
+            prepare_challenger(project)
             done.touch()
     return project
+
+
+def prepare_challenger(project: Path) -> None:
+    config, lock = project / "configs" / "cartpole.yaml", project / "dvc.lock"
+    before = {path: path.read_text() for path in (config, lock)}
+    config.write_text(before[config].replace("seed: 1", "seed: 2"))
+    run(project, "dvc", "repro", "export@cartpole")
+    for path, text in before.items():
+        path.write_text(text)
+    run(project, "dvc", "checkout", "--force")
 
 
 @pytest.fixture(scope="session")

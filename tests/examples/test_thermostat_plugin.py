@@ -1,6 +1,7 @@
 """A package of others goes through the whole life cycle by its entry points alone, as its README says."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -8,12 +9,14 @@ import pytest
 from projects import copy_project, environment, records, run
 
 EXAMPLE = "examples/thermostat_plugin"
+pytestmark = pytest.mark.xdist_group("examples")  # they share one installation
 
 
-@pytest.fixture
-def installed(tmp_path: Path) -> tuple[Path, str]:
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A copy of the project, and the PYTHONPATH on which the plug-in is installed."""
-    project, packages = copy_project(tmp_path / "project"), tmp_path / "packages"
+    folder = tmp_path_factory.mktemp("plug-in")
+    project, packages = copy_project(folder / "project"), folder / "packages"
     install = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
     run(project, *install, "--no-build-isolation", "--target", str(packages), EXAMPLE)
     return project, f"{packages}{os.pathsep}{environment(project)['PYTHONPATH']}"
@@ -44,6 +47,8 @@ def test_it_holds_to_the_conformance_suite(installed: tuple[Path, str]) -> None:
 
 def test_a_plug_in_that_cannot_be_imported_is_named(installed: tuple[Path, str], tmp_path: Path) -> None:
     project, python_path = installed
-    (tmp_path / "packages" / "loomrl_thermostat" / "environment.py").write_text("import no_such_module\n")
+    packages = shutil.copytree(python_path.partition(os.pathsep)[0], tmp_path / "packages")
+    (packages / "loomrl_thermostat" / "environment.py").write_text("import no_such_module\n")
+    python_path = f"{packages}{os.pathsep}{environment(project)['PYTHONPATH']}"
     output = run(project, "loomrl", "env", "check", "Thermostat-v0", expect=2, PYTHONPATH=python_path)
     assert "entry point loomrl.environments: thermostat" in " ".join(output.split())

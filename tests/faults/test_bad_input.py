@@ -94,19 +94,11 @@ def test_an_unknown_environment_names_near_ones(project: Path) -> None:
     assert "CartPole-v1" in output
 
 
-@pytest.mark.parametrize(
-    ("name", "step", "said"),
-    [
-        ("four", "return self.observe(), 0.0, False, {}", "5"),
-        ("shape", "return np.zeros(3, np.float32), 0.0, False, False, {}", "shape"),
-        ("nanobs", "return np.full(2, np.nan, np.float32), 0.0, False, False, {}", "nan"),
-    ],
-)
-def test_an_environment_that_breaks_the_api_is_named(project: Path, name: str, step: str, said: str) -> None:
-    command = add_policy(project, name, ENVIRONMENT.format(step=step))
-    output = run(project, *command, expect=3)
-    assert name in output
-    assert said in output.lower()
+def test_an_environment_that_breaks_the_api_is_named(project: Path) -> None:
+    step = "return np.full(2, np.nan, np.float32), 0.0, False, False, {}"
+    output = run(project, *add_policy(project, "broken", ENVIRONMENT.format(step=step)), expect=3)
+    assert "'broken', step 1" in " ".join(output.split())
+    assert "observation[0] is nan" in " ".join(output.split())
     assert records(project)[-1]["state"] == "failed"
 
 
