@@ -171,6 +171,19 @@ PPO_CARTPOLE_SPEED_64 = Case(
     goal="at least 30 times stable-baselines3 at 4 x 128",
 )
 
+_CARTPOLE_SOLVED = {
+    "num_envs": 8,
+    "rollout_length": 32,
+    "batch_size": 256,
+    "gae_lambda": 0.8,
+    "gamma": 0.98,
+    "n_epochs": 20,
+    "learning_rate": 1e-3,
+    "learning_rate_schedule": "linear",
+    "clip_epsilon": 0.2,
+    "clip_schedule": "linear",
+    "normalize_observations": False,
+}
 PPO_CARTPOLE_SOLVED = Case(
     name="solve_ppo_cartpole",
     title="PPO, CartPole-v1: seconds to a greedy mean of 475 over 20 episodes",
@@ -201,21 +214,10 @@ PPO_CARTPOLE_SOLVED = Case(
         Trainer(
             "loomrl",
             "ppo",
-            "rl-zoo3's settings for CartPole-v1",
-            {
-                "num_envs": 8,
-                "rollout_length": 32,
-                "batch_size": 256,
-                "gae_lambda": 0.8,
-                "gamma": 0.98,
-                "n_epochs": 20,
-                "learning_rate": 1e-3,
-                "learning_rate_schedule": "linear",
-                "clip_epsilon": 0.2,
-                "clip_schedule": "linear",
-                "normalize_observations": False,
-            },
+            "rl-zoo3's with half the epochs at twice the learning rate (chosen on seeds 11 to 18)",
+            {**_CARTPOLE_SOLVED, "n_epochs": 10, "learning_rate": 2e-3},
         ),
+        Trainer("loomrl-same", "ppo", "rl-zoo3's settings for CartPole-v1", _CARTPOLE_SOLVED),
     ),
     goal="at least 25 times faster than stable-baselines3, solved on 7 of 7 seeds",
 )
