@@ -22,6 +22,7 @@ os.environ.update(ONE_THREAD)
 SPREAD = {"docs", "examples", "faults", "flows"}
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         room = item.path.relative_to(config.rootpath / "tests").parts[0]
