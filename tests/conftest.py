@@ -67,7 +67,7 @@ def prepare_challenger(project: Path) -> None:
     run(project, "dvc", "repro", "export@cartpole")
     for path, text in before.items():
         path.write_text(text)
-    run(project, "dvc", "checkout", "--force")
+    run(project, "dvc", "checkout", "--force", "--with-deps", "export@cartpole")
 
 
 @pytest.fixture(scope="session")
