@@ -144,7 +144,7 @@ def test_killed_in_training_the_same_command_resumes_to_the_same_policy(tmp_path
 
 
 def test_two_life_cycles_at_once_both_end_well(project: Path) -> None:
-    first = start(project, *CARTPOLE, "--set", "training.seed=2")
+    first = start(project, *CARTPOLE, "--set", "training.seed=3")
     runs = project / ".loomrl" / "runs"
     until(lambda: len(list(runs.glob("*/events/training.jsonl"))) == 2, "the first of them to train")
     second = start(project, *CARTPOLE, "--set", "training.seed=1")
@@ -154,7 +154,7 @@ def test_two_life_cycles_at_once_both_end_well(project: Path) -> None:
     by_seed = {record["config"]["training"]["seed"]: record for record in records(project)[1:]}
     assert {record["state"] for record in by_seed.values()} <= {"promoted", "unchanged"}
     assert by_seed[1]["version"] == "1"
-    assert by_seed[2]["version"] == "2"
+    assert by_seed[3]["version"] == "2"
 
 
 def test_lineage_leads_from_a_decision_and_a_version_to_code_data_and_environment(project: Path) -> None:
