@@ -17,17 +17,25 @@ __all__ = ["ready_home", "template_home"]
 # As in a stage's process: torch's threads wait by spinning, which is dear where tests run side by side.
 os.environ.update(ONE_THREAD)
 
-# Their tests cost most and stand alone. All others of one room run on one worker: what its fixtures train and what it
-# compiles is made once.
-SPREAD = {"docs", "examples", "faults", "flows"}
+# Their tests cost most, stand alone, and most of them copy the finished project. All others of one room run on one
+# worker: what its fixtures train and what it compiles is made once.
+SPREAD = ("flows", "docs", "faults", "examples")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        room = item.path.relative_to(config.rootpath / "tests").parts[0]
+    """Who makes the finished project begins, then come the rooms that do not wait for it, then all others."""
+    rooms = {item: item.path.relative_to(config.rootpath / "tests").parts[0] for item in items}
+    for item, room in rooms.items():
         if room not in SPREAD:
             item.add_marker(pytest.mark.xdist_group(room))
+
+    def turn(item: pytest.Item) -> int:
+        if item.name == "test_a_first_run_goes_through_all_seven_stages_and_promotes":
+            return -1
+        return SPREAD.index(rooms[item]) + 1 if rooms[item] in SPREAD else 0
+
+    items.sort(key=turn)
 
 
 @pytest.fixture
