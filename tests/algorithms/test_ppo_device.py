@@ -17,7 +17,7 @@ from loomrl.algorithms.distributions import action_distribution
 from loomrl.algorithms.policy import load_policy
 from loomrl.algorithms.ppo import returns
 from loomrl.algorithms.ppo.device import DevicePPO
-from loomrl.algorithms.ppo.learner import PPO
+from loomrl.algorithms.ppo.learner import PPO, Batch
 from loomrl.algorithms.ppo.rollout import DeviceCollector, DeviceTrajectory, draw_noise, sample
 from loomrl.environment.collector import Collector
 from loomrl.environment.config import EnvironmentConfig
@@ -174,6 +174,30 @@ def test_the_policy_on_the_cpu_is_what_was_learnt() -> None:
     learnt = {name: value.cpu().numpy() for name, value in algorithm._policy.state_dict().items()}
     assert all(np.array_equal(value, learnt[name]) for name, value in policy.arrays().items())
     assert any(not np.array_equal(value, before[name]) for name, value in learnt.items())
+
+
+@pytest.mark.parametrize("action", [DISCRETE, CONTINUOUS])
+def test_everything_is_on_the_device(action: gymnasium.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On "meta", a device without data: two devices in one operation are refused there, as they are on a GPU."""
+    meta = torch.device("meta")
+    with pytest.raises(RuntimeError, match="device"):
+        torch.ones(2, device=meta) * torch.ones(2)
+    on_cpu = make("device", action)
+    monkeypatch.setattr(torch, "Generator", lambda device: None)  # nothing can be drawn there
+    algorithm = DevicePPO(on_cpu.config, on_cpu.policy, 640, meta)
+    policy, obs = algorithm._policy, torch.ones(16, 4, 3, device=meta)
+    rows, ended = policy.features(obs.flatten(0, 1)), torch.ones(16, 4, dtype=torch.bool, device=meta)
+    with torch.no_grad():
+        noise = torch.ones(64, policy.distribution.width, device=meta)
+        learnt, _ = sample(policy.distribution, policy.parameters_of(rows), noise)
+        log_prob, _ = policy.distribution.log_prob_and_entropy(policy.parameters_of(rows), learnt)
+        value = policy.value_head(policy.critic(rows))
+    trajectory = DeviceTrajectory(obs, learnt, value.reshape(16, 4), ended, ended, obs)
+    worth = algorithm._worth(trajectory, *2 * (value.double().reshape(16, 4),))
+    batch = Batch(rows, learnt, log_prob, value, *worth)
+    assert algorithm._step(batch[:32], 0.2).device == meta
+    algorithm._learn_statistics(obs)
+    assert returns.explained_variance(batch.value, batch.target).device == meta
 
 
 # --- rollouts ---------------------------------------------------------------------------------------------------
