@@ -12,6 +12,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
+from loomrl import preflight
 from loomrl.algorithms import advantages, ppo
 from loomrl.algorithms.distributions import action_distribution
 from loomrl.algorithms.policy import load_policy
@@ -19,6 +20,7 @@ from loomrl.algorithms.ppo import returns
 from loomrl.algorithms.ppo.device import DevicePPO
 from loomrl.algorithms.ppo.learner import PPO, Batch
 from loomrl.algorithms.ppo.rollout import DeviceCollector, DeviceTrajectory, draw_noise, sample
+from loomrl.config import load_config
 from loomrl.environment.collector import Collector
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_envs, settle_backend
@@ -449,6 +451,17 @@ def test_what_cannot_learn_from_the_device_is_named(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         train_policy(training_config(**values), on_device, tmp_path / "output", tmp_path / "home")
+
+
+def test_a_config_that_cannot_learn_from_the_device_is_refused_before_anything_runs() -> None:
+    path = Path(__file__).resolve().parents[2] / "configs" / "cartpole.yaml"
+    on_device = {"environment.backend": "device"}
+    preflight.check(load_config(path, on_device), Path("."))
+    for overrides in (on_device | {"training.algorithm": "dqn", "training.parameters": {}},
+                      on_device | {"training.parameters": {"engine": "compiled"}},
+                      {"training.parameters": {"engine": "device"}}):  # fmt: skip
+        with pytest.raises(ConfigError, match="environment.backend"):
+            preflight.check(load_config(path, overrides), Path("."))
 
 
 def test_the_engine_follows_the_back_end() -> None:

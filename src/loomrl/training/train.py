@@ -15,11 +15,10 @@ from gymnasium.vector import VectorEnv
 from loomrl import events
 from loomrl.algorithms.architecture import WEIGHTS
 from loomrl.algorithms.base import Algorithm
-from loomrl.algorithms.registry import get_algorithm, validate
+from loomrl.algorithms.registry import get_algorithm, parameters_for
 from loomrl.environment.make import choose_backend, make_envs
 from loomrl.environment.snapshot import load_snapshot
 from loomrl.environment.spaces import space_from_json
-from loomrl.errors import ConfigError
 from loomrl.files import sha256_file
 from loomrl.home import home as default_home
 from loomrl.schema import Section
@@ -34,7 +33,6 @@ from loomrl.training.validation import Validation
 from loomrl.types import EnvironmentSnapshot, Json, TrainingReport
 
 REPORT = "training.json"
-DEVICE = "device"  # the back-end
 
 
 def train_policy(
@@ -86,28 +84,9 @@ def train_policy(
         return _write(config, parameters, snapshot, (engine, backend, device), loop, validation, output_folder)
 
 
-def parameters_for(config: TrainingConfig, backend: str) -> Section:
-    """The algorithm's own config, as it is for environments of a back-end.
-
-    Raises:
-        ConfigError: for parameters, or a back-end, the algorithm does not accept.
-    """
-    parameters = validate(config)
-    adapt = getattr(get_algorithm(config.algorithm), "for_backend", None)
-    if adapt is not None:
-        adapted: Section = adapt(parameters, backend)
-        return adapted
-    if backend == DEVICE:
-        raise ConfigError(
-            f"environment.backend: {backend} gives tensors, from which algorithm {config.algorithm!r} does not learn; "
-            'set it to "auto", or training.algorithm to ppo'
-        )
-    return parameters
-
-
 def device_of(backend: str) -> str:
     """What environments of a back-end, and whoever learns from them, run on: "cpu", or the name of the GPU."""
-    if backend != DEVICE:
+    if backend != "device":
         return "cpu"
     from loomrl.environment.vector.device import best_device, device_name
 
