@@ -12,11 +12,11 @@ def check(config: PolicyConfig, project: Path) -> None:
     Raises:
         ConfigError: naming the key, what was found and what is allowed.
     """
-    from loomrl.algorithms.registry import get_algorithm, validate
+    from loomrl.algorithms.registry import get_algorithm, parameters_for
     from loomrl.environment.resolve import resolve
     from loomrl.safety.check import configured_checks
 
-    validate(config.training)
+    parameters_for(config.training, config.environment.backend)
     if getattr(get_algorithm(config.training.algorithm), "IS_RECURRENT", False):
         raise ConfigError(
             f"training.algorithm: {config.training.algorithm} trains a policy with a memory, which the policy server "

@@ -4,7 +4,7 @@ Shapes: T steps, B environments. Everything that is written to a file is a `Docu
 memory are plain frozen dataclasses.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -106,6 +106,26 @@ class Trajectory:
     next_obs: NDArray[Any]  # (T, B, *obs)
     extras: dict[str, NDArray[Any]] = field(default_factory=dict)  # log_prob, value, ...: (T, B)
 
+    @property
+    def num_transitions(self) -> int:
+        """T x B."""
+        return self.reward.size
+
+    def cut(self) -> "Trajectory":
+        """The same, with the episodes that go on after the last step truncated."""
+        truncated = self.truncated.copy()
+        truncated[-1] |= ~self.terminated[-1]
+        return replace(self, truncated=truncated)
+
+    def unusable_reward(self) -> tuple[int, float] | None:
+        """The first reward that float32 cannot hold, as networks and replays do, and its environment."""
+        with np.errstate(over="ignore"):
+            bad = ~np.isfinite(self.reward.astype(np.float32))  # (T, B)
+        if not bad.any():
+            return None
+        step, environment = np.argwhere(bad)[0]
+        return int(environment), float(self.reward[step, environment])
+
 
 @dataclass(frozen=True)
 class Episode:
@@ -152,8 +172,9 @@ class TrainingReport(Document):
     policy_digest: str  # SHA-256 of policy.safetensors
     parameters: Json  # the algorithm's config in full
     final_metrics: dict[str, float]
-    engine: str = "torch"  # what computed the updates: "compiled" or "torch"
+    engine: str = "torch"  # what computed the updates: "compiled", "torch" or "device"
     backend: str = "serial"  # what stepped the environments
+    device: str = "cpu"  # what the engine "device" ran on: "cpu", or the name of the GPU
     num_threads: int
     processor: str  # family and instruction set: results are equal bit for bit only within it
 

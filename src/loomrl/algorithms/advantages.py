@@ -75,9 +75,14 @@ class RewardScaler:
 
     def __call__(self, reward: FloatArray, ended: NDArray[np.bool_]) -> FloatArray:
         """Learn from rewards (T, B), then scale them."""
-        self._merge(self._discounted(reward, ended))
-        scaled: FloatArray = np.clip(reward / np.sqrt(self._var + 1e-8), -self.CLIP, self.CLIP)
+        discounted = self._discounted(reward, ended)
+        self._merge(float(discounted.mean()), float(discounted.var()), discounted.size)
+        scaled: FloatArray = np.clip(reward / self._deviation, -self.CLIP, self.CLIP)
         return scaled
+
+    @property
+    def _deviation(self) -> float:
+        return float(np.sqrt(self._var + 1e-8))
 
     def _discounted(self, reward: FloatArray, ended: NDArray[np.bool_]) -> FloatArray:
         """The discounted return so far at every step (T, B)."""
@@ -92,13 +97,11 @@ class RewardScaler:
         """Forget the returns under way, for environments that begin anew; the statistics stay."""
         self._running = np.zeros_like(self._running)
 
-    def _merge(self, batch: FloatArray) -> None:
-        count = self._count + batch.size
-        delta = float(batch.mean()) - self._mean
-        squares = (
-            self._var * self._count + float(batch.var()) * batch.size + delta**2 * self._count * batch.size / count
-        )
-        self._mean += delta * batch.size / count
+    def _merge(self, mean: float, var: float, size: int) -> None:
+        count = self._count + size
+        delta = mean - self._mean
+        squares = self._var * self._count + var * size + delta**2 * self._count * size / count
+        self._mean += delta * size / count
         self._var, self._count = squares / count, count
 
     def state_dict(self) -> dict[str, NDArray[Any] | float]:

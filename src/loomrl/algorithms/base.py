@@ -54,7 +54,9 @@ class Algorithm(Protocol):
     """Learns from trajectories. Acting for evaluation and serving is its `policy`'s business.
 
     It may also offer `collector(envs, seed)`, a `loomrl.environment.collector.Collector` of its own, `engine`, the name
-    of what computes its updates, and its policy `play(envs, seeds)`: see `loomrl.algorithms.compiled.policy`.
+    of what computes its updates, `device`, the name of what it runs on, and its policy `play(envs, seeds)`: see
+    `loomrl.algorithms.compiled.policy`. What its own collector gives may be another kind of trajectory, with
+    `num_transitions`, `cut()` and `unusable_reward()` as `Trajectory` has them.
     """
 
     num_envs: int
@@ -79,7 +81,12 @@ class Algorithm(Protocol):
 
 @runtime_checkable
 class AlgorithmPlugin(Protocol):
-    """The three names a plug-in offers."""
+    """The three names a plug-in offers.
+
+    It may also offer `choose_engine(config, observation_space, action_space)`, the engine that `build` takes, and
+    `for_backend(config, backend)`, the config as it is for environments of a back-end, which must be there for those of
+    the back-end "device".
+    """
 
     NAME: str
     Config: type[Section]

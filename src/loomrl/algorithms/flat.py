@@ -10,8 +10,8 @@ class FlatParameters:
     def __init__(self, module: nn.Module) -> None:
         parameters = list(module.parameters())
         size = sum(parameter.numel() for parameter in parameters)
-        self.vector = nn.Parameter(torch.empty(size))
-        self.gradient = torch.zeros(size)
+        self.vector = nn.Parameter(torch.empty(size, device=parameters[0].device))
+        self.gradient = torch.zeros_like(self.vector.data)
         self.vector.grad = self.gradient
         start = 0
         for parameter in parameters:
@@ -35,7 +35,7 @@ class FlatAdam:
     def __init__(self, vector: Tensor, learning_rate: float, eps: float = 1e-8) -> None:
         self._adam = torch.optim.Adam([vector], lr=learning_rate, eps=eps, fused=True)
         self.state: dict[str, Tensor] = self._adam.state[vector]
-        self.state["step"] = torch.zeros(())
+        self.state["step"] = torch.zeros((), device=vector.device)
         self.state["exp_avg"] = torch.zeros_like(vector)
         self.state["exp_avg_sq"] = torch.zeros_like(vector)
         self.step = self._adam.step

@@ -148,14 +148,16 @@ class ObservationNormalizer(nn.Module):
     def update(self, features: NDArray[Any]) -> None:
         """Merge a batch (N, dim + pixels) into the statistics."""
         batch = features[:, : len(self.mean)].astype(np.float64)
-        batch_mean, batch_var, batch_count = batch.mean(0), batch.var(0), float(len(batch))
-        count = float(self.count)
-        total = count + batch_count
-        delta = batch_mean - self.mean.numpy()
-        squares = self.var.numpy() * count + batch_var * batch_count + delta**2 * count * batch_count / total
-        self.mean += torch.from_numpy(delta * batch_count / total)
-        self.var.copy_(torch.from_numpy(squares / total))
-        self.count.fill_(total)
+        self.merge(torch.from_numpy(batch.mean(0)), torch.from_numpy(batch.var(0)), len(batch))
+
+    def merge(self, batch_mean: Tensor, batch_var: Tensor, batch_count: int) -> None:
+        """Merge a batch of which mean and variance (dim,), float64, are known; never waits for a device."""
+        total = self.count + batch_count
+        delta = batch_mean - self.mean
+        squares = self.var * self.count + batch_var * batch_count + delta.square() * self.count * batch_count / total
+        self.mean += delta * batch_count / total
+        self.var.copy_(squares / total)
+        self.count.copy_(total)
         self.refresh()
 
     def refresh(self) -> None:

@@ -47,8 +47,8 @@ class Config(ppo.Config):
             raise ValueError(
                 f"batch_size {self.batch_size} holds no whole sequence of {self.sequence_length} steps; raise it"
             )
-        if self.engine == "compiled":
-            raise ValueError("`engine: compiled` has no memory; leave `engine` at auto, or set it to torch")
+        if self.engine in ("compiled", "device"):
+            raise ValueError(f"`engine: {self.engine}` has no memory; leave `engine` at auto, or set it to torch")
         return self
 
 

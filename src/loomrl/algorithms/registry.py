@@ -86,6 +86,25 @@ def validate(config: "TrainingConfig") -> Section:
         raise ConfigError(explain(error, plugin.Config, "training.parameters")) from error
 
 
+def parameters_for(config: "TrainingConfig", backend: str) -> Section:
+    """The algorithm's own config, as it is for environments of a back-end.
+
+    Raises:
+        ConfigError: for parameters, or a back-end, the algorithm does not accept.
+    """
+    parameters = validate(config)
+    adapt = getattr(get_algorithm(config.algorithm), "for_backend", None)
+    if adapt is not None:
+        adapted: Section = adapt(parameters, backend)
+        return adapted
+    if backend == "device":
+        raise ConfigError(
+            f"environment.backend: {backend} gives tensors, from which algorithm {config.algorithm!r} does not learn; "
+            'set it to "auto", or training.algorithm to ppo'
+        )
+    return parameters
+
+
 def explain(error: ValidationError, section: type[Section], place: str) -> str:
     """One line for each thing wrong with the values of a section."""
     allowed = sorted(section.model_fields)

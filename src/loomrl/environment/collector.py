@@ -47,7 +47,7 @@ class Collector:
         buffers = _Buffers(num_steps, self._obs)
         for step in range(num_steps):
             chosen = act(self._obs, rng, **self._memory)
-            _demand_finite(chosen.action)
+            demand_finite(chosen.action)
             successor, reward, terminated, truncated, info = self.envs.step(chosen.action)
             ended = terminated | truncated
             true_next = _with_final_observations(successor, ended, info) if ended.any() else successor
@@ -67,7 +67,8 @@ class Collector:
         self._lengths[ended] = 0
 
 
-def _demand_finite(action: NDArray[Any]) -> None:
+def demand_finite(action: NDArray[Any]) -> None:
+    """Raise `LoomRLError`, naming the first environment for which the action (B, *action) is not finite."""
     if action.dtype.kind == "f" and not np.isfinite(action).all():
         environment = int(np.argwhere(~np.isfinite(action))[0][0])
         raise LoomRLError(
@@ -186,7 +187,7 @@ def run_episodes(
     obs = _start(envs, log, waiting, np.ones(envs.num_envs, np.bool_), None)
     while len(episodes) < len(seeds):
         chosen = act(obs, rng, **memory)
-        _demand_finite(chosen.action)
+        demand_finite(chosen.action)
         next_obs, reward, terminated, truncated, info = envs.step(chosen.action)
         log.add(obs, chosen.action, reward, info)
         ended = terminated | truncated

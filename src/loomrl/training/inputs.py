@@ -16,8 +16,10 @@ from loomrl.types import EnvironmentSnapshot, Json
 _CODE = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 
 
-def inputs_digest(config: TrainingConfig, snapshot: EnvironmentSnapshot, backend: str = "auto") -> str:
-    """SHA-256 over everything the trained policy depends on; `backend` steps its environments."""
+def inputs_digest(
+    config: TrainingConfig, snapshot: EnvironmentSnapshot, backend: str = "auto", device: str = "cpu"
+) -> str:
+    """SHA-256 over everything the trained policy depends on; `backend` steps its environments, on `device`."""
     package = Path(loomrl.__file__).parent
     point = find_entry_point(config.algorithm)
     return sha256(
@@ -26,6 +28,7 @@ def inputs_digest(config: TrainingConfig, snapshot: EnvironmentSnapshot, backend
                 "training": config.model_dump(mode="json", exclude={"checkpoint_interval_seconds"}),
                 "snapshot": snapshot.digest,
                 "backend": backend,
+                "device": device,
                 "code": {name: _files(package / name) for name in ("algorithms", "training", "environment", "replay")},
                 "plugin": _plugin(point) if point else None,  # LoomRL's own algorithms are in the code above
                 "versions": {name: version(name) for name in ("torch", "numba", "llvmlite", "numpy", "gymnasium")},

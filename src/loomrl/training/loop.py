@@ -11,7 +11,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from loomrl.errors import EnvironmentFault, LoomRLError
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.seeds import Purpose, derive
 from loomrl.training.validation import MakeEnvs, Validation
-from loomrl.types import FloatArray, Json, Trajectory
+from loomrl.types import Json, Trajectory
 
 OnRow = Callable[[Json], None]
 
@@ -80,7 +79,7 @@ class TrainingLoop:
             trajectory = collector.collect(self.algorithm.act, self.algorithm.rollout_length, self._rng)
             last = update == self._segment_updates
             if last:
-                trajectory = _cut(trajectory)
+                trajectory = trajectory.cut()
             self._update(trajectory, collector.finished)
             collector.finished.clear()
             self._validate()
@@ -88,8 +87,8 @@ class TrainingLoop:
                 return
 
     def _update(self, trajectory: Trajectory, finished: list[tuple[float, int]]) -> None:
-        step = self.env_steps + trajectory.reward.size
-        _demand_rewards(trajectory.reward, step)
+        step = self.env_steps + trajectory.num_transitions
+        _demand_rewards(trajectory, step)
         metrics = self.algorithm.update(trajectory, self._rng)
         for name, value in metrics.items():
             if not math.isfinite(value):
@@ -154,20 +153,11 @@ class TrainingLoop:
             self.validation.load_state_dict(values["validation"], below("best.", checkpoint.arrays))
 
 
-def _demand_rewards(reward: FloatArray, step: int) -> None:
-    """Before anything is learnt from them: networks and replays have float32, and normalised rewards hide a fault."""
-    with np.errstate(over="ignore"):
-        bad = ~np.isfinite(reward.astype(np.float32))  # (T, B)
-    if bad.any():
-        when, environment = np.argwhere(bad)[0]
+def _demand_rewards(trajectory: Trajectory, step: int) -> None:
+    """Before anything is learnt from them: normalised rewards hide a fault."""
+    if (found := trajectory.unusable_reward()) is not None:
+        environment, reward = found
         raise EnvironmentFault(
-            f"training: environment {environment} gave reward {reward[when, environment]}, which float32 cannot hold, "
-            f"within {step} environment steps; the last checkpoint is intact; clip or scale rewards"
+            f"training: environment {environment} gave reward {reward}, which float32 cannot hold, within {step} "
+            "environment steps; the last checkpoint is intact; clip or scale rewards"
         )
-
-
-def _cut(trajectory: Trajectory) -> Trajectory:
-    """Truncate the episodes that go on after the last step."""
-    truncated = trajectory.truncated.copy()
-    truncated[-1] |= ~trajectory.terminated[-1]
-    return replace(trajectory, truncated=truncated)

@@ -10,11 +10,11 @@ NUM_THREADS = 1  # small networks are fastest on one, and sums then have one ord
 
 @contextmanager
 def one_thread(engine: str = "torch") -> Iterator[None]:
-    """Run torch on one thread, and give it back its own number afterwards. Other engines have one as it is.
+    """Run torch on one thread, and give it back its own number afterwards. The compiled engine has one as it is.
 
     Where torch is loaded it counts, whatever the engine: first weights and greedy episodes may be its business.
     """
-    if engine != "torch" and "torch" not in sys.modules:
+    if engine == "compiled" and "torch" not in sys.modules:
         yield
         return
     import torch

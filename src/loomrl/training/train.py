@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 from loomrl import events
 from loomrl.algorithms.architecture import WEIGHTS
 from loomrl.algorithms.base import Algorithm
-from loomrl.algorithms.registry import get_algorithm, validate
+from loomrl.algorithms.registry import get_algorithm, parameters_for
 from loomrl.environment.make import choose_backend, make_envs
 from loomrl.environment.snapshot import load_snapshot
 from loomrl.environment.spaces import space_from_json
@@ -48,10 +48,11 @@ def train_policy(
         LoomRLError: when a metric is not finite; checkpoints stay.
         ArtifactError: when a folder cannot be written.
     """
-    parameters = validate(config)
     snapshot = load_snapshot(snapshot_folder)
     backend = choose_backend(snapshot_folder)
-    checkpoints = (home or default_home()) / "checkpoints" / inputs_digest(config, snapshot, backend)
+    parameters = parameters_for(config, backend)
+    device = device_of(backend)
+    checkpoints = (home or default_home()) / "checkpoints" / inputs_digest(config, snapshot, backend, device)
 
     def environments(num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
         return make_envs(snapshot_folder, num_envs, autoreset, backend)
@@ -80,7 +81,16 @@ def train_policy(
                 narrator.resumed(loop.env_steps)
             for checkpoint in loop.run():
                 saver.offer(checkpoint, training_ended=loop.stop_reason is not None)
-        return _write(config, parameters, snapshot, (engine, backend), loop, validation, output_folder)
+        return _write(config, parameters, snapshot, (engine, backend, device), loop, validation, output_folder)
+
+
+def device_of(backend: str) -> str:
+    """What environments of a back-end, and whoever learns from them, run on: "cpu", or the name of the GPU."""
+    if backend != "device":
+        return "cpu"
+    from loomrl.environment.vector.device import best_device, device_name
+
+    return device_name(best_device())
 
 
 def _engine(config: TrainingConfig, parameters: Section, snapshot: EnvironmentSnapshot) -> str:
@@ -105,7 +115,7 @@ def _write(
     config: TrainingConfig,
     parameters: Section,
     snapshot: EnvironmentSnapshot,
-    computed_by: tuple[str, str],
+    computed_by: tuple[str, str, str],
     loop: TrainingLoop,
     validation: Validation,
     folder: Path,
@@ -125,6 +135,7 @@ def _write(
         final_metrics=_final_metrics(loop, validation),
         engine=computed_by[0],
         backend=computed_by[1],
+        device=computed_by[2],
         num_threads=NUM_THREADS,
         processor=processor_family(),
     )

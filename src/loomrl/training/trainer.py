@@ -101,12 +101,13 @@ class PPOTrainer:
         env = construct(self._definition)
         spaces = env.observation_space, env.action_space
         env.close()
+        self._backend = choose(self._definition)
+        ppo.for_backend(self.config, self._backend)  # raises where they do not fit
         self._engine = ppo.choose_engine(self.config, *spaces)
         with one_thread(self._engine):  # torch's orthogonal weights come from a decomposition
             self._algorithm = ppo.build(
                 self.config, *spaces, seed=derive(self.config.seed, Purpose.WEIGHTS), total_env_steps=1
             )
-        self._backend = choose(self._definition)
         self._twin: ActorCriticPolicy | None = None
         self._calls, self._told = 0, -math.inf
 

@@ -17,12 +17,13 @@ import gymnasium
 
 from loomrl.algorithms.ppo.config import Config
 from loomrl.algorithms.ppo.engine import choose as choose_engine
+from loomrl.algorithms.ppo.engine import for_backend
 
 if TYPE_CHECKING:
     from loomrl.algorithms.ppo.compiled import CompiledPPO
     from loomrl.algorithms.ppo.learner import PPO
 
-__all__ = ["NAME", "Config", "build", "choose_engine"]
+__all__ = ["NAME", "Config", "build", "choose_engine", "for_backend"]
 
 NAME = "ppo"
 
@@ -40,7 +41,12 @@ def build(
     Raises:
         ConfigError: for spaces no policy can handle, or `engine: compiled` for a policy it cannot express.
     """
-    if choose_engine(config, observation_space, action_space) == "compiled":
+    engine = choose_engine(config, observation_space, action_space)
+    if engine == "device":
+        from loomrl.algorithms.ppo.device import build_device
+
+        return build_device(config, observation_space, action_space, seed, total_env_steps)
+    if engine == "compiled":
         from loomrl.algorithms.ppo.compiled import build_compiled
 
         return build_compiled(config, observation_space, action_space, seed, total_env_steps)

@@ -87,7 +87,7 @@ class CompiledPPO:
         per_epoch = -(-len(raw) // config.batch_size)
         steps = np.zeros((config.n_epochs * per_epoch, len(STEP_METRICS)))
         # In one go, unless what follows an epoch depends on its divergence.
-        together = config.n_epochs if config.target_kl is None and config.desired_kl is None else 1
+        together = 1 if self._schedules.follow_divergence else config.n_epochs
         num_steps = 0
         for _ in range(0, config.n_epochs, together):
             orders = np.stack([rng.permutation(len(raw)) for _ in range(together)])

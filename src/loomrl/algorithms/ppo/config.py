@@ -37,7 +37,8 @@ class Config(Section):
     normalize_observations: bool = True
     normalize_advantages: bool = True
     normalize_rewards: bool = False
-    engine: Literal["auto", "compiled", "torch"] = "auto"  # auto: compiled where the policy allows it
+    # auto: compiled where the policy allows it; device where the environments are on one
+    engine: Literal["auto", "compiled", "torch", "device"] = "auto"
     num_threads: Literal[1, 2] = 1  # of the compiled engine: the same bits on either; 2 pays where two cores are idle
 
     @model_validator(mode="before")

@@ -1,4 +1,5 @@
-"""Which engine learns: the compiled one where it can express the policy, torch for everything else."""
+"""Which engine learns: the compiled one where it can express the policy, torch for everything else, and the one on the
+device from environments that are there."""
 
 import math
 from typing import Any
@@ -9,17 +10,40 @@ import numpy as np
 from loomrl.algorithms.base import settle_engine
 from loomrl.algorithms.ppo.config import Config
 from loomrl.environment.flat import parts_of
+from loomrl.errors import ConfigError
 
+DEVICE = "device"  # the back-end
 ACTIVATIONS = ("tanh", "relu", "elu")  # those whose derivative follows from their value
 
 
 def choose(config: Config, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> str:
-    """`compiled` or `torch`: what `config.engine` asks for, or what the policy allows. Timing plays no part in it.
+    """`compiled`, `torch` or `device`: what `config.engine` asks for, or what the policy allows. Timing plays no part.
 
     Raises:
         ConfigError: for `engine: compiled` where the policy does not allow it, naming why.
     """
+    if config.engine == "device":
+        return config.engine
     return settle_engine(config.engine, _obstacle(config, observation_space, action_space))
+
+
+def for_backend(config: Config, backend: str) -> Config:
+    """The config as it is for environments of a back-end: those on the device are learnt from on the device.
+
+    Raises:
+        ConfigError: for `engine: compiled` with environments on the device, or `engine: device` with others.
+    """
+    if backend != DEVICE and config.engine == "device":
+        raise ConfigError(
+            f"training.parameters.engine: device learns from environment.backend device, not from {backend!r}; set "
+            "environment.backend to device, or the engine to auto"
+        )
+    if backend == DEVICE and config.engine == "compiled":
+        raise ConfigError(
+            "training.parameters.engine: compiled runs on the CPU and cannot learn from environment.backend device; "
+            "set the engine to auto, or environment.backend to auto"
+        )
+    return config.model_copy(update={"engine": "device"}) if backend == DEVICE else config
 
 
 def _obstacle(config: Config, observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> str | None:

@@ -111,7 +111,7 @@ class PPO:
     @torch.no_grad()
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
         """Sample actions. Only the actor runs: probabilities and values are computed for the whole rollout later."""
-        policy = self._policy
+        policy = self.policy
         parameters = policy.parameters_of(policy.features(torch.from_numpy(obs)))
         return policy.distribution.sample(tuple(part.numpy() for part in parameters), rng)
 
@@ -119,28 +119,40 @@ class PPO:
 
     def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
         """Learn from one rollout (T, B); returns the means over its gradient steps."""
+        metrics = self._learn(self._prepare(trajectory), rng)
+        self._policy.learn_statistics(trajectory.obs)
+        return metrics
+
+    def _learn(self, batch: Batch, rng: np.random.Generator) -> dict[str, float]:
+        """All epochs over a prepared rollout."""
         config = self.config
-        batch = self._prepare(trajectory)
         learning_rate, clip_epsilon = self._schedules.begin()
         steps: list[Tensor] = []  # metrics of each gradient step
         self._optimizer.learning_rate = learning_rate
         for _ in range(config.n_epochs):
             first = len(steps)
-            shuffled = batch[torch.from_numpy(rng.permutation(len(batch)))]
+            shuffled = batch[self._order(len(batch), rng)]
             starts = range(0, len(batch), self._rows_per_step)
             steps += [self._step(shuffled[start : start + self._rows_per_step], clip_epsilon) for start in starts]
+            if not self._schedules.follow_divergence:
+                continue
             kl = float(torch.stack(steps[first:])[:, KL].mean())
             learning_rate = self._schedules.adapt(learning_rate, kl)
             self._optimizer.learning_rate = learning_rate
             if self._schedules.ends_update(kl):
                 break
-        self._schedules.advance(trajectory.reward.size)
-        self._policy.learn_statistics(trajectory.obs)
-        means = torch.stack(steps).mean(0).tolist()
-        metrics = dict(zip(STEP_METRICS, means, strict=True))
+        self._schedules.advance(batch.log_prob.numel())
+        rates = {"learning_rate": learning_rate, "num_gradient_steps": float(len(steps))}
+        return self._metrics(batch, torch.stack(steps).mean(0)) | rates
+
+    def _order(self, num_rows: int, rng: np.random.Generator) -> Tensor:
+        """The order of a prepared batch's rows in an epoch."""
+        return torch.from_numpy(rng.permutation(num_rows))
+
+    def _metrics(self, batch: Batch, means: Tensor) -> dict[str, float]:
+        """`means` over the gradient steps by name, how well the values explained the returns, and the deviation."""
+        metrics = dict(zip(STEP_METRICS, means.tolist(), strict=True))
         metrics["explained_variance"] = explained_variance(batch.value.numpy(), batch.target.numpy())
-        metrics["learning_rate"] = learning_rate
-        metrics["num_gradient_steps"] = float(len(steps))
         if isinstance(self._policy.head, GaussianPolicyHead):
             metrics["std"] = float(self._policy.head.log_std.detach().exp().mean())
         return metrics
@@ -204,8 +216,10 @@ class PPO:
 
     def state_dict(self) -> State:
         """Policy with normaliser, optimiser, schedules and reward scale."""
-        state: State = {f"policy.{name}": value.numpy().copy() for name, value in self._policy.state_dict().items()}
-        state |= {f"optimizer.{name}": value.numpy().copy() for name, value in self._optimizer.state.items()}
+        state: State = {
+            f"policy.{name}": value.cpu().numpy().copy() for name, value in self._policy.state_dict().items()
+        }
+        state |= {f"optimizer.{name}": value.cpu().numpy().copy() for name, value in self._optimizer.state.items()}
         state |= self._schedules.state_dict()
         if self._scaler is not None:
             state |= {f"reward_scaler.{name}": value for name, value in self._scaler.state_dict().items()}
@@ -237,6 +251,13 @@ def build_torch(
     total_env_steps: int,
 ) -> PPO:
     """PPO with weights that follow from `seed`; raises `ConfigError` for spaces no policy can handle."""
+    return PPO(config, first_policy(config, observation_space, action_space, seed), total_env_steps)
+
+
+def first_policy(
+    config: Config, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], seed: int
+) -> ActorCriticPolicy:
+    """The policy before it has learnt anything; raises `ConfigError` for spaces no policy can handle."""
     policy = ActorCriticPolicy.for_spaces(
         "ppo",
         observation_space,
@@ -249,7 +270,7 @@ def build_torch(
         config.squash_actions,
     )
     _begin_alike(policy, config, seed)
-    return PPO(config, policy, total_env_steps)
+    return policy
 
 
 def _begin_alike(policy: ActorCriticPolicy, config: Config, seed: int) -> None:

@@ -46,6 +46,11 @@ class Schedules:
         self._adaptive_learning_rate = min(max(rate * factor, low), high)
         return self._adaptive_learning_rate
 
+    @property
+    def follow_divergence(self) -> bool:
+        """Whether what follows an epoch depends on how far the policy moved in it."""
+        return self._config.target_kl is not None or self._config.desired_kl is not None
+
     def ends_update(self, kl: float) -> bool:
         """Whether an epoch moved the policy further than `target_kl`."""
         return self._config.target_kl is not None and kl > self._config.target_kl

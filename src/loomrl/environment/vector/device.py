@@ -40,9 +40,18 @@ def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> "DeviceVectorE
         return None
     if mode is not AutoresetMode.SAME_STEP:
         raise ConfigError('backend "device" cannot seed single episodes; it has autoreset="same_step" only')
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with closing(recipe.make()) as env:
-        return DeviceVectorEnv(env, dynamics, num_envs, definition.max_episode_steps, definition.name, device)
+        return DeviceVectorEnv(env, dynamics, num_envs, definition.max_episode_steps, definition.name, best_device())
+
+
+def best_device() -> torch.device:
+    """The GPU where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's name, or "cpu"."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def find_tensor_dynamics(entry_point: str) -> TensorDynamics | None:
@@ -72,7 +81,7 @@ class DeviceVectorEnv(VectorEnv[Tensor, Tensor, Tensor]):
         device: torch.device,
     ) -> None:
         """Take spaces and parameters from `env`, one constructed environment."""
-        self.num_envs, self.device, self._name, self._dynamics = num_envs, device, name, dynamics
+        self.num_envs, self.device, self.name, self._dynamics = num_envs, device, name, dynamics
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
         self.observation_space = batch_space(env.observation_space, num_envs)
@@ -128,7 +137,7 @@ class DeviceVectorEnv(VectorEnv[Tensor, Tensor, Tensor]):
         bad = ~self.states.isfinite().all(dim=1)
         if bad.any():
             index = int(bad.nonzero()[0])
-            where = place(self._name, index, self.elapsed.cpu().numpy())
+            where = place(self.name, index, self.elapsed.cpu().numpy())
             raise EnvironmentFault(f"{where}: state is {self.states[index].tolist()}; every value must be finite")
 
     def _check(self, actions: Tensor) -> None:
@@ -136,7 +145,7 @@ class DeviceVectorEnv(VectorEnv[Tensor, Tensor, Tensor]):
         if tuple(actions.shape) != shape or actions.is_floating_point() == self._is_discrete:
             kind = "integers" if self._is_discrete else "floats"
             raise EnvironmentFault(
-                f"environment {self._name!r}: actions are {actions.dtype} of shape {tuple(actions.shape)}; "
+                f"environment {self.name!r}: actions are {actions.dtype} of shape {tuple(actions.shape)}; "
                 f"{kind} of shape {shape} are needed"
             )
 
