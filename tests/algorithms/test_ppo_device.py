@@ -1,9 +1,6 @@
-"""PPO on the device: what it computes is the other learners', it learns, repeats itself, and names what is wrong."""
+"""PPO on the device: what it computes is the other learners', and it names what is wrong."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -11,39 +8,21 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from on_device import SMALL, build_for, environments, loop
 
-from loomrl import preflight
 from loomrl.algorithms import advantages, ppo
 from loomrl.algorithms.distributions import action_distribution
-from loomrl.algorithms.policy import load_policy
 from loomrl.algorithms.ppo import returns
 from loomrl.algorithms.ppo.device import DevicePPO
 from loomrl.algorithms.ppo.learner import PPO, Batch
 from loomrl.algorithms.ppo.rollout import DeviceCollector, DeviceTrajectory, draw_noise, sample
-from loomrl.config import load_config
-from loomrl.environment.collector import Collector
-from loomrl.environment.config import EnvironmentConfig
-from loomrl.environment.make import make_envs, settle_backend
-from loomrl.environment.resolve import resolve
-from loomrl.environment.snapshot import take_snapshot
-from loomrl.environment.vector.batched import BatchedVectorEnv
-from loomrl.environment.vector.choose import make_vector
-from loomrl.environment.vector.device import DeviceVectorEnv, best_device, device_name
-from loomrl.environment.vector.recipe import Recipe
+from loomrl.environment.vector.device import DeviceVectorEnv, best_device
 from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
-from loomrl.files import sums
-from loomrl.training.checkpoints import Checkpoint
-from loomrl.training.config import TrainingConfig, ValidationConfig
-from loomrl.training.loop import TrainingLoop
-from loomrl.training.train import train_policy
-from loomrl.training.trainer import PPOConfig, PPOTrainer
-from loomrl.training.validation import Validation
-from loomrl.types import TrainingReport, Trajectory
+from loomrl.types import Trajectory
 
 OBSERVATION = Box(-np.inf, np.inf, (3,), np.float32)
 DISCRETE = Discrete(4, start=-2)
 CONTINUOUS = Box(-0.5, 0.5, (2,), np.float32)
-SMALL = {"num_envs": 4, "rollout_length": 16, "batch_size": 32, "n_epochs": 2, "hidden_sizes": (16,)}
 DEVICE = best_device()
 
 
@@ -64,19 +43,6 @@ def made_up(algorithm: PPO, seed: int = 0) -> Trajectory:
     extras = {name: np.stack([act.extras[name] for act in acts]) for name in acts[0].extras}
     reward = rng.normal(size=(16, 4)) + obs[:16, :, 0]
     return Trajectory(obs[:16], np.stack([act.action for act in acts]), reward, terminated, truncated, next_obs, extras)
-
-
-def environments(name: str, num_envs: int, backend: str = "device") -> Any:
-    return make_vector(Recipe(resolve(EnvironmentConfig(id=name), Path("."))), num_envs, "same_step", backend)
-
-
-def build_for(name: str, seed: int = 1, **values: Any) -> DevicePPO:
-    envs = environments(name, 1)
-    config = ppo.Config(**{**SMALL, "num_envs": 8, **values, "engine": "device"})
-    spaces = envs.single_observation_space, envs.single_action_space
-    algorithm = ppo.build(config, *spaces, seed=seed, total_env_steps=10_000)
-    assert isinstance(algorithm, DevicePPO)
-    return algorithm
 
 
 def tensors(*arrays: np.ndarray) -> tuple[torch.Tensor, ...]:
@@ -310,166 +276,6 @@ def test_rewards_and_metrics_that_are_not_finite_are_named() -> None:
         list(loop(build_for("CartPole-v1"), unrewarding).run())
     with pytest.raises(LoomRLError, match=r"is (inf|-inf|nan) after \d+ environment steps"):
         list(loop(build_for("CartPole-v1", activation="relu", learning_rate=1e37)).run())
-
-
-# --- training ---------------------------------------------------------------------------------------------------
-
-
-def loop(algorithm: DevicePPO, envs: Callable[..., Any] | None = None, updates: int = 4, **values: Any) -> TrainingLoop:
-    """Segments of two updates."""
-    size = algorithm.num_envs * algorithm.rollout_length
-    settings = {"seed": 5, "total_env_steps": updates * size, "segment_env_steps": 2 * size, "validation": None}
-    make_some = envs or (lambda num_envs, mode: environments("CartPole-v1", num_envs))
-    return TrainingLoop(algorithm, make_some, **settings | values)
-
-
-def state_bytes(checkpoint: Checkpoint) -> dict[str, Any]:
-    return {name: array.tobytes() for name, array in checkpoint.arrays.items()} | {"values": checkpoint.values}
-
-
-@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
-def test_the_same_seed_gives_the_same_bytes_and_resumes_to_them(name: str) -> None:
-    def training(seed: int = 5, weights: int = 1) -> TrainingLoop:
-        algorithm = build_for(name, normalize_rewards=True, seed=weights)
-        return loop(algorithm, lambda num_envs, mode: environments(name, num_envs), seed=seed)
-
-    shared = torch.get_rng_state()
-    first, last = training().run()
-    assert [state_bytes(one) for one in training().run()] == [state_bytes(first), state_bytes(last)]
-    assert state_bytes(list(training(seed=6).run())[-1]) != state_bytes(last)
-    resumed = training(weights=2)
-    resumed.restore(first)
-    (again,) = resumed.run()
-    assert state_bytes(again) == state_bytes(last)
-    assert torch.equal(torch.get_rng_state(), shared)  # nothing is drawn from the generator that others use
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_it_learns_cartpole(seed: int) -> None:
-    size = {"num_envs": 32, "rollout_length": 64, "batch_size": 256, "hidden_sizes": (64, 64), "n_epochs": 4}
-    algorithm = build_for("CartPole-v1", seed, **size, learning_rate_schedule="constant")
-    exact = ValidationConfig(interval_env_steps=8192, num_episodes=8, stop_at_return=450)
-    training = loop(
-        algorithm, seed=seed, total_env_steps=65_536, segment_env_steps=None, validation=Validation(exact, validating)
-    )
-    list(training.run())
-    assert training.stop_reason == "stop_at_return"
-
-
-def validating(num_envs: int, mode: Any) -> Any:
-    """What a back-end that is not exact leaves validation to."""
-    recipe = Recipe(resolve(EnvironmentConfig(id="CartPole-v1"), Path(".")))
-    envs = make_vector(recipe, num_envs, mode, "device")
-    assert isinstance(envs, BatchedVectorEnv)
-    return envs
-
-
-def test_other_environments_are_learnt_from_as_ever() -> None:
-    algorithm = build_for("CartPole-v1")
-    envs = environments("CartPole-v1", 8, "batched")
-    collector = algorithm.collector(envs, 5)
-    assert isinstance(collector, Collector)
-    rng = np.random.default_rng(0)
-    trajectory = collector.collect(algorithm.act, 16, rng)
-    assert isinstance(trajectory, Trajectory)
-    assert algorithm.update(trajectory, rng)["num_gradient_steps"] == 8
-
-
-# --- how it is chosen -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def on_device(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A snapshot of CartPole-v1 with `environment.backend: device`."""
-    folder = tmp_path_factory.mktemp("cartpole")
-    config = EnvironmentConfig(id="CartPole-v1", backend="device", fingerprint_episodes=1, fingerprint_steps=10)
-    take_snapshot(config, folder, folder / "snapshot")
-    settle_backend(folder / "snapshot", "device")
-    return folder / "snapshot"
-
-
-def training_config(**values: Any) -> TrainingConfig:
-    settings = {
-        "seed": 3,
-        "total_env_steps": 1024,
-        "checkpoint_interval_env_steps": 512,
-        "checkpoint_interval_seconds": 0,
-        "validation": {"interval_env_steps": 512, "num_episodes": 2},
-        "parameters": {"num_envs": 8, "rollout_length": 32, "batch_size": 64, "n_epochs": 2, "hidden_sizes": [16]},
-    }
-    return TrainingConfig.model_validate(settings | values)
-
-
-def test_the_training_stage_learns_on_the_device(on_device: Path, tmp_path: Path) -> None:
-    config = training_config()
-    train_policy(config, on_device, tmp_path / "output", tmp_path / "home")
-    report = TrainingReport.read(tmp_path / "output" / "training.json")
-    assert (report.engine, report.backend, report.device) == ("device", "device", device_name(DEVICE))
-    assert report.total_env_steps == 1024
-    assert load_policy(tmp_path / "output")(np.zeros((2, 4), np.float32)).shape == (2,)
-    train_policy(config, on_device, tmp_path / "again", tmp_path / "other-home")
-    assert sums(tmp_path / "again") == sums(tmp_path / "output")
-
-
-def test_an_interrupted_stage_ends_with_the_same_bytes(
-    on_device: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train_policy(training_config(), on_device, tmp_path / "output", tmp_path / "home")
-    update, calls = DevicePPO.update, []
-
-    def breaks(self: DevicePPO, *arguments: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return update(self, *arguments)
-
-    monkeypatch.setattr(DevicePPO, "update", breaks)
-    train = partial(train_policy, training_config(), on_device, tmp_path / "resumed", tmp_path / "other-home")
-    with pytest.raises(KeyboardInterrupt):
-        train()
-    train()
-    assert len(calls) == 4 + 2  # of four updates two were kept
-    assert sums(tmp_path / "resumed") == sums(tmp_path / "output")
-
-
-def test_evaluation_is_left_to_exact_environments(on_device: Path) -> None:
-    assert isinstance(make_envs(on_device, 2, "disabled"), BatchedVectorEnv)
-    assert isinstance(make_envs(on_device, 2), DeviceVectorEnv)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"parameters": {"engine": "compiled"}}, "engine: compiled runs on the CPU and cannot learn from .*device"),
-        ({"algorithm": "recurrent_ppo", "parameters": {}}, "gives tensors, .*'recurrent_ppo' does not learn"),
-        ({"algorithm": "recurrent_ppo", "parameters": {"engine": "device"}}, "`engine: device` has no memory"),
-        ({"algorithm": "dqn", "parameters": {}}, "gives tensors, .*'dqn' does not learn; set it to \"auto\""),
-    ],
-)
-def test_what_cannot_learn_from_the_device_is_named(
-    values: dict[str, Any], message: str, on_device: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        train_policy(training_config(**values), on_device, tmp_path / "output", tmp_path / "home")
-
-
-def test_a_config_that_cannot_learn_from_the_device_is_refused_before_anything_runs() -> None:
-    path = Path(__file__).resolve().parents[2] / "configs" / "cartpole.yaml"
-    on_device = {"environment.backend": "device"}
-    preflight.check(load_config(path, on_device), Path("."))
-    for overrides in (on_device | {"training.algorithm": "dqn", "training.parameters": {}},
-                      on_device | {"training.parameters": {"engine": "compiled"}},
-                      {"training.parameters": {"engine": "device"}}):  # fmt: skip
-        with pytest.raises(ConfigError, match="environment.backend"):
-            preflight.check(load_config(path, overrides), Path("."))
-
-
-def test_the_engine_follows_the_back_end() -> None:
-    for engine in ("auto", "torch", "device"):
-        assert ppo.for_backend(ppo.Config(engine=engine), "device").engine == "device"
-    assert ppo.for_backend(ppo.Config(), "batched").engine == "auto"
-    with pytest.raises(ConfigError, match="engine: device learns from environment.backend device, not from 'batched'"):
-        PPOTrainer(PPOConfig(engine="device"))
 
 
 def test_actions_that_are_not_drawn_on_a_device_are_named() -> None:
