@@ -37,6 +37,7 @@ def execute(case: Case, trainer: Trainer, seed: int, snapshot: Path, pinned: boo
     run = _run(case, trainer, seed, snapshot)
     cores = _cores(case.threads) if pinned else None
     environment = {**os.environ, **dict.fromkeys(_THREADS, str(run["threads"])), "PYTHONWARNINGS": "ignore"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # all trainers start from compiled modules
     python, script = _SCRIPTS.get(trainer.package, (str(PEERS_PYTHON), "sb3.py"))
     run["started_at"] = time.time()
     done = subprocess.run(

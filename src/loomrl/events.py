@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 VARIABLE = "LOOMRL_EVENTS"
 
@@ -34,7 +35,7 @@ def emit(event: str, **data: Any) -> None:
 class Reporter:
     """Reports how far a piece of work has come, at most ten times a second."""
 
-    def __init__(self, label: str, total: int, bar: Progress | None) -> None:
+    def __init__(self, label: str, total: int, bar: "Progress | None") -> None:
         self._label, self._total, self._bar = label, total, bar
         self._task = bar.add_task(label, total=total) if bar else None
         self._last = 0.0
@@ -57,8 +58,10 @@ def progress(label: str, total: int) -> Iterator[Reporter]:
     if somebody_listens() or not sys.stderr.isatty():
         yield Reporter(label, total, None)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
 
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         yield Reporter(label, total, bar)

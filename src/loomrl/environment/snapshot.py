@@ -14,7 +14,6 @@ import gymnasium
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.construct import construct
-from loomrl.environment.dependencies import dependency_versions
 from loomrl.environment.fingerprint import (
     FILE,
     TOLERANCE,
@@ -90,6 +89,8 @@ def describe(definition: Definition, env: gymnasium.Env[Any, Any]) -> Environmen
 
 def definition_dependencies(definition: Definition) -> dict[str, str]:
     """Versions of what a definition's code needs."""
+    from loomrl.environment.dependencies import dependency_versions
+
     source = definition.source
     return dependency_versions(source.locations, source.entry_point.partition(":")[0])
 
