@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 export DO_NOT_TRACK := true
 export DVC_NO_ANALYTICS := 1
-unexport PYTHONDONTWRITEBYTECODE  # modules are compiled once, not in each of a run's dozen processes
+unexport PYTHONDONTWRITEBYTECODE  # a module is compiled when it is first imported, not in every process
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check format up down peers bench mutations clean
@@ -18,7 +18,7 @@ setup: $(VENV)/installed  ## install everything into .venv, exactly as pinned
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 $(BIN)/loomrl:
@@ -28,7 +28,7 @@ run: setup  ## take the CartPole policy through its whole life cycle
 	loomrl run configs/cartpole.yaml
 
 test: setup check  ## everything that must hold: format, lint, types, contracts, tests
-	pytest -n auto --dist loadgroup
+	pytest -n auto --dist loadscope --no-loadscope-reorder
 
 check: | $(BIN)/loomrl  ## format, lint, strict types, import contracts
 	ruff format --check .

@@ -3,11 +3,14 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import hypothesis
 import pytest
 from filelock import FileLock
 from projects import SHARED, copy_project, prefect_server, run
 from template_home import ready_home, template_home
+from xdist.scheduler import LoadScopeScheduling
 
 from loomrl.stages.__main__ import ONE_THREAD
 
@@ -17,25 +20,45 @@ __all__ = ["ready_home", "template_home"]
 # As in a stage's process: torch's threads wait by spinning, which is dear where tests run side by side.
 os.environ.update(ONE_THREAD)
 
-# Their tests cost most, stand alone, and most of them copy the finished project. All others of one room run on one
-# worker: what its fixtures train and what it compiles is made once.
+# The gate asks the same today and tomorrow.
+hypothesis.settings.register_profile("gate", derandomize=True)
+hypothesis.settings.load_profile("gate")
+
+# Their tests cost most, stand alone, and most of them copy the finished project.
 SPREAD = ("flows", "docs", "faults", "examples")
+MAKES_THE_PROJECT = "test_a_first_run_goes_through_all_seven_stages_and_promotes"
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def room_of(nodeid: str) -> str:
+    return nodeid.split("/")[1].partition("::")[0]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Who makes the finished project begins, then come the rooms that do not wait for it, then all others."""
-    rooms = {item: item.path.relative_to(config.rootpath / "tests").parts[0] for item in items}
-    for item, room in rooms.items():
-        if room not in SPREAD:
-            item.add_marker(pytest.mark.xdist_group(room))
 
     def turn(item: pytest.Item) -> int:
-        if item.name == "test_a_first_run_goes_through_all_seven_stages_and_promotes":
-            return -1
-        return SPREAD.index(rooms[item]) + 1 if rooms[item] in SPREAD else 0
+        room = room_of(item.nodeid)
+        return -1 if item.name == MAKES_THE_PROJECT else SPREAD.index(room) + 1 if room in SPREAD else 0
 
     items.sort(key=turn)
+
+
+class Rooms(LoadScopeScheduling):
+    """A room's tests run on one worker: what its fixtures train and what it compiles is made once.
+
+    Of the rooms that are spread, each file with a fixture of its own is one scope, and each test of other files.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        if room_of(nodeid) not in SPREAD:
+            return room_of(nodeid)
+        path = nodeid.partition("::")[0]
+        return path if path.endswith(("test_servers.py", "test_thermostat_plugin.py")) else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Rooms:
+    return Rooms(config, log)
 
 
 @pytest.fixture

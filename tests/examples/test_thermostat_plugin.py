@@ -9,7 +9,6 @@ import pytest
 from projects import copy_project, environment, records, run
 
 EXAMPLE = "examples/thermostat_plugin"
-pytestmark = pytest.mark.xdist_group("examples")  # they share one installation
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,10 @@
 """A champion that got worse is found in its audit log, and its retraining starts, through a real Prefect server."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from live import play
 from prefect_api import prefect_api
@@ -11,11 +13,16 @@ from projects import copy_state, run, until
 from loomrl.serving.audit import AuditLog
 
 
+@pytest.fixture
+def api(shared_prefect: str) -> Iterator[httpx.Client]:
+    with prefect_api(shared_prefect) as client:
+        yield client
+
+
 def test_a_degraded_champion_triggers_its_retraining_once(
-    finished_project: Path, tmp_path: Path, shared_prefect: str, monkeypatch: pytest.MonkeyPatch
+    finished_project: Path, tmp_path: Path, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = copy_state(finished_project, tmp_path / "project")
-    api = prefect_api(shared_prefect)
     api.post("/work_pools/", json={"name": "loomrl", "type": "process"}).raise_for_status()
     deploy = ("prefect", "--no-prompt", "deploy", "--prefect-file", "deploy/prefect.yaml", "--name", "on-degradation")
     run(project, *deploy, PREFECT_HOME=str(project / ".loomrl" / "prefect"))

@@ -11,8 +11,6 @@ from playwright.sync_api import sync_playwright
 from prefect_api import prefect_api
 from projects import copy_state, free_ports, records, run, run_json, until
 
-pytestmark = pytest.mark.xdist_group("servers")  # they share one `make up`
-
 
 class Services:
     """`make up` in a project copy, on free ports."""
