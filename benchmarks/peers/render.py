@@ -19,6 +19,7 @@ _PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _COLORS = {"loomrl": "#1f5fa8", "sb3": "#b3541e", "sbx": "#2d7d46", "sb3-same": "#e0a03c", "sb3-cleanrl": "#8c6bb1"}
 NAMES = {
     "loomrl": "LoomRL",
+    "loomrl-same": "LoomRL, stable-baselines3's settings",
     "sb3": "stable-baselines3",
     "sb3-same": "stable-baselines3, LoomRL's settings",
     "sb3-cleanrl": "stable-baselines3, CleanRL's settings",
