@@ -9,13 +9,13 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from torch.distributions import Normal
+from trajectories import made_up
 
 from loomrl.algorithms import ppo
 from loomrl.algorithms.advantages import generalized_advantages
 from loomrl.algorithms.flat import FlatParameters
 from loomrl.algorithms.networks import PolicyNetwork
 from loomrl.algorithms.ppo.learner import PPO, losses
-from loomrl.types import Trajectory
 
 OBSERVATION = Box(-np.inf, np.inf, (3,), np.float32)
 DISCRETE = Discrete(4)
@@ -28,21 +28,6 @@ def make(action: gymnasium.Space = DISCRETE, total_env_steps: int = 640, **value
     algorithm = ppo.build(config, OBSERVATION, action, seed=1, total_env_steps=total_env_steps)
     assert isinstance(algorithm, PPO)
     return algorithm
-
-
-def rollout(algorithm: PPO, seed: int = 0) -> Trajectory:
-    """A trajectory of the algorithm's own actions on made-up observations."""
-    rng = np.random.default_rng(seed)
-    obs = rng.normal(size=(17, 4, 3)).astype(np.float32)
-    acts = [algorithm.act(step, rng) for step in obs[:16]]
-    terminated = rng.random((16, 4)) < 0.1
-    truncated = (rng.random((16, 4)) < 0.1) & ~terminated
-    next_obs = obs[1:].copy()
-    next_obs[terminated | truncated] += 1.0
-    extras = {name: np.stack([act.extras[name] for act in acts]) for name in acts[0].extras}
-    action = np.stack([act.action for act in acts])
-    reward = rng.normal(size=(16, 4)) + obs[:16, :, 0]
-    return Trajectory(obs[:16], action, reward, terminated, truncated, next_obs, extras)
 
 
 def weights(algorithm: PPO) -> bytes:
@@ -84,7 +69,7 @@ def test_gaussian_samples_are_clipped_for_the_environment_only() -> None:
 @pytest.mark.parametrize("action", [DISCRETE, Discrete(4, start=3), CONTINUOUS])
 def test_first_gradient_step_sees_the_policy_that_acted(action: gymnasium.Space) -> None:
     algorithm = make(action, n_epochs=1, batch_size=64)
-    metrics = algorithm.update(rollout(algorithm), np.random.default_rng(0))
+    metrics = algorithm.update(made_up(algorithm), np.random.default_rng(0))
     assert metrics["num_gradient_steps"] == 1
     assert metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
     assert metrics["clip_fraction"] == 0.0
@@ -94,7 +79,7 @@ def test_first_gradient_step_sees_the_policy_that_acted(action: gymnasium.Space)
 def test_what_is_learnt_of_a_rollout_by_hand() -> None:
     """Advantages are normalised over the whole rollout, and the critic's targets are made before that."""
     algorithm = make(gamma=0.9, gae_lambda=0.8)
-    trajectory = rollout(algorithm)
+    trajectory = made_up(algorithm)
     with torch.no_grad():
         value, next_value = (
             algorithm.policy.forward(torch.from_numpy(obs.reshape(-1, 3)))["value"].double().numpy().reshape(16, 4)
@@ -112,7 +97,7 @@ def test_what_is_learnt_of_a_rollout_by_hand() -> None:
 
 def test_every_epoch_takes_each_transition_once_in_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = make(n_epochs=2, batch_size=32, normalize_observations=False)
-    trajectory, seen = rollout(algorithm), []
+    trajectory, seen = made_up(algorithm), []
     step = algorithm._step
     monkeypatch.setattr(algorithm, "_step", lambda batch, clip: seen.append(batch.features) or step(batch, clip))
     algorithm.update(trajectory, np.random.default_rng(0))
@@ -128,7 +113,7 @@ def test_step_is_adam_on_the_clipped_gradient_of_the_weighted_losses() -> None:
     """The flat, fused step against torch's plain autograd, norm clipping and Adam."""
     config = {"n_epochs": 1, "batch_size": 64, "entropy_coef": 0.1, "max_grad_norm": 0.3, "learning_rate": 0.01}
     flat, plain = make(**config), make(**config)
-    trajectory = rollout(flat)
+    trajectory = made_up(flat)
     batch = plain._prepare(trajectory)
     batch = batch[torch.from_numpy(np.random.default_rng(0).permutation(64))]
     parameters = [torch.nn.Parameter(parameter.detach().clone()) for parameter in plain.policy.parameters()]
@@ -147,7 +132,7 @@ def test_step_is_adam_on_the_clipped_gradient_of_the_weighted_losses() -> None:
 
 @pytest.mark.parametrize("action", [DISCRETE, CONTINUOUS])
 def test_metrics_are_complete_and_finite(action: gymnasium.Space) -> None:
-    metrics = make(action).update(rollout(make(action)), np.random.default_rng(0))
+    metrics = make(action).update(made_up(make(action)), np.random.default_rng(0))
     expected = {
         "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm", "explained_variance",
         "learning_rate", "num_gradient_steps",
@@ -158,7 +143,7 @@ def test_metrics_are_complete_and_finite(action: gymnasium.Space) -> None:
 
 def test_normaliser_learns_after_the_update() -> None:
     algorithm = make()
-    trajectory = rollout(algorithm)
+    trajectory = made_up(algorithm)
     algorithm.update(trajectory, np.random.default_rng(0))
     assert algorithm.policy.normalizer is not None
     expected = trajectory.obs.reshape(-1, 3).astype(np.float64).mean(0)
@@ -167,10 +152,10 @@ def test_normaliser_learns_after_the_update() -> None:
 
 def test_linear_schedules_reach_zero() -> None:
     algorithm = make(total_env_steps=128, learning_rate=0.01, clip_schedule="linear")
-    rates = [algorithm.update(rollout(algorithm), np.random.default_rng(0))["learning_rate"] for _ in range(3)]
+    rates = [algorithm.update(made_up(algorithm), np.random.default_rng(0))["learning_rate"] for _ in range(3)]
     assert rates == pytest.approx([0.01, 0.005, 0.0])
     before = weights_without_statistics(algorithm)
-    algorithm.update(rollout(algorithm), np.random.default_rng(0))
+    algorithm.update(made_up(algorithm), np.random.default_rng(0))
     assert weights_without_statistics(algorithm) == before
 
 
@@ -181,7 +166,7 @@ def weights_without_statistics(algorithm: PPO) -> bytes:
 def test_adaptive_learning_rate_steers_towards_the_desired_divergence() -> None:
     def rate_after(desired_kl: float) -> float:
         algorithm = make(learning_rate=0.001, learning_rate_schedule="adaptive", desired_kl=desired_kl, n_epochs=3)
-        return algorithm.update(rollout(algorithm), np.random.default_rng(0))["learning_rate"]
+        return algorithm.update(made_up(algorithm), np.random.default_rng(0))["learning_rate"]
 
     assert rate_after(1e-9) == pytest.approx(0.001 / 1.5**3)
     assert rate_after(1e3) == pytest.approx(0.001 * 1.5**3)
@@ -189,20 +174,20 @@ def test_adaptive_learning_rate_steers_towards_the_desired_divergence() -> None:
 
 def test_target_kl_ends_an_update_early() -> None:
     algorithm = make(target_kl=1e-6, n_epochs=10, learning_rate=0.01)
-    assert algorithm.update(rollout(algorithm), np.random.default_rng(0))["num_gradient_steps"] == 2  # one epoch
+    assert algorithm.update(made_up(algorithm), np.random.default_rng(0))["num_gradient_steps"] == 2  # one epoch
 
 
 @pytest.mark.parametrize("action", [DISCRETE, CONTINUOUS])
 def test_state_continues_to_the_bit(action: gymnasium.Space) -> None:
     undisturbed, resumed = (make(action, normalize_rewards=True) for _ in range(2))
     rng = np.random.default_rng(5)
-    undisturbed.update(rollout(undisturbed, 1), rng)
+    undisturbed.update(made_up(undisturbed, 1), rng)
     state, rng_state = undisturbed.state_dict(), rng.bit_generator.state
-    undisturbed.update(rollout(undisturbed, 2), rng)
+    undisturbed.update(made_up(undisturbed, 2), rng)
     resumed.load_state_dict(state)
     again = np.random.default_rng()
     again.bit_generator.state = rng_state
-    resumed.update(rollout(resumed, 2), again)
+    resumed.update(made_up(resumed, 2), again)
     assert weights(resumed) == weights(undisturbed)
 
 
@@ -210,7 +195,7 @@ def test_behaviour_is_as_recorded() -> None:
     """Guards refactoring: the figures of the third update. A wanted change of behaviour changes them too."""
     algorithm = make(learning_rate=0.01, entropy_coef=0.01, n_epochs=4)
     rng = np.random.default_rng(0)
-    metrics = [algorithm.update(rollout(algorithm, seed), rng) for seed in range(3)][-1]
+    metrics = [algorithm.update(made_up(algorithm, seed), rng) for seed in range(3)][-1]
     recorded = {
         "policy_loss": -0.0144236,
         "value_loss": 3.14489,

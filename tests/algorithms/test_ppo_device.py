@@ -9,16 +9,16 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from on_device import SMALL, build_for, environments, loop
+from trajectories import made_up
 
 from loomrl.algorithms import advantages, ppo
 from loomrl.algorithms.distributions import action_distribution
 from loomrl.algorithms.ppo import returns
 from loomrl.algorithms.ppo.device import DevicePPO
-from loomrl.algorithms.ppo.learner import PPO, Batch
+from loomrl.algorithms.ppo.learner import Batch
 from loomrl.algorithms.ppo.rollout import DeviceCollector, DeviceTrajectory, draw_noise, sample
 from loomrl.environment.vector.device import DeviceVectorEnv, best_device
 from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
-from loomrl.types import Trajectory
 
 OBSERVATION = Box(-np.inf, np.inf, (3,), np.float32)
 DISCRETE = Discrete(4, start=-2)
@@ -29,20 +29,6 @@ DEVICE = best_device()
 def make(engine: str, action: gymnasium.Space = DISCRETE, total_env_steps: int = 640, **values: Any) -> Any:
     config = ppo.Config(**{**SMALL, **values, "engine": engine})
     return ppo.build(config, OBSERVATION, action, seed=1, total_env_steps=total_env_steps)
-
-
-def made_up(algorithm: PPO, seed: int = 0) -> Trajectory:
-    """A trajectory of the algorithm's own actions on made-up observations, with both kinds of ends."""
-    rng = np.random.default_rng(seed)
-    obs = rng.normal(size=(17, 4, 3)).astype(np.float32)
-    acts = [algorithm.act(step, rng) for step in obs[:16]]
-    terminated = rng.random((16, 4)) < 0.1
-    truncated = (rng.random((16, 4)) < 0.1) & ~terminated
-    next_obs = obs[1:].copy()
-    next_obs[terminated | truncated] += 1.0
-    extras = {name: np.stack([act.extras[name] for act in acts]) for name in acts[0].extras}
-    reward = rng.normal(size=(16, 4)) + obs[:16, :, 0]
-    return Trajectory(obs[:16], np.stack([act.action for act in acts]), reward, terminated, truncated, next_obs, extras)
 
 
 def tensors(*arrays: np.ndarray) -> tuple[torch.Tensor, ...]:

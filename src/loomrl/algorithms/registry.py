@@ -79,7 +79,10 @@ def validate(config: "TrainingConfig") -> Section:
     Raises:
         ConfigError: naming the key, what was found and what is allowed.
     """
-    plugin = get_algorithm(config.algorithm)
+    return _read(get_algorithm(config.algorithm), config)
+
+
+def _read(plugin: AlgorithmPlugin, config: "TrainingConfig") -> Section:
     try:
         return plugin.Config.model_validate(config.parameters)
     except ValidationError as error:
@@ -92,8 +95,9 @@ def parameters_for(config: "TrainingConfig", backend: str) -> Section:
     Raises:
         ConfigError: for parameters, or a back-end, the algorithm does not accept.
     """
-    parameters = validate(config)
-    adapt = getattr(get_algorithm(config.algorithm), "for_backend", None)
+    plugin = get_algorithm(config.algorithm)
+    parameters = _read(plugin, config)
+    adapt = getattr(plugin, "for_backend", None)
     if adapt is not None:
         adapted: Section = adapt(parameters, backend)
         return adapted

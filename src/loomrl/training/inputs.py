@@ -13,6 +13,7 @@ from loomrl.training.config import TrainingConfig
 from loomrl.training.threads import processor_family
 from loomrl.types import EnvironmentSnapshot, Json
 
+_ROOMS = ("algorithms", "training", "environment", "replay", "machine_code.py")
 _CODE = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 
 
@@ -29,7 +30,7 @@ def inputs_digest(
                 "snapshot": snapshot.digest,
                 "backend": backend,
                 "device": device,
-                "code": {name: _files(package / name) for name in ("algorithms", "training", "environment", "replay")},
+                "code": {name: _files(package / name) for name in _ROOMS},
                 "plugin": _plugin(point) if point else None,  # LoomRL's own algorithms are in the code above
                 "versions": {name: version(name) for name in ("torch", "numba", "llvmlite", "numpy", "gymnasium")},
                 "python": platform.python_version(),
