@@ -114,9 +114,18 @@ def test_dvc_repro_elsewhere_with_an_empty_cache_gives_the_same_lock(finished_pr
 def test_killed_in_training_the_same_command_resumes_to_the_same_policy(tmp_path: Path, shared_prefect: str) -> None:
     undisturbed, project = (copy_project(tmp_path / name) for name in ("undisturbed", "project"))
     for copy in (undisturbed, project):
-        config = copy / "configs" / "cartpole.yaml"  # longer training, and every checkpoint is saved
-        longer = "stop_after_validations: 100\n  checkpoint_interval_seconds: 0"
-        config.write_text(config.read_text().replace("stop_after_validations: 2", longer))
+        config = copy / "configs" / "cartpole.yaml"  # some seconds of training, and every checkpoint is saved
+        text = config.read_text()
+        for short, long in (
+            (
+                "    patience: 6\n    stop_at_return: 500\n    stop_after_validations: 2\n",
+                "  checkpoint_interval_seconds: 0\n",
+            ),
+            ("rollout_length: 128\n", "rollout_length: 128\n    n_epochs: 40\n"),
+        ):
+            assert short in text
+            text = text.replace(short, long)
+        config.write_text(text)
     run(undisturbed, "dvc", "repro", "training@cartpole")
 
     flow = start(project, *CARTPOLE)
@@ -202,9 +211,13 @@ def kill_flow(command: subprocess.Popen[str]) -> None:
 
 def stage_processes(project: Path) -> list[int]:
     """The stage's own process, and a child of it that has not become another program yet."""
-    listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
-    stages = [int(line.strip().partition(" ")[0]) for line in listed.splitlines() if "loomrl.stages" in line]
-    return [pid for pid in stages if Path(f"/proc/{pid}/cwd").resolve() == project.resolve()]
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            arguments = (process / "cmdline").read_bytes().split(b"\0")
+            if b"loomrl.stages" in arguments and (process / "cwd").resolve() == project.resolve():
+                found.append(int(process.name))
+    return found
 
 
 def send(processes: list[int], number: signal.Signals) -> None:
