@@ -18,6 +18,7 @@ setup: $(VENV)/installed  ## install everything into .venv, exactly as pinned
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --upgrade pip
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@
 

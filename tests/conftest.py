@@ -24,8 +24,9 @@ os.environ.update(ONE_THREAD)
 hypothesis.settings.register_profile("gate", derandomize=True)
 hypothesis.settings.load_profile("gate")
 
-# Their tests cost most, stand alone, and most of them copy the finished project.
-SPREAD = ("flows", "docs", "faults", "examples")
+# Their tests cost most, stand alone, and most of them copy the finished project. The longest begin.
+SPREAD = ("examples", "flows", "docs", "faults")
+ONE_SCOPE = ("test_servers.py", "test_thermostat_plugin.py")  # files with a fixture of their own
 MAKES_THE_PROJECT = "test_a_first_run_goes_through_all_seven_stages_and_promotes"
 
 
@@ -36,9 +37,10 @@ def room_of(nodeid: str) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Who makes the finished project begins, then come the rooms that do not wait for it, then all others."""
 
-    def turn(item: pytest.Item) -> int:
+    def turn(item: pytest.Item) -> tuple[int, bool]:
         room = room_of(item.nodeid)
-        return -1 if item.name == MAKES_THE_PROJECT else SPREAD.index(room) + 1 if room in SPREAD else 0
+        spread = SPREAD.index(room) + 1 if room in SPREAD else 0
+        return -1 if item.name == MAKES_THE_PROJECT else spread, item.path.name not in ONE_SCOPE
 
     items.sort(key=turn)
 
@@ -46,14 +48,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Rooms(LoadScopeScheduling):
     """A room's tests run on one worker: what its fixtures train and what it compiles is made once.
 
-    Of the rooms that are spread, each file with a fixture of its own is one scope, and each test of other files.
+    Of the rooms that are spread, ONE_SCOPE's files are one scope each, and so is each test of the others.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         if room_of(nodeid) not in SPREAD:
             return room_of(nodeid)
         path = nodeid.partition("::")[0]
-        return path if path.endswith(("test_servers.py", "test_thermostat_plugin.py")) else nodeid
+        return path if path.endswith(ONE_SCOPE) else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: life cycles on servers mostly wait, for schedules and for people's answers."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -19,6 +19,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return BLOCK.findall(page.read_text())
 
 
+@pytest.mark.usefixtures("shared_prefect")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_runs(page: Path, finished_project: Path, tmp_path: Path) -> None:
     project = tmp_path / "project"

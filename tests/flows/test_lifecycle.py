@@ -152,6 +152,7 @@ def test_killed_in_training_the_same_command_resumes_to_the_same_policy(tmp_path
     assert finished["stages"][1]["status"] == "unchanged"
 
 
+@pytest.mark.usefixtures("shared_prefect")
 def test_two_life_cycles_at_once_both_end_well(project: Path) -> None:
     first = start(project, *CARTPOLE, "--set", "training.seed=3")
     runs = project / ".loomrl" / "runs"
