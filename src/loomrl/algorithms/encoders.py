@@ -93,9 +93,8 @@ def _output_size(image: ImagePart) -> int:
 
 def _convolution(channels: int, width: int, kernel: int, stride: int, generator: torch.Generator | None) -> nn.Conv2d:
     """Orthogonal weights over (output, input x kernel), zero biases, as dense layers have."""
-    with torch.device("meta"):  # the constructor would draw from the global generator
+    with torch.random.fork_rng(devices=()):  # the constructor draws weights of its own from the global generator
         layer = nn.Conv2d(channels, width, kernel, stride)
-    layer.to_empty(device="cpu")
     nn.init.orthogonal_(layer.weight, math.sqrt(2), generator=generator)
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)

@@ -23,9 +23,8 @@ LOG_STD_BOUNDS = (-20.0, 2.0)
 
 def linear(input_dim: int, output_dim: int, gain: float, generator: torch.Generator | None) -> nn.Linear:
     """A dense layer with orthogonal weights scaled by `gain` and zero biases."""
-    with torch.device("meta"):  # the constructor would draw from the global generator
+    with torch.random.fork_rng(devices=()):  # the constructor draws weights of its own from the global generator
         layer = nn.Linear(input_dim, output_dim)
-    layer.to_empty(device="cpu")
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
     nn.init.zeros_(layer.bias)
     return layer

@@ -29,9 +29,8 @@ class DenseActor(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         for inputs, outputs in zip(sizes, sizes[1:], strict=False):
-            with torch.device("meta"):  # the constructor would draw from the global generator
+            with torch.random.fork_rng(devices=()):  # the constructor draws from the global generator
                 layer = nn.Linear(inputs, outputs)
-            layer.to_empty(device="cpu")
             _uniform(layer.weight, inputs, generator)
             _uniform(layer.bias, inputs, generator)
             layers += [layer, ACTIVATIONS[activation]()]
