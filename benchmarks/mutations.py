@@ -38,6 +38,7 @@ CACHE = ".cache"  # of each copied tree
 COMPILED = Path(CACHE, *machine_code.folder().parts[-2:])
 BEGIN, END = "<!-- table -->\n", "<!-- end -->"
 LIMIT_SECONDS = 1200.0  # tests that take longer hang
+NO_VERDICT = re.compile(r"\b(NameError|ImportError|ModuleNotFoundError|SyntaxError|TypingError)\b")  # nothing ran
 FAILURE = re.compile(r"^(?:FAILED|ERROR) ([^\s\[]+)", re.MULTILINE)  # without the test's parameters
 
 
@@ -132,6 +133,8 @@ def run_tests(tree: Path, tests: Iterable[str]) -> str | None:
         return f"no end within {LIMIT_SECONDS:g} s"
     if done.returncode == 0:
         return None
+    if broken := NO_VERDICT.search(done.stdout):
+        raise Broken(f"the bug is no bug but a {broken[1]}:\n{done.stdout[-3000:]}")
     if done.returncode != 1 or (failure := FAILURE.search(done.stdout)) is None:
         raise Broken(f"pytest ended with {done.returncode} in {tree}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
     return failure[1]

@@ -4,11 +4,12 @@ import importlib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshot import load_snapshot, take_snapshot
 from loomrl.training.config import TrainingConfig
-from loomrl.training.inputs import inputs_digest
+from loomrl.training.inputs import ROOMS, inputs_digest
 from loomrl.types import EnvironmentSnapshot
 
 MODULE = """
@@ -45,6 +46,12 @@ def test_every_input_counts(cartpole: EnvironmentSnapshot) -> None:
     ]
     assert len(set(digests)) == 4
     assert inputs_digest(config(), cartpole) == digests[0]
+
+
+def test_the_code_that_counts_is_what_dvc_reruns_the_stage_for() -> None:
+    dvc = yaml.safe_load((Path(__file__).parents[2] / "dvc.yaml").read_text())
+    code = [path for path in dvc["stages"]["training"]["deps"] if path.startswith("src/")]
+    assert {path.removeprefix("src/loomrl/") for path in code} - {"stages/training.py"} == set(ROOMS)
 
 
 def install(folder: Path, name: str, files: dict[str, str], entry_point: str) -> None:

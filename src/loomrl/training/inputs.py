@@ -13,7 +13,8 @@ from loomrl.training.config import TrainingConfig
 from loomrl.training.threads import processor_family
 from loomrl.types import EnvironmentSnapshot, Json
 
-_ROOMS = ("algorithms", "training", "environment", "replay", "machine_code.py")
+ROOMS = ("algorithms", "training", "environment", "replay", "files.py", "machine_code.py", "schema.py", "types.py")
+_PACKAGES = ("torch", "numba", "llvmlite", "numpy", "gymnasium")
 _CODE = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 
 
@@ -23,6 +24,7 @@ def inputs_digest(
     """SHA-256 over everything the trained policy depends on; `backend` steps its environments, on `device`."""
     package = Path(loomrl.__file__).parent
     point = find_entry_point(config.algorithm)
+    packages = (*_PACKAGES, *(["envpool"] if backend == "envpool" else []))  # the simulators' are in the snapshot
     return sha256(
         canonical_json(
             {
@@ -30,9 +32,9 @@ def inputs_digest(
                 "snapshot": snapshot.digest,
                 "backend": backend,
                 "device": device,
-                "code": {name: _files(package / name) for name in _ROOMS},
+                "code": {name: _files(package / name) for name in ROOMS},
                 "plugin": _plugin(point) if point else None,  # LoomRL's own algorithms are in the code above
-                "versions": {name: version(name) for name in ("torch", "numba", "llvmlite", "numpy", "gymnasium")},
+                "versions": {name: version(name) for name in packages},
                 "python": platform.python_version(),
                 "processor": processor_family(),
             }
