@@ -54,11 +54,15 @@ peers: .venv-peers/installed  ## install the trainers LoomRL is compared with, i
 	.venv-peers/bin/pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@
 
-bench: peers | $(BIN)/loomrl  ## measure speed and learning beside the peers, serving, life cycles; takes hours
+bench: peers | $(BIN)/loomrl  ## measure speed and learning beside the peers, replay, serving, life cycles; takes hours
 	python benchmarks/compare.py speed
 	python benchmarks/compare.py learn
 	python benchmarks/compare.py render
 	python benchmarks/learning.py
+	python benchmarks/stepping.py
+	python benchmarks/replay.py
+	python benchmarks/memory.py
+	python benchmarks/device.py
 	python benchmarks/serving.py
 	python benchmarks/lifecycles.py
 
