@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from loomrl.algorithms.base import State
+from loomrl.algorithms.compiled.names import ACTIVATIONS
 from loomrl.algorithms.dqn_policy import ActionValuePolicy, DuelingHead
 from loomrl.environment.flat import parts_of
 from loomrl.replay.spec import Transitions
@@ -29,7 +30,6 @@ Vector = NDArray[np.float32]
 
 def obstacle(config: "Config", observation_space: gymnasium.Space[Any]) -> str | None:
     """What these kernels do not have; None where they can learn the policy."""
-    from loomrl.algorithms.compiled.activations import ACTIVATIONS
 
     if config.activation not in ACTIVATIONS:
         return f"with activation {config.activation} (it has {', '.join(ACTIVATIONS)})"
@@ -86,7 +86,6 @@ class CompiledLearner:
 
     def __init__(self, config: "Config", policy: ActionValuePolicy) -> None:
         from loomrl.algorithms.compiled import dqn as kernels
-        from loomrl.algorithms.compiled.activations import ACTIVATIONS
 
         self._kernels, self._config, self._policy = kernels, config, policy
         self._layout = _layout(policy)

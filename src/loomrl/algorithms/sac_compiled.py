@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from loomrl.algorithms import sac
+from loomrl.algorithms.compiled.names import ACTIVATIONS
 from loomrl.algorithms.sac_policy import LOG_STD_HIGH, LOG_STD_LOW, SACPolicy
 from loomrl.replay.spec import Transitions
-
-ACTIVATIONS = ("tanh", "relu", "elu")  # those whose derivative follows from their value
 
 
 def obstacle(config: sac.Config, action_space: gymnasium.Space[Any]) -> str | None:
@@ -34,13 +33,12 @@ class CompiledLearner:
     def __init__(self, config: sac.Config, policy: SACPolicy, target_entropy: float) -> None:
         from loomrl.algorithms.compiled import sac as kernels  # here: numba takes a while to import
         from loomrl.algorithms.compiled import sac_memory as memory
-        from loomrl.algorithms.compiled.activations import ACTIVATIONS as CODES
 
         self._kernels, self._memory, self._policy = kernels, memory, policy
         self._networks, layouts = _networks(memory, config, policy)
         self._work = _work(memory, config.batch_size, policy, *layouts)
         self._settings = memory.Settings(
-            activation=CODES[policy.architecture.activation],
+            activation=ACTIVATIONS[policy.architecture.activation],
             log_std_low=np.float32(LOG_STD_LOW),
             log_std_high=np.float32(LOG_STD_HIGH),
             tau=np.float32(config.tau),

@@ -71,10 +71,15 @@ def demand_finite(action: NDArray[Any]) -> None:
     """Raise `LoomRLError`, naming the first environment for which the action (B, *action) is not finite."""
     if action.dtype.kind == "f" and not np.isfinite(action).all():
         environment = int(np.argwhere(~np.isfinite(action))[0][0])
-        raise LoomRLError(
-            f"the policy chose the action {action[environment].tolist()} in environment {environment}: it has "
-            "diverged; lower learning_rate, or look at the rewards and observations of the environment"
-        )
+        raise diverged(f"the action {action[environment].tolist()}", environment)
+
+
+def diverged(what: str, environment: int) -> LoomRLError:
+    """The error of a policy that chose what no number is."""
+    return LoomRLError(
+        f"the policy chose {what} in environment {environment}: it has diverged; lower learning_rate, or look at the "
+        "rewards and observations of the environment"
+    )
 
 
 class _Buffers:

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from loomrl.algorithms.compiled.activations import ACTIVATIONS, TANH, activate
+from loomrl.algorithms.compiled.activations import TANH, activate
 from loomrl.algorithms.compiled.adam import adam_step, norm
 from loomrl.algorithms.compiled.dense import LANES, Layout, backward, forward, input_gradient, transpose
+from loomrl.algorithms.compiled.names import ACTIVATIONS
 
 MODULES = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
 

@@ -16,7 +16,7 @@ from loomrl.environment.resolve import resolve
 from loomrl.environment.vector.batched import BatchedVectorEnv
 from loomrl.environment.vector.choose import make_vector
 from loomrl.environment.vector.recipe import Recipe
-from loomrl.errors import EnvironmentFault
+from loomrl.errors import EnvironmentFault, LoomRLError
 
 
 def environments(name: str, num_envs: int, autoreset: Any, limit: int = 30) -> BatchedVectorEnv:
@@ -89,9 +89,21 @@ def test_a_value_that_is_not_finite_is_named() -> None:
     algorithm = learner(envs)
     collector = algorithm.collector(envs, 0)
     envs.parameters[0] = np.nan  # gravity
-    with pytest.raises(EnvironmentFault, match=r"CartPoleEnv \(number 0 of 2\), step 1: observation is .*nan"):
+    with pytest.raises(EnvironmentFault, match=r"'CartPole-v1' \(number 0 of 2\), step 1: observation\[\d\] is nan"):
         collector.collect(algorithm.act, 10, np.random.default_rng(0))
     still = environments("CartPole-v1", 2, "disabled")
     still.parameters[0] = np.nan
     with pytest.raises(EnvironmentFault, match="not finite"):
         algorithm.policy.play(still, [0, 1])
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+def test_a_policy_that_diverged_is_named_and_not_the_environment(name: str) -> None:
+    envs = environments(name, 2, "same_step")
+    algorithm = learner(envs)
+    collector = algorithm.collector(envs, 0)
+    algorithm.policy.parameters[:] = np.nan
+    with pytest.raises(LoomRLError, match=r"in environment 0: it has diverged; lower learning_rate"):
+        collector.collect(algorithm.act, 10, np.random.default_rng(0))
+    with pytest.raises(LoomRLError, match="it has diverged"):
+        algorithm.policy.play(environments(name, 2, "disabled"), [0, 1])

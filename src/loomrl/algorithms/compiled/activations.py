@@ -4,11 +4,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.algorithms.compiled.jit import compiled
+from loomrl.algorithms.compiled.names import ACTIVATIONS
 
 Vector = NDArray[np.float32]
 
-TANH, RELU, ELU = 0, 1, 2
-ACTIVATIONS = {"tanh": TANH, "relu": RELU, "elu": ELU}  # those whose derivative follows from their value
+TANH, RELU, ELU = ACTIVATIONS["tanh"], ACTIVATIONS["relu"], ACTIVATIONS["elu"]
 
 # A rational approximation x P(x^2) / Q(x^2), that of Eigen's and XLA's vectorised tanh; beyond the bound tanh is 1.
 _BOUND = np.float32(7.90531110763549805)

@@ -54,7 +54,7 @@ class Layout:
             rows.append((inputs, outputs, at, at + inputs * outputs))
             at += inputs * outputs + outputs
         self.table: Table = np.array(rows, np.int64)
-        self.start, self.end = start, at
+        self.end = at
 
     def hidden(self, num_rows: int) -> Vector:
         """Room for the activations of so many rows at most."""

@@ -12,8 +12,8 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from loomrl.algorithms.architecture import ARCHITECTURE, WEIGHTS, PolicyArchitecture
-from loomrl.algorithms.compiled.activations import ACTIVATIONS
 from loomrl.algorithms.compiled.dense import Layout, Matrix, Vector
+from loomrl.algorithms.compiled.names import ACTIVATIONS
 from loomrl.algorithms.compiled.normalizer import Normalizer, normalize
 from loomrl.algorithms.compiled.ppo import BLOCK, evaluate
 from loomrl.environment.spaces import float32_bounds, space_from_json

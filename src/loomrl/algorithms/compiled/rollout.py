@@ -16,22 +16,24 @@ from numba import types
 from numpy.typing import NDArray
 
 from loomrl.algorithms.compiled.dense import forward
-from loomrl.algorithms.compiled.jit import source_digest
+from loomrl.algorithms.compiled.jit import inlined, source_digest
 from loomrl.algorithms.compiled.normalizer import normalize_row
 from loomrl.algorithms.compiled.ppo import log_probabilities
 from loomrl.algorithms.noise import gaussian_noise, negated_gumbel
-from loomrl.environment.collector import LONGEST_EPISODE
+from loomrl.environment.collector import LONGEST_EPISODE, diverged
 from loomrl.environment.vector.batched import BatchedVectorEnv
 from loomrl.environment.vector.dynamics import Dynamics, specialise
+from loomrl.environment.vector.results import not_finite, place
 from loomrl.errors import EnvironmentFault
 from loomrl.types import FloatArray, Trajectory
 
 if TYPE_CHECKING:
     from loomrl.algorithms.compiled.policy import CompiledPolicy
 
+Vector = NDArray[np.float32]
 DrawNoise = Callable[[tuple[int, ...], np.random.Generator], NDArray[np.float32]]
 Played = tuple[FloatArray, NDArray[np.int64]]
-COLLECTED, NOT_FINITE, RESETS_USED_UP, ENDLESS = 0, 1, 2, 3
+COLLECTED, NOT_FINITE, RESETS_USED_UP, ENDLESS, DIVERGED = 0, 1, 2, 3, 4
 
 _f64, _f32, _i64, _bool = types.float64, types.float32, types.int64, types.boolean
 _POLICY = (_f32[::1], _i64[:, ::1], _i64, _bool, _f32[::1], _f32[::1], _bool, _f32[::1], _f32[::1])
@@ -48,7 +50,11 @@ _EPISODES_SIGNATURE = _tuple(_i64, 2)(
 
 
 class CompiledCollector:
-    """A `loomrl.environment.collector.Collector` whose rollout is one call. It acts itself: `act` is not asked."""
+    """A `loomrl.environment.collector.Collector` whose rollout is one call. It acts itself: `act` is not asked.
+
+    Actions are drawn from the policy's distribution, with their `log_prob`; or, with a `draw` of the caller's, they are
+    the best after its noise was taken off, and have none.
+    """
 
     def __init__(
         self, policy: "CompiledPolicy", envs: BatchedVectorEnv, seed: int, draw: DrawNoise | None = None
@@ -56,12 +62,18 @@ class CompiledCollector:
         self.envs, self.finished = envs, list[tuple[float, int]]()
         self._policy = policy
         self._rollout, _ = _kernels(envs.dynamics)
+        self._is_sampled = draw is None
         self._draw: DrawNoise = draw or (negated_gumbel if policy.is_discrete else gaussian_noise)
         self._returns, self._lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
         envs.reset(seed=seed)
 
     def collect(self, act: object, num_steps: int, rng: np.random.Generator) -> Trajectory:  # noqa: ARG002
-        """Take `num_steps` steps in every environment; raises `EnvironmentFault` for a value that is not finite."""
+        """Take `num_steps` steps in every environment.
+
+        Raises:
+            EnvironmentFault: for an observation or a reward that is not finite.
+            LoomRLError: when the policy's outputs are not: it has diverged.
+        """
         policy, envs = self._policy, self.envs
         batch = (num_steps, envs.num_envs)
         obs, next_obs = (np.empty((*batch, envs.dynamics.obs_dim), np.float32) for _ in range(2))
@@ -71,7 +83,7 @@ class CompiledCollector:
         sample = np.empty((num_steps, 0, 0) if policy.is_discrete else noise.shape, np.float32)
         std = np.zeros(0, np.float32) if policy.is_discrete else np.exp(policy.log_std())
         returns, lengths = np.empty(reward.size), np.empty(reward.size, np.int64)
-        log_prob = np.empty(batch, np.float32)
+        log_prob = np.empty(batch if self._is_sampled else (num_steps, 0), np.float32)
         step, num_finished, outcome = 0, 0, RESETS_USED_UP
         while outcome == RESETS_USED_UP:
             envs.refill()
@@ -80,8 +92,11 @@ class CompiledCollector:
                 envs.pending, envs.cursor, step, num_finished, noise, std, obs, next_obs, index, sample, log_prob,
                 reward, terminated, truncated, self._returns, self._lengths, returns, lengths,
             )  # fmt: skip
+        if outcome == DIVERGED:
+            raise diverged("outputs that are not finite", int(env))
         if outcome == NOT_FINITE:
-            raise _fault(envs, int(step), int(env), next_obs, reward)
+            space = envs.single_observation_space
+            raise not_finite(int(env), next_obs[step], reward[step], space, envs.name, envs.elapsed)
         envs.refill()
         finished = zip(returns[:num_finished].tolist(), lengths[:num_finished].tolist(), strict=True)
         self.finished += finished
@@ -93,7 +108,8 @@ class CompiledCollector:
             terminated=terminated,
             truncated=truncated,
             next_obs=next_obs.reshape(shaped),
-            extras={"log_prob": log_prob} | ({} if policy.is_discrete else {"sample": sample}),
+            extras=({"log_prob": log_prob} if self._is_sampled else {})
+            | ({} if policy.is_discrete else {"sample": sample}),
         )
 
 
@@ -101,7 +117,8 @@ def play(policy: "CompiledPolicy", envs: VectorEnv[Any, Any, Any], seeds: Sequen
     """Greedy episodes: their returns and lengths in the order of the seeds; None where no kernel can step `envs`.
 
     Raises:
-        EnvironmentFault: for a value that is not finite, or an episode that does not end.
+        EnvironmentFault: for an observation or a reward that is not finite, or an episode that does not end.
+        LoomRLError: when the policy's outputs are not finite.
     """
     if not isinstance(envs, BatchedVectorEnv):
         return None
@@ -126,8 +143,10 @@ def _play(
     outcome, env = episodes(
         *_policy_arguments(policy), envs.states[: len(seeds)], envs.parameters, limit, LONGEST_EPISODE, returns, lengths
     )
+    if outcome == DIVERGED:
+        raise diverged("outputs that are not finite", env)
     if outcome == NOT_FINITE:
-        raise EnvironmentFault(f"{_place(envs, env, lengths[env])}: the reward or observation is not finite")
+        raise EnvironmentFault(f"{place(envs.name, env, lengths)}: the reward or observation is not finite")
     if outcome == ENDLESS:
         raise EnvironmentFault(
             f"the episode with seed {seeds[env]} did not end within {LONGEST_EPISODE} steps; "
@@ -147,21 +166,6 @@ def _policy_arguments(policy: "CompiledPolicy") -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _place(envs: BatchedVectorEnv, env: int, step: int) -> str:
-    return f"environment of {envs.dynamics.entry_point} (number {env} of {envs.num_envs}), step {step}"
-
-
-def _fault(
-    envs: BatchedVectorEnv, step: int, env: int, next_obs: NDArray[np.float32], reward: FloatArray
-) -> EnvironmentFault:
-    what = (
-        f"observation is {next_obs[step, env].tolist()}"
-        if isfinite(reward[step, env])
-        else f"reward is {reward[step, env]}"
-    )
-    return EnvironmentFault(f"{_place(envs, env, int(envs.elapsed[env]))}: {what}; it must be finite")
-
-
 @cache
 def _kernels(dynamics: Dynamics) -> tuple[Any, Any]:
     """The rollout and the greedy episodes for these dynamics."""
@@ -172,6 +176,35 @@ def _kernels(dynamics: Dynamics) -> tuple[Any, Any]:
         specialise(rollout, _ROLLOUT_SIGNATURE, **functions),
         specialise(episodes, _EPISODES_SIGNATURE, **functions),
     )
+
+
+@inlined
+def _draw(
+    is_discrete: bool,
+    out: Vector,
+    std: Vector,
+    noise: Vector,
+    index: NDArray[np.int64],
+    env: int,
+    sample: NDArray[np.float32],
+) -> bool:
+    """An environment's choice from a policy's outputs (A,), into `index[env]` or `sample[env]`.
+
+    Returns False where an output is not finite.
+    """
+    for column in range(out.size):
+        if not isfinite(out[column]):
+            return False
+    if is_discrete:
+        best = 0
+        for column in range(1, out.size):
+            if out[column] - noise[column] > out[best] - noise[best]:
+                best = column
+        index[env] = best
+    else:
+        for column in range(out.size):
+            sample[env, column] = out[column] + std[column] * noise[column]
+    return True
 
 
 def _rollout(  # type: ignore[no-untyped-def]
@@ -199,16 +232,10 @@ def _rollout(  # type: ignore[no-untyped-def]
                 features[env] = obs[t, env]
         forward(parameters, table, activation, features, hidden, out)
         for env in range(num_envs):
-            if is_discrete:
-                best = 0
-                for column in range(1, num_outputs):
-                    if out[env, column] - noise[t, env, column] > out[env, best] - noise[t, env, best]:
-                        best = column
-                index[t, env] = best
-            else:
-                for column in range(num_outputs):
-                    sample[t, env, column] = out[env, column] + std[column] * noise[t, env, column]
-        log_probabilities(parameters, is_discrete, out, index[t], sample[t], log_prob[t])
+            if not _draw(is_discrete, out[env], std, noise[t, env], index[t], env, sample[t]):
+                return DIVERGED, t, env, num_finished
+        if log_prob.size > 0:
+            log_probabilities(parameters, is_discrete, out, index[t], sample[t], log_prob[t])
         for env in range(num_envs):
             if is_discrete:
                 action[0] = index[t, env]
@@ -248,31 +275,34 @@ def _episodes(  # type: ignore[no-untyped-def]
     hidden = np.empty(num_envs * table[:-1, 1].sum(), np.float32)
     out = np.empty((num_envs, num_outputs), np.float32)
     action = np.empty(1 if is_discrete else num_outputs, np.float64)
-    playing = np.arange(num_envs)  # the environments whose episodes go on, in the first `num_playing` places
+    playing = np.arange(num_envs)  # the environments whose episodes go on, in the first `num_playing` slots
     num_playing = num_envs
     while num_playing > 0:
-        for place in range(num_playing):
-            observe(states[playing[place]], seen[place])  # type: ignore[name-defined]  # noqa: F821
+        for slot in range(num_playing):
+            observe(states[playing[slot]], seen[slot])  # type: ignore[name-defined]  # noqa: F821
             if normalizes:
-                normalize_row(seen[place], shift, scale, features[place])
+                normalize_row(seen[slot], shift, scale, features[slot])
             else:
-                features[place] = seen[place]
+                features[slot] = seen[slot]
         forward(parameters, table, activation, features[:num_playing], hidden, out[:num_playing])
         still = 0
-        for place in range(num_playing):
-            env = playing[place]
+        for slot in range(num_playing):
+            env = playing[slot]
+            for column in range(num_outputs):
+                if not isfinite(out[slot, column]):
+                    return DIVERGED, env
             if is_discrete:
-                action[0] = out[place].argmax()
+                action[0] = out[slot].argmax()
             else:
                 for column in range(num_outputs):
-                    action[column] = max(min(out[place, column], high[column]), low[column])
+                    action[column] = max(min(out[slot, column], high[column]), low[column])
             gain, terminal = step(states[env], action, env_parameters)  # type: ignore[name-defined]  # noqa: F821
             returns[env] += gain
             lengths[env] += 1
-            observe(states[env], seen[place])  # type: ignore[name-defined]  # noqa: F821
+            observe(states[env], seen[slot])  # type: ignore[name-defined]  # noqa: F821
             finite = isfinite(gain)
             for part in range(seen.shape[1]):
-                finite = finite and isfinite(seen[place, part])
+                finite = finite and isfinite(seen[slot, part])
             if not finite:
                 return NOT_FINITE, env
             if lengths[env] > longest:

@@ -8,12 +8,12 @@ import gymnasium
 import numpy as np
 
 from loomrl.algorithms.base import settle_engine
+from loomrl.algorithms.compiled.names import ACTIVATIONS
 from loomrl.algorithms.ppo.config import Config
 from loomrl.environment.flat import parts_of
 from loomrl.errors import ConfigError
 
 DEVICE = "device"  # the back-end
-ACTIVATIONS = ("tanh", "relu", "elu")  # those whose derivative follows from their value
 
 
 def choose(config: Config, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> str:

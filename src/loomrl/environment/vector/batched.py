@@ -58,7 +58,7 @@ class BatchedVectorEnv(VectorEnv[NDArray[np.float32], NDArray[Any], NDArray[Any]
     ) -> None:
         """Take spaces and parameters from `env`, one constructed environment."""
         self.num_envs, self.dynamics = num_envs, dynamics
-        self._name, self._restart = name, mode is AutoresetMode.SAME_STEP
+        self.name, self._restart = name, mode is AutoresetMode.SAME_STEP
         self.metadata = {"autoreset_mode": mode}
         self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
         self.observation_space = batch_space(env.observation_space, num_envs)
@@ -123,7 +123,7 @@ class BatchedVectorEnv(VectorEnv[NDArray[np.float32], NDArray[Any], NDArray[Any]
         for index in np.flatnonzero(self.cursor > size - minimum).tolist():
             used, row, rng = int(self.cursor[index]), self.pending[index], self._rngs[index]
             if rng is None:
-                raise EnvironmentFault(f"environment {self._name!r}: call reset before refill")
+                raise EnvironmentFault(f"environment {self.name!r}: call reset before refill")
             row[: size - used] = row[used:].copy()
             row[size - used :] = self.dynamics.reset_states(rng, used)
             self.cursor[index] = 0
@@ -138,8 +138,8 @@ class BatchedVectorEnv(VectorEnv[NDArray[np.float32], NDArray[Any], NDArray[Any]
             EnvironmentFault: for an action the space does not hold, a value that is not finite, a missing reset.
         """
         if not self._ready:
-            raise EnvironmentFault(f"environment {self._name!r}: {self._to_reset()} must be reset before it is stepped")
-        given = check_actions(actions, self.single_action_space, self.num_envs, self._name)
+            raise EnvironmentFault(f"environment {self.name!r}: {self._to_reset()} must be reset before it is stepped")
+        given = check_actions(actions, self.single_action_space, self.num_envs, self.name)
         obs = np.empty((self.num_envs, self.dynamics.obs_dim), np.float32)
         final_obs, reward = np.empty_like(obs), np.empty(self.num_envs)
         terminated, truncated = np.empty(self.num_envs, np.bool_), np.empty(self.num_envs, np.bool_)
@@ -167,6 +167,6 @@ class BatchedVectorEnv(VectorEnv[NDArray[np.float32], NDArray[Any], NDArray[Any]
         self, outcome: int, index: int, actions: NDArray[Any], final_obs: NDArray[np.float32], reward: FloatArray
     ) -> EnvironmentFault:
         if outcome != BAD_ACTION:
-            return not_finite(index, final_obs, reward, self.single_observation_space, self._name, self.elapsed)
-        where = place(self._name, index, self.elapsed + 1)
+            return not_finite(index, final_obs, reward, self.single_observation_space, self.name, self.elapsed)
+        where = place(self.name, index, self.elapsed + 1)
         return EnvironmentFault(f"{where}: action {actions[index]!r} is not in {self.single_action_space}")

@@ -22,7 +22,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
 from loomrl.machine_code import njit
 from loomrl.types import FloatArray
@@ -94,8 +93,3 @@ def attributes(*names: str) -> Callable[[gymnasium.Env[Any, Any]], FloatArray]:
         return np.array([getattr(env.unwrapped, name) for name in names], np.float64)
 
     return parameters
-
-
-def discrete_actions(actions: NDArray[Any]) -> FloatArray:
-    """Actions (B,) of a Discrete space as the (B, 1) float64 that `step` takes."""
-    return actions.astype(np.float64).reshape(-1, 1)
