@@ -103,7 +103,7 @@ def _overhead_row(name: str, figures: Document) -> dict[str, str]:
         "what": figures["source"],
         "seconds": _spread(figures, "{:.2f}"),
         "more than the loop": f"**{added[0]}** ({added[1]} to {added[2]})" if name != "loomrl" else "",
-        "snapshot before it, seconds": f"{snapshot:.2f}" if snapshot else "",
+        "of which snapshot, seconds": f"{snapshot:.2f}" if snapshot else "",
     }
 
 

@@ -125,9 +125,9 @@ def _start(case: Case, runs: list[Document]) -> Document:
 
 
 def _overhead(case: Case, runs: list[Document]) -> Document:
-    """Seconds of the whole process; of the stage's, also those of the snapshot before it."""
-    values = [run["process_seconds"] for run in runs]
+    """Seconds of the whole process; of the pipeline's, with those of the snapshot before it."""
     snapshots = [run["snapshot_seconds"] for run in runs if "snapshot_seconds" in run]
+    values = [run["process_seconds"] + run.get("snapshot_seconds", 0.0) for run in runs]
     return {"values": values, "snapshot_seconds": _spread(snapshots), "unit": "s", **_spread(values)}
 
 

@@ -86,16 +86,16 @@ def test_a_seed_that_never_solved_is_counted_not_dropped(monkeypatch: pytest.Mon
     assert "1 of 2" in render.table(document)
 
 
-def test_overhead_is_what_the_stage_takes_beyond_the_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_overhead_is_what_snapshot_and_stage_take_beyond_the_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     trainers = (Trainer("loomrl", "ppo", "the loop"), Trainer("stage", "ppo", "the stage"))
     case = replace(case_of("overhead"), trainers=trainers)
-    stage = [{"process_seconds": 10.2, "snapshot_seconds": 1.5}, {"process_seconds": 21.0, "snapshot_seconds": 2.5}]
+    stage = [{"process_seconds": 9.9, "snapshot_seconds": 0.3}, {"process_seconds": 20.5, "snapshot_seconds": 0.5}]
     loop = [{"process_seconds": 10.0}, {"process_seconds": 20.0}]
     keep(case, monkeypatch, tmp_path, {"loomrl": loop, "stage": stage})
     document = summary.summarize(case)
     assert document is not None
     assert document["trainers"]["stage"]["ratio"] == pytest.approx({"median": 1.035, "min": 1.02, "max": 1.05})
-    assert "| **+3.5 %** (+2.0 % to +5.0 %) | 2.00 |" in render.table(document)
+    assert "| **+3.5 %** (+2.0 % to +5.0 %) | 0.40 |" in render.table(document)
 
 
 def test_learning_judges_the_last_policy_of_each_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
