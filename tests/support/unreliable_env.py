@@ -15,7 +15,7 @@ class Unreliable(gymnasium.Env[np.ndarray, int]):
     """Does `what` in step 3 of an environment whose seed is odd: "exit", "kill", "hang", "nan", "raise" or nothing.
 
     With `where`, in that call of worker 1: "__init__", its second "__init__" in one process, or "close". "ignore" is to
-    hang, deaf to SIGTERM. `renewals` counts what was made before in this process.
+    hang, deaf to SIGTERM; "differ" is to have other actions. `renewals` counts what was made before in this process.
     """
 
     renewals = -1
@@ -49,6 +49,8 @@ class Unreliable(gymnasium.Env[np.ndarray, int]):
             self._fail()
 
     def _fail(self) -> None:
+        if self.what == "differ":
+            self.action_space = spaces.Discrete(3)
         if self.what == "ignore":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             time.sleep(600)
@@ -60,6 +62,19 @@ class Unreliable(gymnasium.Env[np.ndarray, int]):
             time.sleep(600)
         if self.what == "raise":
             raise RuntimeError("the valve is stuck")
+
+
+class Aging(Unreliable):
+    """Pays in its only step how often this instance was reset, as no environment should."""
+
+    resets = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        self.resets += 1
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        return np.array([action, 0], np.float32), float(self.resets), True, False, {}
 
 
 def unreliable_vector(num_envs: int, what: str = "") -> gymnasium.vector.VectorEnv:

@@ -147,6 +147,7 @@ HANGS = r"'unreliable': number 1 of 2 did not answer `{}` within 0.5 s; .* raise
     ("hang", 0.5, HANGS.format("__init__")),
     ("exit", 60.0, r"'unreliable': number 1 of 2 ended its process with code 7 during `__init__`"),
     ("raise", 60.0, r"'unreliable': the constructor raised RuntimeError: the valve is stuck \(number 1 of 2\); all"),
+    ("differ", 60.0, r"'unreliable': number 1 of 2 has other spaces than the one made before it: .*Discrete\(2\); let"),
 ])  # fmt: skip
 def test_a_worker_without_an_environment_is_named_in_time(what: str, timeout_seconds: float, message: str) -> None:
     with pytest.raises(EnvironmentFault, match=message):
