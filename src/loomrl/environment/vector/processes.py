@@ -23,7 +23,7 @@ from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import EnvironmentFault, LoomRLError
 
 IS_EXACT = True
-GRACE_SECONDS = 2.0  # for processes to end by themselves, and then after SIGTERM, before they are killed
+GRACE_SECONDS = 5.0  # for processes to end by themselves, and then after SIGTERM, before they are killed
 
 _Result = TypeVar("_Result")
 _GONE = (EOFError, BrokenPipeError, ConnectionResetError)
