@@ -9,8 +9,10 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
-# How a stage's process is started, read its settings and report; none of it can change an output.
-PLUMBING = {f"loomrl/{name}.py" for name in ("__init__", "config", "errors", "events", "home", "lifetime")} | {
+# How a stage's process is started, reads its settings, counts its processors and reports; no output can change by it.
+PLUMBING = {
+    f"loomrl/{name}.py" for name in ("__init__", "config", "errors", "events", "home", "lifetime", "processors")
+} | {
     "loomrl/stages/__init__.py",
     "loomrl/stages/__main__.py",
     "loomrl/shadow/config.py",

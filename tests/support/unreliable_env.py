@@ -1,5 +1,6 @@
-"""Environments that die, hang or emit NaN in a chosen step, importable by worker processes."""
+"""Environments that die, hang or emit NaN in a chosen call, importable by worker processes."""
 
+import multiprocessing
 import os
 import signal
 import time
@@ -11,13 +12,21 @@ from gymnasium import spaces
 
 
 class Unreliable(gymnasium.Env[np.ndarray, int]):
-    """Does `what` in step 3 of an environment whose seed is odd: "exit", "kill", "hang", "nan", "raise" or nothing."""
+    """Does `what` in step 3 of an environment whose seed is odd: "exit", "kill", "hang", "nan", "raise" or nothing.
+
+    With `where`, in that call of worker 1: "__init__", its second "__init__" in one process, or "close". "ignore" is to
+    hang, deaf to SIGTERM; "differ" is to have other actions. `renewals` counts what was made before in this process.
+    """
+
+    renewals = -1
 
     observation_space = spaces.Box(-1e6, 1e6, (2,), np.float32)
     action_space = spaces.Discrete(2)
 
-    def __init__(self, what: str = "") -> None:
-        self.what = what
+    def __init__(self, what: str = "", where: str = "step") -> None:
+        self.what, self.where = what, where
+        Unreliable.renewals += 1
+        self._fail_in("second __init__" if Unreliable.renewals else "__init__")
         self.steps, self.odd = 0, False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
@@ -27,12 +36,24 @@ class Unreliable(gymnasium.Env[np.ndarray, int]):
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
         self.steps += 1
-        if self.odd and self.steps == 3:
+        if self.odd and self.steps == 3 and self.where == "step":
             self._fail()
         value = np.nan if self.odd and self.steps == 3 and self.what == "nan" else self.steps
         return np.array([value, action], np.float32), 1.0, False, False, {}
 
+    def close(self) -> None:
+        self._fail_in("close")
+
+    def _fail_in(self, where: str) -> None:
+        if where == self.where and multiprocessing.current_process().name.endswith("-1"):
+            self._fail()
+
     def _fail(self) -> None:
+        if self.what == "differ":
+            self.action_space = spaces.Discrete(3)
+        if self.what == "ignore":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(600)
         if self.what == "exit":
             os._exit(7)
         if self.what == "kill":
@@ -41,6 +62,19 @@ class Unreliable(gymnasium.Env[np.ndarray, int]):
             time.sleep(600)
         if self.what == "raise":
             raise RuntimeError("the valve is stuck")
+
+
+class Aging(Unreliable):
+    """Pays in its only step how often this instance was reset, as no environment should."""
+
+    resets = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        self.resets += 1
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        return np.array([action, 0], np.float32), float(self.resets), True, False, {}
 
 
 def unreliable_vector(num_envs: int, what: str = "") -> gymnasium.vector.VectorEnv:

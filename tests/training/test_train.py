@@ -12,12 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.vector import VectorEnv
 
 from loomrl.algorithms.policy import load_policy
 from loomrl.environment.config import EnvironmentConfig
+from loomrl.environment.make import make_envs
 from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.vector.batched import BatchedVectorEnv
+from loomrl.environment.vector.choose import Autoreset
 from loomrl.errors import ArtifactError, ConfigError, EnvironmentFault, LoomRLError
 from loomrl.files import sums
+from loomrl.training import train
 from loomrl.training.config import TrainingConfig
 from loomrl.training.train import train_policy
 from loomrl.types import TrainingReport
@@ -205,6 +210,50 @@ def test_a_fault_keeps_the_checkpoints(
         train_policy(config, taken, tmp_path / "output", loomrl_home)
     assert checkpoints(loomrl_home)
     assert not (tmp_path / "output").exists()
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[VectorEnv[Any, Any, Any]]]:
+    """The vectors that training makes from now on, by their autoreset: "disabled" are those for validation."""
+    vectors: dict[str, list[VectorEnv[Any, Any, Any]]] = {"same_step": [], "disabled": []}
+
+    def counted(folder: Path, num_envs: int, autoreset: Autoreset, backend: str) -> VectorEnv[Any, Any, Any]:
+        vectors[autoreset].append(make_envs(folder, num_envs, autoreset, backend))
+        return vectors[autoreset][-1]
+
+    monkeypatch.setattr(train, "make_envs", counted)
+    return vectors
+
+
+@pytest.mark.parametrize(("kept", "num_validating"), [(True, 1), (False, 6)])
+def test_validating_in_environments_that_are_kept_changes_nothing(
+    kept: bool,
+    num_validating: int,
+    made: dict[str, list[VectorEnv[Any, Any, Any]]],
+    cartpole: Path,
+    undisturbed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not kept:
+        monkeypatch.delattr(BatchedVectorEnv, "renew")
+    train_policy(small_config(), cartpole, tmp_path / "output", tmp_path / "home")
+    assert sums(tmp_path / "output") == sums(undisturbed)  # curves, report and policy
+    assert (len(made["same_step"]), len(made["disabled"])) == (6, num_validating)
+    assert all(envs.closed for vectors in made.values() for envs in vectors)
+
+
+def test_a_fault_closes_the_environments_that_are_kept(
+    made: dict[str, list[VectorEnv[Any, Any, Any]]], cartpole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stuck(self: BatchedVectorEnv) -> None:
+        assert not self.closed
+        raise EnvironmentFault("stuck")
+
+    monkeypatch.setattr(BatchedVectorEnv, "renew", stuck)
+    with pytest.raises(EnvironmentFault, match="stuck"):
+        train_policy(small_config(), cartpole, tmp_path / "output", tmp_path / "home")
+    assert [envs.closed for envs in made["disabled"]] == [True]
 
 
 def test_an_unwritable_home_is_named(cartpole: Path, tmp_path: Path) -> None:

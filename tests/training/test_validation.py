@@ -1,5 +1,8 @@
 """Which policy is kept and when training stops, on a scripted environment whose return is the policy's own number."""
 
+import multiprocessing
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -7,8 +10,17 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from unreliable_env import Aging
 
 from loomrl.algorithms.actor_critic import ActorCriticPolicy
+from loomrl.environment import make
+from loomrl.environment.config import EnvironmentConfig
+from loomrl.environment.make import make_envs, settle_backend
+from loomrl.environment.resolve import Definition, resolve
+from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.vector.batched import BatchedVectorEnv
+from loomrl.environment.vector.choose import Autoreset, choose, make_vector
+from loomrl.environment.vector.recipe import Recipe
 from loomrl.training.config import ValidationConfig
 from loomrl.training.validation import Validation
 
@@ -95,6 +107,42 @@ def test_the_mean_decides_and_not_the_luckiest_episode() -> None:
         rows.append(validation.run(policy, step))
     assert [(row["mean_return"], row["max_return"]) for row in rows] == [(60.0, 60.0), (50.0, 200.0)]
     assert (validation.best_return, validation.best_step) == (60.0, 10)
+
+
+@pytest.mark.parametrize(("backend", "num_made"), [("serial", 3), ("processes", 1)])
+def test_environments_that_are_kept_are_as_new(backend: str, num_made: int) -> None:
+    definition = resolve(EnvironmentConfig(id="aging", entry_point="unreliable_env:Aging"), Path())
+    made: list[VectorEnv[Any, Any, Any]] = []
+
+    def counted(num_envs: int, autoreset: Autoreset) -> VectorEnv[Any, Any, Any]:
+        made.append(make_vector(Recipe(definition), num_envs, autoreset, backend))
+        return made[-1]
+
+    policy = ActorCriticPolicy.for_spaces("ppo", Aging.observation_space, Aging.action_space, (4,), "tanh", False)
+    with closing(Validation(ValidationConfig(num_episodes=2), counted)) as validation:
+        assert [validation.run(policy, step)["mean_return"] for step in (1, 2, 3)] == [1.0, 1.0, 1.0]
+    assert len(made) == num_made
+    assert all(envs.closed for envs in made)
+    if backend == "processes":
+        assert not multiprocessing.active_children()
+
+
+def test_a_back_end_with_seeding_of_its_own_is_replaced_by_proof_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_snapshot(EnvironmentConfig(id="CartPole-v1", fingerprint_episodes=1), tmp_path, tmp_path / "snapshot")
+    settle_backend(tmp_path / "snapshot", "device")
+    proofs = []
+
+    def counted(definition: Definition) -> str:
+        proofs.append(definition.name)
+        return choose(definition)
+
+    monkeypatch.setattr(make, "choose", counted)
+    for _ in range(3):
+        with closing(make_envs(tmp_path / "snapshot", 2, "disabled")) as envs:
+            assert isinstance(envs, BatchedVectorEnv)
+    assert proofs == ["CartPole-v1"]
 
 
 @pytest.mark.parametrize(("step", "due"), [(9, False), (10, True), (19, True)])

@@ -1,7 +1,6 @@
 """Gradient steps of soft actor-critic as machine code: the same as `sac_torch`'s, on the memory of the same policy."""
 
 import math
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from loomrl.algorithms import sac
 from loomrl.algorithms.compiled.names import ACTIVATIONS
 from loomrl.algorithms.sac_policy import LOG_STD_HIGH, LOG_STD_LOW, SACPolicy
+from loomrl.processors import num_processors
 from loomrl.replay.spec import Transitions
 
 
@@ -50,7 +50,7 @@ class CompiledLearner:
             first_step=1,
         )
         self._steps = torch.zeros((), dtype=torch.int64)  # gradient steps taken
-        self._num_threads = min(config.num_threads, _num_processors())
+        self._num_threads = min(config.num_threads, num_processors())
         self._helper = ThreadPoolExecutor(1, "sac") if self._num_threads > 1 else None
         self._actor_layout = layouts[0]
 
@@ -117,11 +117,6 @@ class CompiledLearner:
         names = ("targets", "critics_first", "critics_second", "actor_first", "actor_second", "log_temperature")
         for name in names:
             yield name, torch.from_numpy(getattr(self._networks, name))
-
-
-def _num_processors() -> int:
-    """Processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # --- memory -----------------------------------------------------------------------------------------------------

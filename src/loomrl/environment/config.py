@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from loomrl.environment.backends import BackendName
+from loomrl.environment.backends import TIMEOUT_SECONDS, BackendName
 from loomrl.schema import Section
 
 
@@ -21,4 +21,5 @@ class EnvironmentConfig(Section):
     frame_stack: int = Field(default=1, ge=1)  # observe the last so many observations
     fingerprint_episodes: int = Field(default=8, ge=1)
     backend: BackendName = "auto"  # how many of them are stepped at once; see docs/environments.md
+    timeout_seconds: float = Field(default=TIMEOUT_SECONDS, gt=0)  # for one answer, with the back-end "processes"
     fingerprint_steps: int = Field(default=200, ge=1)

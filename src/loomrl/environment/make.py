@@ -7,7 +7,9 @@ from typing import Any
 
 import gymnasium
 from gymnasium.vector import VectorEnv
+from pydantic import Field
 
+from loomrl.environment.backends import TIMEOUT_SECONDS
 from loomrl.environment.construct import construct
 from loomrl.environment.resolve import Definition
 from loomrl.environment.roots import find_location
@@ -21,13 +23,32 @@ from loomrl.environment.source import (
     load_source,
 )
 from loomrl.environment.store import snapshots_home
-from loomrl.environment.vector.choose import Autoreset, choose, installed, is_exact, load_backend, make_vector
+from loomrl.environment.vector.choose import (
+    Autoreset,
+    can_seed_episodes,
+    choose,
+    installed,
+    is_exact,
+    load_backend,
+    make_vector,
+)
 from loomrl.environment.vector.recipe import Recipe
-from loomrl.errors import ArtifactError, ConfigError
-from loomrl.files import read_json, sha256, write_json
+from loomrl.errors import ConfigError
+from loomrl.files import sha256
+from loomrl.schema import Document
 from loomrl.types import EnvironmentSnapshot
 
 BACKEND = "backend.json"
+
+
+class Stepping(Document):
+    """How a snapshot's environment is stepped: beside the snapshot and no part of it, since it changes no number."""
+
+    backend: str
+    # Left out where it is the default, so that the record of most environments keeps its bytes.
+    timeout_seconds: float = Field(
+        default=TIMEOUT_SECONDS, gt=0, allow_inf_nan=False, exclude_if=lambda seconds: seconds == TIMEOUT_SECONDS
+    )
 
 
 def make_env(folder: Path, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
@@ -56,25 +77,31 @@ def make_envs(
         ArtifactError: when the snapshot was changed.
         ConfigError: when the back-end does not have the environment, or a package is not installed.
     """
-    recipe = Recipe(restored_definition(folder), partial(make_env, folder))
-    return make_vector(recipe, num_envs, autoreset, choose_backend(folder) if backend == "auto" else backend)
+    recorded = _recorded(folder)
+    timeout_seconds = recorded.timeout_seconds if recorded else TIMEOUT_SECONDS
+    recipe = Recipe(restored_definition(folder), partial(make_env, folder), timeout_seconds)
+    name = choose_backend(folder) if backend == "auto" else backend
+    if autoreset == "disabled" and not can_seed_episodes(name):
+        name = _choose(load_snapshot(folder).digest, folder)  # the proof is given once in a process
+    return make_vector(recipe, num_envs, autoreset, name)
 
 
 def choose_backend(folder: Path) -> str:
     """The back-end that was settled when the snapshot was taken, else the fastest that is exact; then remembered."""
-    path = folder / BACKEND
-    if path.is_file():
-        try:
-            return str(read_json(path)["backend"])
-        except (KeyError, TypeError) as error:
-            raise ArtifactError(f"{path} does not name a back-end; run the environment stage again") from error
+    if recorded := _recorded(folder):
+        return recorded.backend
     return _choose(load_snapshot(folder).digest, folder)
 
 
-def settle_backend(folder: Path, backend: str) -> str:
+def _recorded(folder: Path) -> Stepping | None:
+    return Stepping.read(folder / BACKEND) if (folder / BACKEND).is_file() else None
+
+
+def settle_backend(folder: Path, backend: str, timeout_seconds: float = TIMEOUT_SECONDS) -> str:
     """Record beside a snapshot which back-end steps its environment from now on; "auto" chooses it here, once.
 
-    It is no part of the snapshot's digest: exact ones give the same numbers, which is proved here anew.
+    It is no part of the snapshot's digest: exact ones give the same numbers, which is proved here anew. Nor is how
+    long "processes" wait for an answer, which is recorded with that back-end, the only one that waits.
 
     Raises:
         ConfigError: when an exact back-end does not step this environment as it steps by itself.
@@ -85,7 +112,8 @@ def settle_backend(folder: Path, backend: str) -> str:
             backend = choose(definition)
         elif load_backend(backend).IS_EXACT and not is_exact(backend, definition):
             raise ConfigError(f'environment.backend {backend!r} does not step {definition.name!r} exactly; use "auto"')
-    write_json(folder / BACKEND, {"backend": backend})
+    waiting = {"timeout_seconds": timeout_seconds} if backend == "processes" else {}
+    Stepping.model_validate({"backend": backend, **waiting}).write(folder / BACKEND)
     return backend
 
 

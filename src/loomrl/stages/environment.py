@@ -11,4 +11,4 @@ INPUTS: tuple[str, ...] = ()
 def run(config: PolicyConfig, folders: Folders) -> None:
     """Snapshot the environment the config names, and settle what steps it in the stages after this one."""
     take_snapshot(config.environment, folders.project, folders["environment"])
-    settle_backend(folders["environment"], config.environment.backend)
+    settle_backend(folders["environment"], config.environment.backend, config.environment.timeout_seconds)

@@ -6,6 +6,7 @@ under the home folder, keyed by a digest of everything the result depends on: ot
 
 import math
 import time
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -60,8 +61,8 @@ def train_policy(
     engine = _engine(config, parameters, snapshot)
     with one_thread(engine), CheckpointStore(checkpoints, config.keep_checkpoints) as store:
         algorithm = _build(config, parameters, snapshot)
-        validation = Validation(config.validation, environments)
         with (
+            closing(Validation(config.validation, environments)) as validation,
             events.progress("training", config.total_env_steps) as bar,
             _Narrator(bar, engine) as narrator,
             _Saver(store, config.checkpoint_interval_seconds) as saver,

@@ -12,6 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -197,10 +198,10 @@ class PPOTrainer:
         )
 
     def _run(self, loop: TrainingLoop) -> TrainingResult:
-        with one_thread(self._engine):
+        validation = loop.validation
+        with one_thread(self._engine), closing(validation) if validation is not None else nullcontext():
             for _ in loop.run():
                 pass
-        validation = loop.validation
         if validation is not None and validation.best:
             self._algorithm.policy.load_arrays(validation.best)
         if self._twin is not None:

@@ -1,7 +1,7 @@
 """Greedy episodes on fixed seeds during training: which policy was best, and whether it still gets better."""
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,12 @@ class Validation:
     """Remembers the policy with the best mean return (of equals, the latest) and counts validations without progress.
 
     Progress is a mean more than `min_improvement` above the last mean that was progress.
+
+    Every validation plays in environments that are as good as new, so its figures do not depend on the validations
+    before it, and a resumed run has those of one that was not interrupted. Vectors that can `renew` themselves are
+    kept for that, until `close`: of arrays and of MuJoCo's simulations, a reset with seeds leaves nothing; processes
+    make their environments anew. Gymnasium's own vectors cannot, and what others' environments keep through a reset is
+    not known: they are made anew.
     """
 
     def __init__(self, config: ValidationConfig, make_envs: MakeEnvs) -> None:
@@ -33,6 +39,7 @@ class Validation:
         self.best_return = -np.inf
         self._reference = -np.inf
         self._without_progress = 0
+        self._envs: VectorEnv[Any, Any, Any] | None = None  # kept from one validation to the next
 
     def due(self, step: int) -> bool:
         """Whether another `interval_env_steps` have passed since the last validation."""
@@ -56,12 +63,31 @@ class Validation:
         """Returns and lengths of the episodes; in one call where the policy can `play` in these environments."""
         config = self.config
         play = getattr(policy, "play", None)
-        with closing(self._make_envs(min(config.num_episodes, MAX_ENVS), "disabled")) as envs:
+        with self._environments() as envs:
             if play is not None and (played := play(envs, config.seeds)) is not None:
                 returns, lengths = played
                 return returns, lengths
             episodes = run_episodes(envs, policy.act, config.seeds, np.random.default_rng(0))
         return [episode.episode_return for episode in episodes], [episode.length for episode in episodes]
+
+    @contextmanager
+    def _environments(self) -> Iterator[VectorEnv[Any, Any, Any]]:
+        """As good as new; afterwards kept, or closed where they would not be the next time."""
+        if self._envs is None:
+            self._envs = self._make_envs(min(self.config.num_episodes, MAX_ENVS), "disabled")
+        else:
+            self._envs.renew()  # type: ignore[attr-defined]  # else they had been closed
+        try:
+            yield self._envs
+        finally:
+            if not hasattr(self._envs, "renew"):
+                self.close()
+
+    def close(self) -> None:
+        """Close the environments that are kept."""
+        envs, self._envs = self._envs, None
+        if envs is not None:
+            envs.close()
 
     def _judge(self, row: Json, policy: LearntPolicy) -> None:
         self.rows.append(row)

@@ -117,6 +117,30 @@ def test_exact_back_ends_give_the_bits_of_single_environments(backend: str, name
 
 
 @pytest.mark.parametrize(("backend", "name"), EXACT)
+def test_what_was_renewed_gives_the_bits_of_what_is_new(backend: str, name: str) -> None:
+    with made(backend, name, "disabled") as used, made(backend, name, "disabled") as new:
+        used.action_space.seed(4)
+        used.reset(seed=1)
+        ended = False
+        while not ended:
+            _, _, terminated, truncated, _ = used.step(used.action_space.sample())
+            ended = bool((terminated | truncated).any())
+        used.renew()  # type: ignore[attr-defined]
+        if backend != "processes":  # there it would end the workers
+            with pytest.raises(EnvironmentFault, match="must be reset before it is stepped"):
+                used.step(used.action_space.sample())
+        new.action_space.seed(4)
+        seeds: Any = [9, 3, 5]
+        assert_same(used.reset(seed=seeds), new.reset(seed=seeds))
+        ended = False
+        while not ended:
+            actions = new.action_space.sample()
+            wanted = new.step(actions)
+            assert_same(used.step(actions), wanted)
+            ended = bool((wanted[2] | wanted[3]).any())
+
+
+@pytest.mark.parametrize(("backend", "name"), EXACT)
 def test_reset_masks_begin_some_episodes_and_leave_the_others(backend: str, name: str) -> None:
     with made(backend, name, "disabled") as envs, made("serial", name, "disabled") as reference:
         reference.action_space.seed(3)

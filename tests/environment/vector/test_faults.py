@@ -1,5 +1,6 @@
 """Values that are not finite, environments that raise, die or hang: named with environment, step and key."""
 
+import multiprocessing
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -11,9 +12,14 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
+from pydantic import ValidationError
 
+from loomrl.config import load_config
 from loomrl.environment.config import EnvironmentConfig
+from loomrl.environment.make import make_envs
 from loomrl.environment.resolve import resolve
+from loomrl.environment.snapshot import load_snapshot
+from loomrl.environment.vector import processes
 from loomrl.environment.vector.batched import BatchedVectorEnv
 from loomrl.environment.vector.choose import load_backend, make_vector
 from loomrl.environment.vector.device import DeviceVectorEnv
@@ -21,17 +27,21 @@ from loomrl.environment.vector.mujoco import MujocoVectorEnv
 from loomrl.environment.vector.processes import ProcessesVectorEnv
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError, EnvironmentFault
+from loomrl.stages import Folders
+from loomrl.stages import environment as environment_stage
 
 PROJECT = Path(".")
+PENDULUM = Path("configs/pendulum.yaml")
 
 
 def gymnasium_recipe(name: str, **kwargs: Any) -> Recipe:
     return Recipe(resolve(EnvironmentConfig(id=name, kwargs=kwargs), PROJECT))
 
 
-def unreliable(what: str) -> Recipe:
-    config = EnvironmentConfig(id="unreliable", entry_point="unreliable_env:Unreliable", kwargs={"what": what})
-    return Recipe(resolve(config, PROJECT))
+def unreliable(what: str, where: str = "step", timeout_seconds: float = 60.0) -> Recipe:
+    kwargs: dict[str, object] = {"what": what, "where": where}
+    config = EnvironmentConfig(id="unreliable", entry_point="unreliable_env:Unreliable", kwargs=kwargs)
+    return Recipe(resolve(config, PROJECT), timeout_seconds=timeout_seconds)
 
 
 @contextmanager
@@ -108,7 +118,7 @@ def test_the_guard_reports_from_any_process(
 @pytest.mark.parametrize(("what", "message"), [
     ("exit", r"'unreliable': number 1 of 3 ended its process with code 7 during `step`"),
     ("kill", r"'unreliable': number 1 of 3 was killed by SIGKILL during `step`"),
-    ("hang", r"'unreliable': number 1 of 3 did not answer `step` within 1.5 s"),
+    ("hang", r"'unreliable': number 1 of 3 did not answer `step` within 1.5 s; .* raise environment.timeout_seconds"),
 ])  # fmt: skip
 def test_a_worker_that_dies_or_hangs_is_named_in_time(what: str, message: str) -> None:
     envs = ProcessesVectorEnv(unreliable(what), 3, AutoresetMode.SAME_STEP)
@@ -120,6 +130,83 @@ def test_a_worker_that_dies_or_hangs_is_named_in_time(what: str, message: str) -
     assert time.monotonic() - started < 10
     assert not any(process.is_alive() for process in envs.processes)
     envs.close()
+
+
+class Patient(ProcessesVectorEnv):
+    """Its time-out begins when worker 0 has made its environment, however long Python takes to start."""
+
+    def _check_spaces(self) -> None:
+        assert self.parent_pipes[0].poll(60)
+        super()._check_spaces()
+
+
+HANGS = r"'unreliable': number 1 of 2 did not answer `{}` within 0.5 s; .* raise environment.timeout_seconds"
+
+
+@pytest.mark.parametrize(("what", "timeout_seconds", "message"), [
+    ("hang", 0.5, HANGS.format("__init__")),
+    ("exit", 60.0, r"'unreliable': number 1 of 2 ended its process with code 7 during `__init__`"),
+    ("raise", 60.0, r"'unreliable': the constructor raised RuntimeError: the valve is stuck \(number 1 of 2\); all"),
+    ("differ", 60.0, r"'unreliable': number 1 of 2 has other spaces than the one made before it: .*Discrete\(2\); let"),
+])  # fmt: skip
+def test_a_worker_without_an_environment_is_named_in_time(what: str, timeout_seconds: float, message: str) -> None:
+    with pytest.raises(EnvironmentFault, match=message):
+        Patient(unreliable(what, "__init__", timeout_seconds), 2, AutoresetMode.SAME_STEP)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(("what", "message"), [
+    ("ignore", HANGS.format("close")),
+    ("exit", r"'unreliable': number 1 of 2 ended its process with code 7 during `close`"),
+    ("raise", r"'unreliable': number 1 of 2: `close` raised RuntimeError: the valve is stuck; all its processes"),
+])  # fmt: skip
+def test_a_worker_that_does_not_close_is_named_in_time(
+    what: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "GRACE_SECONDS", 0.5)
+    envs = ProcessesVectorEnv(unreliable(what, "close"), 2, AutoresetMode.SAME_STEP)
+    envs.reset(seed=0)
+    envs.timeout_seconds = 0.5 if what == "ignore" else 60.0
+    started = time.monotonic()
+    with pytest.raises(EnvironmentFault, match=message):
+        envs.close()
+    assert time.monotonic() - started < 10
+    assert not multiprocessing.active_children()
+    assert envs.closed
+
+
+def test_a_worker_that_cannot_make_its_environment_anew_is_named(capfd: pytest.CaptureFixture) -> None:
+    envs = ProcessesVectorEnv(unreliable("raise", "second __init__"), 2, AutoresetMode.SAME_STEP)
+    with pytest.raises(EnvironmentFault, match=r"the constructor raised RuntimeError: .* \(number 1 of 2\)"):
+        envs.renew()
+    assert not multiprocessing.active_children()
+    capfd.readouterr()
+
+
+def test_a_process_that_lives_on_after_an_interrupted_call_is_ended() -> None:
+    envs = ProcessesVectorEnv(unreliable("hang"), 2, AutoresetMode.SAME_STEP)
+    envs.reset(seed=0)
+    envs.step_async(np.ones(2, np.int64))
+    started = time.monotonic()
+    envs.close()
+    assert time.monotonic() - started < 10
+    assert not multiprocessing.active_children()
+
+
+def test_the_time_limit_of_the_config_reaches_the_workers_and_not_the_snapshot(tmp_path: Path) -> None:
+    digests = set()
+    for seconds in (60.0, 7.5):
+        overrides = {"backend": "processes", "timeout_seconds": seconds, "fingerprint_episodes": 1}
+        config = load_config(PENDULUM, {f"environment.{key}": value for key, value in overrides.items()})
+        folders = Folders(tmp_path, f"after_{seconds:g}_seconds")
+        environment_stage.run(config, folders)
+        digests.add(load_snapshot(folders["environment"]).digest)
+    assert len(digests) == 1
+    with closing(make_envs(folders["environment"], 1)) as envs:
+        assert isinstance(envs, ProcessesVectorEnv)
+        assert envs.timeout_seconds == 7.5
+    with pytest.raises(ValidationError, match="greater than 0"):
+        EnvironmentConfig(id="Pendulum-v1", timeout_seconds=0.0)
 
 
 def test_a_config_asks_for_what_there_is() -> None:

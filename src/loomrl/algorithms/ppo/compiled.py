@@ -1,7 +1,6 @@
 """PPO on the compiled engine: the same figures as `learner`, to within float32's rounding, many times faster."""
 
 import math
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,6 +24,7 @@ from loomrl.algorithms.ppo.schedules import STEP_METRICS, Schedules
 from loomrl.environment.collector import Collector
 from loomrl.environment.spaces import space_to_json
 from loomrl.environment.vector.batched import BatchedVectorEnv
+from loomrl.processors import num_processors
 from loomrl.types import Act, FloatArray, Trajectory
 
 NO_INDEX, NO_SAMPLE = np.zeros(0, np.int64), np.zeros((0, 0), np.float32)
@@ -44,7 +44,7 @@ class CompiledPPO:
         self._scaler = CompiledRewardScaler(config.num_envs, config.gamma) if config.normalize_rewards else None
         self._schedules = Schedules(config, total_env_steps)
         self._work = _work(policy)
-        self._num_threads = min(config.num_threads, _num_processors())
+        self._num_threads = min(config.num_threads, num_processors())
         self._helper = ThreadPoolExecutor(1, "ppo") if self._num_threads > 1 else None
 
     @property
@@ -214,11 +214,6 @@ def _work(policy: CompiledPolicy) -> Work:
         gradient=np.zeros_like(policy.parameters),
         squares=np.zeros((2, 2), np.float32),
     )
-
-
-def _num_processors() -> int:
-    """Those this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class CompiledRewardScaler(RewardScaler):

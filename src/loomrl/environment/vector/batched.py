@@ -153,6 +153,11 @@ class BatchedVectorEnv(VectorEnv[NDArray[np.float32], NDArray[Any], NDArray[Any]
         info = self._end_episodes(terminated | truncated, final_obs) if found else {}
         return obs, reward, terminated, truncated, info
 
+    def renew(self) -> None:
+        """Be as newly made ones are: a reset with seeds leaves nothing of what was before, so there is little to do."""
+        self._rngs = [None] * self.num_envs
+        self._ended, self._ready = np.ones(self.num_envs, np.bool_), False
+
     def _end_episodes(self, ended: NDArray[np.bool_], final_obs: NDArray[np.float32]) -> dict[str, Any]:
         if not self._restart:
             self._ended, self._ready = ended, False

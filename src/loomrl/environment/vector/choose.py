@@ -100,13 +100,23 @@ def make_vector(recipe: Recipe, num_envs: int, autoreset: Autoreset, backend: st
             f"environment.backend {name!r} cannot stack frames, environment.frame_stack is "
             f'{recipe.definition.frame_stack}; use "auto", or one of {", ".join(CONSTRUCTED)}'
         )
+    if autoreset == "disabled" and not can_seed_episodes(name):
+        name = choose(recipe.definition)
     with installed(name):
-        if autoreset == "disabled" and not load_backend(name).IS_EXACT:
-            name = choose(recipe.definition)
         envs = load_backend(name).create(recipe, num_envs, _MODES[autoreset])
     if envs is None:
         raise ConfigError(f'environment.backend {name!r} does not have {recipe.definition.name!r}; use "auto"')
     return envs
+
+
+def can_seed_episodes(name: str) -> bool:
+    """Whether a back-end can play the episode of a given seed.
+
+    Raises:
+        ConfigError: when it is unknown, or lacks a package.
+    """
+    with installed(name):
+        return load_backend(name).IS_EXACT
 
 
 @contextmanager

@@ -7,7 +7,6 @@ warm start stays in each environment's data, so the steps are Gymnasium's; they 
 """
 
 import importlib
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +25,7 @@ from loomrl.environment.vector.recipe import Recipe
 from loomrl.environment.vector.results import check_finite, place
 from loomrl.environment.vector.robots.base import Info, Robot
 from loomrl.errors import EnvironmentFault
+from loomrl.processors import num_processors
 from loomrl.types import FloatArray
 
 IS_EXACT = True  # the same bits as Gymnasium's environments, proved for each snapshot before it is chosen
@@ -85,7 +85,7 @@ class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):
         self._elapsed = np.zeros(num_envs, np.int64)
         self._ended = np.ones(num_envs, np.bool_)  # those that must be reset before they are stepped
         self._rngs: list[np.random.Generator | None] = [None] * num_envs
-        threads = min(num_threads or len(os.sched_getaffinity(0)), max(1, num_envs // _FEWEST))
+        threads = min(num_threads or num_processors(), max(1, num_envs // _FEWEST))
         bounds = np.linspace(0, num_envs, threads + 1).astype(int).tolist()
         self._shares = [range(low, high) for low, high in zip(bounds, bounds[1:], strict=False)]
         self._pool = ThreadPoolExecutor(threads - 1, "mujoco") if threads > 1 else None
@@ -189,6 +189,11 @@ class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):
             info[key] = np.where(_along(ended, values), values, info.get(key, values))
             info[f"_{key}"] = np.ones(self.num_envs, np.bool_)
         return self._robot.observe(self._bare, self._now)
+
+    def renew(self) -> None:
+        """Be as newly made ones are: a reset with seeds leaves nothing of what was before, so there is little to do."""
+        self._rngs = [None] * self.num_envs
+        self._ended[:] = True
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002
         """End the threads and close the environment the settings came from."""

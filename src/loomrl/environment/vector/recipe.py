@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from loomrl.environment.backends import TIMEOUT_SECONDS
 from loomrl.environment.construct import construct
 from loomrl.environment.resolve import Definition
 
@@ -17,10 +18,12 @@ class Recipe:
     """A definition, and how another process makes the same environment.
 
     Without `elsewhere` the environment's code must be importable there; that of a snapshot need not be.
+    `timeout_seconds` is how long that process may take for being made, a reset, a step or being closed.
     """
 
     definition: Definition
     elsewhere: Callable[[], gymnasium.Env[Any, Any]] | None = None
+    timeout_seconds: float = TIMEOUT_SECONDS
 
     def make(self) -> gymnasium.Env[Any, Any]:
         """One environment in this process, guarded and with its time limit."""
