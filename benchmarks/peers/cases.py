@@ -433,7 +433,12 @@ def overhead(environment: str, name: str, trainer: Trainer, total_env_steps: int
         seeds=(1, 2, 3),
         trainers=(
             replace(trainer, total_env_steps=None, source="the loop alone: no checkpoints, events or files"),
-            replace(trainer, name="stage", total_env_steps=None, source="`python -m loomrl.stages environment`, then `training`"),
+            replace(
+                trainer,
+                name="stage",
+                total_env_steps=None,
+                source="`python -m loomrl.stages`: `environment`, `training`",
+            ),
         ),
         goal="under 5 % of the training time",
     )

@@ -86,7 +86,7 @@ def test_a_seed_that_never_solved_is_counted_not_dropped(monkeypatch: pytest.Mon
     assert "1 of 2" in render.table(document)
 
 
-def test_overhead_is_what_snapshot_and_stage_take_beyond_the_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_overhead_is_what_the_stages_take_beyond_the_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     trainers = (Trainer("loomrl", "ppo", "the loop"), Trainer("stage", "ppo", "the stage"))
     case = replace(case_of("overhead"), trainers=trainers)
     stage = [{"process_seconds": 9.9, "snapshot_seconds": 0.3}, {"process_seconds": 20.5, "snapshot_seconds": 0.5}]
