@@ -20,6 +20,7 @@ from loomrl.algorithms.base import Algorithm, below
 from loomrl.environment.collector import Collector
 from loomrl.errors import EnvironmentFault, LoomRLError
 from loomrl.training.checkpoints import Checkpoint
+from loomrl.training.rows import CurveRows
 from loomrl.training.seeds import Purpose, derive
 from loomrl.training.validation import MakeEnvs, Validation
 from loomrl.types import Json, Trajectory
@@ -57,7 +58,7 @@ class TrainingLoop:
         self.env_steps = 0
         self.num_episodes = 0
         self.stop_reason: str | None = None
-        self.rows: list[Json] = []
+        self.rows = CurveRows()
         self._segment = 0
 
     def run(self) -> Iterator[Checkpoint]:
@@ -102,7 +103,7 @@ class TrainingLoop:
             returns, lengths = zip(*finished, strict=True)
             metrics |= {"episode_return": float(np.mean(returns)), "episode_length": float(np.mean(lengths))}
         row: Json = {"step": step, "num_episodes": self.num_episodes, **metrics}
-        self.rows.append(row)
+        self.rows.add(row)
         self._on_update(row)
 
     def _validate(self) -> None:
@@ -132,7 +133,7 @@ class TrainingLoop:
             "num_episodes": self.num_episodes,
             "segment": self._segment,
             "stop_reason": self.stop_reason,
-            "rows": self.rows.copy(),
+            "rows": self.rows.state_dict(),
             "rng": self._rng.bit_generator.state,
             "algorithm": {name: value for name, value in state.items() if not isinstance(value, np.ndarray)},
         }
@@ -146,7 +147,7 @@ class TrainingLoop:
         values = checkpoint.values
         self.env_steps, self.num_episodes = values["env_steps"], values["num_episodes"]
         self._segment, self.stop_reason = values["segment"], values["stop_reason"]
-        self.rows = list(values["rows"])
+        self.rows.load_state_dict(values["rows"])
         self._rng.bit_generator.state = values["rng"]
         self.algorithm.load_state_dict({**below("algorithm.", checkpoint.arrays), **values["algorithm"]})
         if self.validation is not None:

@@ -124,7 +124,7 @@ def _write(
     policy = loop.algorithm.policy
     policy.load_arrays(validation.best)
     policy.save(folder)
-    write_curves(loop.rows, validation.rows, folder)
+    write_curves(loop.rows.all(), validation.rows, folder)
     report = TrainingReport(
         algorithm=config.algorithm,
         seed=config.seed,
@@ -145,7 +145,7 @@ def _write(
 
 
 def _final_metrics(loop: TrainingLoop, validation: Validation) -> dict[str, float]:
-    metrics: Json = {name: value for name, value in loop.rows[-1].items() if name != "step"}
+    metrics: Json = {name: value for name, value in loop.rows.latest.items() if name != "step"}
     metrics |= {"best_validation_return": validation.best_return, "best_validation_step": validation.best_step}
     return {name: float(value) for name, value in metrics.items()}
 

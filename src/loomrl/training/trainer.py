@@ -206,9 +206,11 @@ class PPOTrainer:
             self._algorithm.policy.load_arrays(validation.best)
         if self._twin is not None:
             self._twin.load_arrays(self._algorithm.policy.arrays())
-        metrics = {name: float(value) for name, value in loop.rows[-1].items() if name != "step"}
+        metrics = {name: float(value) for name, value in loop.rows.latest.items() if name != "step"}
         validations = validation.rows if validation is not None else []
-        return TrainingResult(loop.env_steps, loop.num_episodes, str(loop.stop_reason), metrics, loop.rows, validations)
+        return TrainingResult(
+            loop.env_steps, loop.num_episodes, str(loop.stop_reason), metrics, loop.rows.all(), validations
+        )
 
     def _narrate(self, row: Json) -> None:
         if time.monotonic() - self._told >= _EVENT_SECONDS:
