@@ -172,7 +172,7 @@ class DQN:
         self.engine = choose_engine(config, policy.observation_space, policy.action_space)
         self.learner = _make_learner(config, policy, self.engine)
         self._storage = replay_storage(config, surroundings)
-        self._replay = _make_replay(config, policy, self._storage)
+        self._replay = _make_replay(config, policy, surroundings, self._storage)
         self._batch = Transitions.empty(self._replay.spec, config.batch_size)
         self._total_env_steps = total_env_steps
         self._env_steps = 0  # of the trajectories seen by `update`
@@ -272,11 +272,11 @@ def _make_learner(config: Config, policy: ActionValuePolicy, engine: str) -> Lea
     return CompiledLearner(config, policy)
 
 
-def _make_replay(config: Config, policy: ActionValuePolicy, storage: Storage) -> Any:
+def _make_replay(config: Config, policy: ActionValuePolicy, surroundings: Surroundings, storage: Storage) -> Any:
     from loomrl.replay.buffer import ReplayBuffer
     from loomrl.replay.prioritized import PrioritizedReplayBuffer
 
-    spec = replay_spec(config, policy.observation_space, (), policy.action_space.dtype)
+    spec = replay_spec(config, surroundings, policy.observation_space, (), policy.action_space.dtype)
     if config.prioritized:
         return PrioritizedReplayBuffer(spec, config.priority_exponent, storage=storage)
     return ReplayBuffer(spec, storage)

@@ -20,12 +20,13 @@ ReplayStorage = Literal["memory", "disk"]
 
 def replay_spec(
     config: "dqn.Config | sac.Config",
+    surroundings: Surroundings,
     observation: gymnasium.Space[Any],
     action_shape: tuple[int, ...],
     action_dtype: DTypeLike | None,
 ) -> ReplaySpec:
-    """A replay of observations of a space; floats as the networks take them, in float32."""
-    kept = np.dtype(observation.dtype)
+    """A replay of observations of a space, each frame of a stack once; floats as the networks take them, in float32."""
+    places, kept = surroundings.frame_places, np.dtype(observation.dtype)
     return ReplaySpec(
         capacity=config.replay_capacity,
         num_envs=config.num_envs,
@@ -35,6 +36,8 @@ def replay_spec(
         action_dtype=np.dtype(action_dtype),
         n_step=config.n_step,
         gamma=config.gamma,
+        frame_stack=1 if places is None else len(places),
+        frame_places=places,
     )
 
 

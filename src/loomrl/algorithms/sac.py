@@ -161,7 +161,7 @@ class SAC:
         self.num_envs, self.rollout_length = config.num_envs, config.rollout_length
         self._policy, self._learner = policy, learner
         self._storage = replay_storage(config, surroundings)
-        self._replay = ReplayBuffer(_replay_spec(config, policy), self._storage)
+        self._replay = ReplayBuffer(_replay_spec(config, policy, surroundings), self._storage)
         self._env_steps = 0  # of the trajectories seen by `update`
         self._steps_ahead = 0  # acted since
 
@@ -262,10 +262,10 @@ def default_target_entropy(policy: SACPolicy) -> float:
     return DISCRETE_ENTROPY_SHARE * math.log(width) if policy.is_discrete else -float(width)
 
 
-def _replay_spec(config: Config, policy: SACPolicy) -> ReplaySpec:
+def _replay_spec(config: Config, policy: SACPolicy, surroundings: Surroundings) -> ReplaySpec:
     if policy.is_discrete:
-        return replay_spec(config, policy.observation_space, (), policy.action_space.dtype)
-    return replay_spec(config, policy.observation_space, (policy.distribution.width,), np.float32)
+        return replay_spec(config, surroundings, policy.observation_space, (), policy.action_space.dtype)
+    return replay_spec(config, surroundings, policy.observation_space, (policy.distribution.width,), np.float32)
 
 
 def choose_engine(

@@ -14,7 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
 
 from loomrl import events
 from loomrl.algorithms.architecture import WEIGHTS
@@ -23,6 +25,7 @@ from loomrl.algorithms.registry import get_algorithm, parameters_for
 from loomrl.environment.make import choose_backend, make_envs
 from loomrl.environment.snapshot import load_snapshot
 from loomrl.environment.spaces import space_from_json
+from loomrl.environment.stacking import frame_places
 from loomrl.errors import ArtifactError
 from loomrl.files import sha256_file
 from loomrl.home import home as default_home
@@ -65,7 +68,7 @@ def train_policy(
 
     engine = _engine(config, parameters, snapshot)
     with one_thread(engine), CheckpointStore(checkpoints, config.keep_checkpoints) as store, ExitStack() as stack:
-        surroundings = Surroundings(checkpoints / _FILES, config.checkpoint_interval_env_steps)
+        surroundings = surroundings_of(snapshot, checkpoints / _FILES, config.checkpoint_interval_env_steps)
         algorithm = _build(config, parameters, snapshot, surroundings)
         stack.callback(getattr(algorithm, "close", lambda: None))
         validation = Validation(config.validation, environments)
@@ -119,6 +122,17 @@ def _engine(config: TrainingConfig, parameters: Section, snapshot: EnvironmentSn
     if choose is None:
         return "torch"
     return str(choose(parameters, space_from_json(snapshot.spec.observation), space_from_json(snapshot.spec.action)))
+
+
+def surroundings_of(snapshot: EnvironmentSnapshot, folder: Path, segment_env_steps: int) -> Surroundings:
+    """What an algorithm that learns in a snapshot's environment may know, with a folder for its files."""
+    return Surroundings(folder, segment_env_steps, frames_of(snapshot))
+
+
+def frames_of(snapshot: EnvironmentSnapshot) -> NDArray[np.int64] | None:
+    """Where the frames of a stacked observation stand; None for others."""
+    frame = snapshot.spec.frame
+    return None if frame is None else frame_places(space_from_json(frame), snapshot.spec.frame_stack)
 
 
 def _build(
