@@ -91,7 +91,7 @@ def train_policy(
                 saver.save(checkpoint)
         report = _write(config, parameters, snapshot, (engine, backend, device), loop, validation, output_folder)
         if keeps_files:
-            shutil.rmtree(checkpoints / _FILES)  # the last checkpoint does without them
+            shutil.rmtree(checkpoints / _FILES, ignore_errors=True)  # the last checkpoint does without them
         return report
 
 
