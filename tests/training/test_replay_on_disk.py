@@ -153,7 +153,7 @@ def test_a_finished_training_does_without_its_files(
 def test_checkpoints_whose_files_are_gone_are_passed_over(
     cartpole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = config("sac", "disk")
+    settings = config("dqn", "disk")
     train_policy(settings, cartpole, tmp_path / "first", tmp_path / "home")
     (last,) = (tmp_path / "home").glob(f"checkpoints/*/step-{11 * SEGMENT:012d}")
     (last / "values.json").unlink()  # the one before it refers to files that were removed
