@@ -1,11 +1,14 @@
 """Frames are kept once and stacked when sampled, whatever stood at the start of an episode."""
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_replay import NaiveReplay, World
+from numpy.typing import NDArray
 
 from loomrl.errors import ConfigError
 from loomrl.replay.buffer import ReplayBuffer
@@ -66,6 +69,37 @@ def test_stack_at_the_oldest_row_reaches_back_to_frames_that_left_the_window() -
     assert 18 in np.concatenate([batch.index for batch in batches])  # the oldest of 23 - 5
     for batch in batches:
         naive.check(batch)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_frames_may_stand_anywhere(dtype: type) -> None:
+    rng = np.random.default_rng(2)
+    first = ReplaySpec(14, 2, (3, 2, 5), dtype, (), np.int64, n_step=2, frame_stack=3)
+    places = rng.permutation(30).reshape(3, 10)
+    spec = replace(first, obs_shape=(6, 5), frame_places=places)
+    world = World(first, rng, terminate=0.15, truncate=0.1, cut=0.2, padding="random")
+    buffer, naive = ReplayBuffer(spec), NaiveReplay(spec)
+
+    def observed(obs: NDArray) -> NDArray:
+        """(T, B, 3, 2, 5) -> (T, B, 6, 5) with the values of the frames at their places."""
+        found = np.empty((*obs.shape[:2], 30), dtype)
+        found[..., places.ravel()] = obs.reshape(found.shape)
+        return found.reshape(*obs.shape[:2], 6, 5)
+
+    for num_steps in (4, 9, 3, 20):
+        trajectory = world.trajectory(num_steps)
+        trajectory = replace(trajectory, obs=observed(trajectory.obs), next_obs=observed(trajectory.next_obs))
+        buffer.add(trajectory)
+        naive.add(trajectory)
+        naive.check(buffer.sample(14, rng))
+        naive.check(buffer.sample(5, rng))
+    assert ReplayBuffer(spec).nbytes == ReplayBuffer(first).nbytes
+
+
+@pytest.mark.parametrize("places", [np.arange(30).reshape(5, 6), np.zeros((3, 10), np.int64)])
+def test_places_that_are_not_of_this_stack_are_refused(places: NDArray) -> None:
+    with pytest.raises(ConfigError, match="frame_places .* each of the 30 values of an observation once"):
+        ReplaySpec(14, 2, (3, 2, 5), np.uint8, (), np.int64, frame_stack=3, frame_places=places)
 
 
 @pytest.mark.parametrize("padding_type", ["reset", "zero"])

@@ -37,6 +37,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.seen: list[Trajectory] = []
+        self.num_saved = 0
         self.policy = ActorCriticPolicy.for_spaces(
             "ppo", Walk.observation_space, Walk.action_space, (4,), "tanh", False
         )
@@ -51,6 +52,7 @@ class Memory:
         return {"num_seen": float(len(self.seen))}
 
     def state_dict(self) -> dict[str, Any]:
+        self.num_saved += 1
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -104,6 +106,13 @@ def test_every_segment_begins_with_other_episodes_and_after_a_resume_with_the_sa
     for one, other in zip(seen(undisturbed)[2:], seen(resumed), strict=True):
         for name in ("obs", "action", "next_obs", "truncated"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+def test_a_state_is_built_where_a_checkpoint_is_due_and_when_training_has_ended() -> None:
+    trained, asked = loop(), iter([False, True])
+    algorithm: Any = trained.algorithm
+    assert [checkpoint.step for checkpoint in trained.run(lambda: next(asked))] == [32, 48]
+    assert algorithm.num_saved == 2
 
 
 def test_a_resumed_run_still_knows_the_best_policy_so_far() -> None:

@@ -1,6 +1,7 @@
 """What an algorithm is. A plug-in is one module (or object) that offers `NAME`, `Config` and `build`."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,6 +14,29 @@ from loomrl.schema import Section
 from loomrl.types import Act, Trajectory
 
 State = dict[str, NDArray[Any] | int | float | str]  # arrays go into safetensors, the rest into JSON
+
+
+MOST_UNSAVED_SEGMENTS = 4  # a training that keeps an algorithm's files saves its state at least so often
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What an algorithm may know of the training it is part of. The defaults are those of one that has none.
+
+    `folder` is there for files that stand beside the run's checkpoints, in place of memory. Whoever gives it keeps it
+    for as long, and saves a state after at most `MOST_UNSAVED_SEGMENTS` segments of `segment_env_steps` (rounded up to
+    whole updates). So long must the files hold what the newest saved state refers to, whenever the process is killed.
+
+    `frame_places` (k, n) says, where an observation is the last k of an environment (`environment.frame_stack`), at
+    which places of the flat observation the n values of each stand, the oldest first.
+    """
+
+    folder: Path | None = None
+    segment_env_steps: int = 1
+    frame_places: NDArray[np.int64] | None = None
+
+
+ALONE = Surroundings()
 
 
 def below(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,9 +78,9 @@ class Algorithm(Protocol):
     """Learns from trajectories. Acting for evaluation and serving is its `policy`'s business.
 
     It may also offer `collector(envs, seed)`, a `loomrl.environment.collector.Collector` of its own, `engine`, the name
-    of what computes its updates, `device`, the name of what it runs on, and its policy `play(envs, seeds)`: see
-    `loomrl.algorithms.compiled.policy`. What its own collector gives may be another kind of trajectory, with
-    `num_transitions`, `cut()` and `unusable_reward()` as `Trajectory` has them.
+    of what computes its updates, `device`, the name of what it runs on, `close()`, which lets go of its files, and its
+    policy `play(envs, seeds)`: see `loomrl.algorithms.compiled.policy`. What its own collector gives may be another
+    kind of trajectory, with `num_transitions`, `cut()` and `unusable_reward()` as `Trajectory` has them.
     """
 
     num_envs: int
@@ -76,7 +100,11 @@ class Algorithm(Protocol):
         """Everything that continuing to the bit needs."""
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()` of an equal algorithm."""
+        """Continue from `state_dict()` of an equal algorithm.
+
+        Raises:
+            ArtifactError: when files of its own do not hold what the state refers to; nothing has changed.
+        """
 
 
 @runtime_checkable
@@ -85,7 +113,7 @@ class AlgorithmPlugin(Protocol):
 
     It may also offer `choose_engine(config, observation_space, action_space)`, the engine that `build` takes, and
     `for_backend(config, backend)`, the config as it is for environments of a back-end, which must be there for those of
-    the back-end "device".
+    the back-end "device". Its `build` may also take `surroundings`, a `Surroundings`, by that name.
     """
 
     NAME: str

@@ -25,9 +25,11 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional
 
-from loomrl.algorithms.base import State, below, settle_engine
+from loomrl.algorithms.base import ALONE, State, Surroundings, below, settle_engine
 from loomrl.algorithms.dqn_policy import ActionValuePolicy
-from loomrl.replay.spec import PRIORITY_LIMIT, ReplaySpec, Transitions
+from loomrl.algorithms.off_policy import ReplayStorage, replay_spec, replay_storage
+from loomrl.replay.spec import PRIORITY_LIMIT, Transitions
+from loomrl.replay.storage import Storage
 from loomrl.schema import Section
 from loomrl.types import Act, FloatArray, Trajectory
 
@@ -59,7 +61,7 @@ class Config(Section):
     dueling: bool = False
     num_quantiles: int | None = Field(default=None, ge=2)  # None: expected returns in place of their distribution
     replay_capacity: int = Field(default=100_000, ge=1)  # transitions
-    frame_stack: int = Field(default=1, ge=1)  # frames along an observation's first axis, each kept once in the replay
+    replay_storage: ReplayStorage = "memory"  # disk: files beside the checkpoints, for more than memory holds
     prioritized: bool = False
     priority_exponent: float = Field(default=0.6, ge=0, le=1)  # alpha; 0 is uniform
     importance_exponent: float = Field(default=0.4, ge=0, le=1)  # beta at the start; 1 at the last step
@@ -161,13 +163,16 @@ class Learner(Protocol):
 class DQN:
     """Learns an `ActionValuePolicy` from replayed transitions of its own epsilon-greedy acting."""
 
-    def __init__(self, config: Config, policy: ActionValuePolicy, total_env_steps: int) -> None:
+    def __init__(
+        self, config: Config, policy: ActionValuePolicy, total_env_steps: int, surroundings: Surroundings = ALONE
+    ) -> None:
         self.config = config
         self.num_envs, self.rollout_length = config.num_envs, config.rollout_length
         self.policy = policy
         self.engine = choose_engine(config, policy.observation_space, policy.action_space)
         self.learner = _make_learner(config, policy, self.engine)
-        self._replay = _make_replay(config, policy)
+        self._storage = replay_storage(config, surroundings)
+        self._replay = _make_replay(config, policy, surroundings, self._storage)
         self._batch = Transitions.empty(self._replay.spec, config.batch_size)
         self._total_env_steps = total_env_steps
         self._env_steps = 0  # of the trajectories seen by `update`
@@ -248,9 +253,13 @@ class DQN:
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`, in place."""
+        self._replay.load_state_dict(below("replay.", state))  # first: it may lack what the state refers to
         self.learner.load_state_dict(below("learner.", state))
-        self._replay.load_state_dict(below("replay.", state))
         self._env_steps, self._steps_ahead = int(state["env_steps"]), int(state["steps_ahead"])
+
+    def close(self) -> None:
+        """Let go of the replay's folder."""
+        self._storage.close()
 
 
 def _make_learner(config: Config, policy: ActionValuePolicy, engine: str) -> Learner:
@@ -263,24 +272,14 @@ def _make_learner(config: Config, policy: ActionValuePolicy, engine: str) -> Lea
     return CompiledLearner(config, policy)
 
 
-def _make_replay(config: Config, policy: ActionValuePolicy) -> Any:
+def _make_replay(config: Config, policy: ActionValuePolicy, surroundings: Surroundings, storage: Storage) -> Any:
     from loomrl.replay.buffer import ReplayBuffer
     from loomrl.replay.prioritized import PrioritizedReplayBuffer
 
-    observation, action = policy.observation_space, policy.action_space
-    kept = np.dtype(observation.dtype)
-    spec = ReplaySpec(
-        capacity=config.replay_capacity,
-        num_envs=config.num_envs,
-        obs_shape=observation.shape or (),
-        obs_dtype=np.dtype(np.float32) if kept.kind == "f" else kept,  # what the networks take
-        action_shape=(),
-        action_dtype=np.dtype(action.dtype),
-        n_step=config.n_step,
-        gamma=config.gamma,
-        frame_stack=config.frame_stack,
-    )
-    return PrioritizedReplayBuffer(spec, config.priority_exponent) if config.prioritized else ReplayBuffer(spec)
+    spec = replay_spec(config, surroundings, policy.observation_space, (), policy.action_space.dtype)
+    if config.prioritized:
+        return PrioritizedReplayBuffer(spec, config.priority_exponent, storage=storage)
+    return ReplayBuffer(spec, storage)
 
 
 def choose_engine(
@@ -305,6 +304,7 @@ def build(
     *,
     seed: int,
     total_env_steps: int,
+    surroundings: Surroundings = ALONE,
 ) -> DQN:
     """DQN with weights that follow from `seed`; raises `ConfigError` for action spaces other than Discrete."""
     policy = ActionValuePolicy.for_spaces(
@@ -317,4 +317,4 @@ def build(
         num_quantiles=config.num_quantiles or 1,
         generator=torch.Generator().manual_seed(seed),
     )
-    return DQN(config, policy, total_env_steps)
+    return DQN(config, policy, total_env_steps, surroundings)

@@ -24,8 +24,9 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional
 
-from loomrl.algorithms.base import State, below, settle_engine
+from loomrl.algorithms.base import ALONE, State, Surroundings, below, settle_engine
 from loomrl.algorithms.noise import gaussian_noise, negated_gumbel
+from loomrl.algorithms.off_policy import ReplayStorage, replay_spec, replay_storage
 from loomrl.algorithms.sac_policy import SACPolicy
 from loomrl.replay.buffer import ReplayBuffer
 from loomrl.replay.spec import ReplaySpec, Transitions
@@ -48,6 +49,7 @@ class Config(Section):
     batch_size: int = Field(default=256, ge=2)  # transitions per gradient step
     learning_starts: int = Field(default=1000, ge=0)  # environment steps with uniform actions before learning
     replay_capacity: int = Field(default=1_000_000, ge=1)  # transitions
+    replay_storage: ReplayStorage = "memory"  # disk: files beside the checkpoints, for more than memory holds
     n_step: int = Field(default=1, ge=1)
     gamma: float = Field(default=0.99, ge=0, le=1)
     tau: float = Field(default=0.005, gt=0, le=1)  # Polyak averaging of the target critics, after each gradient step
@@ -152,11 +154,14 @@ class Learner(Protocol):
 class SAC:
     """Learns a `SACPolicy` from replayed transitions of its own sampling."""
 
-    def __init__(self, config: Config, policy: SACPolicy, learner: Learner, engine: str) -> None:
+    def __init__(
+        self, config: Config, policy: SACPolicy, learner: Learner, engine: str, surroundings: Surroundings = ALONE
+    ) -> None:
         self.config, self.engine = config, engine
         self.num_envs, self.rollout_length = config.num_envs, config.rollout_length
         self._policy, self._learner = policy, learner
-        self._replay = ReplayBuffer(_replay_spec(config, policy))
+        self._storage = replay_storage(config, surroundings)
+        self._replay = ReplayBuffer(_replay_spec(config, policy, surroundings), self._storage)
         self._env_steps = 0  # of the trajectories seen by `update`
         self._steps_ahead = 0  # acted since
 
@@ -238,13 +243,17 @@ class SAC:
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`, in place."""
+        self._replay.load_state_dict(below("replay.", state))  # first: it may lack what the state refers to
         with torch.no_grad():
             for name, value in self._tensors():
                 value.copy_(torch.from_numpy(np.asarray(state[name])))
         if self._policy.normalizer is not None:
             self._policy.normalizer.refresh()
-        self._replay.load_state_dict(below("replay.", state))
         self._env_steps, self._steps_ahead = int(state["env_steps"]), int(state["steps_ahead"])
+
+    def close(self) -> None:
+        """Let go of the replay's folder."""
+        self._storage.close()
 
 
 def default_target_entropy(policy: SACPolicy) -> float:
@@ -253,19 +262,10 @@ def default_target_entropy(policy: SACPolicy) -> float:
     return DISCRETE_ENTROPY_SHARE * math.log(width) if policy.is_discrete else -float(width)
 
 
-def _replay_spec(config: Config, policy: SACPolicy) -> ReplaySpec:
-    observation, discrete = policy.observation_space, policy.is_discrete
-    dtype = np.dtype(observation.dtype)
-    return ReplaySpec(
-        capacity=config.replay_capacity,
-        num_envs=config.num_envs,
-        obs_shape=observation.shape or (),
-        obs_dtype=np.dtype(np.float32) if dtype.kind == "f" else dtype,  # what the networks take
-        action_shape=() if discrete else (policy.distribution.width,),
-        action_dtype=np.dtype(policy.action_space.dtype) if discrete else np.dtype(np.float32),
-        n_step=config.n_step,
-        gamma=config.gamma,
-    )
+def _replay_spec(config: Config, policy: SACPolicy, surroundings: Surroundings) -> ReplaySpec:
+    if policy.is_discrete:
+        return replay_spec(config, surroundings, policy.observation_space, (), policy.action_space.dtype)
+    return replay_spec(config, surroundings, policy.observation_space, (policy.distribution.width,), np.float32)
 
 
 def choose_engine(
@@ -290,6 +290,7 @@ def build(
     *,
     seed: int,
     total_env_steps: int,  # noqa: ARG001 - nothing follows a schedule
+    surroundings: Surroundings = ALONE,
 ) -> SAC:
     """SAC with weights that follow from `seed`; raises `ConfigError` for spaces or an engine it cannot handle."""
     from loomrl.algorithms.sac_compiled import CompiledLearner
@@ -307,4 +308,4 @@ def build(
     target_entropy = default_target_entropy(policy) if config.target_entropy is None else config.target_entropy
     engine = choose_engine(config, observation_space, action_space)
     make_learner = CompiledLearner if engine == "compiled" else TorchLearner
-    return SAC(config, policy, make_learner(config, policy, target_entropy), engine)
+    return SAC(config, policy, make_learner(config, policy, target_entropy), engine, surroundings)

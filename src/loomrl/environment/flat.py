@@ -70,7 +70,7 @@ class FlatBox(spaces.Box):
         """An element of the original space -> its vector (D,)."""
         flat = np.empty(self.shape, self.dtype)
         offset = 0
-        for leaf in _leaves(self.original, value):
+        for leaf in leaves(self.original, value):
             array = np.asarray(leaf)
             flat[offset : offset + array.size] = array.ravel()
             offset += array.size
@@ -197,10 +197,11 @@ def _limits(space: spaces.Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     return low.astype(dtype), high.astype(dtype)
 
 
-def _leaves(space: spaces.Space[Any], value: Any) -> Iterator[Any]:
+def leaves(space: spaces.Space[Any], value: Any) -> Iterator[Any]:
+    """The leaves of an element of a space, in the order of its vector."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for key, part in _items(space):
-            yield from _leaves(part, value[key])
+            yield from leaves(part, value[key])
     else:
         yield value
 

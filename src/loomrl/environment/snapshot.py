@@ -28,6 +28,7 @@ from loomrl.environment.repeat import prove_repeatable
 from loomrl.environment.resolve import Definition, resolve
 from loomrl.environment.source import ARCHIVE, build_archive
 from loomrl.environment.spaces import space_to_json
+from loomrl.environment.stacking import frame_space
 from loomrl.errors import ArtifactError
 from loomrl.files import canonical_json, sha256, sha256_file, write_atomic
 from loomrl.types import DynamicsFingerprint, EnvironmentSnapshot, EnvironmentSpec
@@ -74,6 +75,7 @@ def _observe(definition: Definition, config: EnvironmentConfig) -> tuple[Rollout
 
 def describe(definition: Definition, env: gymnasium.Env[Any, Any]) -> EnvironmentSpec:
     """The spec of a constructed environment."""
+    frame = frame_space(env)
     return EnvironmentSpec(
         name=definition.name,
         version=definition.version,
@@ -82,6 +84,7 @@ def describe(definition: Definition, env: gymnasium.Env[Any, Any]) -> Environmen
         max_episode_steps=definition.max_episode_steps,
         reward_threshold=definition.reward_threshold,
         frame_stack=definition.frame_stack,
+        frame=None if frame is None else space_to_json(frame),
         observation=space_to_json(env.observation_space),
         action=space_to_json(env.action_space),
     )

@@ -6,15 +6,17 @@ stay images; other boxes and bits along a new first axis; a Discrete part become
 first. At a reset the first observation stands for those that were not, and nothing of the last episode is left.
 """
 
+import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
-from loomrl.environment.flat import channels_first, is_image, parts_of
+from loomrl.environment.flat import channels_first, is_image, leaves, parts_of
 
 
 class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -72,6 +74,34 @@ def stack(space: spaces.Space[Any], frames: Sequence[Any]) -> Any:
     if is_image(space):
         return np.concatenate(frames, axis=0 if channels_first(space.shape or ()) else -1)
     return np.stack([np.asarray(frame) for frame in frames])
+
+
+def frame_space(env: gymnasium.Env[Any, Any]) -> spaces.Space[Any] | None:
+    """The space of one frame, where an environment observes a stack of them."""
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, FrameStack):
+            return env.env.observation_space
+        env = env.env
+    return None
+
+
+def frame_places(space: spaces.Space[Any], num_frames: int) -> NDArray[np.int64]:
+    """Where the n values of each frame of a space stand in a stack's array, flat: (k, n), the oldest frame first."""
+    size = sum(part.size for part in parts_of(space))
+    frames = [_numbered(space, itertools.count(frame * size)) for frame in range(num_frames)]
+    stacked = leaves(stacked_space(space, num_frames), stack(space, frames))
+    numbers = np.concatenate([np.ravel(leaf) for leaf in stacked])  # (k * n,): which value stands where
+    return np.argsort(numbers).reshape(num_frames, size)
+
+
+def _numbered(space: spaces.Space[Any], numbers: Iterator[int]) -> Any:
+    """Of a space's structure, the next numbers as its values."""
+    if isinstance(space, spaces.Dict):
+        return {key: _numbered(part, numbers) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_numbered(part, numbers) for part in space.spaces)
+    shape = space.shape or ()
+    return np.fromiter(itertools.islice(numbers, int(np.prod(shape))), np.int64).reshape(shape)
 
 
 def _kept(observation: Any) -> Any:

@@ -85,4 +85,5 @@ class Journal:
 
 
 def _arrays(spec: ReplaySpec) -> list[Any]:
-    return [spec.obs_bytes, spec.action_bytes, spec.frame_stack, str(np.dtype(spec.obs_dtype))]
+    order = b"" if spec.byte_order is None else spec.byte_order.tobytes()
+    return [spec.obs_bytes, spec.action_bytes, spec.frame_stack, str(np.dtype(spec.obs_dtype)), zlib.crc32(order)]

@@ -63,6 +63,14 @@ def inspect(
 
 
 @compiled
+def rearrange(target: Array, source: Array, order: Array) -> None:
+    """Bytes of N observations in another order: target (N, s) from source (N, s) by places (s,)."""
+    for i in range(target.shape[0]):
+        for j in range(target.shape[1]):
+            target[i, j] = source[i, order[j]]
+
+
+@compiled
 def _equal(left: Array, right: Array) -> bool:
     # Whole words of work between the checks, so that the comparison is done in vectors.
     size, position = left.shape[0], 0

@@ -33,7 +33,7 @@ class PrioritizedReplayBuffer:
         storage = storage or MemoryStorage()
         self.spec, self.alpha, self.epsilon = spec, alpha, epsilon
         self._rows = Rows(spec, storage)
-        self._tree = tree.PriorityTree(spec.num_envs * self._rows.num_slots, storage)
+        self._tree = tree.PriorityTree(spec.capacity, storage)  # leaf b * R + r % R: the same, whatever the rows spare
         self._largest = 1.0
 
     def __len__(self) -> int:
@@ -66,15 +66,11 @@ class PrioritizedReplayBuffer:
         self.add(step_of(obs, action, reward, terminated, truncated, next_obs))
 
     def _prioritise(self, before: int) -> None:
-        """Rows from `before` on become likely, those that they pushed out of the window impossible."""
-        written, num_rows = self._rows.num_written, self.spec.num_rows
-        if self._rows.num_slots > num_rows:
-            self._fill(max(0, before - num_rows, written - self._rows.num_slots), max(0, written - num_rows), 0.0)
-        self._fill(max(before, written - num_rows), written, self._largest)
-
-    def _fill(self, first_row: int, stop_row: int, value: float) -> None:
-        if first_row < stop_row:
-            tree.fill(*self._nodes(), self.spec.num_envs, self._rows.num_slots, first_row, stop_row, value)
+        """Rows from `before` on become likely, in the leaves of those that they pushed out of the window."""
+        written, spec = self._rows.num_written, self.spec
+        first = max(before, written - spec.num_rows)
+        if first < written:
+            tree.fill(*self._nodes(), spec.num_envs, spec.num_rows, first, written, self._largest)
 
     def _nodes(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         return self._tree.sums, self._tree.smallest, self._tree.offsets
@@ -94,7 +90,7 @@ class PrioritizedReplayBuffer:
         batch = checked_batch(self._rows, batch_size, out)
         if not 0.0 <= beta <= 1.0:
             raise ConfigError(f"replay beta is {beta}; it must lie in [0, 1]")
-        shape = self.spec.num_envs, self._rows.num_slots, self._rows.num_written
+        shape = self.spec.num_envs, self.spec.num_rows, self._rows.num_written
         tree.draw(*self._nodes(), *shape, rng.random(batch_size), beta, batch.index, batch.weight)
         self._rows.gather(batch)
         return batch
@@ -114,7 +110,7 @@ class PrioritizedReplayBuffer:
                 f"update_priorities expects index and priority (N,), found {indices.shape} and {priorities.shape}"
             )
         written = self._rows.num_written
-        shape = self.spec.num_envs, self._rows.num_slots, written - self._rows.num_rows, written
+        shape = self.spec.num_envs, self.spec.num_rows, written - self._rows.num_rows, written
         fault, largest = tree.update(*self._nodes(), *shape, indices, priorities, self.epsilon, self.alpha)
         if fault != tree.NO_FAULT:
             raise ConfigError(
@@ -137,6 +133,6 @@ class PrioritizedReplayBuffer:
         self._tree.rebuild()
 
     def _filled(self) -> NDArray[np.float64]:
-        """Priorities (B, min(written, P)) of the rows that were ever written."""
+        """Priorities (B, min(written, R)) of the rows that can be sampled, row r in place r % R."""
         leaves = self._tree.leaves.reshape(self.spec.num_envs, -1)
-        return leaves[:, : min(self._rows.num_written, self._rows.num_slots)]
+        return leaves[:, : self._rows.num_rows]

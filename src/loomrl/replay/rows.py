@@ -32,6 +32,9 @@ class Rows:
         self.num_slots = spec.num_rows + spec.frame_stack - 1 + storage.spare_rows(spec.num_rows)  # P
         batch = (spec.num_envs, self.num_slots)
         self._frame_bytes = spec.obs_bytes // spec.frame_stack
+        self._order = spec.byte_order
+        self._places = None if self._order is None else np.argsort(self._order).astype(np.uint32)  # the way back
+        self._by_frames = np.empty((2, 0, spec.obs_bytes), np.uint8)  # (2, N, s), for a batch
         self._journal = Journal(spec, self.num_slots, storage)
         self._obs = storage.array("obs", (*batch, self._frame_bytes), np.uint8)  # (B, P, f)
         self._action = storage.array("action", (*batch, spec.action_bytes), np.uint8)  # (B, P, a)
@@ -86,6 +89,7 @@ class Rows:
         batch = reward.shape
         obs = _bytes("obs", trajectory.obs, batch, spec.obs_shape, spec.obs_dtype)
         next_obs = _bytes("next_obs", trajectory.next_obs, batch, spec.obs_shape, spec.obs_dtype)
+        obs, next_obs = self._frame_by_frame(obs), self._frame_by_frame(next_obs)
         action = _bytes("action", trajectory.action, batch, spec.action_shape, spec.action_dtype)
         reward = _writable(reward, np.float64)
         terminated = _flags("terminated", trajectory.terminated, batch)
@@ -100,6 +104,14 @@ class Rows:
             if done < batch[0]:
                 self._make_room()
 
+    def _frame_by_frame(self, obs: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Observations (T, B, s) with the bytes of each frame together, the oldest first."""
+        if self._order is None:
+            return obs
+        arranged = np.empty_like(obs)
+        kernels.rearrange(arranged.reshape(-1, obs.shape[-1]), obs.reshape(-1, obs.shape[-1]), self._order)
+        return arranged
+
     def _refuse(self, finding: int, t: int, b: int, reward: float) -> None:
         if finding == kernels.BAD_REWARD:
             raise EnvironmentFault(
@@ -109,7 +121,7 @@ class Rows:
         raise ConfigError(
             f"with frame_stack {self.spec.frame_stack} the next observation must hold the frames of the "
             f"observation moved on by one; it does not at step {t} of environment {b}; "
-            "stack frames oldest first along the first axis"
+            "stack frames oldest first, along the first axis or as frame_places says"
         )
 
     def _make_room(self) -> None:
@@ -127,18 +139,29 @@ class Rows:
     def gather(self, out: Transitions) -> None:
         """Fill all of `out` but `weight` with the transitions that `out.index` names."""
         spec, size = self.spec, len(out.index)
+        observations = out.obs.reshape(size, -1).view(np.uint8), out.next_obs.reshape(size, -1).view(np.uint8)
+        obs, next_obs = observations if self._places is None else self._room_by_frames(size)
         kernels.gather(
             *self._ring,
             out.index,
             spec.n_step,
             spec.gamma,
-            out.obs.reshape(size, -1).view(np.uint8),
+            obs,
             out.action.reshape(size, -1).view(np.uint8),
             out.reward,
-            out.next_obs.reshape(size, -1).view(np.uint8),
+            next_obs,
             out.terminated,
             out.discount,
         )
+        if self._places is not None:
+            kernels.rearrange(observations[0], obs, self._places)
+            kernels.rearrange(observations[1], next_obs, self._places)
+
+    def _room_by_frames(self, size: int) -> tuple[Array, Array]:
+        """Two arrays (N, s), used again for the next batch of this size."""
+        if self._by_frames.shape[1] != size:
+            self._by_frames = np.empty((2, size, self.spec.obs_bytes), np.uint8)
+        return self._by_frames[0], self._by_frames[1]
 
     # --- saving -------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """What a replay buffer holds, and what it hands out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -21,7 +21,9 @@ class ReplaySpec:
     `capacity` counts transitions over all environments. `obs_dtype` is what observations are kept in: floats of
     another width are converted. With `frame_stack` = k > 1 the leading axis of an observation holds k frames, the
     newest last, as `gymnasium.wrappers.FrameStackObservation` (k, *frame) and channel-stacking environments
-    (k * channels, H, W) give them: each frame is then kept once. Rewards are kept in float32, summed in float64.
+    (k * channels, H, W) give them: each frame is then kept once. Where frames stand otherwise, `frame_places` (k, n)
+    says at which places of the flat observation the n values of each stand, the oldest first. Rewards are kept in
+    float32, summed in float64.
 
     Raises:
         ConfigError: when a field is out of range, or `capacity` is no multiple of `num_envs`.
@@ -36,6 +38,7 @@ class ReplaySpec:
     n_step: int = 1
     gamma: float = 0.99
     frame_stack: int = 1
+    frame_places: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("capacity", "num_envs", "n_step", "frame_stack"):
@@ -51,10 +54,21 @@ class ReplaySpec:
             raise ConfigError(f"replay gamma is {self.gamma}; it must lie in [0, 1]")
         for name in ("obs", "action"):
             self._check_array(name)
-        if self.frame_stack > 1 and (not self.obs_shape or self.obs_shape[0] % self.frame_stack):
+        if self.frame_places is not None:
+            self._check_places(self.frame_places)
+        elif self.frame_stack > 1 and (not self.obs_shape or self.obs_shape[0] % self.frame_stack):
             raise ConfigError(
                 f"replay frame_stack {self.frame_stack} does not divide the leading axis of obs_shape {self.obs_shape}"
-                "; stack frames along the first axis"
+                "; stack frames along the first axis, or give frame_places"
+            )
+
+    def _check_places(self, places: NDArray[np.int64]) -> None:
+        size = prod(self.obs_shape)
+        is_order = np.array_equal(np.sort(places, None), np.arange(size))
+        if places.shape != (self.frame_stack, size // self.frame_stack) or not is_order:
+            raise ConfigError(
+                f"replay frame_places of shape {places.shape} do not name each of the {size} values of an observation "
+                f"once, in frame_stack {self.frame_stack} rows"
             )
 
     def _check_array(self, name: str) -> None:
@@ -68,6 +82,17 @@ class ReplaySpec:
     def num_rows(self) -> int:
         """Steps of all environments that the capacity holds."""
         return self.capacity // self.num_envs
+
+    @property
+    def byte_order(self) -> NDArray[np.uint32] | None:
+        """(s,): which byte of an observation stands where, its frames one after the other; None where they do."""
+        if self.frame_places is None or (self.frame_places.ravel() == np.arange(prod(self.obs_shape))).all():
+            return None
+        width = np.dtype(self.obs_dtype).itemsize
+        order: NDArray[np.uint32] = (
+            (self.frame_places.reshape(-1, 1) * width + np.arange(width)).ravel().astype(np.uint32)
+        )
+        return order
 
     @property
     def obs_bytes(self) -> int:

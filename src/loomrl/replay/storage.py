@@ -37,6 +37,9 @@ class Storage(Protocol):
     def flush(self) -> None:
         """Make everything written so far outlive the machine, where arrays are kept at all."""
 
+    def close(self) -> None:
+        """Let go of what others may want; the arrays must not be used any more."""
+
 
 class MemoryStorage:
     """Arrays in memory. A saved state holds copies of them."""
@@ -57,7 +60,8 @@ class MemoryStorage:
         except MemoryError as error:
             size = prod(shape) * np.dtype(dtype).itemsize / 1e9
             raise ArtifactError(
-                f"no memory for the replay array {name!r} ({size:.2f} GB); lower the capacity or map it to a folder"
+                f"no memory for the replay array {name!r} ({size:.2f} GB); lower replay_capacity, or set "
+                "replay_storage to disk"
             ) from error
         if (kept := self._arrays.get(name)) is not None:
             array[: len(kept)] = kept
@@ -67,26 +71,32 @@ class MemoryStorage:
     def flush(self) -> None:
         """Memory does not outlive the process."""
 
+    def close(self) -> None:
+        """Nobody else wants it."""
+
 
 class MappedStorage:
     """Arrays in files of a folder, mapped into memory: the system keeps in RAM what fits, the disk holds the rest.
 
     Room is taken from the disk when an array is made, so that a full disk is an error then and no crash later. One
     process holds the folder at a time. A state saved with `state_dict` can be restored from the folder until
-    `spare_fraction` of the capacity has been written after it.
+    `spare_fraction` of the capacity, or `least_spare_rows` steps of all environments if these are more, has been
+    written after it.
 
     Raises:
-        ConfigError: when `spare_fraction` is negative.
+        ConfigError: when one of them is negative.
         ArtifactError: when the folder cannot be made or is held by another process.
     """
 
     keeps: ClassVar[bool] = True
 
-    def __init__(self, folder: Path, spare_fraction: float = 0.02) -> None:
+    def __init__(self, folder: Path, spare_fraction: float = 0.02, least_spare_rows: int = 0) -> None:
         if not 0.0 <= spare_fraction < np.inf:
             raise ConfigError(f"replay spare_fraction is {spare_fraction}; it must be 0 or more")
+        if least_spare_rows < 0:
+            raise ConfigError(f"replay least_spare_rows is {least_spare_rows}; it must be 0 or more")
         self.folder = folder
-        self._spare_fraction = spare_fraction
+        self._spare_fraction, self._least_spare_rows = spare_fraction, least_spare_rows
         self._maps: dict[str, mmap.mmap] = {}
         self._lock = FileLock(folder / ".lock")
         try:
@@ -98,8 +108,8 @@ class MappedStorage:
             raise self._unwritable("open", error) from error
 
     def spare_rows(self, num_rows: int) -> int:
-        """`spare_fraction` of them, at least one."""
-        return max(1, round(self._spare_fraction * num_rows))
+        """`spare_fraction` of them, at least `least_spare_rows`, at least one."""
+        return max(1, self._least_spare_rows, round(self._spare_fraction * num_rows))
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """The file NAME.bin: raw values, row by row."""

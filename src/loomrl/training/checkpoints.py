@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,7 @@ from safetensors import SafetensorError
 
 from loomrl import events
 from loomrl.errors import ArtifactError
-from loomrl.files import canonical_json, read_json, sync_folder, verify_sums, write_atomic, write_sums
+from loomrl.files import atomic_path, canonical_json, read_json, sync_folder, verify_sums, write_atomic, write_sums
 from loomrl.types import Json
 
 ARRAYS = "arrays.safetensors"
@@ -75,7 +76,8 @@ class CheckpointStore:
         final = self._folder / f"{_PREFIX}{checkpoint.step:012d}"
         try:
             temporary = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=self._folder))
-            write_atomic(temporary / ARRAYS, safetensors.numpy.save(dict(sorted(checkpoint.arrays.items()))))
+            with atomic_path(temporary / ARRAYS) as path:  # straight from the arrays: a replay is not copied again
+                safetensors.numpy.save_file(dict(sorted(checkpoint.arrays.items())), path)
             write_atomic(temporary / VALUES, canonical_json(checkpoint.values))
             write_sums(temporary)
             if final.exists():  # a corrupt one of the same step: the newest intact one was older
@@ -86,26 +88,35 @@ class CheckpointStore:
             saved = folders.index(final)  # what lies above was corrupt: counted as newest it would push out intact ones
             for useless in folders[:saved] + folders[saved + self._keep :]:
                 shutil.rmtree(useless)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             raise self._unwritable(error) from error
 
     def newest(self) -> Checkpoint | None:
         """The newest checkpoint that is intact. Corrupt ones are reported and passed over."""
+        return next(self.intact(), None)
+
+    def intact(self) -> Iterator[Checkpoint]:
+        """Those that are intact, newest first. Corrupt ones are reported and passed over."""
         for folder in self._all():
             try:
-                return _read(folder)
+                checkpoint = _read(folder)
             except ArtifactError as error:
-                message = f"checkpoint {folder} is corrupt and passed over: {error}"
-                log.warning(message)
-                events.emit("warning", message=message)
-        return None
+                self.pass_over(f"checkpoint {folder} is corrupt and passed over: {error}")
+            else:
+                yield checkpoint
+
+    @staticmethod
+    def pass_over(message: str) -> None:
+        """Tell whoever follows the training."""
+        log.warning(message)
+        events.emit("warning", message=message)
 
     def _all(self) -> list[Path]:
         """Newest first."""
         return sorted(self._folder.glob(f"{_PREFIX}*"), reverse=True)
 
-    def _unwritable(self, error: OSError) -> ArtifactError:
-        reason = error.strerror or str(error)
+    def _unwritable(self, error: OSError | SafetensorError) -> ArtifactError:
+        reason = getattr(error, "strerror", None) or str(error)
         return ArtifactError(f"cannot write checkpoints to {self._folder}: {reason}; set LOOMRL_HOME or free space")
 
 
@@ -113,7 +124,7 @@ def _read(folder: Path) -> Checkpoint:
     verify_sums(folder)
     values = read_json(folder / VALUES)
     try:
-        arrays = safetensors.numpy.load((folder / ARRAYS).read_bytes())
+        arrays = safetensors.numpy.load_file(folder / ARRAYS)
         return Checkpoint(int(values["env_steps"]), arrays, values)
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise ArtifactError(f"{folder} does not hold a checkpoint: {error!r}") from error

@@ -61,13 +61,17 @@ class TrainingLoop:
         self.rows = CurveRows()
         self._segment = 0
 
-    def run(self) -> Iterator[Checkpoint]:
-        """Train, yielding a checkpoint after every segment and one when training has ended."""
+    def run(self, due: Callable[[], bool] = lambda: True) -> Iterator[Checkpoint]:
+        """Train, yielding a checkpoint after every segment for which one is `due`, and one when training has ended.
+
+        It is asked before the state is built, which copies all that is in memory, a replay too.
+        """
         while self.stop_reason is None:
             with closing(self._make_envs(self.algorithm.num_envs, "same_step")) as envs:
                 self._run_segment(envs)
             self._segment += 1
-            yield self.checkpoint()
+            if self.stop_reason is not None or due():
+                yield self.checkpoint()
 
     def stop(self, reason: str) -> None:
         """End after the update under way."""
@@ -143,13 +147,19 @@ class TrainingLoop:
         return Checkpoint(self.env_steps, arrays, values)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint of an equal loop."""
+        """Continue from a checkpoint of an equal loop. One of a training that has ended leaves the algorithm as it is:
+        it learns no more, and its files may be gone.
+
+        Raises:
+            ArtifactError: when the algorithm's files do not hold what the checkpoint refers to; nothing has changed.
+        """
         values = checkpoint.values
+        if values["stop_reason"] is None:
+            self.algorithm.load_state_dict({**below("algorithm.", checkpoint.arrays), **values["algorithm"]})
         self.env_steps, self.num_episodes = values["env_steps"], values["num_episodes"]
         self._segment, self.stop_reason = values["segment"], values["stop_reason"]
         self.rows.load_state_dict(values["rows"])
         self._rng.bit_generator.state = values["rng"]
-        self.algorithm.load_state_dict({**below("algorithm.", checkpoint.arrays), **values["algorithm"]})
         if self.validation is not None:
             self.validation.load_state_dict(values["validation"], below("best.", checkpoint.arrays))
 

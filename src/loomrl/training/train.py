@@ -4,22 +4,29 @@ Interrupted at any moment, it goes on from its newest intact checkpoint and ends
 under the home folder, keyed by a digest of everything the result depends on: other inputs never resume from them.
 """
 
+import inspect
 import math
+import shutil
 import time
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
 
 from loomrl import events
 from loomrl.algorithms.architecture import WEIGHTS
-from loomrl.algorithms.base import Algorithm
+from loomrl.algorithms.base import MOST_UNSAVED_SEGMENTS, Algorithm, Surroundings
 from loomrl.algorithms.registry import get_algorithm, parameters_for
 from loomrl.environment.make import choose_backend, make_envs
 from loomrl.environment.snapshot import load_snapshot
 from loomrl.environment.spaces import space_from_json
+from loomrl.environment.stacking import frame_places
+from loomrl.errors import ArtifactError
 from loomrl.files import sha256_file
 from loomrl.home import home as default_home
 from loomrl.schema import Section
@@ -34,6 +41,7 @@ from loomrl.training.validation import Validation
 from loomrl.types import EnvironmentSnapshot, Json, TrainingReport
 
 REPORT = "training.json"
+_FILES = "algorithm"  # beside the checkpoints: what an algorithm keeps on the disk and not in them
 
 
 def train_policy(
@@ -59,14 +67,12 @@ def train_policy(
         return make_envs(snapshot_folder, num_envs, autoreset, backend)
 
     engine = _engine(config, parameters, snapshot)
-    with one_thread(engine), CheckpointStore(checkpoints, config.keep_checkpoints) as store:
-        algorithm = _build(config, parameters, snapshot)
-        with (
-            closing(Validation(config.validation, environments)) as validation,
-            events.progress("training", config.total_env_steps) as bar,
-            _Narrator(bar, engine) as narrator,
-            _Saver(store, config.checkpoint_interval_seconds) as saver,
-        ):
+    with one_thread(engine), CheckpointStore(checkpoints, config.keep_checkpoints) as store, ExitStack() as stack:
+        surroundings = surroundings_of(snapshot, checkpoints / _FILES, config.checkpoint_interval_env_steps)
+        algorithm = _build(config, parameters, snapshot, surroundings)
+        stack.callback(getattr(algorithm, "close", lambda: None))
+        validation = stack.enter_context(closing(Validation(config.validation, environments)))
+        with events.progress("training", config.total_env_steps) as bar, _Narrator(bar, engine) as narrator:
             loop = TrainingLoop(
                 algorithm,
                 environments,
@@ -77,12 +83,28 @@ def train_policy(
                 on_update=narrator.update,
                 on_validation=narrator.validation,
             )
-            if checkpoint := store.newest():
-                loop.restore(checkpoint)
+            if _resume(loop, store):
                 narrator.resumed(loop.env_steps)
-            for checkpoint in loop.run():
-                saver.offer(checkpoint, training_ended=loop.stop_reason is not None)
-        return _write(config, parameters, snapshot, (engine, backend, device), loop, validation, output_folder)
+            keeps_files = (checkpoints / _FILES).exists()
+            saver = _Saver(store, config.checkpoint_interval_seconds, MOST_UNSAVED_SEGMENTS if keeps_files else None)
+            for checkpoint in loop.run(saver.due):
+                saver.save(checkpoint)
+        report = _write(config, parameters, snapshot, (engine, backend, device), loop, validation, output_folder)
+        if keeps_files:
+            shutil.rmtree(checkpoints / _FILES, ignore_errors=True)  # the last checkpoint does without them
+        return report
+
+
+def _resume(loop: TrainingLoop, store: CheckpointStore) -> bool:
+    """Go on from the newest checkpoint that is intact and whose files are; from the start, where there is none."""
+    for checkpoint in store.intact():
+        try:
+            loop.restore(checkpoint)
+        except ArtifactError as error:
+            store.pass_over(f"the checkpoint after {checkpoint.step} steps is passed over: {error}")
+        else:
+            return True
+    return False
 
 
 def device_of(backend: str) -> str:
@@ -102,13 +124,29 @@ def _engine(config: TrainingConfig, parameters: Section, snapshot: EnvironmentSn
     return str(choose(parameters, space_from_json(snapshot.spec.observation), space_from_json(snapshot.spec.action)))
 
 
-def _build(config: TrainingConfig, parameters: Section, snapshot: EnvironmentSnapshot) -> Algorithm:
-    return get_algorithm(config.algorithm).build(
+def surroundings_of(snapshot: EnvironmentSnapshot, folder: Path, segment_env_steps: int) -> Surroundings:
+    """What an algorithm that learns in a snapshot's environment may know, with a folder for its files."""
+    return Surroundings(folder, segment_env_steps, frames_of(snapshot))
+
+
+def frames_of(snapshot: EnvironmentSnapshot) -> NDArray[np.int64] | None:
+    """Where the frames of a stacked observation stand; None for others."""
+    frame = snapshot.spec.frame
+    return None if frame is None else frame_places(space_from_json(frame), snapshot.spec.frame_stack)
+
+
+def _build(
+    config: TrainingConfig, parameters: Section, snapshot: EnvironmentSnapshot, surroundings: Surroundings
+) -> Algorithm:
+    build: Callable[..., Algorithm] = get_algorithm(config.algorithm).build
+    more = {"surroundings": surroundings} if "surroundings" in inspect.signature(build).parameters else {}
+    return build(
         parameters,
         space_from_json(snapshot.spec.observation),
         space_from_json(snapshot.spec.action),
         seed=derive(config.seed, Purpose.WEIGHTS),
         total_env_steps=config.total_env_steps,
+        **more,
     )
 
 
@@ -151,38 +189,33 @@ def _final_metrics(loop: TrainingLoop, validation: Validation) -> dict[str, floa
 
 
 class _Saver:
-    """Saves checkpoints, but so rarely that it takes a fiftieth of the time at most. What is skipped changes nothing:
-    training goes on from an older one to the same result. When training breaks, the newest one is saved."""
+    """Saves the first checkpoint, then so rarely that it takes a fiftieth of the time at most. What is passed over is
+    not even built, and changes nothing: training goes on from an older one to the same result.
+
+    An algorithm that keeps files can go on from its newest saved state for so many segments only.
+    """
 
     SHARE = 1 / 50
 
-    def __init__(self, store: CheckpointStore, interval_seconds: float) -> None:
-        self._store, self._interval = store, interval_seconds
-        self._newest: Checkpoint | None = None  # offered, but not saved
-        self._last, self._cost = time.monotonic(), 0.0
+    def __init__(self, store: CheckpointStore, interval_seconds: float, most_segments: int | None) -> None:
+        self._store, self._interval, self._most_segments = store, interval_seconds, most_segments
+        self._due_at = -math.inf
+        self._segments = 0  # since the last checkpoint
+        self._asked = 0.0
 
-    def __enter__(self) -> Self:
-        return self
+    def due(self) -> bool:
+        """Asked at the end of each segment: whether it is time to save a checkpoint."""
+        self._segments += 1
+        self._asked = time.monotonic()  # building the state is part of what it takes
+        return self._segments == self._most_segments or self._asked >= self._due_at
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._newest is not None:
-            self._save(self._newest)
-
-    def offer(self, checkpoint: Checkpoint, *, training_ended: bool) -> None:
-        """Save it if it is time to, or the last one."""
-        self._newest = checkpoint
-        wait = max(self._interval, self._cost / self.SHARE) if self._interval else 0.0
-        if training_ended or time.monotonic() - self._last >= wait:
-            self._save(checkpoint)
-
-    def _save(self, checkpoint: Checkpoint) -> None:
-        started = time.monotonic()
-        self._newest = None
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write it, and settle when the next one is due."""
         self._store.save(checkpoint)
-        self._last = time.monotonic()
-        self._cost = self._last - started
+        ended = time.monotonic()
+        cost = ended - self._asked
+        self._due_at = ended + (max(self._interval, cost / self.SHARE) if self._interval else 0.0)
+        self._segments = 0
 
 
 class _Narrator:

@@ -1,0 +1,60 @@
+"""The replay of an algorithm that learns off-policy: what it keeps of the spaces, and where."""
+
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+import gymnasium
+import numpy as np
+from numpy.typing import DTypeLike
+
+from loomrl.algorithms.base import MOST_UNSAVED_SEGMENTS, Surroundings
+from loomrl.errors import ConfigError
+from loomrl.replay.spec import ReplaySpec
+from loomrl.replay.storage import MappedStorage, MemoryStorage, Storage
+
+if TYPE_CHECKING:
+    from loomrl.algorithms import dqn, sac
+
+ReplayStorage = Literal["memory", "disk"]
+
+
+def replay_spec(
+    config: "dqn.Config | sac.Config",
+    surroundings: Surroundings,
+    observation: gymnasium.Space[Any],
+    action_shape: tuple[int, ...],
+    action_dtype: DTypeLike | None,
+) -> ReplaySpec:
+    """A replay of observations of a space, each frame of a stack once; floats as the networks take them, in float32."""
+    places, kept = surroundings.frame_places, np.dtype(observation.dtype)
+    return ReplaySpec(
+        capacity=config.replay_capacity,
+        num_envs=config.num_envs,
+        obs_shape=observation.shape or (),
+        obs_dtype=np.dtype(np.float32) if kept.kind == "f" else kept,
+        action_shape=action_shape,
+        action_dtype=np.dtype(action_dtype),
+        n_step=config.n_step,
+        gamma=config.gamma,
+        frame_stack=1 if places is None else len(places),
+        frame_places=places,
+    )
+
+
+def replay_storage(config: "dqn.Config | sac.Config", surroundings: Surroundings) -> Storage:
+    """Memory, or the folder that training gives; it holds what was saved as long as `Surroundings` demands.
+
+    Raises:
+        ConfigError: for `disk` where there is no folder.
+        ArtifactError: when the folder cannot be made or is held by another process.
+    """
+    if config.replay_storage == "memory":
+        return MemoryStorage()
+    if surroundings.folder is None:
+        raise ConfigError(
+            "training.parameters.replay_storage: disk needs the folder of a training that keeps checkpoints, and "
+            'there is none; set it to "memory"'
+        )
+    rollout_size = config.num_envs * config.rollout_length
+    segment_rows = math.ceil(surroundings.segment_env_steps / rollout_size) * config.rollout_length
+    return MappedStorage(surroundings.folder, least_spare_rows=MOST_UNSAVED_SEGMENTS * segment_rows)
