@@ -259,7 +259,7 @@ def test_extremes_stay_finite(case: Case, extreme: str) -> None:
     algorithm = case.build()
     training = loop(case, algorithm, 2, **EXTREMES[extreme])
     run(training)
-    assert all(math.isfinite(value) for row in training.rows for value in row.values())
+    assert all(math.isfinite(value) for row in training.rows.all() for value in row.values())
     assert all(np.isfinite(value).all() for value in algorithm.policy.arrays().values())
 
 
