@@ -24,9 +24,10 @@ os.environ.update(ONE_THREAD)
 hypothesis.settings.register_profile("gate", derandomize=True)
 hypothesis.settings.load_profile("gate")
 
-# Their tests cost most, stand alone, and most of them copy the finished project. The longest begin.
-SPREAD = ("examples", "flows", "docs", "faults")
+# Their tests cost most, stand alone, and most of them copy the finished project.
+SPREAD = ("flows", "docs", "faults", "examples")
 ONE_SCOPE = ("test_servers.py", "test_thermostat_plugin.py")  # files with a fixture of their own
+LONG = ("test_lifecycle.py", "README.md", "operations.md", "test_a_corrupt_newest")  # a minute or so each
 MAKES_THE_PROJECT = "test_a_first_run_goes_through_all_seven_stages_and_promotes"
 
 
@@ -35,12 +36,19 @@ def room_of(nodeid: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Who makes the finished project begins, then come the rooms that do not wait for it, then all others."""
+    """Who makes the finished project begins, then come the rooms that do not wait for it, then all others.
 
-    def turn(item: pytest.Item) -> tuple[int, bool]:
-        room = room_of(item.nodeid)
-        spread = SPREAD.index(room) + 1 if room in SPREAD else 0
-        return -1 if item.name == MAKES_THE_PROJECT else spread, item.path.name not in ONE_SCOPE
+    Of those the long ones come first, so that no worker is left with one of them at the end.
+    """
+
+    def turn(item: pytest.Item) -> int:
+        if item.name == MAKES_THE_PROJECT:
+            return 0
+        if room_of(item.nodeid) not in SPREAD:
+            return 1
+        if item.path.name in ONE_SCOPE:
+            return 2 + ONE_SCOPE.index(item.path.name)
+        return 4 if any(name in item.nodeid for name in LONG) else 5
 
     items.sort(key=turn)
 
@@ -56,6 +64,11 @@ class Rooms(LoadScopeScheduling):
             return room_of(nodeid)
         path = nodeid.partition("::")[0]
         return path if path.endswith(ONE_SCOPE) else nodeid
+
+    def _reschedule(self, node: Any) -> None:
+        """Give a worker its next scope when it has begun the last test of what it has: the others may be idle."""
+        if node.shutting_down or not self.workqueue or self._pending_of(self.assigned_work[node]) < 2:
+            super()._reschedule(node)
 
 
 @pytest.hookimpl(optionalhook=True)
