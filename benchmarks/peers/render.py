@@ -20,6 +20,7 @@ _COLORS = {"loomrl": "#1f5fa8", "sb3": "#b3541e", "sbx": "#2d7d46", "sb3-same": 
 NAMES = {
     "loomrl": "LoomRL",
     "loomrl-same": "LoomRL, stable-baselines3's settings",
+    "loomrl-every-step": "LoomRL, every step",
     "sb3": "stable-baselines3",
     "sb3-same": "stable-baselines3, LoomRL's settings",
     "sb3-cleanrl": "stable-baselines3, CleanRL's settings",

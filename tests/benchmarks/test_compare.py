@@ -86,6 +86,10 @@ def test_a_seed_that_never_solved_is_counted_not_dropped(monkeypatch: pytest.Mon
     assert "1 of 2" in render.table(document)
 
 
+def test_every_trainer_has_a_name_to_be_shown_by() -> None:
+    assert {trainer.name for case in CASES for trainer in case.trainers} <= set(render.NAMES)
+
+
 def test_overhead_is_what_the_stages_take_beyond_the_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     trainers = (Trainer("loomrl", "ppo", "the loop"), Trainer("stage", "ppo", "the stage"))
     case = replace(case_of("overhead"), trainers=trainers)
