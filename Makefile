@@ -16,13 +16,15 @@ help:  ## list the targets
 
 setup: $(VENV)/installed  ## install everything into .venv, exactly as pinned
 
-# uv installs what pip would in a third of the time. It does not read pip's settings, so they are handed over; where it
-# cannot install, pip does.
+# uv installs what pip would in a third of the time. It does not read pip's settings, so they are handed over; where it is
+# not to be had or cannot install, pip does.
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt uv && \
 	UV_FIND_LINKS="$${PIP_FIND_LINKS:-$$($(BIN)/pip config get global.find-links 2>/dev/null)}" \
 	UV_DEFAULT_INDEX="$${PIP_INDEX_URL:-$$($(BIN)/pip config get global.index-url 2>/dev/null)}" \
+	UV_INDEX="$${PIP_EXTRA_INDEX_URL:-$$($(BIN)/pip config get global.extra-index-url 2>/dev/null)}" \
+	UV_INDEX_STRATEGY=unsafe-best-match \
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]' || \
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@

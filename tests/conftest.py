@@ -12,6 +12,7 @@ from projects import SHARED, copy_project, prefect_server, run
 from template_home import ready_home, template_home
 from xdist.scheduler import LoadScopeScheduling
 
+from loomrl.processors import num_processors
 from loomrl.stages.__main__ import ONE_THREAD
 
 __all__ = ["ready_home", "template_home"]
@@ -72,9 +73,9 @@ class Rooms(LoadScopeScheduling):
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
+def pytest_xdist_auto_num_workers() -> int | None:
     """One more than there are cores: life cycles on servers mostly wait, for schedules and for people's answers."""
-    return (os.cpu_count() or 1) + 1
+    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else num_processors() + 1
 
 
 @pytest.hookimpl(optionalhook=True)

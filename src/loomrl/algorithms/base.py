@@ -23,9 +23,10 @@ MOST_UNSAVED_SEGMENTS = 4  # a training that keeps an algorithm's files saves it
 class Surroundings:
     """What an algorithm may know of the training it is part of. The defaults are those of one that has none.
 
-    `folder` is there for files that stand beside the run's checkpoints, in place of memory. Whoever gives it keeps it
-    for as long, and saves a state after at most `MOST_UNSAVED_SEGMENTS` segments of `segment_env_steps` (rounded up to
-    whole updates). So long must the files hold what the newest saved state refers to, whenever the process is killed.
+    `folder`, which whoever uses it makes in `build`, is there for files that stand beside the run's checkpoints, in
+    place of memory. Whoever gives it keeps it for as long, and saves a state after at most `MOST_UNSAVED_SEGMENTS`
+    segments of `segment_env_steps` (rounded up to whole updates). So long must the files hold what the newest saved
+    state refers to, whenever the process is killed.
 
     `frame_places` (k, n) says, where an observation is the last k of an environment (`environment.frame_stack`), at
     which places of the flat observation the n values of each stand, the oldest first.

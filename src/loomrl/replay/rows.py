@@ -131,6 +131,7 @@ class Rows:
             self._finals.grow(counters[FINALS_BEGIN], counters[FINALS_END])
         else:
             self._starts.grow(counters[STARTS_BEGIN], counters[STARTS_END])
+        self._storage.flush()  # what was moved is on the disk before the journal says where it lies
         self._journal.note_rooms((self._finals.room, self._starts.room))
         self._ring = self._make_ring()
 

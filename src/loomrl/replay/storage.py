@@ -143,5 +143,6 @@ class MappedStorage:
     def _unwritable(self, what: str, error: OSError) -> ArtifactError:
         reason = error.strerror or str(error)
         return ArtifactError(
-            f"cannot {what} the replay folder {self.folder}: {reason}; free space or name another folder"
+            f"cannot {what} the replay folder {self.folder}: {reason}; free space, lower "
+            "training.parameters.replay_capacity, or set LOOMRL_HOME to another disk"
         )

@@ -71,8 +71,11 @@ def train_policy(
         surroundings = surroundings_of(snapshot, checkpoints / _FILES, config.checkpoint_interval_env_steps)
         algorithm = _build(config, parameters, snapshot, surroundings)
         stack.callback(getattr(algorithm, "close", lambda: None))
-        validation = stack.enter_context(closing(Validation(config.validation, environments)))
-        with events.progress("training", config.total_env_steps) as bar, _Narrator(bar, engine) as narrator:
+        with (
+            closing(Validation(config.validation, environments)) as validation,
+            events.progress("training", config.total_env_steps) as bar,
+            _Narrator(bar, engine) as narrator,
+        ):
             loop = TrainingLoop(
                 algorithm,
                 environments,
@@ -221,7 +224,7 @@ class _Saver:
 class _Narrator:
     """Tells how training goes: a progress bar, and events for whoever started the process.
 
-    Updates are told a few times a second, the last one always; `curves.json` has them all.
+    Updates are told a few times a second, the last one always; `curves.json` has the whole curve.
     """
 
     SECONDS = 0.2

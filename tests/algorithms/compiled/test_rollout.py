@@ -97,6 +97,15 @@ def test_a_value_that_is_not_finite_is_named() -> None:
         algorithm.policy.play(still, [0, 1])
 
 
+def test_a_deviation_that_diverged_is_the_policys_fault_too() -> None:
+    envs = environments("Pendulum-v1", 2, "same_step")
+    algorithm = learner(envs)
+    algorithm.policy.parameters[algorithm.policy.actor.end :] = np.nan
+    assert np.isnan(algorithm.policy.log_std()).all()
+    with pytest.raises(LoomRLError, match="it has diverged"):
+        algorithm.collector(envs, 0).collect(algorithm.act, 10, np.random.default_rng(0))
+
+
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
 def test_a_policy_that_diverged_is_named_and_not_the_environment(name: str) -> None:
     envs = environments(name, 2, "same_step")

@@ -1,6 +1,8 @@
 """Values that are not finite, environments that raise, die or hang: named with environment, step and key."""
 
 import multiprocessing
+import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -186,10 +188,23 @@ def test_a_worker_that_cannot_make_its_environment_anew_is_named(capfd: pytest.C
 def test_a_process_that_lives_on_after_an_interrupted_call_is_ended() -> None:
     envs = ProcessesVectorEnv(unreliable("hang"), 2, AutoresetMode.SAME_STEP)
     envs.reset(seed=0)
-    envs.step_async(np.ones(2, np.int64))
+    for _ in range(2):
+        envs.step(np.ones(2, np.int64))
+    envs.step_async(np.ones(2, np.int64))  # the third: number 1 hangs
     started = time.monotonic()
     envs.close()
     assert time.monotonic() - started < 10
+    assert not multiprocessing.active_children()
+
+
+def test_an_interrupt_from_the_keyboard_is_left_to_whoever_started_the_workers() -> None:
+    envs = ProcessesVectorEnv(unreliable(""), 2, AutoresetMode.SAME_STEP)
+    envs.reset(seed=0)
+    for process in envs.processes:
+        os.kill(process.pid, signal.SIGINT)
+    observations, *_ = envs.step(np.ones(2, np.int64))
+    assert observations.tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    envs.close()
     assert not multiprocessing.active_children()
 
 

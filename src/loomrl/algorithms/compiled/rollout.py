@@ -190,7 +190,7 @@ def _draw(
 ) -> bool:
     """An environment's choice from a policy's outputs (A,), into `index[env]` or `sample[env]`.
 
-    Returns False where an output is not finite.
+    Returns False where an output, or what was sampled, is not finite.
     """
     for column in range(out.size):
         if not isfinite(out[column]):
@@ -204,6 +204,8 @@ def _draw(
     else:
         for column in range(out.size):
             sample[env, column] = out[column] + std[column] * noise[column]
+            if not isfinite(sample[env, column]):
+                return False
     return True
 
 

@@ -1,7 +1,8 @@
 """Any environments, each in a process of its own, observations in shared memory: for those that are slow to step.
 
-A worker says when it has made its environment and when it has closed it. So the constructor and `close` have a time
-limit as `reset` and `step` have, and whoever dies or hangs there is named as well.
+A worker says when it has made its environment and when it has closed it. So its constructor and `close` have a time
+limit as `reset` and `step` have, and whoever dies or hangs there is named as well. The constructor of the environment
+that is made in this process, for its spaces, has no limit.
 """
 
 import multiprocessing
@@ -27,7 +28,6 @@ GRACE_SECONDS = 5.0  # for processes to end by themselves, and then after SIGTER
 
 _Result = TypeVar("_Result")
 _GONE = (EOFError, BrokenPipeError, ConnectionResetError)
-_LATE = (multiprocessing.TimeoutError, queue.Empty)
 
 
 def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> "ProcessesVectorEnv":
@@ -157,10 +157,13 @@ class ProcessesVectorEnv(AsyncVectorEnv):
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
         """As the parent class, but tell of no worker's error twice: the fault says what there is to say."""
-        failed = [success for success in successes if not success]
-        errors = [self.error_queue.get(timeout=self.timeout_seconds) for _ in failed]
-        if not errors:
+        failed = [index for index, success in enumerate(successes) if not success]
+        if not failed:
             return
+        try:
+            errors = [self.error_queue.get(timeout=self.timeout_seconds) for _ in failed]
+        except queue.Empty:  # what cannot be pickled does not arrive
+            raise self._end(f"{self._which(failed)} failed, and its error could not be sent") from None
         index, kind, value, _ = min(errors, key=lambda error: int(error[0]))
         if kind is None:
             raise self._end(f"{self._which([index])}: {value}")
@@ -171,7 +174,7 @@ class ProcessesVectorEnv(AsyncVectorEnv):
     def _answered(self, method: str, call: Callable[[], _Result]) -> _Result:
         try:
             return call()
-        except _LATE as error:
+        except multiprocessing.TimeoutError as error:
             fault = self._end(f"{self._silent()} did not answer `{method}` within {self.timeout_seconds:g} s")
             raise EnvironmentFault(f"{fault}; if it is slow only, raise environment.timeout_seconds") from error
         except _GONE as error:
@@ -220,8 +223,11 @@ class Housed(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(make())
 
     def leave(self) -> None:
-        """Close the environment, before another one is made."""
-        self.env.close()
+        """Close the environment, before another one is made. Other processes may not know what it raises."""
+        try:
+            self.env.close()
+        except Exception as error:
+            raise EnvironmentFault(f"`close` raised {type(error).__name__}: {error}") from None
 
     def enter(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
         """Make another environment; returns its spaces."""
@@ -246,6 +252,7 @@ def work(
     *rest: Any,
 ) -> None:
     """Gymnasium's worker between two more answers: the spaces when the environment was made, and that it was closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; whoever started the workers ends them
     parent_pipe.close()
 
     def answer(value: Any, method: str, failure: Exception | None) -> None:
