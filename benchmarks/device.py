@@ -38,6 +38,7 @@ from loomrl.environment.vector.choose import make_vector
 from loomrl.environment.vector.device import DeviceVectorEnv, best_device, device_name
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.files import write_json
+from loomrl.processors import num_processors
 from loomrl.training.loop import TrainingLoop
 
 RESULTS = Path(__file__).parent / "results" / "device.json"
@@ -260,7 +261,7 @@ def main() -> None:
 def _machine(load: float) -> dict[str, Any]:
     return {
         "device": device_name(DEVICE),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": num_processors(),
         "processor": platform.processor() or platform.machine(),
         "load_average": {"before": load, "after": os.getloadavg()[0]},
         "python": platform.python_version(),

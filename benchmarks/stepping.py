@@ -22,6 +22,7 @@ from loomrl.environment.vector.choose import make_vector
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError
 from loomrl.files import write_json
+from loomrl.processors import num_processors
 
 RESULTS = Path(__file__).parent / "results" / "stepping.json"
 CLASSIC = ("CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1")
@@ -103,7 +104,7 @@ def main() -> None:
 def _machine(load: float) -> dict[str, Any]:
     names = ("gymnasium", "numba", "numpy", "mujoco", "torch")
     return {
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": num_processors(),
         "processor": platform.processor() or platform.machine(),
         "load_average": {"before": load, "after": os.getloadavg()[0]},
         "python": platform.python_version(),

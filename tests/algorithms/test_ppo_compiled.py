@@ -1,19 +1,20 @@
 """The compiled engine against torch: the same actions, metrics and policies from the same random numbers."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from trajectories import made_up
 
 from loomrl.algorithms import ppo
 from loomrl.algorithms.actor_critic import ActorCriticPolicy
 from loomrl.algorithms.policy import load_policy
 from loomrl.algorithms.ppo.compiled import CompiledPPO
 from loomrl.errors import ConfigError
-from loomrl.types import Trajectory
 
 OBSERVATION = Box(-np.inf, np.inf, (3,), np.float32)
 SPACES = {"discrete": Discrete(4), "shifted": Discrete(3, start=2), "box": Box(-0.5, 0.5, (2,), np.float32)}
@@ -45,18 +46,7 @@ def make(engine: str, action: gymnasium.Space[Any], **values: Any) -> Any:
     return ppo.build(config, OBSERVATION, action, seed=1, total_env_steps=2000)
 
 
-def rollout(algorithm: Any, seed: int) -> Trajectory:
-    """A trajectory of the algorithm's own actions on made-up observations."""
-    rng = np.random.default_rng(seed)
-    obs = rng.normal(size=(81, 4, 3)).astype(np.float32)
-    acts = [algorithm.act(step, rng) for step in obs[:80]]
-    terminated = rng.random((80, 4)) < 0.1
-    truncated = (rng.random((80, 4)) < 0.1) & ~terminated
-    next_obs = obs[1:].copy()
-    next_obs[terminated | truncated] += 1.0
-    extras = {name: np.stack([act.extras[name] for act in acts]) for name in acts[0].extras}
-    reward = rng.normal(size=(80, 4)) + obs[:80, :, 0]
-    return Trajectory(obs[:80], np.stack([act.action for act in acts]), reward, terminated, truncated, next_obs, extras)
+rollout = partial(made_up, num_steps=80)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from pydantic import ValidationError
+from trajectories import made_up
 
 from loomrl.algorithms import sac
 from loomrl.config import load_config
@@ -19,7 +21,6 @@ from loomrl.environment.snapshot import take_snapshot
 from loomrl.errors import ConfigError
 from loomrl.training.loop import TrainingLoop
 from loomrl.training.train import train_policy
-from loomrl.types import Trajectory
 
 PROJECT = Path(__file__).parents[2]
 OBSERVATION = Box(-np.inf, np.inf, (3,), np.float32)
@@ -39,18 +40,7 @@ def make(action: gymnasium.Space = CONTINUOUS, **values: Any) -> sac.SAC:
     return sac.build(sac.Config(**{**SMALL, **values}), OBSERVATION, action, seed=1, total_env_steps=1000)
 
 
-def rollout(algorithm: sac.SAC, seed: int = 0) -> Trajectory:
-    """A trajectory (8, 4) of the algorithm's own actions on made-up observations."""
-    rng = np.random.default_rng(seed)
-    obs = rng.normal(size=(9, 4, 3)).astype(np.float32)
-    acts = [algorithm.act(step, rng) for step in obs[:8]]
-    terminated = rng.random((8, 4)) < 0.1
-    truncated = (rng.random((8, 4)) < 0.1) & ~terminated
-    next_obs = obs[1:].copy()
-    next_obs[terminated | truncated] += 1.0
-    extras = {name: np.stack([act.extras[name] for act in acts]) for name in acts[0].extras}
-    action = np.stack([act.action for act in acts])
-    return Trajectory(obs[:8], action, rng.normal(size=(8, 4)), terminated, truncated, next_obs, extras)
+rollout = partial(made_up, num_steps=8)
 
 
 def state_bytes(algorithm: sac.SAC) -> dict[str, bytes]:

@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 from numba import types
 from numpy.typing import NDArray
 
-from loomrl.algorithms.compiled.dense import forward
+from loomrl.algorithms.compiled.dense import Vector, forward
 from loomrl.algorithms.compiled.jit import inlined, source_digest
 from loomrl.algorithms.compiled.normalizer import normalize_row
 from loomrl.algorithms.compiled.ppo import log_probabilities
@@ -30,7 +30,6 @@ from loomrl.types import FloatArray, Trajectory
 if TYPE_CHECKING:
     from loomrl.algorithms.compiled.policy import CompiledPolicy
 
-Vector = NDArray[np.float32]
 DrawNoise = Callable[[tuple[int, ...], np.random.Generator], NDArray[np.float32]]
 Played = tuple[FloatArray, NDArray[np.int64]]
 COLLECTED, NOT_FINITE, RESETS_USED_UP, ENDLESS, DIVERGED = 0, 1, 2, 3, 4
