@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import loomrl
@@ -15,6 +16,17 @@ SCRIPT = """
 from loomrl.environment.vector.classic.pendulum import _step
 print(_step.__code__.co_filename if hasattr(_step, "__code__") else _step.py_func.__code__.co_filename)
 print(sum(_step.stats.cache_hits.values()), sum(_step.stats.cache_misses.values()))
+"""
+
+COUNTED = """
+import sys
+from numba.core.cpu import CPUContext
+made_ready = []
+make_ready = CPUContext.load_additional_registries
+CPUContext.load_additional_registries = lambda self: (made_ready.append(self), make_ready(self))
+from loomrl.environment.vector.classic.pendulum import _step
+print(sum(_step.stats.cache_hits.values()), sum(_step.stats.cache_misses.values()))
+print(bool(made_ready), "scipy.linalg" in sys.modules)
 """
 
 
@@ -54,3 +66,17 @@ def test_a_folder_that_cannot_be_made_leaves_it_to_numba(tmp_path: Path, monkeyp
 
 def test_functions_of_other_packages_are_left_to_numba() -> None:
     assert machine_code.ContentLocator.from_function(copied, __file__) is None
+
+
+def test_kept_code_is_loaded_without_what_only_a_compiler_needs(tmp_path: Path) -> None:
+    settings = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", COUNTED]
+    first, second = (subprocess.run(command, env=settings, check=True, capture_output=True, text=True) for _ in "ab")
+    assert first.stdout.split() == ["0", "1", "True", "False"]
+    assert second.stdout.split() == ["1", "0", "False", "False"]
+
+
+def test_a_matrix_product_in_machine_code_finds_its_blas() -> None:
+    left, right = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
+    product = machine_code.njit()(lambda one, other: one @ other)
+    np.testing.assert_array_equal(product(left, right), left @ right)

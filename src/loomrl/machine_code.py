@@ -4,13 +4,16 @@ Clones, work trees and rebuilt versions with the same sources share what was com
 the folder from job to job. `NUMBA_CACHE_DIR` names another one.
 """
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numba
 import platformdirs
-from numba.core.caching import UserWideCacheLocator
+from numba.core.caching import FunctionCache, UserWideCacheLocator
+from numba.core.runtime.nrt import rtsys
+from numba.np import linalg
 
 _PACKAGE = Path(__file__).parent
 
@@ -21,10 +24,32 @@ def njit(signature: Any = None, **options: Any) -> Callable[[Callable[..., Any]]
     With a signature (or several) that happens when the module is loaded, without one at the first call. numba notices a
     changed file, not a changed callee in another one: whoever calls across files puts those into the function's name.
     """
-    compile_: Callable[[Callable[..., Any]], Any] = numba.njit(
-        signature, **{"cache": True, "error_model": "numpy", **options}
-    )
-    return compile_
+    signatures = [] if signature is None else signature if isinstance(signature, list) else [signature]
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        compiled: Any = numba.njit(**{"error_model": "numpy", **options})(function)
+        kept: Any = KeptCode
+        compiled._cache = kept(function)  # what `cache=True` does, with a cache of our own
+        for one in signatures:
+            compiled.compile(one)
+        if signatures:
+            compiled.disable_compile()
+        return compiled
+
+    return decorate
+
+
+class KeptCode(FunctionCache):
+    """numba's cache of a function, without the 0.3 s in which numba makes its compiler ready before it loads anything.
+
+    Machine code needs no compiler, and the compiler makes itself ready when something is not kept yet.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The compiled function for a signature; None where it is not kept, or cannot be read."""
+        rtsys.initialize(target_context)  # what machine code calls for memory; does nothing from the second time on
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
 
 
 def folder() -> Path:
@@ -59,4 +84,12 @@ def _keep_by_content() -> None:
         config.CACHE_LOCATOR_CLASSES = ",".join(("UserProvidedCacheLocator", own, *standard))
 
 
+def _leave_scipy_for_later() -> None:
+    """numba imports scipy, 0.1 s, to see that it is there; a matrix product in machine code loads it when it runs."""
+    kept, linalg.ensure_blas = linalg.ensure_blas, lambda: None
+    importlib.import_module("numba.np.arraymath")
+    linalg.ensure_blas = kept
+
+
 _keep_by_content()
+_leave_scipy_for_later()

@@ -20,7 +20,7 @@ class Section(BaseModel):
     text, a tuple or a set from a list.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True, defer_build=True)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -40,7 +40,7 @@ class Section(BaseModel):
 class Document(BaseModel):
     """A frozen JSON document that crosses a stage boundary, canonical to the byte."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
     def to_json(self) -> dict[str, Any]:
         """The document as plain JSON values."""

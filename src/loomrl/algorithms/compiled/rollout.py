@@ -60,7 +60,7 @@ class CompiledCollector:
     ) -> None:
         self.envs, self.finished = envs, list[tuple[float, int]]()
         self._policy = policy
-        self._rollout, _ = _kernels(envs.dynamics)
+        self._rollout = _specialised(_rollout, _ROLLOUT_SIGNATURE, envs.dynamics)
         self._is_sampled = draw is None
         self._draw: DrawNoise = draw or (negated_gumbel if policy.is_discrete else gaussian_noise)
         self._returns, self._lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
@@ -137,7 +137,7 @@ def _play(
 ) -> None:
     """One episode for each seed, in as many of the environments."""
     envs.reset(seed=[*seeds, *[0] * (envs.num_envs - len(seeds))])
-    _, episodes = _kernels(envs.dynamics)
+    episodes = _specialised(_episodes, _EPISODES_SIGNATURE, envs.dynamics)
     limit = min(envs.max_episode_steps, LONGEST_EPISODE + 1)
     outcome, env = episodes(
         *_policy_arguments(policy), envs.states[: len(seeds)], envs.parameters, limit, LONGEST_EPISODE, returns, lengths
@@ -166,15 +166,9 @@ def _policy_arguments(policy: "CompiledPolicy") -> tuple[Any, ...]:
 
 
 @cache
-def _kernels(dynamics: Dynamics) -> tuple[Any, Any]:
-    """The rollout and the greedy episodes for these dynamics."""
-    rollout: Any = _rollout
-    episodes: Any = _episodes
-    functions = {"step": dynamics.step, "observe": dynamics.observe}
-    return (
-        specialise(rollout, _ROLLOUT_SIGNATURE, **functions),
-        specialise(episodes, _EPISODES_SIGNATURE, **functions),
-    )
+def _specialised(kernel: Any, signature: Any, dynamics: Dynamics) -> Any:
+    """The kernel for these dynamics."""
+    return specialise(kernel, signature, step=dynamics.step, observe=dynamics.observe)
 
 
 @inlined
