@@ -73,6 +73,36 @@ def test_acting_moves_the_schedule_on_and_an_update_does_not_count_twice() -> No
     assert [row["epsilon"] for row in metrics] == pytest.approx([1 - 0.16, 1 - 0.32])
 
 
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_the_learning_rate_falls_to_zero_at_the_last_step_and_gradient_steps_use_it(prioritized: bool) -> None:
+    algorithm = make(total_env_steps=64, learning_rate=0.1, learning_rate_schedule="linear", prioritized=prioritized)
+    used: list[float] = []
+    step = algorithm.learner.step
+
+    def watched(batch: Any, learning_rate: float) -> Any:
+        used.append(learning_rate)
+        return step(batch, learning_rate)
+
+    algorithm.learner.step = watched  # type: ignore[method-assign]
+    metrics = train(algorithm, 4)
+    assert [row["learning_rate"] for row in metrics] == pytest.approx([0.075, 0.05, 0.025, 0.0])
+    assert used[::4] == pytest.approx([0.075, 0.05, 0.025, 0.0])
+    constant = train(make(total_env_steps=64, learning_rate=0.1), 4)
+    assert {row["learning_rate"] for row in constant} == {0.1}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_learning_rate_of_zero_moves_nothing(engine: str) -> None:
+    algorithm = make(engine=engine)
+    train(algorithm, 1)
+    before = algorithm.policy.arrays()
+    batch = algorithm._batch
+    algorithm.learner.step(batch, 0.0)
+    assert all(np.array_equal(value, before[name]) for name, value in algorithm.policy.arrays().items())
+    algorithm.learner.step(batch, 0.1)
+    assert not all(np.array_equal(value, before[name]) for name, value in algorithm.policy.arrays().items())
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_actions_are_greedy_but_for_a_share_of_epsilon(engine: str) -> None:
     constant = {"epsilon_initial": 0.3, "epsilon_final": 0.3, "learning_starts": 0}
@@ -157,11 +187,11 @@ def test_importance_weights_scale_each_transitions_gradient(engine: str) -> None
     batch.action[:], batch.terminated[:], batch.discount[:] = rng.integers(5, 8, 16), False, 0.9
     batch.reward[:], batch.weight[:] = rng.normal(size=16), 1.0
     batch.weight[8:] = 0.0
-    weighted, _ = one.learner.step(batch)
+    weighted, _ = one.learner.step(batch, 1e-3)
     for name in ("obs", "next_obs", "action", "terminated", "discount", "reward"):
         getattr(batch, name)[8:] = getattr(batch, name)[:8]
     batch.weight[:] = 1.0
-    plain, _ = other.learner.step(batch)
+    plain, _ = other.learner.step(batch, 1e-3)
     assert weighted[0] == pytest.approx(plain[0] / 2, rel=1e-5)
     assert weighted[3] == pytest.approx(plain[3] / 2, rel=1e-5)
 

@@ -45,9 +45,9 @@ def test_both_learners_take_the_same_steps(variant: dict[str, Any]) -> None:
     assert (torch_one.engine, compiled_one.engine) == ("torch", "compiled")
     rng = np.random.default_rng(0)
     for step in range(20):
-        drawn = batch(rng)
-        expected, expected_errors = torch_one.learner.step(drawn)
-        found, found_errors = compiled_one.learner.step(drawn)
+        drawn, rate = batch(rng), 1e-3 / (1 + step)
+        expected, expected_errors = torch_one.learner.step(drawn, rate)
+        found, found_errors = compiled_one.learner.step(drawn, rate)
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
         assert found_errors == pytest.approx(expected_errors, rel=1e-4, abs=1e-4)
         if step == 10:
@@ -81,7 +81,7 @@ def test_unused_units_stay_zero_and_streams_stay_apart() -> None:
     algorithm = make("compiled", dueling=True)
     rng = np.random.default_rng(0)
     for _ in range(5):
-        algorithm.learner.step(batch(rng))
+        algorithm.learner.step(batch(rng), 1e-3)
     state, policy = algorithm.learner.state_dict(), algorithm.policy
     learnt = sum(parameter.numel() for parameter in policy.parameters())
     for name in ("parameters", "target", "first", "second"):

@@ -46,6 +46,7 @@ class Config(Section):
     gradient_steps: int | None = Field(default=32, ge=1)  # per update; None: as many as transitions were collected
     batch_size: int = Field(default=64, ge=1)  # transitions per gradient step
     learning_rate: float = Field(default=1e-3, gt=0)
+    learning_rate_schedule: Literal["constant", "linear"] = "constant"  # linear: to 0 at the last step
     learning_starts: int = Field(default=64, ge=0)  # environment steps at random before the first gradient step
     gamma: float = Field(default=0.99, ge=0, le=1)
     n_step: int = Field(default=5, ge=1)
@@ -144,7 +145,7 @@ class Learner(Protocol):
     def greedy(self, obs: NDArray[Any]) -> NDArray[np.int64]:
         """Observations (B, *obs) -> indices (B,) of the actions of highest value."""
 
-    def step(self, batch: Transitions) -> tuple[FloatArray, FloatArray]:
+    def step(self, batch: Transitions, learning_rate: float) -> tuple[FloatArray, FloatArray]:
         """One gradient step; returns its metrics in the order of STEP_METRICS and the absolute TD errors (B,)."""
 
     def copy_target(self) -> None:
@@ -193,7 +194,18 @@ class DQN:
     def beta(self) -> float:
         """Exponent of the importance weights now, rising linearly to 1 at the last step."""
         first = self.config.importance_exponent
-        return first + min(self._env_steps / self._total_env_steps, 1.0) * (1.0 - first)
+        return first + self._progress * (1.0 - first)
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the gradient steps now."""
+        falls = self.config.learning_rate_schedule == "linear"
+        return self.config.learning_rate * (1.0 - self._progress if falls else 1.0)
+
+    @property
+    def _progress(self) -> float:
+        """The share of all environment steps that were learned from."""
+        return min(self._env_steps / self._total_env_steps, 1.0)
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
         """Epsilon-greedy actions."""
@@ -224,6 +236,7 @@ class DQN:
         steps = [self._learn(rng) for _ in range(num_steps if self._env_steps >= config.learning_starts else 0)]
         metrics = {
             "epsilon": float(self.epsilons(np.array([0]))[0]),
+            "learning_rate": self.learning_rate,
             "replay_size": float(len(self._replay)),
             "num_gradient_steps": float(len(steps)),
         }
@@ -236,9 +249,9 @@ class DQN:
         replay, batch = self._replay, self._batch
         if not self.config.prioritized:
             replay.sample(len(batch.index), rng, out=batch)
-            return self.learner.step(batch)[0]
+            return self.learner.step(batch, self.learning_rate)[0]
         replay.sample(len(batch.index), rng, self.beta, batch)
-        metrics, td_error = self.learner.step(batch)
+        metrics, td_error = self.learner.step(batch, self.learning_rate)
         if (td_error < PRIORITY_LIMIT).all():  # else it has diverged, and whoever reads the metrics stops
             replay.update_priorities(batch.index, td_error)
         return metrics

@@ -112,13 +112,13 @@ class CompiledLearner:
         self._kernels.greedy(self._networks, self._shape, obs, out, action)
         return action
 
-    def step(self, batch: Transitions) -> tuple[FloatArray, FloatArray]:
+    def step(self, batch: Transitions, learning_rate: float) -> tuple[FloatArray, FloatArray]:
         """See `Learner`."""
         config, rows = self._config, self._rows(batch)
         metrics = np.empty(4)
         self._num_steps += 1
         self._kernels.gradient_step(
-            self._networks, self._shape, rows, config.double, self._num_steps, config.learning_rate,
+            self._networks, self._shape, rows, config.double, self._num_steps, learning_rate,
             config.max_grad_norm, config.averaging, metrics,
         )  # fmt: skip
         return metrics, rows.td_error

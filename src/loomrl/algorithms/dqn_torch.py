@@ -38,7 +38,7 @@ class TorchLearner:
         best: NDArray[np.int64] = self.policy.quantiles(torch.from_numpy(obs)).mean(-1).argmax(-1).numpy()
         return best
 
-    def step(self, batch: Transitions) -> tuple[FloatArray, FloatArray]:
+    def step(self, batch: Transitions, learning_rate: float) -> tuple[FloatArray, FloatArray]:
         """See `Learner`."""
         config = self.config
         self._flat.gradient.zero_()
@@ -47,6 +47,7 @@ class TorchLearner:
         loss = (torch.from_numpy(batch.weight) * losses).mean()
         torch.autograd.backward(loss)
         grad_norm = self._flat.clip_gradient(config.max_grad_norm)
+        self._optimizer.learning_rate = learning_rate
         self._optimizer.step()
         if config.averaging:
             self._flat_target.vector.data.lerp_(self._flat.vector.data, config.averaging)
