@@ -12,6 +12,7 @@ from loomrl.environment.commands import app as environment_app
 from loomrl.errors import LoomRLError
 from loomrl.promotion.commands import app as policy_app
 from loomrl.report import commands as report_commands
+from loomrl.safety.certified import commands as certified_commands
 from loomrl.safety.commands import app as safety_app
 from loomrl.serving import commands as serving_commands
 from loomrl.upkeep import commands as upkeep_commands
@@ -27,6 +28,7 @@ app.add_typer(policy_app, name="policy")
 app.add_typer(safety_app, name="safety")
 serving_commands.register(app)
 report_commands.register(app)
+certified_commands.register(app)
 upkeep_commands.register(app)
 
 

@@ -1,0 +1,1 @@
+"""Properties of a network that hold for every input of a region, with the counterexample where they do not."""

@@ -1,0 +1,318 @@
+"""Bounds of a network on a box, as machine code: bound propagation backwards from what is asked (CROWN).
+
+Zhang et al., arXiv 1811.00866; for graphs with branches, Xu et al., arXiv 2002.12920; optimised slopes, Xu et al.,
+arXiv 2011.13824. Each activation is held between two lines on the interval its argument can take. A linear function of
+activations is carried back through those lines, neuron by neuron, until it is one of the input, which the box bounds
+exactly. Whatever has coefficient 0, as all that is switched off, costs nothing: that is why this is no matrix product.
+
+Neurons are numbered through all layers. A column is an input (the first `num_inputs`) or a neuron's activation.
+"""
+
+from math import tanh
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.machine_code import njit
+
+Vector = NDArray[np.float64]
+RELU, LEAKY_RELU, CLIP, TANH, SIGMOID = range(5)
+_FLAT = 1e-12  # a narrower interval has no chord worth the name
+_BISECTIONS = 40
+
+
+class Packed(NamedTuple):
+    """A network as arrays; N neurons, C = num_inputs + N columns, K layers."""
+
+    weights: NDArray[np.float64]  # (N, C): the affine function before each activation
+    bias: Vector  # (N,)
+    layers: NDArray[np.int64]  # (K, 4): first neuron, one past the last, first column used, one past the last
+    kind: NDArray[np.int64]  # (N,)
+    least: Vector  # (N,): of a clip
+    most: Vector
+    leak: Vector  # (N,): of a leaky ReLU
+    output: NDArray[np.float64]  # (M, C)
+    output_bias: Vector  # (M,)
+    num_inputs: int
+
+
+compiled = njit(nogil=True)
+
+
+# --- activations ------------------------------------------------------------------------------------------------
+
+
+@compiled
+def activate(kind, value, least, most, leak):  # type: ignore[no-untyped-def]
+    """An activation of a number."""
+    if kind == RELU:
+        return max(value, 0.0)
+    if kind == LEAKY_RELU:
+        return value if value > 0.0 else leak * value
+    if kind == CLIP:
+        return min(max(value, least), most)
+    if kind == TANH:
+        return tanh(value)
+    return 0.5 + 0.5 * tanh(0.5 * value)
+
+
+@compiled
+def relax(kind, low, high, least, most, leak):  # type: ignore[no-untyped-def]
+    """Slope and offset of a line below the activation on [low, high], and of one above."""
+    if kind == RELU:
+        return _relax_relu(low, high)
+    if kind == LEAKY_RELU:
+        below, under, above, over = _relax_relu(low, high)
+        rest = 1.0 - leak
+        return leak + rest * below, rest * under, leak + rest * above, rest * over
+    if kind == CLIP:
+        return _relax_clip(low, high, least, most)
+    if kind == TANH:
+        return _relax_tanh(low, high)
+    below, under, above, over = _relax_tanh(0.5 * low, 0.5 * high)
+    return 0.25 * below, 0.5 + 0.5 * under, 0.25 * above, 0.5 + 0.5 * over
+
+
+@compiled
+def _relax_relu(low, high):  # type: ignore[no-untyped-def]
+    """From above the chord; from below a line through the origin, the one that leaves the smaller area."""
+    if low >= 0.0:
+        return 1.0, 0.0, 1.0, 0.0
+    if high <= 0.0:
+        return 0.0, 0.0, 0.0, 0.0
+    chord = high / (high - low)
+    return (1.0 if high > -low else 0.0), 0.0, chord, -chord * low
+
+
+@compiled
+def _relax_clip(low, high, least, most):  # type: ignore[no-untyped-def]
+    """Where it bends at its top, lines from above go through that corner; the same at the bottom, from below."""
+    first, last = min(max(low, least), most), min(max(high, least), most)
+    chord = (last - first) / (high - low) if high - low > _FLAT else 0.0
+    below, under, above, over = chord, first - chord * low, chord, last - chord * high
+    if high > most:
+        above = (1.0 if most - low > high - most else 0.0) if low >= least else (most - least) / (most - low)
+        over = most - above * most
+    if low < least:
+        below = (1.0 if high - least > least - low else 0.0) if high <= most else (most - least) / (high - least)
+        under = least - below * least
+    return below, under, above, over
+
+
+@compiled
+def _relax_tanh(low, high):  # type: ignore[no-untyped-def]
+    """Tanh is odd: what lies above it on [-high, -low] lies below it, mirrored, on [low, high]."""
+    above, over = _above_tanh(low, high)
+    below, under = _above_tanh(-high, -low)
+    return below, -under, above, over
+
+
+@compiled
+def _above_tanh(low, high):  # type: ignore[no-untyped-def]
+    """Tanh is convex up to 0 and concave from there.
+
+    The chord lies above it unless the curve leaves the upper end less steeply than the chord arrives: then a tangent
+    does, at the middle where all is concave, else at the point whose tangent passes through the lower end.
+    """
+    at_low, at_high = tanh(low), tanh(high)
+    if high - low <= _FLAT:
+        return 0.0, at_high
+    chord = (at_high - at_low) / (high - low)
+    if high <= 0.0 or (low < 0.0 and 1.0 - at_high * at_high >= chord):
+        return chord, max(at_high - chord * high, at_low - chord * low)
+    touching = 0.5 * (low + high)
+    if low < 0.0:
+        left, touching = 0.0, high
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (left + touching)
+            value = tanh(middle)
+            if (1.0 - value * value) * (middle - low) > value - at_low:
+                left = middle
+            else:
+                touching = middle
+    value = tanh(touching)
+    slope = 1.0 - value * value
+    return slope, value - slope * touching
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------
+
+
+@compiled
+def _carry(net, columns, offset, first_layer, below, under, above, over):  # type: ignore[no-untyped-def]
+    """Carry `columns @ (inputs, activations) + offset` back to the inputs, in place; returns the offset."""
+    d = net.num_inputs
+    for layer in range(first_layer, -1, -1):
+        begin, end, first, last = net.layers[layer]
+        for neuron in range(begin, end):
+            weight = columns[d + neuron]
+            if weight == 0.0:
+                continue
+            if weight > 0.0:
+                offset += weight * under[neuron]
+                weight *= below[neuron]
+            else:
+                offset += weight * over[neuron]
+                weight *= above[neuron]
+            if weight != 0.0:
+                offset += weight * net.bias[neuron]
+                row = net.weights[neuron]
+                for column in range(first, last):
+                    columns[column] += weight * row[column]
+    return offset
+
+
+@compiled
+def _least(columns, offset, low, high):  # type: ignore[no-untyped-def]
+    """The least value of a linear function on a box."""
+    for index in range(low.size):
+        slope = columns[index]
+        offset += slope * (low[index] if slope > 0.0 else high[index])
+    return offset
+
+
+@compiled
+def bound_box(net, low, high, rows, limits, floor, ceiling, least, slopes, score, scratch, reach):  # type: ignore[no-untyped-def]
+    """Bounds from below of `rows @ outputs - limits` on a box: `least` (R,), and the linear function's `slopes` (R, d).
+
+    `floor` and `ceiling`, (N,), hold the intervals of a larger box and get those of this one; an activation that is
+    linear on the larger one keeps it. `score` (d,) gets each input's share in what the bounds give away, for the row
+    that is nearest to being excluded. `scratch` is (5, C), `reach` (N, d).
+    """
+    d = net.num_inputs
+    below, under, above, over, columns = scratch
+    for layer in range(len(net.layers)):
+        begin, end, first, last = net.layers[layer]
+        for neuron in range(begin, end):
+            kind = net.kind[neuron]
+            if not (kind <= LEAKY_RELU and (floor[neuron] >= 0.0 or ceiling[neuron] <= 0.0)):
+                reach[neuron] = 0.0
+                for sign in (1.0, -1.0):
+                    columns[: d + begin] = 0.0
+                    for column in range(first, last):
+                        columns[column] = sign * net.weights[neuron, column]
+                    offset = _carry(net, columns, sign * net.bias[neuron], layer - 1, below, under, above, over)
+                    value = _least(columns, offset, low, high)
+                    for index in range(d):
+                        reach[neuron, index] += abs(columns[index]) * (high[index] - low[index])
+                    if sign > 0.0:
+                        floor[neuron] = max(floor[neuron], value)
+                    else:
+                        ceiling[neuron] = max(min(ceiling[neuron], -value), floor[neuron])
+            below[neuron], under[neuron], above[neuron], over[neuron] = relax(
+                kind, floor[neuron], ceiling[neuron], net.least[neuron], net.most[neuron], net.leak[neuron]
+            )
+    best = -np.inf
+    for row in range(rows.shape[0]):
+        columns[:] = 0.0
+        offset = -limits[row]
+        for output in range(net.output.shape[0]):
+            weight = rows[row, output]
+            if weight != 0.0:
+                offset += weight * net.output_bias[output]
+                for column in range(columns.size):
+                    columns[column] += weight * net.output[output, column]
+        offset = _carry(net, columns, offset, len(net.layers) - 1, below, under, above, over)
+        least[row] = _least(columns, offset, low, high)
+        slopes[row] = columns[:d]
+        if least[row] > best:
+            best = least[row]
+            _share(net, columns, below, under, above, over, floor, ceiling, reach, score)
+
+
+@compiled
+def _share(net, columns, below, under, above, over, floor, ceiling, reach, score):  # type: ignore[no-untyped-def]
+    """How much of what the lines give away is due to each input's width, into `score` (d,)."""
+    d = net.num_inputs
+    score[:] = 0.0
+    for neuron in range(net.bias.size):
+        weight = abs(columns[d + neuron])
+        if weight == 0.0:
+            continue
+        wide = above[neuron] - below[neuron]
+        apart = over[neuron] - under[neuron]
+        gap = max(abs(wide * floor[neuron] + apart), abs(wide * ceiling[neuron] + apart))
+        total = reach[neuron].sum()
+        if gap > 0.0 and total > 0.0:
+            for index in range(d):
+                score[index] += weight * gap * reach[neuron, index] / total
+
+
+@compiled
+def bound_boxes(net, low, high, rows, limits, case, floor, ceiling, least, slopes, score):  # type: ignore[no-untyped-def]
+    """`bound_box` of each of B boxes; `rows` (cases, R, M) and `limits` (cases, R) are those of its case."""
+    scratch = np.empty((5, net.num_inputs + net.bias.size))
+    reach = np.zeros((net.bias.size, net.num_inputs))
+    for box in range(low.shape[0]):
+        bound_box(
+            net, low[box], high[box], rows[case[box]], limits[case[box]], floor[box], ceiling[box], least[box],
+            slopes[box], score[box], scratch, reach,
+        )  # fmt: skip
+
+
+# --- values -----------------------------------------------------------------------------------------------------
+
+
+@compiled
+def _differentiate(kind, value, least, most, leak):  # type: ignore[no-untyped-def]
+    """The derivative of an activation."""
+    if kind == RELU:
+        return 1.0 if value > 0.0 else 0.0
+    if kind == LEAKY_RELU:
+        return 1.0 if value > 0.0 else leak
+    if kind == CLIP:
+        return 1.0 if least < value < most else 0.0
+    if kind == TANH:
+        return 1.0 - tanh(value) ** 2
+    return 0.25 * (1.0 - tanh(0.5 * value) ** 2)
+
+
+@compiled
+def excess(net, inputs, rows, limits, case, worst, gradient):  # type: ignore[no-untyped-def]
+    """By how much each input (B, d) misses the limit it misses most, (B,), and the gradient of that, (B, d)."""
+    d = net.num_inputs
+    num_columns = d + net.bias.size
+    value, before, columns = np.empty(num_columns), np.empty(net.bias.size), np.empty(num_columns)
+    outputs = np.empty(net.output_bias.size)
+    for index in range(inputs.shape[0]):
+        value[:d] = inputs[index]
+        for layer in range(len(net.layers)):
+            begin, end, first, last = net.layers[layer]
+            for neuron in range(begin, end):
+                total = net.bias[neuron]
+                for column in range(first, last):
+                    total += net.weights[neuron, column] * value[column]
+                before[neuron] = total
+                value[d + neuron] = activate(
+                    net.kind[neuron], total, net.least[neuron], net.most[neuron], net.leak[neuron]
+                )
+        for output in range(outputs.size):
+            total = net.output_bias[output]
+            for column in range(num_columns):
+                total += net.output[output, column] * value[column]
+            outputs[output] = total
+        worst[index] = -np.inf
+        chosen = 0
+        for row in range(limits.shape[1]):
+            missed = -limits[case[index], row]
+            for output in range(outputs.size):
+                missed += rows[case[index], row, output] * outputs[output]
+            if missed > worst[index]:
+                worst[index], chosen = missed, row
+        columns[:] = 0.0
+        for output in range(outputs.size):
+            weight = rows[case[index], chosen, output]
+            for column in range(num_columns):
+                columns[column] += weight * net.output[output, column]
+        for layer in range(len(net.layers) - 1, -1, -1):
+            begin, end, first, last = net.layers[layer]
+            for neuron in range(begin, end):
+                weight = columns[d + neuron]
+                if weight != 0.0:
+                    weight *= _differentiate(
+                        net.kind[neuron], before[neuron], net.least[neuron], net.most[neuron], net.leak[neuron]
+                    )
+                    for column in range(first, last):
+                        columns[column] += weight * net.weights[neuron, column]
+        gradient[index] = columns[:d]

@@ -1,0 +1,124 @@
+"""Does a network break a property? The search decides nearly everything; what it leaves open goes to Marabou."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.errors import ArtifactError
+from loomrl.processors import num_processors
+from loomrl.safety.certified import marabou
+from loomrl.safety.certified.graph import read_network
+from loomrl.safety.certified.network import Network
+from loomrl.safety.certified.packed import pack
+from loomrl.safety.certified.search import Search, Verdict
+from loomrl.safety.certified.vnnlib import Case, Property, read_property
+
+_OWN_SHARE = 0.6  # of the time, before what is open is handed over
+_LINEAR = {"relu", "leaky_relu"}  # what Marabou decides completely
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`inputs` and `outputs` are a counterexample's, as onnxruntime computed it in float32. `decided_by` is `search`,
+    or `marabou`."""
+
+    verdict: Verdict
+    seconds: float
+    num_boxes: int
+    decided_by: str
+    inputs: NDArray[np.float32] | None = None
+    outputs: NDArray[np.float32] | None = None
+
+
+class Replay:
+    """Runs candidates in onnxruntime, as the policy is served."""
+
+    def __init__(self, graph: Path, output: str | None) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        self._input = self._session.get_inputs()[0]
+        self._shape = [size if isinstance(size, int) and size > 0 else 1 for size in self._input.shape]
+        self._type = np.float64 if self._input.type == "tensor(double)" else np.float32
+        self._output = output or self._session.get_outputs()[0].name
+
+    def __call__(self, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The outputs for one input, (num_inputs,) -> (num_outputs,)."""
+        feed = {self._input.name: inputs.reshape(self._shape).astype(self._type)}
+        (outputs,) = self._session.run([self._output], feed)
+        return np.asarray(outputs, np.float32).reshape(-1)
+
+    def confirm(self, inputs: NDArray[np.float64], case: Case) -> NDArray[np.float32] | None:
+        """The input in float32, if it is in the box and its outputs satisfy all limits."""
+        low, high = (end.astype(np.float32) for end in (case.low, case.high))
+        rounded = np.clip(inputs.astype(np.float32), low, high)
+        satisfied = case.rows @ self(rounded).astype(np.float64) <= case.limits
+        return rounded if satisfied.all() else None
+
+
+def verify(graph: Path, prop: Path, timeout: float, output: str | None = None) -> Answer:
+    """Whether some input of the property's region breaks it: `sat` with that input, `unsat`, or undecided.
+
+    `unsat` says that bounds in real arithmetic, computed in float64, exclude it by at least `search.SLACK`; it is no
+    proof about the rounding of the float32 runtime. `timeout` is in seconds, for everything from reading on.
+
+    Raises:
+        ArtifactError: when graph or property cannot be read, hold what is not supported, or do not fit each other.
+    """
+    begun = time.monotonic()
+    network, question = read_network(graph, output), read_property(prop)
+    _demand_fit(network, question, graph)
+    replay = Replay(graph, output)
+    complete = find_spec("maraboupy") is not None and {layer.kind for layer in network.layers} <= _LINEAR
+    search = Search(pack(network), question.cases, replay.confirm, num_processors())
+    found = search.run(begun + timeout * (_OWN_SHARE if complete else 1.0))
+    verdict, inputs, decided_by = found.verdict, found.inputs, "search"
+    if complete and verdict in (Verdict.TIMEOUT, Verdict.UNKNOWN):
+        verdict, inputs = _ask_marabou(graph, prop, output, begun + timeout, question, replay)
+        decided_by = "marabou"
+    outputs = None if inputs is None else replay(inputs)
+    return Answer(verdict, time.monotonic() - begun, found.num_boxes, decided_by, inputs, outputs)
+
+
+def _demand_fit(network: Network, question: Property, graph: Path) -> None:
+    for what, has, asked in (
+        ("inputs X", network.num_inputs, question.num_inputs),
+        ("outputs Y", network.num_outputs, question.num_outputs),
+    ):
+        if has != asked:
+            raise ArtifactError(f"{question.source} declares {asked} {what}, but {graph} has {has}")
+
+
+def _ask_marabou(
+    graph: Path, prop: Path, output: str | None, deadline: float, question: Property, replay: Replay
+) -> tuple[Verdict, NDArray[np.float32] | None]:
+    """In a process of its own, which ends with the time: it holds no promise to end by itself."""
+    left = deadline - time.monotonic()
+    if left < 1.0:
+        return Verdict.TIMEOUT, None
+    command = [sys.executable, "-m", marabou.__name__, str(graph), str(prop), str(int(left)), output or ""]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    try:
+        answered, complaint = process.communicate(timeout=left)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        process.wait()
+        return Verdict.TIMEOUT, None
+    if process.returncode != 0:
+        raise ArtifactError(f"Marabou failed on {graph}: {complaint.decode(errors='replace')[-1000:]}")
+    answer = json.loads(answered.splitlines()[-1])
+    verdict = Verdict(answer["verdict"])
+    if verdict is not Verdict.SAT:
+        return verdict, None
+    inputs = replay.confirm(np.array(answer["inputs"]), question.cases[answer["case"]])
+    return (Verdict.UNKNOWN, None) if inputs is None else (Verdict.SAT, inputs)

@@ -1,0 +1,157 @@
+"""Verdicts: right on random networks by two methods, never unsat where a counterexample is planted, on time."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import networks
+import numpy as np
+import onnxruntime
+import pytest
+
+from loomrl.errors import ArtifactError
+from loomrl.safety.certified import marabou
+from loomrl.safety.certified.graph import parse_network
+from loomrl.safety.certified.packed import pack
+from loomrl.safety.certified.search import Search, Verdict
+from loomrl.safety.certified.verify import verify
+from loomrl.safety.certified.vnnlib import parse_property
+
+
+def test_a_counterexample_is_what_onnxruntime_says(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    files = networks.written(
+        tmp_path, networks.dense([3, 8, 2], rng), networks.box([-1] * 3, [1] * 3, 2, "(<= Y_0 Y_1)")
+    )
+    answer = verify(*files, timeout=30)
+    assert answer.verdict is Verdict.SAT
+    assert answer.inputs is not None
+    assert answer.outputs is not None
+    assert (np.abs(answer.inputs) <= 1).all()
+    assert answer.outputs[0] <= answer.outputs[1]
+    (outputs,) = onnxruntime.InferenceSession(files[0]).run(None, {"input": answer.inputs[None]})
+    assert np.array_equal(outputs[0], answer.outputs)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid"])
+def test_a_planted_counterexample_is_never_called_unsat(activation: str, tmp_path: Path) -> None:
+    """The limit is the least output of many samples: some input reaches it, and little less is reached by none."""
+    rng = np.random.default_rng(1)
+    for _ in range(12):
+        model = networks.dense([2, 12, 12, 1], rng, activation)
+        network = parse_network(model.SerializeToString())
+        least = float(network(rng.uniform(-1, 1, (20_000, 2))).min())
+        files = networks.written(tmp_path, model, networks.box([-1, -1], [1, 1], 1, f"(<= Y_0 {least + 1e-4!r})"))
+        assert verify(*files, timeout=30).verdict is Verdict.SAT
+        files = networks.written(tmp_path, model, networks.box([-1, -1], [1, 1], 1, f"(<= Y_0 {least - 0.05!r})"))
+        assert verify(*files, timeout=30).verdict is Verdict.UNSAT
+
+
+def test_two_verifiers_agree_on_random_networks() -> None:
+    """Sizes, limits and conjunctions at random; `benchmarks/certified.py` does the same 2,000 times."""
+    rng = np.random.default_rng(2)
+    verdicts = []
+    for _ in range(60):
+        num_inputs, num_outputs = int(rng.integers(1, 5)), int(rng.integers(1, 4))
+        sizes = [num_inputs, *rng.integers(2, 12, rng.integers(1, 4)).tolist(), num_outputs]
+        network = parse_network(networks.dense(sizes, rng).SerializeToString())
+        centre, radius = rng.normal(0, 1, num_inputs), rng.uniform(0.05, 1.0)
+        reached = network(rng.uniform(centre - radius, centre + radius, (500, num_inputs)))
+        limits = [
+            f"(<= Y_{index} {float(np.quantile(reached[:, index], 0.1) - rng.choice([0.0, 0.2, 0.6]))!r})"
+            for index in range(num_outputs)
+        ]
+        text = networks.box(
+            (centre - radius).tolist(), (centre + radius).tolist(), num_outputs, f"(and {' '.join(limits)})"
+        )
+        cases = parse_property(text).cases
+        search = Search(pack(network), cases, lambda inputs, case: inputs.astype(np.float32))
+        found = search.run(time.monotonic() + 30).verdict
+        assert found.value == marabou.ask(network, cases, 30)["verdict"]
+        verdicts.append(found)
+    assert min(verdicts.count(Verdict.SAT), verdicts.count(Verdict.UNSAT)) >= 10
+
+
+def test_each_case_of_a_disjunction_counts(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    model = networks.dense([2, 8, 2], rng)
+    network = parse_network(model.SerializeToString())
+    reached = network(rng.uniform(-1, 1, (5_000, 2)))
+    never, sometimes = f"(<= Y_0 {float(reached[:, 0].min() - 1)!r})", f"(>= Y_1 {float(reached[:, 1].max() - 0.01)!r})"
+    for unsafe, verdict in (
+        (f"(or {never} {never})", Verdict.UNSAT),
+        (f"(or {never} {sometimes})", Verdict.SAT),
+        (f"(and {never} {sometimes})", Verdict.UNSAT),
+    ):
+        assert (
+            verify(*networks.written(tmp_path, model, networks.box([-1, -1], [1, 1], 2, unsafe)), 30).verdict is verdict
+        )
+
+
+def test_a_region_of_one_point(tmp_path: Path) -> None:
+    model = networks.dense([2, 4, 1], np.random.default_rng(6))
+    value = float(parse_network(model.SerializeToString())(np.array([[0.25, -0.5]]))[0, 0])
+    for limit, verdict in ((value + 1e-3, Verdict.SAT), (value - 1e-3, Verdict.UNSAT)):
+        prop = networks.box([0.25, -0.5], [0.25, -0.5], 1, f"(<= Y_0 {limit!r})")
+        assert verify(*networks.written(tmp_path, model, prop), 10).verdict is verdict
+
+
+def test_what_the_search_leaves_open_goes_to_marabou(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search without time decides nothing; Marabou, in its own process, still does."""
+    model = networks.dense([2, 8, 1], np.random.default_rng(8))
+    lowest = float(parse_network(model.SerializeToString())(np.random.default_rng(0).uniform(-1, 1, (5_000, 2))).min())
+    monkeypatch.setattr("loomrl.safety.certified.verify._OWN_SHARE", 0.0)
+    for limit, verdict in ((lowest - 0.5, Verdict.UNSAT), (lowest + 0.1, Verdict.SAT)):
+        answer = verify(
+            *networks.written(tmp_path, model, networks.box([-1, -1], [1, 1], 1, f"(<= Y_0 {limit!r})")), 60
+        )
+        assert (answer.verdict, answer.decided_by) == (verdict, "marabou")
+
+
+def test_time_is_up(tmp_path: Path) -> None:
+    """Both the search and Marabou are held to it: ten inputs and this margin are beyond them."""
+    rng = np.random.default_rng(9)
+    model = networks.dense([10, 60, 60, 60, 1], rng)
+    least = float(parse_network(model.SerializeToString())(rng.uniform(-1, 1, (200_000, 10))).min())
+    prop = networks.box([-1] * 10, [1] * 10, 1, f"(<= Y_0 {least - 1.5!r})")
+    begun = time.monotonic()
+    answer = verify(*networks.written(tmp_path, model, prop), timeout=4)
+    assert answer.verdict is Verdict.TIMEOUT
+    assert time.monotonic() - begun < 20  # the first search of all compiles
+
+
+def test_graph_and_property_must_fit(tmp_path: Path) -> None:
+    model = networks.dense([3, 4, 2], np.random.default_rng(0))
+    with pytest.raises(ArtifactError, match="declares 2 inputs X, but .*network.onnx has 3"):
+        verify(*networks.written(tmp_path, model, networks.box([0, 0], [1, 1], 2, "(<= Y_0 Y_1)")), 10)
+    with pytest.raises(ArtifactError, match="declares 1 outputs Y, but .*network.onnx has 2"):
+        verify(*networks.written(tmp_path, model, networks.box([0] * 3, [1] * 3, 1, "(<= Y_0 1.0)")), 10)
+
+
+def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [Path(sys.executable).with_name("loomrl"), "verify", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_command_answers_in_the_fields_words(tmp_path: Path) -> None:
+    model = networks.dense([2, 4, 2], np.random.default_rng(0))
+    graph, prop = networks.written(tmp_path, model, networks.box([-1, -1], [1, 1], 2, "(<= Y_0 100.0)"))
+    done = command("--onnx", graph, "--property", prop, "--timeout", "30")
+    lines = done.stdout.splitlines()
+    assert (done.returncode, lines[0]) == (0, "sat"), done.stderr
+    assert [line.strip("() ").split()[0] for line in lines[1:]] == ["X_0", "X_1", "Y_0", "Y_1"]
+    prop.write_text(prop.read_text().replace("100.0", "-100.0"))
+    assert command("--onnx", graph, "--property", prop).stdout == "unsat\n"
+    document = json.loads(command("--onnx", graph, "--property", prop, "--json").stdout)
+    assert (document["verdict"], document["decided_by"], document["inputs"]) == ("unsat", "search", None)
+    prop.write_text("(assert")
+    done = command("--onnx", graph, "--property", prop)
+    assert done.returncode != 0
+    assert "property.vnnlib, line 1: this '(' is never closed" in done.stderr
+    assert done.stdout == ""
