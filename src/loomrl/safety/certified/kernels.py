@@ -20,6 +20,7 @@ Vector = NDArray[np.float64]
 RELU, LEAKY_RELU, CLIP, TANH, SIGMOID = range(5)
 _FLAT = 1e-12  # a narrower interval has no chord worth the name
 _BISECTIONS = 40
+_STEPS, _RATE, _DECAY = 5, 0.4, 0.75  # of the slopes' ascent
 
 
 class Packed(NamedTuple):
@@ -203,22 +204,78 @@ def bound_box(net, low, high, rows, limits, floor, ceiling, least, slopes, score
             below[neuron], under[neuron], above[neuron], over[neuron] = relax(
                 kind, floor[neuron], ceiling[neuron], net.least[neuron], net.most[neuron], net.leak[neuron]
             )
-    best = -np.inf
+    best = 0
     for row in range(rows.shape[0]):
-        columns[:] = 0.0
-        offset = -limits[row]
-        for output in range(net.output.shape[0]):
-            weight = rows[row, output]
-            if weight != 0.0:
-                offset += weight * net.output_bias[output]
-                for column in range(columns.size):
-                    columns[column] += weight * net.output[output, column]
-        offset = _carry(net, columns, offset, len(net.layers) - 1, below, under, above, over)
+        offset = _ask(net, rows[row], limits[row], columns, below, under, above, over)
         least[row] = _least(columns, offset, low, high)
         slopes[row] = columns[:d]
-        if least[row] > best:
-            best = least[row]
-            _share(net, columns, below, under, above, over, floor, ceiling, reach, score)
+        if least[row] > least[best]:
+            best = row
+    if rows.shape[0] > 1:
+        _ask(net, rows[best], limits[best], columns, below, under, above, over)
+    if least[best] <= 0.0:
+        _steepen(
+            net, low, high, rows[best], limits[best], floor, ceiling, below, under, above, over, columns, best, least,
+            slopes,
+        )  # fmt: skip
+    _share(net, columns, below, under, above, over, floor, ceiling, reach, score)
+
+
+@compiled
+def _ask(net, row, limit, columns, below, under, above, over):  # type: ignore[no-untyped-def]
+    """Carry `row @ outputs - limit` back to the inputs, into `columns`; returns the offset."""
+    columns[:] = 0.0
+    offset = -limit
+    for output in range(row.size):
+        if row[output] != 0.0:
+            offset += row[output] * net.output_bias[output]
+            for column in range(columns.size):
+                columns[column] += row[output] * net.output[output, column]
+    return _carry(net, columns, offset, len(net.layers) - 1, below, under, above, over)
+
+
+@compiled
+def _steepen(  # type: ignore[no-untyped-def]
+    net, low, high, row, limit, floor, ceiling, below, under, above, over, columns, number, least, slopes
+):  # fmt: skip
+    """Projected gradient ascent of a row's bound in the free slopes `below` of ReLUs; keeps what is best.
+
+    At the input where the bound is least, its derivative in a slope is the neuron's coefficient times its argument, as
+    the lines say it is (the envelope theorem).
+    """
+    d = net.num_inputs
+    value, gradient = np.empty(columns.size), np.zeros(net.bias.size)
+    for step in range(_STEPS):
+        for index in range(d):
+            value[index] = low[index] if columns[index] > 0.0 else high[index]
+        steepest = 0.0
+        for layer in range(len(net.layers)):
+            begin, end, first, last = net.layers[layer]
+            for neuron in range(begin, end):
+                argument = net.bias[neuron]
+                for column in range(first, last):
+                    argument += net.weights[neuron, column] * value[column]
+                weight = columns[d + neuron]
+                if weight > 0.0:
+                    value[d + neuron] = below[neuron] * argument + under[neuron]
+                else:
+                    value[d + neuron] = above[neuron] * argument + over[neuron]
+                is_free = net.kind[neuron] == RELU and floor[neuron] < 0.0 < ceiling[neuron] and weight > 0.0
+                gradient[neuron] = weight * argument if is_free else 0.0
+                steepest = max(steepest, abs(gradient[neuron]))
+        if steepest == 0.0:
+            return
+        for neuron in range(net.bias.size):
+            if gradient[neuron] != 0.0:
+                move = _RATE * _DECAY**step * gradient[neuron] / (abs(gradient[neuron]) + 0.01 * steepest)
+                below[neuron] = min(max(below[neuron] + move, 0.0), 1.0)
+        offset = _ask(net, row, limit, columns, below, under, above, over)
+        found = _least(columns, offset, low, high)
+        if found > least[number]:
+            least[number] = found
+            slopes[number] = columns[:d]
+        if found > 0.0:
+            return
 
 
 @compiled
