@@ -59,15 +59,15 @@ def test_lines_touch_what_they_hold(kind: str) -> None:
         assert (above * value + over - exact).min() <= room, (low, high)
 
 
-def bounds(network: Network, low: Any, high: Any, rows: Any) -> tuple[Any, Any, Any]:
-    """`least` (R,) with the intervals' ends (N,)."""
+def bounds(network: Network, low: Any, high: Any, rows: Any, limit: float = 0.0) -> tuple[Any, Any, Any]:
+    """`least` of `rows @ outputs - limit`, (R,), with the intervals' ends (N,)."""
     packed = pack(network)
     rows, count = np.asarray(rows, np.float64), len(packed.bias)
     floor, ceiling = np.full((1, count), -np.inf), np.full((1, count), np.inf)
     least, slopes = np.empty((1, len(rows))), np.empty((1, len(rows), network.num_inputs))
     score = np.empty((1, network.num_inputs))
     kernels.bound_boxes(
-        packed, np.array([low], float), np.array([high], float), rows[None], np.zeros((1, len(rows))),
+        packed, np.array([low], float), np.array([high], float), rows[None], np.full((1, len(rows)), limit),
         np.zeros(1, np.int64), floor, ceiling, least, slopes, score,
     )  # fmt: skip
     return least[0], floor[0], ceiling[0]
@@ -79,12 +79,16 @@ def test_crown_by_hand() -> None:
     Arguments: [-2, 3] and [-2, 3]. Above: chord of slope 3/5 and offset 6/5; below: slope 1, because 3 > 2.
     y >= (x0 + x1) - (0.6 (x0 - x1) + 1.2) = 0.4 x0 + 1.6 x1 - 1.2, at least -0.4 - 1.6 - 1.2 = -3.2.
     -y >= (x0 - x1) - (0.6 (x0 + x1) + 1.2) = 0.4 x0 - 1.6 x1 - 1.2, at least -3.2 too.
+    With slope a below: (a - 0.6) x0 + (a + 0.6) x1 - 1.2, at least a - 3 up to a = 0.6, and falling from there: -2.4.
     """
     layer = Layer("relu", Affine({0: np.array([[1.0, 1.0], [1.0, -1.0]])}, np.zeros(2)))
     network = Network(2, (layer,), Affine({1: np.array([[1.0, -1.0]])}, np.zeros(1)))
-    least, floor, ceiling = bounds(network, [-1, -1], [2, 1], [[1.0], [-1.0]])
+    decided = -10.0  # a limit that is excluded at once, so that slopes stay as they are
+    least, floor, ceiling = bounds(network, [-1, -1], [2, 1], [[1.0], [-1.0]], decided)
     assert (floor.tolist(), ceiling.tolist()) == ([-2.0, -2.0], [3.0, 3.0])
-    assert least == pytest.approx([-3.2, -3.2])
+    assert least - 10.0 == pytest.approx([-3.2, -3.2])
+    optimised, _, _ = bounds(network, [-1, -1], [2, 1], [[1.0]])
+    assert -2.6 < optimised[0] <= -2.4 + 1e-12
 
 
 def test_a_network_that_is_linear_on_the_box_is_bounded_exactly() -> None:

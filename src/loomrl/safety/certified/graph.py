@@ -42,13 +42,24 @@ def read_network(path: Path, output: str | None = None) -> Network:
 
 def parse_network(content: bytes, output: str | None = None, source: str = "graph") -> Network:
     """As `read_network`, of a file's content."""
-    return _Builder(_folded(content, source), source).network(output)
+    model = _checked(content, source)
+    try:
+        return _Builder(model, source).network(output)
+    except _RefusedError:
+        pass  # what it is refused for may not depend on the input once constants are computed
+    try:
+        return _Builder(_folded(model, source), source).network(output)
+    except _RefusedError as error:
+        raise ArtifactError(str(error)) from error
 
 
-def _folded(content: bytes, source: str) -> Any:
-    """The model with a batch of one and what does not depend on the input computed."""
+class _RefusedError(ArtifactError):
+    """A node is not affine, and no activation that is known."""
+
+
+def _checked(content: bytes, source: str) -> Any:
+    """The model, with a batch of one."""
     import onnx
-    import onnxruntime
 
     try:
         model = onnx.load_model_from_string(content)
@@ -60,6 +71,14 @@ def _folded(content: bytes, source: str) -> Any:
         dims = value.type.tensor_type.shape.dim
         if value.name not in constants and len(dims) and dims[0].dim_value <= 0:
             dims[0].dim_value = 1
+    return model
+
+
+def _folded(model: Any, source: str) -> Any:
+    """The model with what does not depend on the input computed, by onnxruntime."""
+    import onnx
+    import onnxruntime
+
     del model.graph.value_info[:]
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -113,6 +132,11 @@ class _Builder:
         return needed[::-1]
 
     def _take(self, node: Any) -> None:
+        from onnx import numpy_helper
+
+        if node.op_type == "Constant" and node.attribute[0].name == "value":
+            self.values[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
+            return
         inputs = [self._input(node, name) for name in node.input]
         operation = _OPERATIONS.get(node.op_type)
         if operation is None or not any(isinstance(one, _Tensor) for one in inputs):
@@ -136,7 +160,7 @@ class _Builder:
         return self.values[name]
 
     def _fail(self, node: Any, problem: str) -> ArtifactError:
-        return ArtifactError(f"{self.source}, node {node.name or node.output[0]!r}: {problem}")
+        return _RefusedError(f"{self.source}, node {node.name or node.output[0]!r}: {problem}")
 
     def activate(self, layer: Layer, shape: tuple[int, ...]) -> _Tensor:
         """Add a layer; what it gives."""
