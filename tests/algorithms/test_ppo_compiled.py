@@ -37,7 +37,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "activation": "elu",
         "normalize_advantages": False,
     },
-    "as they come": {"normalize_observations": False, "initial_log_std": -25.0, "max_grad_norm": 0.01},
+    "as they come": {"normalize_observations": False, "initial_log_std": 25.0, "max_grad_norm": 0.01},
 }
 
 

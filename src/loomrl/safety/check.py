@@ -2,7 +2,8 @@
 
 A check is one module in `loomrl/safety/checks/`, or one that an installed package names under the entry-point group
 `loomrl.safety_checks`. It has NAME, STAGE, LOCAL, Config and examine(). One whose claims carry counterexamples also
-has replay(failure: Failure) -> Replayed (loomrl.safety.counterexample), which `loomrl safety replay` calls.
+has replay(failure: Failure) -> Replayed (loomrl.safety.counterexample), which `loomrl safety replay` calls. One whose
+config can be wrong for an environment has check_spaces(config, observation_space, action_space), asked before training.
 """
 
 import importlib
@@ -30,8 +31,9 @@ GROUP = "loomrl.safety_checks"
 PROVENANCE = "provenance and parity"
 STATISTICAL = "statistical limits"
 FALSIFICATION = "falsification"
+CERTIFIED = "certified local properties"
 OUT_OF_DISTRIBUTION = "out-of-distribution calibration"
-STAGES = (PROVENANCE, STATISTICAL, FALSIFICATION, OUT_OF_DISTRIBUTION)
+STAGES = (PROVENANCE, STATISTICAL, FALSIFICATION, CERTIFIED, OUT_OF_DISTRIBUTION)
 
 
 class CheckConfig(Section):

@@ -99,8 +99,11 @@ def check_limits(config: SafetyConfig, spec: EnvironmentSpec) -> None:
     """
     from loomrl.environment.spaces import space_from_json
 
-    configured_checks(config)
-    check_against(config.constraints, space_from_json(spec.observation), space_from_json(spec.action))
+    observation_space, action_space = space_from_json(spec.observation), space_from_json(spec.action)
+    for check, settings in configured_checks(config):
+        if check_spaces := getattr(check, "check_spaces", None):
+            check_spaces(settings, observation_space, action_space)
+    check_against(config.constraints, observation_space, action_space)
 
 
 def decide(claims: Sequence[Claim]) -> GateDecision:

@@ -34,7 +34,7 @@ class ServedPolicy:
     """Acts deterministically on raw observations; one thread, so results do not depend on the batch size."""
 
     def __init__(self, graph: bytes, manifest: PolicyManifest, version: str) -> None:
-        self.manifest, self.version = manifest, version
+        self.graph, self.manifest, self.version = graph, manifest, version
         self._session = open_session(graph, manifest.name)
         self.output_names = [output.name for output in self._session.get_outputs()]
         state = manifest.inputs.get(STATE_IN)

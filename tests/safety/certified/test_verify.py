@@ -111,15 +111,16 @@ def test_what_the_search_leaves_open_goes_to_marabou(tmp_path: Path, monkeypatch
 
 
 def test_time_is_up(tmp_path: Path) -> None:
-    """Both the search and Marabou are held to it: ten inputs and this margin are beyond them."""
+    """Both the search and Marabou are held to it: ten inputs and this margin are beyond them for hours."""
     rng = np.random.default_rng(9)
+    easy = networks.written(tmp_path, networks.dense([1, 2, 1], rng), networks.box([0], [1], 1, "(<= Y_0 -99.0)"))
+    assert verify(*easy, timeout=60).verdict is Verdict.UNSAT  # compiled, if it was not
     model = networks.dense([10, 60, 60, 60, 1], rng)
     least = float(parse_network(model.SerializeToString())(rng.uniform(-1, 1, (200_000, 10))).min())
     prop = networks.box([-1] * 10, [1] * 10, 1, f"(<= Y_0 {least - 1.5!r})")
-    begun = time.monotonic()
     answer = verify(*networks.written(tmp_path, model, prop), timeout=4)
     assert answer.verdict is Verdict.TIMEOUT
-    assert time.monotonic() - begun < 20  # the first search of all compiles
+    assert answer.seconds < 60
 
 
 def test_graph_and_property_must_fit(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ Prints one line of JSON: the verdict, and for `sat` the inputs and the number of
 import json
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,7 @@ _VERDICTS = {"sat": "sat", "unsat": "unsat", "TIMEOUT": "timeout"}
 
 def ask(network: Network, cases: tuple[Case, ...], seconds: float) -> dict[str, Any]:
     """Each case in turn, until one is satisfiable or the time is up."""
-    from maraboupy import MarabouCore
-
+    core, _ = _marabou()
     deadline = time.monotonic() + seconds
     verdicts = []
     for number, case in enumerate(cases):
@@ -29,7 +29,7 @@ def ask(network: Network, cases: tuple[Case, ...], seconds: float) -> dict[str, 
         if left < 1:
             return {"verdict": "timeout"}
         query = _query(network, case)
-        options = MarabouCore.Options()
+        options = core.Options()
         options._verbosity, options._timeoutInSeconds = 0, left
         code, values, _ = query.solve(options=options, verbose=False)
         verdict = _VERDICTS.get(code, "unknown")
@@ -39,11 +39,19 @@ def ask(network: Network, cases: tuple[Case, ...], seconds: float) -> dict[str, 
     return {"verdict": next((verdict for verdict in verdicts if verdict != "unsat"), "unsat")}
 
 
+def _marabou() -> tuple[Any, Any]:
+    """Its core and its network. Its sources hold escapes that Python warns of when it compiles them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from maraboupy import MarabouCore
+        from maraboupy.MarabouNetwork import MarabouNetwork
+    return MarabouCore, MarabouNetwork
+
+
 def _query(network: Network, case: Case) -> Any:
     """Variables are the inputs, then for each layer its arguments and its activations, then the outputs."""
-    from maraboupy.MarabouNetwork import MarabouNetwork
-
-    query = MarabouNetwork()
+    _, network_class = _marabou()
+    query = network_class()
     blocks = [[query.getNewVariable() for _ in range(network.num_inputs)]]
     for variable, low, high in zip(blocks[0], case.low, case.high, strict=True):
         query.setLowerBound(variable, low)

@@ -4,6 +4,7 @@ A box is done when one limit of its case cannot be met anywhere in it. Counterex
 are lowest, and by projected gradient descent from there.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -85,16 +86,19 @@ class Search:
         self._num_boxes = 0
         self._is_stuck = False
 
-    def run(self, deadline: float) -> Outcome:
-        """Until everything is decided, or `time.monotonic()` reaches the deadline."""
-        with ThreadPoolExecutor(self._num_threads) as threads:
-            return self._run(deadline, threads)
+    def run(self, deadline: float, max_boxes: float = math.inf) -> Outcome:
+        """Until everything is decided, `time.monotonic()` reaches the deadline, or so many boxes were bounded.
 
-    def _run(self, deadline: float, threads: ThreadPoolExecutor) -> Outcome:
+        With one thread and no deadline the same question always has the same answer, counterexample included.
+        """
+        with ThreadPoolExecutor(self._num_threads) as threads:
+            return self._run(deadline, max_boxes, threads)
+
+    def _run(self, deadline: float, max_boxes: float, threads: ThreadPoolExecutor) -> Outcome:
         stack = [self._first()]
         is_first = True
         while stack:
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or self._num_boxes >= max_boxes:
                 return Outcome(Verdict.TIMEOUT, self._num_boxes)
             found, left = self._step(_pop(stack, _BATCH * self._num_threads), threads, is_first)
             is_first = False

@@ -1,0 +1,226 @@
+"""What the policy does everywhere in a region: declared properties, decided by bounds and not by samples.
+
+A property names a region of observations and what must hold there: actions that are never chosen, or limits of a
+continuous action. See `loomrl.safety.certified` for how it is decided.
+"""
+
+import math
+import re
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from loomrl.errors import ConfigError
+from loomrl.safety.certified.vnnlib import Case
+from loomrl.safety.check import CERTIFIED, CheckConfig, Context
+from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
+from loomrl.safety.probes import ask
+from loomrl.schema import Section
+from loomrl.types import Claim, Verdict
+
+NAME = "certified"
+STAGE = CERTIFIED
+LOCAL = True
+_COMPONENT = re.compile(r"^observation\[(\d+)\]$")
+
+
+Range = Annotated[list[float], Field(min_length=2, max_length=2)]
+
+
+class PropertyConfig(Section):
+    """In a region, `never` lists actions that are not chosen (Discrete), or `low` and `high` limit `action[i]` (Box).
+
+    `region` gives ranges of components: `observation[2]: [-0.2, -0.1]`. A component it leaves out has the range of the
+    observation space, which must then be finite.
+    """
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    region: dict[str, Range]
+    never: list[int] = Field(default_factory=list)
+    action: int = Field(default=0, ge=0)  # which component of a continuous action is limited
+    low: float | None = None
+    high: float | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "PropertyConfig":
+        if bool(self.never) == (self.low is not None or self.high is not None):
+            raise ValueError("give `never`, for a choice of actions, or `low` and `high`, for a continuous action")
+        for component, (low, high) in self.region.items():
+            if not _COMPONENT.match(component):
+                raise ValueError(f"region: {component!r} is no component; write `observation[0]: [low, high]`")
+            if low > high:
+                raise ValueError(f"region: {component}: low {low} is above high {high}; there is no such observation")
+        return self
+
+
+class Config(CheckConfig):
+    """Properties, each with a budget of boxes, so that the answer does not depend on how fast the machine is."""
+
+    properties: list[PropertyConfig] = Field(default_factory=list)
+    max_boxes: int = Field(default=100_000, ge=1)
+
+    @model_validator(mode="after")
+    def _distinct(self) -> "Config":
+        names = [one.name for one in self.properties]
+        if len(set(names)) != len(names):
+            raise ValueError("two properties have the same name")
+        return self
+
+
+def check_spaces(config: Config, observation_space: Any, action_space: Any) -> None:
+    """Raises `ConfigError` for a property that these spaces do not allow, before anything is trained."""
+    for prop in config.properties:
+        _box(prop, observation_space)
+        _unsafe(prop, action_space)
+
+
+def examine(context: Context, config: Config) -> list[Claim]:
+    """One claim for each property."""
+    if not config.properties:
+        return []
+    check_spaces(config, context.observation_space, context.action_space)
+    with tempfile.TemporaryDirectory() as folder:
+        graph = Path(folder) / "policy.onnx"
+        graph.write_bytes(_graph(context.policy))
+        return [_claim(context, config, prop, graph) for prop in config.properties]
+
+
+def _claim(context: Context, config: Config, prop: PropertyConfig, graph: Path) -> Claim:
+    from loomrl.safety.certified.graph import read_network
+    from loomrl.safety.certified.packed import pack
+    from loomrl.safety.certified.search import SLACK, Search
+    from loomrl.safety.certified.search import Verdict as Answer
+    from loomrl.safety.certified.verify import Replay
+
+    low, high = _box(prop, context.observation_space)
+    output = "logits" if isinstance(context.action_space, spaces.Discrete) else "action"
+    network, replay = read_network(graph, output), Replay(graph, output)
+    cases = [Case(low, high, rows, limits) for rows, limits in _unsafe(prop, context.action_space)]
+    found = Search(pack(network), cases, replay.confirm).run(math.inf, config.max_boxes)
+    verdict = {Answer.UNSAT: Verdict.PROVED, Answer.SAT: Verdict.REFUTED}.get(found.verdict, Verdict.UNDECIDED)
+    region = {f"observation[{index}]": [low[index], high[index]] for index in range(len(low))}
+    evidence = {
+        "kind": NAME,
+        "property": prop.model_dump(mode="json"),
+        "region": region,
+        "num_boxes": found.num_boxes,
+        "examples": [],
+    }
+    finding = {
+        Verdict.PROVED: f"bounds over {found.num_boxes} boxes exclude it",
+        Verdict.UNDECIDED: f"open after {found.num_boxes} boxes; raise max_boxes, or make the region smaller",
+    }.get(verdict, "")
+    if found.inputs is not None:
+        obs = found.inputs.astype(context.observation_space.dtype).reshape(1, -1)
+        action = np.asarray(ask(context.policy, obs))[0].tolist()
+        finding = f"the action for {obs[0].tolist()} is {action}"
+        evidence["examples"] = [{"observation": obs[0].tolist(), "action": repr(action)}]
+    written = context.evidence.json(f"{NAME}.{prop.name}", evidence)
+    claim = f"{NAME}.{prop.name}"
+    return Claim(
+        id=claim,
+        stage=STAGE,
+        statement=f"for every observation with {_described(prop)}, {_promised(prop)}",
+        mandatory=config.mandatory,
+        method="bound propagation (CROWN) with optimised slopes and input splitting, in float64, on the exported graph",
+        verdict=verdict,
+        assumptions=[f"bounds in real arithmetic, with a slack of {SLACK:g}: no proof about the rounding of float32"],
+        evidence=[written],
+        counterexample=observation_counterexample(claim, finding, written) if found.inputs is not None else None,
+        finding=finding,
+    )
+
+
+def replay(failure: Failure) -> Replayed:
+    """Ask the policy about the observation that broke the property."""
+    prop = PropertyConfig.model_validate(failure.document["property"])
+    obs = failure.observation()
+    action = np.asarray(ask(failure.policy, obs))[0]
+    if prop.never:
+        broken = int(action) in prop.never
+    else:
+        value = float(action.reshape(-1)[prop.action])
+        broken = (prop.low is not None and value <= prop.low) or (prop.high is not None and value >= prop.high)
+    return Replayed(reproduced=broken, finding=f"the action for {obs[0].tolist()} is {action.tolist()}")
+
+
+def _graph(policy: Any) -> bytes:
+    """The graph that ships: a served policy's own, or the one the network would be exported as."""
+    if isinstance(getattr(policy, "graph", None), bytes):
+        return bytes(policy.graph)
+    from loomrl.export.config import ExportConfig
+    from loomrl.export.graph import build_graph
+
+    return build_graph(policy, ExportConfig().opset)
+
+
+def _box(prop: PropertyConfig, space: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The region, (num_inputs,) twice."""
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or len(space.shape) != 1:
+        raise _refused(prop, f"observations are {space}; a region is a box of a vector of floats")
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    for component, limits in prop.region.items():
+        match = _COMPONENT.match(component)
+        assert match is not None, "the config was validated"
+        place = int(match.group(1))
+        if place >= len(low):
+            raise _refused(prop, f"region: there is no {component}; observations have {len(low)} components")
+        low[place], high[place] = limits
+    for index in np.flatnonzero(~(np.isfinite(low) & np.isfinite(high))).tolist():
+        raise _refused(prop, f"region: observation[{index}] has no finite range in the space; give one")
+    return low, high
+
+
+def _unsafe(prop: PropertyConfig, space: Any) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """What must not happen, as limits on the outputs: (rows, limits) for each way."""
+    if prop.never:
+        if not isinstance(space, spaces.Discrete):
+            raise _refused(prop, f"`never` needs a choice of actions, and they are {space}; give `low` and `high`")
+        return [_chosen(prop, action, int(space.start), int(space.n)) for action in prop.never]
+    if not isinstance(space, spaces.Box):
+        raise _refused(prop, f"`low` and `high` need a continuous action, and they are {space}; give `never`")
+    size = int(np.prod(space.shape))
+    if prop.action >= size:
+        raise _refused(prop, f"there is no action[{prop.action}]; actions have {size} components")
+    ways = []
+    for limit, sign in ((prop.low, 1.0), (prop.high, -1.0)):
+        if limit is not None:  # at or beyond the limit is unsafe
+            row = np.zeros((1, size))
+            row[0, prop.action] = sign
+            ways.append((row, np.array([sign * limit])))
+    return ways
+
+
+def _chosen(
+    prop: PropertyConfig, action: int, first: int, count: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The action's logit is the largest: every other is at most as large."""
+    if not first <= action < first + count:
+        raise _refused(prop, f"never: there is no action {action}; they are {first} to {first + count - 1}")
+    others = [index for index in range(count) if index != action - first]
+    rows = np.zeros((len(others), count))
+    rows[np.arange(len(others)), others] = 1.0
+    rows[:, action - first] = -1.0
+    return rows, np.zeros(len(others))
+
+
+def _refused(prop: PropertyConfig, problem: str) -> ConfigError:
+    return ConfigError(f"safety.checks.{NAME}.properties: {prop.name}: {problem}")
+
+
+def _described(prop: PropertyConfig) -> str:
+    parts = [f"{component} in [{low:g}, {high:g}]" for component, (low, high) in sorted(prop.region.items())]
+    return " and ".join(parts) or "any value"
+
+
+def _promised(prop: PropertyConfig) -> str:
+    if prop.never:
+        return f"action {' or '.join(map(str, prop.never))} is not chosen"
+    parts = [f"above {prop.low:g}"] if prop.low is not None else []
+    parts += [f"below {prop.high:g}"] if prop.high is not None else []
+    return f"action[{prop.action}] is {' and '.join(parts)}"
