@@ -25,11 +25,9 @@ from maraboupy.MarabouNetworkONNX import MarabouNetworkONNX
 
 from loomrl.files import read_json, write_json
 from loomrl.safety.certified import marabou
-from loomrl.safety.certified.graph import parse_network
 from loomrl.safety.certified.packed import pack
 from loomrl.safety.certified.search import Search
 from loomrl.safety.certified.verify import verify
-from loomrl.safety.certified.vnnlib import parse_property
 from peers.execute import machine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
@@ -102,8 +100,8 @@ def run_random(count: int) -> dict[str, Any]:
     """Networks of ReLUs, boxes and conjunctions of limits near the edge of what the outputs reach."""
     rng, pairs = np.random.default_rng(0), Counter[tuple[str, str]]()
     for number in range(count):
-        network, prop = made_up(rng)
-        cases = parse_property(prop).cases
+        network, prop = networks.question(rng)
+        cases = prop.cases
         search = Search(pack(network), cases, lambda inputs, _: inputs.astype(np.float32))
         verdict = search.run(time.monotonic() + 60).verdict.value
         pairs[verdict, marabou.ask(network, cases, 60)["verdict"]] += 1
@@ -111,22 +109,6 @@ def run_random(count: int) -> dict[str, Any]:
             print(f"{number + 1} of {count}: {dict(pairs)}", flush=True)
     contradictions = sum(times for (one, other), times in pairs.items() if one != other)
     return {"networks": count, "contradictions": contradictions, "agreed": {one: n for (one, _), n in pairs.items()}}
-
-
-def made_up(rng: np.random.Generator) -> tuple[Any, str]:
-    """A network and a property."""
-    num_inputs, num_outputs = int(rng.integers(1, 5)), int(rng.integers(1, 4))
-    sizes = [num_inputs, *rng.integers(2, 12, rng.integers(1, 4)).tolist(), num_outputs]
-    network = parse_network(networks.dense(sizes, rng).SerializeToString())
-    centre, radius = rng.normal(0, 1, num_inputs), rng.uniform(0.05, 1.0)
-    reached = network(rng.uniform(centre - radius, centre + radius, (500, num_inputs)))
-    limits = [
-        f"(<= Y_{index} {float(np.quantile(reached[:, index], 0.1) - rng.choice([-0.01, 0.2, 0.6]))!r})"
-        for index in range(num_outputs)
-    ]
-    return network, networks.box(
-        (centre - radius).tolist(), (centre + radius).tolist(), num_outputs, f"(and {' '.join(limits)})"
-    )
 
 
 def main() -> int:

@@ -8,6 +8,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from loomrl.safety.certified.graph import parse_network
+from loomrl.safety.certified.network import Network
+from loomrl.safety.certified.vnnlib import Property, parse_property
+
 ACTIVATIONS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
 
 
@@ -63,3 +67,18 @@ def written(folder: Path, network: onnx.ModelProto, prop: str) -> tuple[Path, Pa
     graph.write_bytes(network.SerializeToString())
     question.write_text(prop)
     return graph, question
+
+
+def question(rng: np.random.Generator) -> tuple[Network, Property]:
+    """A network of ReLUs, a box and limits on all outputs near the edge of what they reach, all at random."""
+    num_inputs, num_outputs = int(rng.integers(1, 5)), int(rng.integers(1, 4))
+    sizes = [num_inputs, *rng.integers(2, 12, rng.integers(1, 4)).tolist(), num_outputs]
+    network = parse_network(dense(sizes, rng).SerializeToString())
+    centre, radius = rng.normal(0, 1, num_inputs), rng.uniform(0.05, 1.0)
+    low, high = centre - radius, centre + radius
+    reached = network(rng.uniform(low, high, (500, num_inputs)))
+    limits = [
+        f"(<= Y_{index} {float(np.quantile(reached[:, index], 0.1) - rng.choice([-0.01, 0.2, 0.6]))!r})"
+        for index in range(num_outputs)
+    ]
+    return network, parse_property(box(low.tolist(), high.tolist(), num_outputs, f"(and {' '.join(limits)})"))

@@ -168,6 +168,9 @@ def test_what_is_not_affine_is_refused_by_its_node() -> None:
     assert "Div: input 1 depends on the network's input" in refused(
         [node("Relu", ["input"], ["a"]), node("Div", ["input", "a"], ["output"])]
     )
+    for slope in (-0.1, 1.5):
+        told = refused([node("LeakyRelu", ["input"], ["output"], alpha=slope)])
+        assert f"LeakyRelu: a slope of {slope:g} is not supported" in told
 
 
 def test_files_that_are_none_are_named(tmp_path: Path) -> None:

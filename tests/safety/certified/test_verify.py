@@ -17,7 +17,6 @@ from loomrl.safety.certified.graph import parse_network
 from loomrl.safety.certified.packed import pack
 from loomrl.safety.certified.search import Search, Verdict
 from loomrl.safety.certified.verify import verify
-from loomrl.safety.certified.vnnlib import parse_property
 
 
 def test_a_counterexample_is_what_onnxruntime_says(tmp_path: Path) -> None:
@@ -54,19 +53,8 @@ def test_two_verifiers_agree_on_random_networks() -> None:
     rng = np.random.default_rng(2)
     verdicts = []
     for _ in range(60):
-        num_inputs, num_outputs = int(rng.integers(1, 5)), int(rng.integers(1, 4))
-        sizes = [num_inputs, *rng.integers(2, 12, rng.integers(1, 4)).tolist(), num_outputs]
-        network = parse_network(networks.dense(sizes, rng).SerializeToString())
-        centre, radius = rng.normal(0, 1, num_inputs), rng.uniform(0.05, 1.0)
-        reached = network(rng.uniform(centre - radius, centre + radius, (500, num_inputs)))
-        limits = [
-            f"(<= Y_{index} {float(np.quantile(reached[:, index], 0.1) - rng.choice([-0.01, 0.2, 0.6]))!r})"
-            for index in range(num_outputs)
-        ]
-        text = networks.box(
-            (centre - radius).tolist(), (centre + radius).tolist(), num_outputs, f"(and {' '.join(limits)})"
-        )
-        cases = parse_property(text).cases
+        network, prop = networks.question(rng)
+        cases = prop.cases
         search = Search(pack(network), cases, lambda inputs, case: inputs.astype(np.float32))
         found = search.run(time.monotonic() + 30).verdict
         assert found.value == marabou.ask(network, cases, 30)["verdict"]

@@ -398,8 +398,10 @@ def _reduce(function: Callable[..., Array]) -> Operation:
 
 def _activation(kind: Kind) -> Operation:
     def activate(call: _Call) -> _Value:
-        tensor = call.tensor()
-        return call.builder.activate(Layer(kind, tensor.affine, slope=call.get("alpha", 0.01)), tensor.shape)
+        tensor, slope = call.tensor(), call.get("alpha", 0.01)
+        if kind == "leaky_relu" and not 0.0 <= slope <= 1.0:  # the lines that hold it need it convex and monotone
+            raise ValueError(f"a slope of {slope:g} is not supported; slopes lie in [0, 1]")
+        return call.builder.activate(Layer(kind, tensor.affine, slope=slope), tensor.shape)
 
     return activate
 

@@ -222,15 +222,31 @@ def bound_box(net, low, high, rows, limits, floor, ceiling, least, slopes, score
 
 
 @compiled
-def _ask(net, row, limit, columns, below, under, above, over):  # type: ignore[no-untyped-def]
-    """Carry `row @ outputs - limit` back to the inputs, into `columns`; returns the offset."""
+def _argument(net, neuron, first, last, value):  # type: ignore[no-untyped-def]
+    """What a neuron's activation is taken of, from the columns' values."""
+    argument = net.bias[neuron]
+    for column in range(first, last):
+        argument += net.weights[neuron, column] * value[column]
+    return argument
+
+
+@compiled
+def _combined(net, row, columns):  # type: ignore[no-untyped-def]
+    """`row @ outputs` as a function of the columns, into `columns`; returns the constant."""
     columns[:] = 0.0
-    offset = -limit
+    constant = 0.0
     for output in range(row.size):
         if row[output] != 0.0:
-            offset += row[output] * net.output_bias[output]
+            constant += row[output] * net.output_bias[output]
             for column in range(columns.size):
                 columns[column] += row[output] * net.output[output, column]
+    return constant
+
+
+@compiled
+def _ask(net, row, limit, columns, below, under, above, over):  # type: ignore[no-untyped-def]
+    """Carry `row @ outputs - limit` back to the inputs, into `columns`; returns the offset."""
+    offset = _combined(net, row, columns) - limit
     return _carry(net, columns, offset, len(net.layers) - 1, below, under, above, over)
 
 
@@ -252,9 +268,7 @@ def _steepen(  # type: ignore[no-untyped-def]
         for layer in range(len(net.layers)):
             begin, end, first, last = net.layers[layer]
             for neuron in range(begin, end):
-                argument = net.bias[neuron]
-                for column in range(first, last):
-                    argument += net.weights[neuron, column] * value[column]
+                argument = _argument(net, neuron, first, last, value)
                 weight = columns[d + neuron]
                 if weight > 0.0:
                     value[d + neuron] = below[neuron] * argument + under[neuron]
@@ -337,12 +351,9 @@ def excess(net, inputs, rows, limits, case, worst, gradient):  # type: ignore[no
         for layer in range(len(net.layers)):
             begin, end, first, last = net.layers[layer]
             for neuron in range(begin, end):
-                total = net.bias[neuron]
-                for column in range(first, last):
-                    total += net.weights[neuron, column] * value[column]
-                before[neuron] = total
+                before[neuron] = _argument(net, neuron, first, last, value)
                 value[d + neuron] = activate(
-                    net.kind[neuron], total, net.least[neuron], net.most[neuron], net.leak[neuron]
+                    net.kind[neuron], before[neuron], net.least[neuron], net.most[neuron], net.leak[neuron]
                 )
         for output in range(outputs.size):
             total = net.output_bias[output]
@@ -357,11 +368,7 @@ def excess(net, inputs, rows, limits, case, worst, gradient):  # type: ignore[no
                 missed += rows[case[index], row, output] * outputs[output]
             if missed > worst[index]:
                 worst[index], chosen = missed, row
-        columns[:] = 0.0
-        for output in range(outputs.size):
-            weight = rows[case[index], chosen, output]
-            for column in range(num_columns):
-                columns[column] += weight * net.output[output, column]
+        _combined(net, rows[case[index], chosen], columns)
         for layer in range(len(net.layers) - 1, -1, -1):
             begin, end, first, last = net.layers[layer]
             for neuron in range(begin, end):

@@ -83,25 +83,26 @@ def examine(context: Context, config: Config) -> list[Claim]:
     """One claim for each property."""
     if not config.properties:
         return []
+    from loomrl.safety.certified.graph import read_network
+    from loomrl.safety.certified.packed import pack
+    from loomrl.safety.certified.verify import Replay
+
     check_spaces(config, context.observation_space, context.action_space)
+    output = "logits" if isinstance(context.action_space, spaces.Discrete) else "action"
     with tempfile.TemporaryDirectory() as folder:
         graph = Path(folder) / "policy.onnx"
         graph.write_bytes(_graph(context.policy))
-        return [_claim(context, config, prop, graph) for prop in config.properties]
+        network, confirm = pack(read_network(graph, output)), Replay(graph, output).confirm
+    return [_claim(context, config, prop, network, confirm) for prop in config.properties]
 
 
-def _claim(context: Context, config: Config, prop: PropertyConfig, graph: Path) -> Claim:
-    from loomrl.safety.certified.graph import read_network
-    from loomrl.safety.certified.packed import pack
+def _claim(context: Context, config: Config, prop: PropertyConfig, network: Any, confirm: Any) -> Claim:
     from loomrl.safety.certified.search import SLACK, Search
     from loomrl.safety.certified.search import Verdict as Answer
-    from loomrl.safety.certified.verify import Replay
 
     low, high = _box(prop, context.observation_space)
-    output = "logits" if isinstance(context.action_space, spaces.Discrete) else "action"
-    network, replay = read_network(graph, output), Replay(graph, output)
     cases = [Case(low, high, rows, limits) for rows, limits in _unsafe(prop, context.action_space)]
-    found = Search(pack(network), cases, replay.confirm).run(math.inf, config.max_boxes)
+    found = Search(network, cases, confirm).run(math.inf, config.max_boxes)
     verdict = {Answer.UNSAT: Verdict.PROVED, Answer.SAT: Verdict.REFUTED}.get(found.verdict, Verdict.UNDECIDED)
     region = {f"observation[{index}]": [low[index], high[index]] for index in range(len(low))}
     evidence = {
