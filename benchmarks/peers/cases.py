@@ -388,7 +388,7 @@ DQN_LUNARLANDER = Case(
         Trainer(
             "loomrl",
             "dqn",
-            "learning rate annealed from 0.0005, 3-step returns, double, averaged target (chosen on seeds 11 to 13)",
+            "learning rate annealed from 0.0005, epsilon over 40 % of steps, 3-step returns (chosen on seeds 11 to 15)",
             {
                 "num_envs": 4,
                 "rollout_length": 8,
@@ -400,7 +400,8 @@ DQN_LUNARLANDER = Case(
                 "learning_starts": 1_000,
                 "n_step": 3,
                 "tau": 0.005,
-                "epsilon_final": 0.02,
+                "epsilon_final": 0.05,
+                "exploration_fraction": 0.4,
                 "hidden_sizes": [256, 256],
                 "activation": "relu",
             },
