@@ -33,7 +33,7 @@ def test_a_degraded_champion_triggers_its_retraining_once(
         play(log, str(number), [0.0, 0.5 if number < 5 else 0.0])
     log.close()
     output = run(project, "python", "-m", "flows.monitor", "cartpole", expect=1)
-    assert "cartpole version 1 is degraded: limits.pole_stays_up: 5 of 20 episodes violate" in output
+    assert "cartpole version 1 is degraded: limits.pole_stays_up: 25.00% of episodes violate, in 20 episodes" in output
 
     def triggered() -> list[dict[str, Any]]:
         asked = {"deployments": {"name": {"any_": ["on-degradation"]}}}

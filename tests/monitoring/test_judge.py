@@ -6,8 +6,10 @@ import pytest
 from policy_versions import config
 
 from loomrl.config import PolicyConfig
-from loomrl.monitoring.judge import judge
+from loomrl.monitoring.judge import Evidence
+from loomrl.monitoring.judge import judge as judged
 from loomrl.monitoring.window import LiveEpisode
+from loomrl.sequential import LimitTest
 from loomrl.types import Claim, Interval, Verdict
 
 EVALUATED = Interval(estimate=500.0, low=490.0, high=505.0, confidence=0.95, method="bootstrap")
@@ -33,35 +35,79 @@ def by_id(claims: list[Claim]) -> dict[str, Claim]:
     return {claim.id: claim for claim in claims}
 
 
+def judge(config: PolicyConfig, episodes: list[LiveEpisode], gathered: Evidence | None = None) -> list[Claim]:
+    return judged(config, episodes, EVALUATED, gathered or Evidence())[0]
+
+
 def test_episodes_count_not_decisions() -> None:
-    # 1,000 violating decisions of one episode are one failure in 20: 1 - 0.95 ** (1 / 20) = 0.00256
+    # 1,000 violating decisions of one episode are one value of 1 among 20
     episodes = [episode(*[0.3] * 1_000), *[episode(0.0)] * 19]
-    claim = by_id(judge(settings(), episodes, EVALUATED))["limits.pole"]
+    claim = by_id(judge(settings(), episodes))["limits.pole"]
     assert claim.bound is not None
-    assert claim.bound.measured == pytest.approx(1 - 0.95 ** (1 / 20))
+    assert claim.bound.measured == LimitTest(limit=0.05).updated([1.0] + [0.0] * 19).e_value
     assert (claim.verdict, claim.num_samples) == (Verdict.UNDECIDED, 20)
+    assert claim.bound.limit == pytest.approx(2 / 0.05)  # one limit that decisions show, and the return
 
 
-def test_a_limit_is_refuted_exactly_where_the_lower_bound_passes_it() -> None:
-    # three of 20 violate: P(X >= 3 | p) = 0.05 at p = 0.0422
-    episodes = [*[episode(0.0, -0.3)] * 3, *[episode(0.0)] * 17]
-    for allowed, verdict in ((0.043, Verdict.UNDECIDED), (0.042, Verdict.REFUTED)):
-        assert by_id(judge(settings(max_probability=allowed), episodes, EVALUATED))["limits.pole"].verdict is verdict
+def test_a_limit_is_refuted_where_the_evidence_passes_its_level() -> None:
+    episodes = [*[episode(0.0, -0.3)] * 8, *[episode(0.0)] * 12]
+    for allowed in (0.02, 0.05, 0.2, 0.5):
+        e_value = LimitTest(limit=allowed).updated([1.0] * 8 + [0.0] * 12).e_value
+        verdict = Verdict.REFUTED if e_value >= 40 else Verdict.UNDECIDED
+        assert by_id(judge(settings(max_probability=allowed), episodes))["limits.pole"].verdict is verdict
+    assert by_id(judge(settings(max_probability=0.02), episodes))["limits.pole"].verdict is Verdict.REFUTED
+    assert by_id(judge(settings(max_probability=0.5), episodes))["limits.pole"].verdict is Verdict.UNDECIDED
 
 
 def test_a_limit_per_step_is_judged_by_the_share_of_steps() -> None:
     share = [episode(*[0.3] * 5, *[0.0] * 5)] * 30
-    refuted = by_id(judge(settings("step", 0.2), share, EVALUATED))["limits.pole"]
-    held = by_id(judge(settings("step", 0.5), share, EVALUATED))["limits.pole"]
+    refuted = by_id(judge(settings("step", 0.2), share))["limits.pole"]
+    held = by_id(judge(settings("step", 0.5), share))["limits.pole"]
     assert (refuted.verdict, held.verdict) == (Verdict.REFUTED, Verdict.UNDECIDED)
 
 
+def test_looks_add_up_to_what_one_long_look_says() -> None:
+    pattern = [episode(0.3), *[episode(0.0)] * 9]  # twice as many as may
+    gathered, verdicts = Evidence(), []
+    for _ in range(40):
+        claims, gathered = judged(settings(), pattern, EVALUATED, gathered)
+        verdicts.append(by_id(claims)["limits.pole"].verdict)
+    together = by_id(judge(settings(), pattern * 40))["limits.pole"]
+    assert by_id(claims)["limits.pole"].bound == together.bound
+    assert verdicts[0] is Verdict.UNDECIDED
+    assert verdicts[-1] is Verdict.REFUTED
+    assert Evidence.model_validate(gathered.to_json()) == gathered  # as LoomDB keeps it
+
+
+def test_an_episode_that_goes_on_counts_once() -> None:
+    broken, later = episode(0.3), episode(0.3)
+    later.cut = True
+    _, gathered = judged(settings(), [broken, *[episode(0.0)] * 19], EVALUATED, Evidence())
+    for _ in range(50):
+        claims, gathered = judged(settings(), [later] * 20, EVALUATED, gathered)
+    claim = by_id(claims)["limits.pole"]
+    assert (claim.verdict, claim.num_samples) == (Verdict.UNDECIDED, 20)
+
+
+def test_a_share_of_steps_is_that_of_a_whole_episode() -> None:
+    unfinished = episode(0.3, 0.3)
+    unfinished.rewards = {"0": 1.0, "1": None}  # feedback came, and did not say that it ended
+    claims, _ = judged(settings("step", 0.2), [unfinished] * 20, EVALUATED, Evidence())
+    assert by_id(claims)["limits.pole"].num_samples == 0
+
+
+def test_a_limit_that_was_changed_begins_anew() -> None:
+    _, gathered = judged(settings(), [episode(0.3)] * 20, EVALUATED, Evidence())
+    changed = by_id(judge(settings(max_probability=0.5), [episode(0.0)] * 10, gathered))["limits.pole"]
+    assert changed.num_samples == 10
+
+
 def test_few_episodes_decide_nothing_but_a_number_that_is_not_finite() -> None:
-    claims = judge(settings(), [episode(0.3)] * 9, EVALUATED)
+    claims = judge(settings(), [episode(0.3)] * 9)
     assert [(claim.id, claim.verdict) for claim in claims] == [("finiteness", Verdict.SUPPORTED)]
     for broken in (episode(None, 0.0), episode(0.0, value=None)):
-        assert judge(settings(), [broken], EVALUATED)[0].verdict is Verdict.REFUTED
-    assert judge(settings(), [], EVALUATED) == []
+        assert judge(settings(), [broken])[0].verdict is Verdict.REFUTED
+    assert judge(settings(), []) == []
 
 
 @pytest.mark.parametrize(
@@ -70,7 +116,19 @@ def test_few_episodes_decide_nothing_but_a_number_that_is_not_finite() -> None:
 def test_the_return_is_compared_interval_with_interval(mean: float, verdict: Verdict) -> None:
     # 5 % of 500 may be missing: below 490 - 25 = 465 the policy has degraded
     episodes = [episode(0.0, total=mean + offset) for offset in (-10.0, 10.0) * 12]
-    claim = by_id(judge(settings(), episodes, EVALUATED))["return"]
+    claim = by_id(judge(settings(), episodes))["return"]
     assert claim.bound is not None
     assert (claim.verdict, claim.bound.limit) == (verdict, 465.0)
-    assert "return" not in by_id(judge(settings(), episodes[:9], EVALUATED))
+    assert "return" not in by_id(judge(settings(), episodes[:9]))
+
+
+def test_the_return_spends_its_level_over_the_looks() -> None:
+    episodes = [episode(0.0, total=462.0 + offset) for offset in (-10.0, 10.0) * 12]  # 3 below what is allowed
+    gathered, highs = Evidence(), []
+    for _ in range(30):
+        claims, gathered = judged(settings(), episodes, EVALUATED, gathered)
+        bound = by_id(claims)["return"].bound
+        assert bound is not None
+        highs.append(bound.measured)
+    assert highs == sorted(highs)
+    assert gathered.num_looks == 30

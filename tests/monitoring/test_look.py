@@ -55,7 +55,7 @@ def test_a_look_that_dies_is_repeated_and_a_degraded_champion_is_found(log: Audi
     found = look(settings)
     assert found == died
     assert (found.outcome, found.version, found.num_left_out) == ("degraded", "1", 1)
-    assert "limits.pole: 4 of 12 episodes violate" in found.sentence
+    assert "limits.pole: 33.33% of episodes violate, in 12 episodes" in found.sentence
     assert look(settings).outcome == "too_few"  # those after it are judged by themselves
 
 

@@ -1,42 +1,74 @@
 """Judging the episodes of one look: limits, finiteness, return. Claims as the gate makes them, on live data.
 
 The episode is the unit, not the decision: its steps depend on each other, different episodes are taken as independent.
-Limits are those a decision shows, on what it observed and what it chose, judged as the gate judges them: exact
-one-sided bounds over episodes (Clopper-Pearson; per step Hoeffding's), at a level divided by the number of limits, so
-that all together raise a false alarm in at most 1 - confidence of the looks. Many looks raise more.
+An episode counts once: its first part, which violates a limit no more often than the whole, and for a limit per step
+only when it was seen whole. Limits are those a decision shows, on what it observed and what it chose. Every look adds
+to the evidence of those before it about the same version (`loomrl.sequential`), and the level is divided among the
+limits and the return: the chance that a version that keeps its promises is ever called degraded stays below
+1 - confidence, however often it is looked at.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
+from pydantic import Field
 
 from loomrl.config import PolicyConfig
-from loomrl.evaluation.statistics import bootstrap_interval, mean
 from loomrl.monitoring.window import LiveEpisode
-from loomrl.safety.checks.statistical_limits import Sample
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import limits, quantity_kind, violations
+from loomrl.schema import Document
+from loomrl.sequential import LimitTest, spent
 from loomrl.types import Bound, Claim, Interval, Verdict
 
 STAGE = "monitoring"
 
 
-def judge(config: PolicyConfig, episodes: Sequence[LiveEpisode], evaluated: Interval) -> list[Claim]:
-    """All claims these episodes decide on; `evaluated` is the mean return of the champion's own evaluation.
+class Evidence(Document):
+    """What the looks at one version have gathered."""
 
-    Fewer than `monitoring.min_episodes` decide only whether everything is finite: one number that is not, is enough.
+    num_looks: int = 0  # that judged a return
+    limits: dict[str, LimitTest] = Field(default_factory=dict)  # by what they are about
+
+
+def judge(
+    config: PolicyConfig, episodes: Sequence[LiveEpisode], evaluated: Interval, gathered: Evidence
+) -> tuple[list[Claim], Evidence]:
+    """All claims these episodes and what was gathered before decide on, and what is gathered then.
+
+    `evaluated` is the mean return of the champion's own evaluation. Fewer than `monitoring.min_episodes` decide only
+    whether everything is finite: one number that is not, is enough.
     """
     if not episodes:
-        return []
+        return [], gathered
     claims = [_finiteness(episodes)]
-    if len(episodes) >= config.monitoring.min_episodes:
-        shown = [limit for limit in config.safety.constraints if quantity_kind(limit) in ("observation", "action")]
-        level = 1.0 - (1.0 - config.monitoring.confidence) / max(1, len(shown))
-        claims += [_limit(limit, episodes, level) for limit in shown]
+    if len(episodes) < config.monitoring.min_episodes and claims[0].verdict is not Verdict.REFUTED:
+        return claims, gathered
+    shown = [limit for limit in config.safety.constraints if quantity_kind(limit) in ("observation", "action")]
+    alpha = (1.0 - config.monitoring.confidence) / (len(shown) + 1)
+    tests = {_about(limit): _updated(limit, episodes, gathered) for limit in shown}
+    claims += [_limit(limit, tests[_about(limit)], alpha) for limit in shown]
+    num_looks = gathered.num_looks
     returns = [value for episode in episodes if (value := episode.episode_return) is not None]
     if len(returns) >= config.monitoring.min_episodes:
-        claims.append(_return(config, returns, evaluated))
-    return claims
+        num_looks += 1
+        claims.append(_return(config, returns, evaluated, spent(alpha, num_looks)))
+    return claims, Evidence(num_looks=num_looks, limits=tests)
+
+
+def _about(limit: ConstraintConfig) -> str:
+    """What evidence is about: a limit that is changed begins anew, whatever it is called."""
+    return f"{limit.quantity} {limits(limit)} per {limit.per} at {limit.max_probability!r}"
+
+
+def _updated(limit: ConstraintConfig, episodes: Sequence[LiveEpisode], gathered: Evidence) -> LimitTest:
+    """The limit's test with these episodes; one of another limit is begun anew."""
+    test = gathered.limits.get(_about(limit), LimitTest(limit=limit.max_probability))
+    per_episode = limit.per == "episode"
+    counted = [one for one in episodes if not one.cut and (per_episode or one.ended or not one.can_end)]
+    share = np.array([np.mean(violations(limit, one.as_episode())) for one in counted])  # (N,)
+    return test.updated((share > 0).astype(np.float64) if per_episode else share)
 
 
 def _finiteness(episodes: Sequence[LiveEpisode]) -> Claim:
@@ -53,40 +85,39 @@ def _finiteness(episodes: Sequence[LiveEpisode]) -> Claim:
     )
 
 
-def _limit(limit: ConstraintConfig, episodes: Sequence[LiveEpisode], level: float) -> Claim:
-    share = np.array([np.mean(violations(limit, episode.as_episode())) for episode in episodes])  # (N,)
-    sample = Sample(limit, (share > 0).astype(np.float64) if limit.per == "episode" else share)
-    low, high, allowed = sample.lower(level), sample.upper(level), limit.max_probability
-    verdict = Verdict.REFUTED if low > allowed else Verdict.SUPPORTED if high <= allowed else Verdict.UNDECIDED
-    kind, unit = ("clopper-pearson", "episodes") if sample.binary else ("hoeffding", "share of steps")
+def _limit(limit: ConstraintConfig, test: LimitTest, alpha: float) -> Claim:
+    refuted = test.e_value >= 1.0 / alpha
+    what = "episodes violate" if limit.per == "episode" else "steps violate, averaged over episodes"
     return _claim(
         f"limits.{limit.name}",
         f"{limit.quantity} is {limits(limit)}, as decisions show it",
-        f"one-sided {kind} bounds over episodes at confidence {level:.6g}",
-        verdict,
-        Bound(kind=f"{kind} lower", measured=low, limit=allowed, unit=unit),
-        len(episodes),
-        f"{sample.violating} of {len(episodes)} episodes violate: between {low:.4g} and {high:.4g}",
+        f"bets against the limit, over all episodes of this version, at a level of {alpha:.3g}",
+        Verdict.REFUTED if refuted else Verdict.UNDECIDED,
+        Bound(kind="e-value", measured=test.e_value, limit=1.0 / alpha, unit="e-value"),
+        test.count,
+        f"{test.mean:.2%} of {what}, in {test.count} episodes; {limit.max_probability:.2%} may",
     )
 
 
-def _return(config: PolicyConfig, returns: Sequence[float], evaluated: Interval) -> Claim:
-    """Interval against interval; as much is allowed as promotion allows a challenger to be worse than the champion."""
-    evaluation, promotion = config.evaluation, config.promotion
+def _return(config: PolicyConfig, returns: Sequence[float], evaluated: Interval, alpha: float) -> Claim:
+    """The mean of this look's returns; as much less is allowed as promotion allows a challenger to be worse."""
+    from scipy.special import stdtrit
+
+    promotion = config.promotion
     margin = max(promotion.max_regression, promotion.max_regression_fraction * abs(evaluated.estimate))
-    live = bootstrap_interval(
-        returns, mean, evaluation.confidence, evaluation.bootstrap_replicates, np.random.default_rng(0)
-    )
-    allowed = evaluated.low - margin
-    verdict = Verdict.REFUTED if live.high < allowed else Verdict.UNDECIDED
+    sample = np.array(returns)
+    mean, error = float(sample.mean()), float(sample.std(ddof=1)) / math.sqrt(len(sample))
+    reach = float(stdtrit(len(sample) - 1, 1.0 - alpha)) * error
+    low, high, allowed = mean - reach, mean + reach, evaluated.low - margin
+    verdict = Verdict.REFUTED if high < allowed else Verdict.UNDECIDED
     return _claim(
         "return",
         f"the mean return is no more than {margin:.4g} below that of the evaluation",
-        f"{live.method} at confidence {live.confidence:g}, against that of the evaluation",
-        Verdict.SUPPORTED if live.low >= allowed else verdict,
-        Bound(kind="upper end of the interval", measured=live.high, limit=allowed, unit="return"),
+        f"one-sided t bounds of this look's episodes at a level of {alpha:.3g}, against the evaluation's interval",
+        Verdict.SUPPORTED if low >= allowed else verdict,
+        Bound(kind="t upper", measured=high, limit=allowed, unit="return"),
         len(returns),
-        f"{live.estimate:.4g} [{live.low:.4g}, {live.high:.4g}], evaluated {evaluated.estimate:.4g} "
+        f"{mean:.4g} [{low:.4g}, {high:.4g}], evaluated {evaluated.estimate:.4g} "
         f"[{evaluated.low:.4g}, {evaluated.high:.4g}]",
     )
 

@@ -16,7 +16,7 @@ from loomrl.config import PolicyConfig
 from loomrl.errors import ConfigError
 from loomrl.home import home
 from loomrl.loomdb.database import LoomDB
-from loomrl.monitoring.judge import judge
+from loomrl.monitoring.judge import Evidence, judge
 from loomrl.monitoring.window import read_window
 from loomrl.promotion.package import EVALUATION
 from loomrl.registry import CHAMPION, PolicyVersion, Registry
@@ -39,6 +39,7 @@ class Look(Document):
     since: dict[str, int] = Field(default_factory=dict)  # server -> sequence of the last record judged before
     until: dict[str, int] = Field(default_factory=dict)
     open_episodes: list[list[str | None]] = Field(default_factory=list)
+    gathered: Evidence = Field(default_factory=Evidence)  # about this version, over all looks at it
 
     @property
     def sentence(self) -> str:
@@ -82,7 +83,8 @@ def _look(config: PolicyConfig) -> Look:
     since, open_before = (before.until, before.open_episodes) if before else ({}, [])
     window = read_window(config.name, since, open_before)
     own = [episode for episode in window.episodes if episode.belongs_to(champion.version)]
-    claims = judge(config, own, _evaluated(registry, champion))
+    earlier = before.gathered if before and before.version == champion.version else Evidence()
+    claims, gathered = judge(config, own, _evaluated(registry, champion), earlier)
     outcome = _outcome(claims, len(own), config.monitoring.min_episodes)
     moved = outcome != TOO_FEW
     return Look(
@@ -96,6 +98,7 @@ def _look(config: PolicyConfig) -> Look:
         since=since,
         until=window.until if moved else since,
         open_episodes=window.open_episodes if moved else open_before,
+        gathered=gathered if moved else earlier,
     )
 
 

@@ -1,8 +1,8 @@
 """The part of a policy's audit logs that no look has judged yet, put together to episodes.
 
 An episode is what one agent did under one `episode_id`, on whichever servers; without ids, until feedback says that it
-ended. One that lies across two looks counts in each with its part: within a look the units stay different episodes,
-and a part violates a limit no more often than the whole. Only its return needs the whole.
+ended. One that lies across two looks is known as one: its later parts are `cut`. Where there are neither ids nor
+feedback, what an agent did in one look counts as an episode.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -56,6 +56,11 @@ class LiveEpisode:
         return self.versions == {version} and not self.by_others
 
     @property
+    def can_end(self) -> bool:
+        """Whether feedback came, which says when it ends."""
+        return any(reward is not None for reward in self.rewards.values())
+
+    @property
     def episode_return(self) -> float | None:
         """The undiscounted return; None where the log does not show the whole episode with all its rewards."""
         rewards = [reward for reward in self.rewards.values() if reward is not None]
@@ -79,7 +84,7 @@ class Window:
 
     episodes: list[LiveEpisode]
     until: dict[str, int]  # server -> sequence of its last record in the window
-    open_episodes: list[list[str | None]]  # agent and episode id of those with feedback that have not ended
+    open_episodes: list[list[str | None]]  # agent and episode id of those with an id or feedback that have not ended
 
 
 def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Iterable[str | None]]) -> Window:
@@ -104,7 +109,8 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
                 episodes.append(current[key])
             (current[key].decided if is_decision else current[key].came_of_it)(record)
     rewarded = {key: any(value is not None for value in episode.rewards.values()) for key, episode in current.items()}
-    still_open = [list(key) for key, episode in current.items() if rewarded[key] and not episode.ended]
+    known = {key for key in current if rewarded[key] or key[1] is not None}  # episodes that can be told apart
+    still_open = [list(key) for key, episode in current.items() if key in known and not episode.ended]
     return Window([episode for episode in episodes if episode.observations], until, still_open)
 
 
