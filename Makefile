@@ -36,7 +36,7 @@ run: setup  ## take the CartPole policy through its whole life cycle
 	loomrl run configs/cartpole.yaml
 
 test: setup check  ## everything that must hold: format, lint, types, contracts, tests
-	pytest -n auto --dist loadscope --no-loadscope-reorder
+	pytest -n auto --dist loadscope --no-loadscope-reorder --durations 25
 
 check: | $(BIN)/loomrl  ## format, lint, strict types, import contracts
 	ruff format --check .

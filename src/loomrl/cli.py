@@ -14,8 +14,10 @@ from loomrl.promotion.commands import app as policy_app
 from loomrl.report import commands as report_commands
 from loomrl.safety.certified import commands as certified_commands
 from loomrl.safety.commands import app as safety_app
+from loomrl.safety.model_checking.commands import app as model_app
 from loomrl.serving import commands as serving_commands
 from loomrl.upkeep import commands as upkeep_commands
+from loomrl.upkeep.keys import app as keys_app
 
 app = typer.Typer(
     name="loomrl",
@@ -26,6 +28,8 @@ app = typer.Typer(
 app.add_typer(environment_app, name="env")
 app.add_typer(policy_app, name="policy")
 app.add_typer(safety_app, name="safety")
+app.add_typer(model_app, name="model")
+app.add_typer(keys_app, name="keys")
 serving_commands.register(app)
 report_commands.register(app)
 certified_commands.register(app)

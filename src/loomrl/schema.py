@@ -1,10 +1,11 @@
 """The two kinds of typed data: `Section` (read from configs) and `Document` (written by stages)."""
 
+from collections.abc import Sequence
 from datetime import date
 from enum import Enum
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Self, Union, get_args, get_origin
+from typing import Annotated, Any, Protocol, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
@@ -35,6 +36,17 @@ class Section(BaseModel):
             return date.fromisoformat(value)
         texts = Enum if info.mode == "json" else (Enum, Path)  # from JSON, pydantic itself makes a path of its text
         return next((kind(value) for kind in kinds if isinstance(kind, type) and issubclass(kind, texts)), value)
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+def demand_distinct(named: Sequence[_Named], what: str) -> None:
+    """Raises `ValueError` where two of a config's entries have one name."""
+    if len({one.name for one in named}) != len(named):
+        raise ValueError(f"two {what} have the same name")
 
 
 class Document(BaseModel):

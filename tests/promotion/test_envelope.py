@@ -1,5 +1,6 @@
 """A safety case is trusted only with its signature, its digests and the case before it."""
 
+import base64
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from policy_versions import graph, make_artifacts, register
 
 from loomrl.errors import ArtifactError
-from loomrl.files import sha256_file, write_json
+from loomrl.files import read_json, sha256_file, write_json, write_sums
 from loomrl.promotion import envelope
 from loomrl.promotion.envelope import RunFacts
 from loomrl.promotion.package import build_package
@@ -54,6 +55,11 @@ def _other_policy(package: Path) -> None:
     (package / "policy.onnx").write_bytes(graph(5.0))
 
 
+def _case_of_another(package: Path) -> None:
+    other = make_artifacts(package.parent / "other", bias=5.0)
+    shutil.copy(other / "safety" / "case.json", package / "case.json")
+
+
 def _other_type(package: Path) -> None:
     payload = envelope.verify(package)[0].to_bytes()
     sign_envelope(payload, "application/json").write(package / "envelope.json")
@@ -63,23 +69,74 @@ def _other_layout(package: Path) -> None:
     sign_envelope(b'{"schema_version":1}', envelope.PAYLOAD_TYPE).write(package / "envelope.json")
 
 
+def _signature(package: Path, change: Callable[[list[dict[str, str]]], None]) -> None:
+    document = read_json(package / "envelope.json")
+    change(document["signatures"])
+    write_json(package / "envelope.json", document)
+
+
+def _flip_signature(package: Path) -> None:
+    def change(signatures: list[dict[str, str]]) -> None:
+        raw = bytearray(base64.b64decode(signatures[0]["sig"]))
+        raw[10] ^= 1
+        signatures[0]["sig"] = base64.b64encode(raw).decode()
+
+    _signature(package, change)
+
+
+def _unsigned(package: Path) -> None:
+    _signature(package, lambda signatures: signatures.clear())
+
+
+def _signed_by_a_stranger(package: Path) -> None:
+    def change(signatures: list[dict[str, str]]) -> None:
+        signatures[0]["keyid"] = "0" * 64
+
+    _signature(package, change)
+
+
+def _flip_payload(package: Path) -> None:
+    document = read_json(package / "envelope.json")
+    payload = bytearray(base64.b64decode(document["payload"]))
+    payload[len(payload) // 2] ^= 1
+    write_json(package / "envelope.json", document | {"payload": base64.b64encode(payload).decode()})
+
+
 @pytest.mark.parametrize(
-    "attack",
+    ("attack", "told"),
     [
-        _flip("case.json"),
-        _flip("manifest.json"),
-        _flip("parity.json"),
-        _flip("episodes.parquet"),
-        _flip("evaluation.json"),
-        _other_policy,
-        _other_type,
-        _other_layout,
+        (_flip("case.json"), r"case\.json is not the file the envelope was signed for"),
+        (_flip("policy.onnx"), r"policy\.onnx is not the file the envelope was signed for"),
+        (_flip("manifest.json"), r"manifest\.json is not the file"),
+        (_flip("parity.json"), r"parity\.json is not the file"),
+        (_flip("episodes.parquet"), r"episodes\.parquet is not the file"),
+        (_flip("evaluation.json"), r"evaluation\.json is not the file"),
+        (_other_policy, r"policy\.onnx is not the file"),
+        (_case_of_another, r"case\.json is not the file"),
+        (_other_type, "the envelope holds 'application/json'"),
+        (_other_layout, "signed by another version of LoomRL"),
+        (_flip_signature, "signature does not match its payload"),
+        (_flip_payload, "signature does not match its payload"),
+        (_unsigned, r"envelope\.json is not a valid Envelope: signatures: List should have at least 1 item"),
+        (_signed_by_a_stranger, "signed by 0000000000000000, which is not among the 1 trusted keys"),
     ],
 )
-def test_a_tampered_package_is_refused(package: Path, attack: Callable[[Path], None]) -> None:
+def test_a_tampered_package_is_refused_and_the_message_says_what_was_changed(
+    package: Path, attack: Callable[[Path], None], told: str
+) -> None:
     attack(package)
-    with pytest.raises(ArtifactError):
+    with pytest.raises(ArtifactError, match=told):
         envelope.verify(package)
+
+
+def test_evidence_that_was_changed_is_not_packaged(loomrl_home: Path, tmp_path: Path) -> None:
+    artifacts = make_artifacts(tmp_path / "artifacts")
+    (artifacts / "safety" / "evidence").mkdir()
+    (artifacts / "safety" / "evidence" / "noise.json").write_text("{}")
+    write_sums(artifacts / "safety")
+    (artifacts / "safety" / "evidence" / "noise.json").write_text('{"rate": 0}')
+    with pytest.raises(ArtifactError, match=r"noise\.json is changed"):
+        build_package(artifacts, tmp_path / "package", FACTS)
 
 
 def test_outputs_of_different_runs_are_not_signed_together(loomrl_home: Path, tmp_path: Path) -> None:

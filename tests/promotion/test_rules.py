@@ -76,9 +76,19 @@ def test_another_environment_is_no_comparison(ready_home: Path, tmp_path: Path) 
     ("options", "verdict", "words"),
     [
         ({"passed": False}, Verdict.REFUTED, "the safety gate blocked it: it falls"),
-        ({"waiver_expires": "2026-11-19"}, Verdict.REFUTED, "pole_stays_up (by Ada, until 2026-11-19)"),
+        ({"waiver_expires": "2026-11-19"}, Verdict.REFUTED, "the waiver of pole_stays_up by Ada expired on 2026-11-19"),
         ({"waiver_expires": "2026-11-20"}, Verdict.PROVED, "the safety gate passed"),
         ({"rechecked": {"finiteness": Verdict.UNDECIDED}}, Verdict.REFUTED, "do not hold on the exported graph"),
+        (
+            {"optional": Verdict.UNDECIDED, "rechecked": {"robustness": Verdict.REFUTED}},
+            Verdict.PROVED,
+            "the safety gate passed",
+        ),
+        (
+            {"optional": Verdict.SUPPORTED, "rechecked": {"robustness": Verdict.REFUTED}},
+            Verdict.REFUTED,
+            "claims do not hold on the exported graph: robustness",
+        ),
     ],
 )
 def test_the_safety_case_counts(

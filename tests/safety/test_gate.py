@@ -20,7 +20,8 @@ from loomrl.files import sha256_file, sums
 from loomrl.safety.case import check_case
 from loomrl.safety.check import configured_checks
 from loomrl.safety.config import ConstraintConfig, SafetyConfig, WaiverConfig
-from loomrl.safety.gate import apply_waivers, build_case, check_limits, decide, expired_waivers, recheck_local
+from loomrl.safety.gate import apply_waivers, build_case, check_limits, decide, recheck_local
+from loomrl.safety.standing import lapsed
 from loomrl.types import Claim, EvaluationReport, SafetyCase, Verdict
 
 PROGRAM = """
@@ -200,8 +201,8 @@ def test_a_waiver_is_recorded_with_the_verdict_it_covers(barely_trained: Policy,
     assert (waived.waiver.person, waived.waiver.expires) == ("A. Person", "2030-01-31")
     assert waived.counterexample is not None
     assert not set(names) & set(case.decision.blocking)
-    assert expired_waivers(case, date(2030, 1, 31)) == []
-    assert [each.claim for each in expired_waivers(case, date(2030, 2, 1))] == names
+    assert lapsed(case, date(2030, 1, 31)) == []
+    assert [each.id for each in lapsed(case, date(2030, 2, 1))] == names
 
 
 def test_a_claim_that_is_met_needs_no_waiver() -> None:

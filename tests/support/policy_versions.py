@@ -60,6 +60,7 @@ def make_artifacts(
     rechecked: dict[str, Verdict] | None = None,
     snapshot: str = SNAPSHOT,
     success_rate: Interval | None = None,
+    optional: Verdict | None = None,
 ) -> Path:
     """What stages 3-5 leave in `artifacts/POLICY`, in small."""
     policy_digest = sha256(f"weights {bias}".encode())
@@ -74,13 +75,18 @@ def make_artifacts(
         verdict=verdict,
         waiver=waiver or None,
     )
+    claims = [claim]
+    if optional is not None:
+        claims.append(
+            claim.model_copy(update={"id": "robustness", "mandatory": False, "verdict": optional, "waiver": None})
+        )
     blocking = [] if passed else ["pole_stays_up"]
     _write_evaluation(root / "evaluation", policy_digest, snapshot, returns, success_rate)
     case = SafetyCase(
         policy_digest=policy_digest,
         snapshot_digest=snapshot,
         evaluation_digest=evaluation_digest(root / "evaluation"),
-        claims=[claim],
+        claims=claims,
         decision=GateDecision(passed=passed, blocking=blocking, reason="all claims hold" if passed else "it falls"),
     )
     case.write(root / "safety" / "case.json")

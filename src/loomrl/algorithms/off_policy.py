@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from loomrl.algorithms.base import MOST_UNSAVED_SEGMENTS, Surroundings
+from loomrl.encryption import KEYS, keyring
 from loomrl.errors import ConfigError
 from loomrl.replay.spec import ReplaySpec
 from loomrl.replay.storage import MappedStorage, MemoryStorage, Storage
@@ -45,7 +46,7 @@ def replay_storage(config: "dqn.Config | sac.Config", surroundings: Surroundings
     """Memory, or the folder that training gives; it holds what was saved as long as `Surroundings` demands.
 
     Raises:
-        ConfigError: for `disk` where there is no folder.
+        ConfigError: for `disk` where there is no folder, or files are to be encrypted.
         ArtifactError: when the folder cannot be made or is held by another process.
     """
     if config.replay_storage == "memory":
@@ -54,6 +55,11 @@ def replay_storage(config: "dqn.Config | sac.Config", surroundings: Surroundings
         raise ConfigError(
             "training.parameters.replay_storage: disk needs the folder of a training that keeps checkpoints, and "
             'there is none; set it to "memory"'
+        )
+    if keyring() is not None:
+        raise ConfigError(
+            f"training.parameters.replay_storage: disk keeps plain files, and {KEYS} asks for encrypted ones; set it "
+            'to "memory", which is encrypted in checkpoints'
         )
     rollout_size = config.num_envs * config.rollout_length
     segment_rows = math.ceil(surroundings.segment_env_steps / rollout_size) * config.rollout_length

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from loomrl.encryption import read_private, write_private
 from loomrl.errors import ArtifactError
-from loomrl.files import atomic_path
 from loomrl.types import Episode
 
 EPISODES = "episodes.parquet"
@@ -48,19 +48,20 @@ def steps_table(episodes: Sequence[Episode]) -> pa.Table:
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Write Parquet atomically with fixed settings, without metadata that varies."""
-    with atomic_path(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd", version="2.6", store_schema=False)
+    """Write Parquet atomically with fixed settings and no metadata that varies, encrypted where keys are configured."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", version="2.6", store_schema=False)
+    write_private(path, sink.getvalue().to_pybytes())
 
 
-def read_table(path: Path) -> pa.Table:
-    """Read Parquet.
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read Parquet, or some of its columns.
 
     Raises:
         ArtifactError: when the file is missing or torn.
     """
     try:
-        return pq.read_table(path)
+        return pq.read_table(pa.BufferReader(read_private(path)), columns=None if columns is None else list(columns))
     except (OSError, pa.ArrowException) as error:
         raise ArtifactError(f"{path} cannot be read as Parquet: {error}; run the evaluation stage again") from error
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from loomrl.algorithms.policy import WEIGHTS
 from loomrl.errors import ArtifactError, GateRefused
 from loomrl.files import read_json, sha256_file
+from loomrl.safety.standing import explain_lapsed, lapsed
 from loomrl.types import Claim, SafetyCase, Verdict
 
 CASE = "case.json"
@@ -28,9 +29,8 @@ def admit(safety_folder: Path, policy_folder: Path, snapshot_folder: Path, today
     if blocking or not case.decision.passed:
         named = blocking or [claim for claim in case.claims if claim.id in case.decision.blocking]
         raise GateRefused(f"the safety case blocks the export: {_explain(named) or case.decision.reason}")
-    expired = [claim for claim in case.claims if claim.mandatory and _has_expired(claim, today or _today())]
-    if expired:
-        raise GateRefused(f"the export is refused: {'; '.join(_explain_waiver(claim) for claim in expired)}")
+    if expired := lapsed(case, today or _today()):
+        raise GateRefused(f"the export is refused: {'; '.join(map(explain_lapsed, expired))}")
     return case
 
 
@@ -45,18 +45,6 @@ def _check_subject(case: SafetyCase, path: Path, policy_folder: Path, snapshot_f
 
 def _today() -> date:
     return datetime.now(UTC).date()
-
-
-def _has_expired(claim: Claim, today: date) -> bool:
-    if claim.verdict is not Verdict.WAIVED:
-        return False
-    return claim.waiver is None or date.fromisoformat(claim.waiver.expires) < today
-
-
-def _explain_waiver(claim: Claim) -> str:
-    if claim.waiver is None:
-        return f"{claim.id} is waived by nobody"
-    return f"the waiver of {claim.id} by {claim.waiver.person} expired on {claim.waiver.expires}; renew it or meet it"
 
 
 def _explain(claims: Iterable[Claim]) -> str:

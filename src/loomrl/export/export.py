@@ -14,14 +14,14 @@ from loomrl.export.graph import INPUT, build_graph, tensors
 from loomrl.export.observations import random_observations, visited_observations
 from loomrl.export.parity import prove_parity
 from loomrl.files import read_json, sha256, sha256_file, write_atomic
+from loomrl.safety.standing import failed_on_graph
 from loomrl.serving.model import GRAPH, MANIFEST, STATE_IN, ServedPolicy, open_session
-from loomrl.types import EnvironmentSnapshot, Json, ParityReport, PolicyManifest, SafetyCase, Verdict
+from loomrl.types import EnvironmentSnapshot, Json, ParityReport, PolicyManifest, SafetyCase
 
 PARITY = "parity.json"
 _PROBES = 32
 _PROBE_NUMBERS = 65_536  # probes together hold at most this many numbers: a manifest of images stays readable
 _OUT_OF_DISTRIBUTION = "ood.json"
-_GOOD = (Verdict.PROVED, Verdict.SUPPORTED)
 
 
 def export_policy(
@@ -84,9 +84,8 @@ def _recheck(
 
 def _demand_rechecked(report: ParityReport, case: SafetyCase) -> None:
     """A claim the network met must hold for the graph. One it did not meet was waived or is not mandatory."""
-    unmet = {claim.id for claim in case.claims if claim.verdict not in _GOOD}
     found = report.rechecked_claims
-    failed = [name for name, verdict in found.items() if verdict not in _GOOD and name not in unmet]
+    failed = failed_on_graph(case, found)
     if failed:
         listed = "; ".join(f"{name} is {found[name].value}" for name in failed)
         raise GateRefused(f"claims that held for the network do not hold for the graph: {listed}")

@@ -107,14 +107,10 @@ def compare_returns(challenger: Floats, champion: Floats, config: PromotionConfi
 
 def read_returns(folder: Path) -> dict[int, float]:
     """Seed -> return of the episodes a version keeps."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from loomrl.evaluation.tables import read_table
 
     path = folder / EPISODES
-    try:
-        table = pq.read_table(path, columns=["seed", "episode_return"])
-    except (OSError, pa.ArrowException) as error:
-        raise ArtifactError(f"{path} cannot be read: {error}; register the version again") from error
+    table = read_table(path, ["seed", "episode_return"])
     returns = dict(zip(table["seed"].to_pylist(), table["episode_return"].to_pylist(), strict=True))
     if len(returns) != table.num_rows:
         raise ArtifactError(f"{path} holds a seed twice; run the evaluation again")

@@ -16,6 +16,7 @@ from loomrl.promotion import envelope
 from loomrl.promotion.comparison import compare
 from loomrl.promotion.envelope import EVALUATION
 from loomrl.registry import PolicyVersion
+from loomrl.safety.standing import explain_lapsed, failed_on_graph, lapsed
 from loomrl.types import Bound, Claim, EvaluationReport, PolicyManifest, PromotionDecision, ShadowReport, Verdict
 
 STAGE = "promotion"
@@ -125,16 +126,14 @@ def gate_passed(inputs: Inputs) -> Claim:
         statement, case = envelope.verify(inputs.folder)
     except ArtifactError as error:
         return _claim("gate_passed", f"the safety case cannot be trusted: {error}", Verdict.REFUTED, method)
-    today = (inputs.today or datetime.now(UTC).date()).isoformat()
-    expired = [claim.waiver for claim in case.claims if claim.waiver and claim.waiver.expires < today]
-    unmet = [name for name, verdict in statement.rechecked_claims.items() if verdict not in _MET]
+    expired = lapsed(case, inputs.today or datetime.now(UTC).date())
+    unmet = failed_on_graph(case, statement.rechecked_claims)
     if inputs.chain_problem:
         problem = f"the safety case cannot be trusted: {inputs.chain_problem}"
     elif not case.decision.passed:
         problem = f"the safety gate blocked it: {case.decision.reason}"
     elif expired:
-        lapsed = ", ".join(f"{waiver.claim} (by {waiver.person}, until {waiver.expires})" for waiver in expired)
-        problem = f"the safety case rests on waivers that have run out: {lapsed}"
+        problem = f"the safety case rests on waivers that have run out: {'; '.join(map(explain_lapsed, expired))}"
     elif unmet:
         problem = f"claims do not hold on the exported graph: {', '.join(unmet)}"
     elif not statement.parity.passed:

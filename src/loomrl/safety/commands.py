@@ -43,6 +43,34 @@ def check(case: CaseArgument, as_json: JsonOption = False) -> None:
 
 
 @app.command()
+def rerun(
+    case: CaseArgument,
+    config: Annotated[Path, typer.Option(help="The policy's config, such as configs/cartpole.yaml.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Examine every claim again, with the folders beside the case's. Exit code 3 when a verdict is another one."""
+    from loomrl.config import load_config
+    from loomrl.errors import ArtifactError
+    from loomrl.safety.case import case_file
+    from loomrl.safety.rerun import rerun as examine_again
+
+    beside = case_file(case).resolve().parent.parent
+    folders = [beside / stage for stage in ("environment", "training", "evaluation")]
+    outcome = examine_again(case, load_config(config).safety, *folders)
+    if as_json:
+        _print_json(outcome.to_json())
+    else:
+        rows = [
+            [one.claim, _shown(one.verdict), _shown(one.again), "yes" if one.identical else "no"]
+            for one in outcome.claims
+        ]
+        _print_table("claim", "verdict", "again", "identical", rows=rows)
+    if outcome.differing:
+        named = ", ".join(f"{one.claim} was {_shown(one.verdict)}, is {_shown(one.again)}" for one in outcome.differing)
+        raise ArtifactError(f"{case} does not come out the same: {named}")
+
+
+@app.command()
 def replay(
     case: CaseArgument,
     claim: Annotated[str, typer.Argument(help="The id of a refuted claim.")],
@@ -97,6 +125,10 @@ def checks(as_json: JsonOption = False) -> None:
         _print_json(found)
         return
     _print_table("check", "stage", "settings", rows=[[c["name"], c["stage"], _settings(c["settings"])] for c in found])
+
+
+def _shown(verdict: Any) -> str:
+    return "missing" if verdict is None else str(verdict).removeprefix("statistically_")
 
 
 def _settings(values: Any) -> str:

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from loomrl.schema import Section
+from loomrl.schema import Section, demand_distinct
 
 
 class ConstraintConfig(Section):
@@ -60,9 +60,7 @@ class SafetyConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "SafetyConfig":
-        names = [constraint.name for constraint in self.constraints]
-        if len(set(names)) != len(names):
-            raise ValueError("two constraints have the same name")
+        demand_distinct(self.constraints, "constraints")
         if self.safety_critical and self.waivers:
             raise ValueError("`safety_critical: true` allows no waivers")
         return self

@@ -15,15 +15,24 @@ CONTROLS: dict[str, tuple[str, ...]] = {
     "ISO/IEC 27001:2022 A.8.29 security testing in development and acceptance": (
         "statistical_limits",
         "certified",
+        "monotone",
+        "stability",
+        "model_checking",
         "action_bounds",
         "finiteness",
         "robustness",
         "disturbed_return",
+        "falsification",
     ),
     "ISO/IEC 27001:2022 A.8.16 monitoring activities": ("out_of_distribution",),
     "ISO/IEC 27001:2022 A.8.32 change management": ("provenance", "statistical_limits", "minimum_return"),
     # IEEE 7000-2021: ethical value requirements are verified against declared limits, with risks measured
-    "IEEE 7000-2021 clause 11 ethical risk-based design: verified limits": ("statistical_limits", "certified"),
+    "IEEE 7000-2021 ethical risk-based design process: verified limits": (
+        "statistical_limits",
+        "certified",
+        "model_checking",
+    ),
+    "IEEE 7000-2021 ethical requirements definition process: fairness": ("reward_bias",),
     # The five rules of operation
     "Rule 1 production policies are never overwritten: the case names the policy by digest": ("provenance.policy",),
     "Rule 2 environments are versioned: the case names the snapshot by digest": ("provenance.snapshot",),

@@ -1,12 +1,11 @@
 """The Prism gate: runs every check, applies waivers, decides, and writes the safety case.
 
 The case holds no time, host, path, run id or revision: equal inputs give equal bytes. An expiry date of a waiver is
-recorded here and compared with the calendar where it matters, by `expired_waivers` at export and promotion.
+recorded here and compared with the calendar where it matters, by `loomrl.safety.standing` at export and promotion.
 """
 
 import importlib.metadata
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from loomrl.errors import ConfigError
 from loomrl.evaluation.evaluate import evaluation_digest, play
 from loomrl.evaluation.tables import TRAJECTORIES, read_table, stack_columns
 from loomrl.files import sha256_file
-from loomrl.safety.check import PROVENANCE, STAGES, STATISTICAL, Check, Context, configured_checks
+from loomrl.safety.check import MODEL_CHECKING, PROVENANCE, STAGES, STATISTICAL, Check, Context, configured_checks
 from loomrl.safety.config import SafetyConfig, WaiverConfig
 from loomrl.safety.constraints import check_against
 from loomrl.safety.controls import map_controls
@@ -35,6 +34,7 @@ from loomrl.types import (
 
 CASE = "case.json"
 TOOLS = ("gymnasium", "loomrl", "numpy", "pyarrow", "safetensors", "scipy", "torch")
+BEHAVIOUR = (STATISTICAL, MODEL_CHECKING)  # stages that say what the policy does in its environment
 MET = (Verdict.PROVED, Verdict.SUPPORTED, Verdict.WAIVED)
 
 
@@ -110,10 +110,10 @@ def decide(claims: Sequence[Claim]) -> GateDecision:
     """Pass when every mandatory claim is proved, supported or waived, and something is claimed about behaviour."""
     mandatory = [claim for claim in claims if claim.mandatory]
     blocking = [claim for claim in mandatory if claim.verdict not in MET]
-    if not any(claim.stage == STATISTICAL for claim in mandatory):
+    if not any(claim.stage in BEHAVIOUR for claim in mandatory):
         reason = (
-            "the gate is empty: no mandatory claim says how the policy behaves; declare safety.constraints, or give "
-            "safety.checks.minimum_return a threshold"
+            "the gate is empty: no mandatory claim says how the policy behaves; declare safety.constraints, give "
+            "safety.checks.minimum_return a threshold, or properties to safety.checks.model_checking"
         )
         return GateDecision(passed=False, blocking=[claim.id for claim in blocking], reason=reason)
     if blocking:
@@ -140,12 +140,6 @@ def apply_waivers(claims: Sequence[Claim], waivers: Sequence[WaiverConfig]) -> l
         if claim.verdict not in MET:
             by_id[claim.id] = _waive(claim, waiver)
     return [by_id[claim.id] for claim in claims]
-
-
-def expired_waivers(case: SafetyCase, today: date) -> list[Waiver]:
-    """Waivers that a case relies on and whose last day is before `today`."""
-    used = [claim.waiver for claim in case.claims if claim.verdict is Verdict.WAIVED and claim.waiver is not None]
-    return [waiver for waiver in used if date.fromisoformat(waiver.expires) < today]
 
 
 def _waive(claim: Claim, waiver: WaiverConfig) -> Claim:

@@ -144,6 +144,11 @@ def disturbed(
     return _into(space, obs + rng.standard_normal(obs.shape) * scale)
 
 
+def shifted(space: spaces.Box, obs: NDArray[Any], offsets: NDArray[np.float64]) -> NDArray[Any]:
+    """Observations (B, *obs), each off by its offset (B, *obs); within the space."""
+    return _into(space, obs + offsets)
+
+
 def noise_scale(visited: NDArray[Any], factor: float) -> NDArray[np.float64]:
     """`factor` standard deviations of each component over the visited observations, (*obs)."""
     return np.asarray(factor * np.std(visited.astype(np.float64), axis=0))

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from loomrl import events
-from loomrl.errors import ArtifactError
+from loomrl.encryption import is_encrypted, keyring, read_private, write_private
+from loomrl.errors import ArtifactError, ConfigError
 from loomrl.files import atomic_path, canonical_json, read_json, sync_folder, verify_sums, write_atomic, write_sums
 from loomrl.types import Json
 
@@ -76,8 +77,7 @@ class CheckpointStore:
         final = self._folder / f"{_PREFIX}{checkpoint.step:012d}"
         try:
             temporary = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=self._folder))
-            with atomic_path(temporary / ARRAYS) as path:  # straight from the arrays: a replay is not copied again
-                safetensors.numpy.save_file(dict(sorted(checkpoint.arrays.items())), path)
+            _write_arrays(temporary / ARRAYS, dict(sorted(checkpoint.arrays.items())))
             write_atomic(temporary / VALUES, canonical_json(checkpoint.values))
             write_sums(temporary)
             if final.exists():  # a corrupt one of the same step: the newest intact one was older
@@ -120,11 +120,28 @@ class CheckpointStore:
         return ArtifactError(f"cannot write checkpoints to {self._folder}: {reason}; set LOOMRL_HOME or free space")
 
 
+def _write_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
+    if keyring() is not None:
+        write_private(path, safetensors.numpy.save(arrays))
+        return
+    with atomic_path(path) as temporary:  # straight from the arrays: a replay is not copied again
+        safetensors.numpy.save_file(arrays, temporary)
+
+
 def _read(folder: Path) -> Checkpoint:
     verify_sums(folder)
     values = read_json(folder / VALUES)
     try:
-        arrays = safetensors.numpy.load_file(folder / ARRAYS)
+        arrays = _read_arrays(folder / ARRAYS)
         return Checkpoint(int(values["env_steps"]), arrays, values)
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise ArtifactError(f"{folder} does not hold a checkpoint: {error!r}") from error
+
+
+def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    if not is_encrypted(path):
+        return safetensors.numpy.load_file(path)
+    try:
+        return safetensors.numpy.load(read_private(path))
+    except ArtifactError as error:  # its checksum is right, so the key is wrong: begun anew, the training would be lost
+        raise ConfigError(str(error)) from error

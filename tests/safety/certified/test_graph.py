@@ -171,6 +171,11 @@ def test_what_is_not_affine_is_refused_by_its_node() -> None:
     for slope in (-0.1, 1.5):
         told = refused([node("LeakyRelu", ["input"], ["output"], alpha=slope)])
         assert f"LeakyRelu: a slope of {slope:g} is not supported" in told
+    rounding = [
+        node("Cast", ["input"], ["whole"], to=onnx.TensorProto.INT64),
+        node("Cast", ["whole"], ["output"], to=onnx.TensorProto.FLOAT),
+    ]
+    assert "a cast to INT64 rounds" in refused(rounding)
 
 
 def test_files_that_are_none_are_named(tmp_path: Path) -> None:

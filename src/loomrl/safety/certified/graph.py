@@ -225,6 +225,16 @@ def _same(call: _Call) -> _Value:
     return call.tensor()
 
 
+def _cast(call: _Call) -> _Value:
+    """To another precision of real numbers; a cast to integers or booleans would round."""
+    import onnx
+
+    wanted = int(call.get("to", onnx.TensorProto.FLOAT))
+    if wanted not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
+        raise ValueError(f"a cast to {onnx.TensorProto.DataType.Name(wanted)} rounds; only real numbers are supported")
+    return call.tensor()
+
+
 def _flatten(call: _Call) -> _Value:
     axis = call.get("axis", 1)
     return _moved(call.tensor(), lambda one: one.reshape(int(np.prod(one.shape[:axis])), -1))
@@ -437,7 +447,7 @@ def _clipped(call: _Call, tensor: _Tensor, low: Array, high: Array) -> _Tensor:
 
 _OPERATIONS: dict[str, Operation] = {
     "Add": _add,
-    "Cast": _same,
+    "Cast": _cast,
     "Clip": _clip,
     "Concat": _concat,
     "Div": _divide,

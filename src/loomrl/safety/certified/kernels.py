@@ -380,3 +380,76 @@ def excess(net, inputs, rows, limits, case, worst, gradient):  # type: ignore[no
                     for column in range(first, last):
                         columns[column] += weight * net.weights[neuron, column]
         gradient[index] = columns[:d]
+
+
+# --- slopes -----------------------------------------------------------------------------------------------------
+
+
+@compiled
+def _slopes(kind, low, high, least, most, leak):  # type: ignore[no-untyped-def]
+    """The least and the largest slope of an activation on an interval."""
+    if kind in (TANH, SIGMOID):
+        first, second = _differentiate(kind, low, least, most, leak), _differentiate(kind, high, least, most, leak)
+        steepest = _differentiate(kind, 0.0, least, most, leak) if low <= 0.0 <= high else max(first, second)
+        return min(first, second), steepest
+    if kind == CLIP:
+        if low > least and high < most:
+            return 1.0, 1.0
+        return 0.0, (0.0 if high < least or low > most else 1.0)
+    flat = leak if kind == LEAKY_RELU else 0.0
+    if low > 0.0:
+        return 1.0, 1.0
+    return flat, (flat if high < 0.0 else 1.0)
+
+
+@compiled
+def bound_slope(net, floor, ceiling, row, component):  # type: ignore[no-untyped-def]
+    """Bounds of the derivative of row @ outputs by one input, where arguments of activations lie in [floor, ceiling].
+
+    With slopes s = a + e, |e| <= r: the derivative is that with slopes a, plus the sum over neurons of
+    g e (m + d), with g the gradient behind the neuron and m the derivative before it, both with slopes a, and d what
+    the slopes before it change m by. Only d is bounded coarsely, by intervals: it is of second order.
+    """
+    d = net.num_inputs
+    num_columns = d + net.bias.size
+    middle, spread = np.empty(net.bias.size), np.empty(net.bias.size)
+    before, error = np.empty(net.bias.size), np.empty(net.bias.size)
+    value, loose, columns = np.zeros(num_columns), np.zeros(num_columns), np.empty(num_columns)
+    value[component] = 1.0
+    for layer in range(len(net.layers)):
+        begin, end, first, last = net.layers[layer]
+        for neuron in range(begin, end):
+            total, deviation = 0.0, 0.0
+            for column in range(first, last):
+                weight = net.weights[neuron, column]
+                if weight != 0.0:
+                    total += weight * value[column]
+                    deviation += abs(weight) * loose[column]
+            lowest, highest = _slopes(
+                net.kind[neuron], floor[neuron], ceiling[neuron], net.least[neuron], net.most[neuron], net.leak[neuron]
+            )
+            middle[neuron], spread[neuron] = 0.5 * (lowest + highest), 0.5 * (highest - lowest)
+            before[neuron], error[neuron] = total, deviation
+            value[d + neuron] = middle[neuron] * total
+            loose[d + neuron] = middle[neuron] * deviation + spread[neuron] * (abs(total) + deviation)
+    _combined(net, row, columns)
+    centre = 0.0
+    for column in range(num_columns):
+        centre += columns[column] * value[column]
+    radius = 0.0
+    for layer in range(len(net.layers) - 1, -1, -1):
+        begin, end, first, last = net.layers[layer]
+        for neuron in range(begin, end):
+            behind = columns[d + neuron]
+            if behind != 0.0:
+                radius += abs(behind) * spread[neuron] * (abs(before[neuron]) + error[neuron])
+                for column in range(first, last):
+                    columns[column] += behind * middle[neuron] * net.weights[neuron, column]
+    return centre - radius, centre + radius
+
+
+@compiled
+def bound_slopes(net, floor, ceiling, row, component, lowest, highest):  # type: ignore[no-untyped-def]
+    """`bound_slope` of each of B boxes, (B,)."""
+    for box in range(len(lowest)):
+        lowest[box], highest[box] = bound_slope(net, floor[box], ceiling[box], row, component)

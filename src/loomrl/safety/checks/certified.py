@@ -5,10 +5,8 @@ continuous action. See `loomrl.safety.certified` for how it is decided.
 """
 
 import math
-import re
-import tempfile
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -16,20 +14,17 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from loomrl.errors import ConfigError
+from loomrl.safety.certified.regions import Region, box_of, described, preferred
 from loomrl.safety.certified.vnnlib import Case
 from loomrl.safety.check import CERTIFIED, CheckConfig, Context
 from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
 from loomrl.safety.probes import ask
-from loomrl.schema import Section
+from loomrl.schema import Section, demand_distinct
 from loomrl.types import Claim, Verdict
 
 NAME = "certified"
 STAGE = CERTIFIED
 LOCAL = True
-_COMPONENT = re.compile(r"^observation\[(\d+)\]$")
-
-
-Range = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
 class PropertyConfig(Section):
@@ -40,7 +35,7 @@ class PropertyConfig(Section):
     """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
-    region: dict[str, Range]
+    region: Region
     never: list[int] = Field(default_factory=list)
     action: int = Field(default=0, ge=0)  # which component of a continuous action is limited
     low: float | None = None
@@ -50,11 +45,6 @@ class PropertyConfig(Section):
     def _consistent(self) -> "PropertyConfig":
         if bool(self.never) == (self.low is not None or self.high is not None):
             raise ValueError("give `never`, for a choice of actions, or `low` and `high`, for a continuous action")
-        for component, (low, high) in self.region.items():
-            if not _COMPONENT.match(component):
-                raise ValueError(f"region: {component!r} is no component; write `observation[0]: [low, high]`")
-            if low > high:
-                raise ValueError(f"region: {component}: low {low} is above high {high}; there is no such observation")
         return self
 
 
@@ -66,16 +56,14 @@ class Config(CheckConfig):
 
     @model_validator(mode="after")
     def _distinct(self) -> "Config":
-        names = [one.name for one in self.properties]
-        if len(set(names)) != len(names):
-            raise ValueError("two properties have the same name")
+        demand_distinct(self.properties, "properties")
         return self
 
 
 def check_spaces(config: Config, observation_space: Any, action_space: Any) -> None:
     """Raises `ConfigError` for a property that these spaces do not allow, before anything is trained."""
     for prop in config.properties:
-        _box(prop, observation_space)
+        box_of(prop.region, observation_space, _refused(prop))
         _unsafe(prop, action_space)
 
 
@@ -83,24 +71,21 @@ def examine(context: Context, config: Config) -> list[Claim]:
     """One claim for each property."""
     if not config.properties:
         return []
-    from loomrl.safety.certified.graph import read_network
     from loomrl.safety.certified.packed import pack
-    from loomrl.safety.certified.verify import Replay
+    from loomrl.safety.certified.policies import network_of
 
     check_spaces(config, context.observation_space, context.action_space)
-    output = "logits" if isinstance(context.action_space, spaces.Discrete) else "action"
-    with tempfile.TemporaryDirectory() as folder:
-        graph = Path(folder) / "policy.onnx"
-        graph.write_bytes(_graph(context.policy))
-        network, confirm = pack(read_network(graph, output)), Replay(graph, output).confirm
-    return [_claim(context, config, prop, network, confirm) for prop in config.properties]
+    policy = network_of(context.policy, context.action_space)
+    network = pack(policy.network)
+    return [_claim(context, config, prop, network, policy.replay.confirm) for prop in config.properties]
 
 
 def _claim(context: Context, config: Config, prop: PropertyConfig, network: Any, confirm: Any) -> Claim:
+    from loomrl.safety.certified.policies import METHOD
     from loomrl.safety.certified.search import SLACK, Search
     from loomrl.safety.certified.search import Verdict as Answer
 
-    low, high = _box(prop, context.observation_space)
+    low, high = box_of(prop.region, context.observation_space, _refused(prop))
     cases = [Case(low, high, rows, limits) for rows, limits in _unsafe(prop, context.action_space)]
     found = Search(network, cases, confirm).run(math.inf, config.max_boxes)
     verdict = {Answer.UNSAT: Verdict.PROVED, Answer.SAT: Verdict.REFUTED}.get(found.verdict, Verdict.UNDECIDED)
@@ -126,9 +111,9 @@ def _claim(context: Context, config: Config, prop: PropertyConfig, network: Any,
     return Claim(
         id=claim,
         stage=STAGE,
-        statement=f"for every observation with {_described(prop)}, {_promised(prop)}",
+        statement=f"for every observation with {described(prop.region)}, {_promised(prop)}",
         mandatory=config.mandatory,
-        method="bound propagation (CROWN) with optimised slopes and input splitting, in float64, on the exported graph",
+        method=METHOD,
         verdict=verdict,
         assumptions=[f"bounds in real arithmetic, with a slack of {SLACK:g}: no proof about the rounding of float32"],
         evidence=[written],
@@ -150,44 +135,18 @@ def replay(failure: Failure) -> Replayed:
     return Replayed(reproduced=broken, finding=f"the action for {obs[0].tolist()} is {action.tolist()}")
 
 
-def _graph(policy: Any) -> bytes:
-    """The graph that ships: a served policy's own, or the one the network would be exported as."""
-    if isinstance(getattr(policy, "graph", None), bytes):
-        return bytes(policy.graph)
-    from loomrl.export.config import ExportConfig
-    from loomrl.export.graph import build_graph
-
-    return build_graph(policy, ExportConfig().opset)
-
-
-def _box(prop: PropertyConfig, space: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The region, (num_inputs,) twice."""
-    if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or len(space.shape) != 1:
-        raise _refused(prop, f"observations are {space}; a region is a box of a vector of floats")
-    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    for component, limits in prop.region.items():
-        match = _COMPONENT.match(component)
-        assert match is not None, "the config was validated"
-        place = int(match.group(1))
-        if place >= len(low):
-            raise _refused(prop, f"region: there is no {component}; observations have {len(low)} components")
-        low[place], high[place] = limits
-    for index in np.flatnonzero(~(np.isfinite(low) & np.isfinite(high))).tolist():
-        raise _refused(prop, f"region: observation[{index}] has no finite range in the space; give one")
-    return low, high
-
-
 def _unsafe(prop: PropertyConfig, space: Any) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """What must not happen, as limits on the outputs: (rows, limits) for each way."""
+    refused = _refused(prop)
     if prop.never:
         if not isinstance(space, spaces.Discrete):
-            raise _refused(prop, f"`never` needs a choice of actions, and they are {space}; give `low` and `high`")
-        return [_chosen(prop, action, int(space.start), int(space.n)) for action in prop.never]
+            raise refused(f"`never` needs a choice of actions, and they are {space}; give `low` and `high`")
+        return [_chosen(action, int(space.start), int(space.n), refused) for action in prop.never]
     if not isinstance(space, spaces.Box):
-        raise _refused(prop, f"`low` and `high` need a continuous action, and they are {space}; give `never`")
+        raise refused(f"`low` and `high` need a continuous action, and they are {space}; give `never`")
     size = int(np.prod(space.shape))
     if prop.action >= size:
-        raise _refused(prop, f"there is no action[{prop.action}]; actions have {size} components")
+        raise refused(f"there is no action[{prop.action}]; actions have {size} components")
     ways = []
     for limit, sign in ((prop.low, 1.0), (prop.high, -1.0)):
         if limit is not None:  # at or beyond the limit is unsafe
@@ -198,25 +157,17 @@ def _unsafe(prop: PropertyConfig, space: Any) -> list[tuple[NDArray[np.float64],
 
 
 def _chosen(
-    prop: PropertyConfig, action: int, first: int, count: int
+    action: int, first: int, count: int, refused: Callable[[str], ConfigError]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The action's logit is the largest: every other is at most as large."""
+    """The action's logit is the largest."""
     if not first <= action < first + count:
-        raise _refused(prop, f"never: there is no action {action}; they are {first} to {first + count - 1}")
-    others = [index for index in range(count) if index != action - first]
-    rows = np.zeros((len(others), count))
-    rows[np.arange(len(others)), others] = 1.0
-    rows[:, action - first] = -1.0
-    return rows, np.zeros(len(others))
+        raise refused(f"never: there is no action {action}; they are {first} to {first + count - 1}")
+    rows = preferred(action - first, count)
+    return rows, np.zeros(len(rows))
 
 
-def _refused(prop: PropertyConfig, problem: str) -> ConfigError:
-    return ConfigError(f"safety.checks.{NAME}.properties: {prop.name}: {problem}")
-
-
-def _described(prop: PropertyConfig) -> str:
-    parts = [f"{component} in [{low:g}, {high:g}]" for component, (low, high) in sorted(prop.region.items())]
-    return " and ".join(parts) or "any value"
+def _refused(prop: PropertyConfig) -> Callable[[str], ConfigError]:
+    return lambda problem: ConfigError(f"safety.checks.{NAME}.properties: {prop.name}: {problem}")
 
 
 def _promised(prop: PropertyConfig) -> str:

@@ -1,0 +1,1 @@
+"""Finite models of environments: every state, every choice, every probability."""

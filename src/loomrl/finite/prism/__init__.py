@@ -1,0 +1,1 @@
+"""Models in the PRISM language (https://www.prismmodelchecker.org/manual/ThePRISMLanguage)."""

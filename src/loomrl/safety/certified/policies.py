@@ -1,0 +1,44 @@
+"""A policy as what the verifier reads: the graph that ships, or the one it would be exported as."""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gymnasium import spaces
+
+from loomrl.safety.certified.graph import read_network
+from loomrl.safety.certified.network import Network
+from loomrl.safety.certified.verify import Replay
+
+METHOD = "bound propagation (CROWN) with optimised slopes and input splitting, in float64, on the exported graph"
+
+
+@dataclass(frozen=True)
+class PolicyNetwork:
+    """The network from observations to logits, or to continuous actions, and the runtime that replays it."""
+
+    network: Network
+    replay: Replay
+
+
+def network_of(policy: Any, action_space: Any) -> PolicyNetwork:
+    """Read a policy's graph, once for all that is asked about it.
+
+    Raises:
+        ArtifactError: for an operator that bounds do not pass, or an input beside the observation.
+    """
+    output = "logits" if isinstance(action_space, spaces.Discrete) else "action"
+    with tempfile.TemporaryDirectory() as folder:
+        graph = Path(folder) / "policy.onnx"
+        graph.write_bytes(_graph(policy))
+        return PolicyNetwork(read_network(graph, output), Replay(graph, output))
+
+
+def _graph(policy: Any) -> bytes:
+    if isinstance(getattr(policy, "graph", None), bytes):
+        return bytes(policy.graph)
+    from loomrl.export.config import ExportConfig
+    from loomrl.export.graph import build_graph
+
+    return build_graph(policy, ExportConfig().opset)

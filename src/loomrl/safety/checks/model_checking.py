@@ -1,0 +1,129 @@
+"""What the policy does in a finite environment, computed over all states: declared properties in PCTL.
+
+The chain is the environment's finite model with the policy's action in every state. See `loomrl.safety.model_checking`.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from loomrl.errors import ConfigError
+from loomrl.safety.check import MODEL_CHECKING, CheckConfig, Context
+from loomrl.safety.probes import ask, is_recurrent
+from loomrl.schema import Section, demand_distinct
+from loomrl.types import Bound, Claim, Verdict
+
+NAME = "model_checking"
+STAGE = MODEL_CHECKING
+LOCAL = True  # its chain is made of actions for given observations, which the exported graph is asked for again
+
+
+class PropertyConfig(Section):
+    """A property such as `P<=0.01 [ F<=100 "crash" ]`: about labels, variables and rewards of the model."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    property: str = Field(min_length=1)
+
+
+class Config(CheckConfig):
+    """Properties; none by default, because only a finite environment has a model."""
+
+    properties: list[PropertyConfig] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _distinct(self) -> "Config":
+        demand_distinct(self.properties, "properties")
+        return self
+
+
+def check_spaces(config: Config, observation_space: Any, action_space: Any) -> None:
+    """Raises `ConfigError` for a property that cannot be read, before anything is trained."""
+    for prop in config.properties:
+        _parsed(prop)
+
+
+def examine(context: Context, config: Config) -> list[Claim]:
+    """One claim for each property."""
+    if not config.properties:
+        return []
+    from loomrl.environment.make import make_env
+    from loomrl.finite.of_environment import model_of
+
+    if is_recurrent(context.policy):
+        raise ConfigError(f"safety.checks.{NAME}: a recurrent policy has more states than its environment's model")
+    env = make_env(context.snapshot_folder)
+    modelled = model_of(env)
+    env.close()
+    chain = modelled.chain(_actions(context, modelled.observations))
+    return [_claim(context, config, prop, chain) for prop in config.properties]
+
+
+def _actions(context: Context, observations: NDArray[Any]) -> NDArray[Any]:
+    actions = np.asarray(ask(context.policy, observations))
+    if actions.ndim != 1:
+        raise ConfigError(
+            f"safety.checks.{NAME}: actions are {context.action_space}; a model needs a choice of actions"
+        )
+    return actions - int(getattr(context.action_space, "start", 0))
+
+
+def _claim(context: Context, config: Config, prop: PropertyConfig, chain: Any) -> Claim:
+    from loomrl.safety.model_checking.pctl import check
+
+    parsed = _parsed(prop)
+    try:
+        answer = check(chain, parsed)
+    except ConfigError as error:
+        raise _refused(prop, str(error)) from None
+    if answer.relation is None and answer.low is not None:
+        raise _refused(prop, "=? asks for a number; a claim needs a limit, such as P<=0.01 [ ... ]")
+    verdict = {True: Verdict.PROVED, False: Verdict.REFUTED, None: Verdict.UNDECIDED}[answer.holds]
+    evidence = {
+        "kind": NAME,
+        "property": prop.property,
+        "num_states": len(chain.states),
+        "num_transitions": len(chain.columns),
+        "low": _written(answer.low),
+        "high": _written(answer.high),
+    }
+    finding, bound = f"it {'holds' if answer.holds else 'does not hold' if answer.holds is False else 'is open'}", None
+    if answer.low is not None and answer.high is not None and answer.limit is not None:
+        finding = f"the value lies between {answer.low:.9g} and {answer.high:.9g}"
+        worst = answer.high if answer.relation in ("<", "<=") else answer.low
+        if np.isfinite(worst):
+            bound = Bound(kind="sound bound", measured=worst, limit=answer.limit, unit="value")
+    finding += f" in the chain of {len(chain.states)} states and {len(chain.columns)} transitions"
+    return Claim(
+        id=f"{NAME}.{prop.name}",
+        stage=STAGE,
+        statement=f"in the environment's finite model, under this policy: {prop.property}",
+        mandatory=config.mandatory,
+        method="the Markov chain the policy induces, solved with bounds of the error that are checked afterwards",
+        verdict=verdict,
+        assumptions=[
+            "the model's probabilities are the environment's, which its author states",
+            "a time limit of episodes is no part of the model: a property without F<=n looks beyond it",
+        ],
+        bound=bound,
+        evidence=[context.evidence.json(f"{NAME}.{prop.name}", evidence)],
+        finding=finding,
+    )
+
+
+def _written(value: float | None) -> float | str | None:
+    return value if value is None or np.isfinite(value) else str(value)
+
+
+def _parsed(prop: PropertyConfig) -> Any:
+    from loomrl.finite.prism.syntax import read_property
+
+    try:
+        return read_property(prop.property)
+    except ConfigError as error:
+        raise _refused(prop, str(error)) from None
+
+
+def _refused(prop: PropertyConfig, problem: str) -> ConfigError:
+    return ConfigError(f"safety.checks.{NAME}.properties: {prop.name}: {problem}")

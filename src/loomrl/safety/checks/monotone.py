@@ -1,0 +1,222 @@
+"""The response to a sensor goes one way: declared properties of pairs of observations, decided by bounds of slopes.
+
+More of one component never lowers a continuous action; or, once an action is chosen, more of it never makes the policy
+choose another one.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from loomrl.errors import ConfigError
+from loomrl.safety.certified.regions import Component, Region, box_of, described, place_of, preferred
+from loomrl.safety.check import CERTIFIED, CheckConfig, Context
+from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
+from loomrl.safety.probes import ask
+from loomrl.schema import Section, demand_distinct
+from loomrl.types import Claim, Verdict
+
+NAME = "monotone"
+STAGE = CERTIFIED
+LOCAL = True
+
+Array = NDArray[np.float64]
+_LINES, _POINTS = 256, 65  # along the sensor, where exceptions are looked for
+
+
+class PropertyConfig(Section):
+    """In a region, more of `sensor` moves `action` one way, or nowhere.
+
+    `action` is a component of a continuous action, or one of a choice: with `rising`, more of the sensor keeps it
+    chosen; with `falling`, less of it does. A continuous action that goes the other way by `tolerance` refutes it.
+    """
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    region: Region
+    sensor: Component
+    action: int = Field(default=0, ge=0)
+    direction: Literal["rising", "falling"]
+    tolerance: float = Field(default=1e-4, gt=0)
+
+
+class Config(CheckConfig):
+    """Properties, each with a budget of boxes."""
+
+    properties: list[PropertyConfig] = Field(default_factory=list)
+    max_boxes: int = Field(default=100_000, ge=1)
+
+    @model_validator(mode="after")
+    def _distinct(self) -> "Config":
+        demand_distinct(self.properties, "properties")
+        return self
+
+
+def check_spaces(config: Config, observation_space: Any, action_space: Any) -> None:
+    """Raises `ConfigError` for a property that these spaces do not allow, before anything is trained."""
+    for prop in config.properties:
+        box_of(prop.region, observation_space, _refused(prop))
+        place_of(prop.sensor, observation_space, _refused(prop))
+        _rows(prop, action_space)
+
+
+def examine(context: Context, config: Config) -> list[Claim]:
+    """One claim for each property."""
+    if not config.properties:
+        return []
+    from loomrl.safety.certified.packed import pack
+    from loomrl.safety.certified.policies import network_of
+
+    check_spaces(config, context.observation_space, context.action_space)
+    policy = network_of(context.policy, context.action_space)
+    network = pack(policy.network)
+    return [_claim(context, config, prop, policy, network) for prop in config.properties]
+
+
+def _claim(context: Context, config: Config, prop: PropertyConfig, policy: Any, network: Any) -> Claim:
+    from loomrl.safety.certified.search import SLACK
+
+    low, high = box_of(prop.region, context.observation_space, _refused(prop))
+    place = place_of(prop.sensor, context.observation_space, _refused(prop))
+    found = _exception(prop, policy, context.action_space, _drawn(low, high), (low, high), place)
+    verdict, num_boxes = Verdict.REFUTED, 0
+    if found is None:
+        verdict, num_boxes, found = _decide(config, prop, policy, network, context.action_space, (low, high), place)
+    evidence = {
+        "kind": NAME,
+        "property": prop.model_dump(mode="json"),
+        "num_boxes": num_boxes,
+        "examples": [],
+    }
+    finding = {
+        Verdict.PROVED: f"bounds of the slope over {num_boxes} boxes exclude it",
+        Verdict.UNDECIDED: f"open after {num_boxes} boxes; raise max_boxes, or make the region smaller",
+    }.get(verdict, "")
+    if found is not None:
+        obs = found.astype(context.observation_space.dtype)
+        actions = np.asarray(ask(context.policy, obs)).tolist()
+        finding = f"the action for {obs[0].tolist()} is {actions[0]}; for {obs[1].tolist()} it is {actions[1]}"
+        evidence["examples"] = [{"observation": obs[0].tolist(), "raised": obs[1].tolist(), "actions": repr(actions)}]
+    claim = f"{NAME}.{prop.name}"
+    written = context.evidence.json(claim, evidence)
+    return Claim(
+        id=claim,
+        stage=STAGE,
+        statement=f"wherever {described(prop.region)}, {_promised(prop, context.action_space)}",
+        mandatory=config.mandatory,
+        method="bounds of the derivative on boxes that are halved, in float64, on the exported graph",
+        verdict=verdict,
+        assumptions=[f"bounds in real arithmetic, with a slack of {SLACK:g}: no proof about the rounding of float32"],
+        evidence=[written],
+        counterexample=observation_counterexample(claim, finding, written) if found is not None else None,
+        finding=finding,
+    )
+
+
+def replay(failure: Failure) -> Replayed:
+    """Ask the policy about both observations."""
+    prop = PropertyConfig.model_validate(failure.document["property"])
+    (example,) = failure.document["examples"]
+    obs = np.asarray([example["observation"], example["raised"]], dtype=failure.observation_space.dtype)
+    actions = np.asarray(ask(failure.policy, obs))
+    if isinstance(failure.action_space, spaces.Discrete):
+        before, after = (actions[0], actions[1]) if prop.direction == "rising" else (actions[1], actions[0])
+        broken = int(before) == prop.action and int(after) != prop.action
+    else:
+        flat = actions.reshape(2, -1)[:, prop.action].astype(np.float64)
+        rise = float(flat[1] - flat[0])
+        broken = (rise if prop.direction == "rising" else -rise) <= -0.5 * prop.tolerance  # float32 may round the rest
+    shown = f"{actions[0].tolist()} for {obs[0].tolist()}, {actions[1].tolist()} for {obs[1].tolist()}"
+    return Replayed(reproduced=bool(broken), finding=f"the actions are {shown}")
+
+
+def _decide(
+    config: Config, prop: PropertyConfig, policy: Any, network: Any, space: Any, box: tuple[Array, Array], place: int
+) -> tuple[Verdict, int, NDArray[np.float32] | None]:
+    """Proved when each row rises; where the search stops, exceptions are looked for once more."""
+    from loomrl.safety.certified.monotone import Response, rises
+    from loomrl.safety.certified.search import Verdict as Answer
+
+    num_boxes, discrete = 0, isinstance(space, spaces.Discrete)
+    for row in _rows(prop, space):
+        outcome = rises(network, Response(*box, row, place, at_zero=discrete), config.max_boxes)
+        num_boxes += outcome.num_boxes
+        if outcome.verdict is not Answer.UNSAT:
+            found = _exception(prop, policy, space, outcome.inputs[:_LINES], box, place)
+            return (Verdict.UNDECIDED if found is None else Verdict.REFUTED), num_boxes, found
+    return Verdict.PROVED, num_boxes, None
+
+
+def _drawn(low: Array, high: Array) -> Array:
+    return np.random.default_rng(0).uniform(low, high, (_LINES, len(low)))
+
+
+def _exception(
+    prop: PropertyConfig, policy: Any, space: Any, inputs: Array, box: tuple[Array, Array], place: int
+) -> NDArray[np.float32] | None:
+    """Two observations, (2, num_inputs), on a line along the sensor through one of the inputs, that break the property
+    in the runtime that ships."""
+    lines = np.repeat(inputs[:, None], _POINTS, axis=1)  # (lines, points, num_inputs)
+    lines[:, :, place] = np.linspace(box[0][place], box[1][place], _POINTS)
+    outputs = policy.network(lines)
+    if prop.direction == "falling":
+        lines, outputs = lines[:, ::-1], outputs[:, ::-1]
+    if isinstance(space, spaces.Discrete):
+        chosen = outputs.argmax(-1) == prop.action - int(space.start)
+        first = chosen.argmax(1)
+        lost = np.maximum.accumulate(chosen, axis=1) & ~chosen
+        candidates = [(line, first[line], lost[line].argmax()) for line in np.flatnonzero(lost.any(1))]
+    else:
+        value = outputs[..., prop.action]
+        drop = np.maximum.accumulate(value, axis=1) - value
+        last = drop.argmax(1)
+        candidates = [
+            (line, value[line, : last[line] + 1].argmax(), last[line]) for line in np.argsort(-drop.max(1))[:8]
+        ]
+        candidates = [one for one in candidates if drop[one[0], one[2]] > prop.tolerance]
+    for line, before, after in candidates:
+        pair = np.clip(lines[line, [before, after]], *box).astype(np.float32)
+        if _broken(prop, space, policy.replay(pair[0]), policy.replay(pair[1])):
+            return pair if prop.direction == "rising" else pair[::-1]
+    return None
+
+
+def _broken(prop: PropertyConfig, space: Any, before: NDArray[np.float32], after: NDArray[np.float32]) -> bool:
+    if isinstance(space, spaces.Discrete):
+        action = prop.action - int(space.start)
+        return int(before.argmax()) == action and int(after.argmax()) != action
+    return float(before[prop.action]) - float(after[prop.action]) > prop.tolerance
+
+
+def _rows(prop: PropertyConfig, space: Any) -> list[Array]:
+    """What must rise with the sensor, as sums of outputs: a component, or the margin to each other action."""
+    sign = 1.0 if prop.direction == "rising" else -1.0
+    if isinstance(space, spaces.Box):
+        size = int(np.prod(space.shape))
+        if prop.action >= size:
+            raise _refused(prop)(f"there is no action[{prop.action}]; actions have {size} components")
+        return [sign * np.eye(size)[prop.action]]
+    if not isinstance(space, spaces.Discrete):
+        raise _refused(prop)(
+            f"actions are {space}; a response is that of a continuous action or of a choice of actions"
+        )
+    first, count = int(space.start), int(space.n)
+    if not first <= prop.action < first + count:
+        raise _refused(prop)(f"there is no action {prop.action}; they are {first} to {first + count - 1}")
+    return [-sign * row for row in preferred(prop.action - first, count)]
+
+
+def _promised(prop: PropertyConfig, space: Any) -> str:
+    if isinstance(space, spaces.Box):
+        return (
+            f"more of {prop.sensor} never {'lowers' if prop.direction == 'rising' else 'raises'} action[{prop.action}]"
+        )
+    more = "more" if prop.direction == "rising" else "less"
+    return f"once action {prop.action} is chosen, {more} of {prop.sensor} never makes another the choice"
+
+
+def _refused(prop: PropertyConfig) -> Callable[[str], ConfigError]:
+    return lambda problem: ConfigError(f"safety.checks.{NAME}.properties: {prop.name}: {problem}")

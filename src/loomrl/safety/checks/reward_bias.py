@@ -1,0 +1,279 @@
+"""Reward and outcome do not depend on a protected feature: the same episodes with each of its values.
+
+A feature is a parameter of the environment's constructor. Two questions are asked of each. Does the same step earn the
+same, whoever it is about: r(s, a, z) = r(s, a, z')? And do episodes come out the same for each value, within a margin:
+two one-sided tests (Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987) on pairs with the same seed.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from loomrl.environment.make import restored_definition
+from loomrl.errors import ConfigError
+from loomrl.evaluation.statistics import holm
+from loomrl.safety.certified.regions import Component, place_of
+from loomrl.safety.check import REWARD_BIAS, CheckConfig, Context
+from loomrl.safety.probes import act_with
+from loomrl.schema import Section, demand_distinct
+from loomrl.types import Bound, Claim, Episode, Verdict
+
+NAME = "reward_bias"
+STAGE = REWARD_BIAS
+LOCAL = False
+_ENOUGH_COMPARED = 0.5  # of all steps
+
+
+class FeatureConfig(Section):
+    """A protected feature: the constructor's `parameter` and the `values` it may have.
+
+    `observed_as` names components of the observation that show it: they may differ when steps are compared.
+    `outcome_margin` is by how much mean returns may differ; without one only rewards are compared.
+    """
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    parameter: str = Field(min_length=1)
+    values: list[Any] = Field(min_length=2)
+    observed_as: list[Component] = Field(default_factory=list)
+    outcome_margin: float | None = Field(default=None, gt=0)
+
+
+class Config(CheckConfig):
+    """Features; none by default. A reward may differ by `reward_tolerance` for rounding."""
+
+    features: list[FeatureConfig] = Field(default_factory=list)
+    num_episodes: int = Field(default=64, ge=2)
+    reward_tolerance: float = Field(default=1e-6, ge=0)
+
+    @model_validator(mode="after")
+    def _distinct(self) -> "Config":
+        demand_distinct(self.features, "features")
+        return self
+
+
+def check_spaces(config: Config, observation_space: Any, action_space: Any) -> None:
+    """Raises `ConfigError` for a component that is not observed, before anything is trained."""
+    for feature in config.features:
+        _hidden(feature, observation_space)
+
+
+def examine(context: Context, config: Config) -> list[Claim]:
+    """For each feature a claim about rewards, and one about outcomes where there is a margin."""
+    claims = []
+    for feature in config.features:
+        played = [_play(context, config, feature, value) for value in feature.values]
+        claims.append(_reward_claim(context, config, feature, played[0]))
+        if feature.outcome_margin is not None:
+            claims.append(_outcome_claim(context, config, feature, played, feature.outcome_margin))
+    return claims
+
+
+# --- outcomes ---------------------------------------------------------------------------------------------------
+
+
+def _outcome_claim(
+    context: Context, config: Config, feature: FeatureConfig, played: Sequence[Sequence[Episode]], margin: float
+) -> Claim:
+    """Equivalent for all values when each pair of them is; different when Holm's procedure says so of any pair."""
+    returns = [np.array([episode.episode_return for episode in episodes]) for episodes in played]
+    alpha = 1.0 - context.config.confidence
+    varies = any(float(one.std()) > 0.0 for one in returns)
+    pairs = [_Pair(feature.values[i], feature.values[j], returns[i] - returns[j], varies) for i, j in _pairs(feature)]
+    beyond = holm([pair.p_beyond(margin) for pair in pairs], alpha)
+    verdict = Verdict.UNDECIDED
+    if all(pair.p_within(margin) <= alpha for pair in pairs):
+        verdict = Verdict.SUPPORTED
+    elif any(beyond):
+        verdict = Verdict.REFUTED
+    worst = max(pairs, key=lambda pair: abs(pair.mean))
+    evidence = {
+        "kind": NAME,
+        "feature": feature.model_dump(mode="json"),
+        "mean_returns": [float(one.mean()) for one in returns],
+        "differences": [
+            {"values": [pair.first, pair.second], "mean": pair.mean, "error": pair.error} for pair in pairs
+        ],
+    }
+    claim = f"{NAME}.{feature.name}.outcome"
+    return Claim(
+        id=claim,
+        stage=STAGE,
+        statement=f"mean returns differ by less than {margin:g} whatever {feature.parameter} is",
+        mandatory=config.mandatory,
+        method="two one-sided paired t tests, for each pair of values; the refuting ones corrected by Holm's procedure",
+        verdict=verdict,
+        assumptions=[f"the mean of {len(returns[0])} paired differences is nearly normal"],
+        confidence=context.config.confidence,
+        bound=Bound(kind="largest mean difference", measured=abs(worst.mean), limit=margin, unit="return"),
+        num_samples=sum(map(len, returns)),
+        evidence=[context.evidence.json(claim, evidence)],
+        finding=(
+            f"the largest difference is {worst.mean:.4g} (standard error {worst.error:.2g}), between "
+            f"{feature.parameter} {worst.first!r} and {worst.second!r}"
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two values of a feature, and by how much returns differ, (N,)."""
+
+    first: Any
+    second: Any
+    differences: NDArray[np.float64]
+    varies: bool  # whether returns differ from episode to episode
+
+    @property
+    def mean(self) -> float:
+        return float(self.differences.mean())
+
+    @property
+    def error(self) -> float:
+        return float(self.differences.std(ddof=1)) / math.sqrt(len(self.differences))
+
+    def p_within(self, margin: float) -> float:
+        """Small when the mean lies between -margin and margin: the larger of both one-sided tests' p-values."""
+        return self._tail(margin - abs(self.mean))
+
+    def p_beyond(self, margin: float) -> float:
+        """Small when the mean lies outside; both sides are tried, which doubles it."""
+        return min(1.0, 2.0 * self._tail(abs(self.mean) - margin))
+
+    def _tail(self, distance: float) -> float:
+        """P(T >= distance / error)."""
+        from scipy.special import stdtr
+
+        if self.error == 0.0:  # the same everywhere: evidence only where returns vary at all
+            return 0.0 if distance > 0.0 and self.varies else 1.0
+        return float(stdtr(len(self.differences) - 1, -distance / self.error))
+
+
+def _pairs(feature: FeatureConfig) -> list[tuple[int, int]]:
+    return list(itertools.combinations(range(len(feature.values)), 2))
+
+
+# --- rewards ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step that earned something else than its twin."""
+
+    seed: int
+    step: int
+    value: Any
+    reward: float
+    expected: float
+
+
+def _reward_claim(context: Context, config: Config, feature: FeatureConfig, episodes: Sequence[Episode]) -> Claim:
+    """The first value's episodes are played again with each other value, action by action."""
+    hidden = _hidden(feature, context.observation_space)
+    compared, largest, worst = 0, 0.0, None
+    for value in feature.values[1:]:
+        env = _make(context, feature, value)
+        for episode in episodes:
+            count, found = _compare(env, episode, hidden, value)
+            compared += count
+            if found is not None and abs(found.reward - found.expected) > largest:
+                largest, worst = abs(found.reward - found.expected), found
+        env.close()
+    total = sum(episode.length for episode in episodes) * (len(feature.values) - 1)
+    enough = compared >= _ENOUGH_COMPARED * total
+    verdict = Verdict.SUPPORTED if enough else Verdict.UNDECIDED
+    finding = f"the largest difference over {compared} of {total} steps is {largest:.3g}"
+    if not compared:
+        finding = "no step could be compared: observations differ from the first on; name the components in observed_as"
+    elif not enough:
+        finding += "; too few could be compared, because observations come to differ"
+    if largest > config.reward_tolerance and worst is not None:
+        verdict = Verdict.REFUTED
+        finding = (
+            f"step {worst.step} of seed {worst.seed} earns {worst.expected:.6g} with {feature.parameter} "
+            f"{feature.values[0]!r} and {worst.reward:.6g} with {worst.value!r}"
+        )
+    evidence = {"kind": NAME, "feature": feature.model_dump(mode="json"), "num_steps": compared, "largest": largest}
+    claim = f"{NAME}.{feature.name}.reward"
+    return Claim(
+        id=claim,
+        stage=STAGE,
+        statement=f"the same step earns the same whatever {feature.parameter} is",
+        mandatory=config.mandatory,
+        method="the same seeds and actions with each value, compared while observations are equal",
+        verdict=verdict,
+        assumptions=["steps that were not played are not covered"],
+        bound=Bound(kind="largest difference", measured=largest, limit=config.reward_tolerance, unit="reward"),
+        num_samples=compared,
+        evidence=[context.evidence.json(claim, evidence)],
+        finding=finding,
+    )
+
+
+def _compare(env: Any, episode: Episode, hidden: NDArray[np.bool_], value: Any) -> tuple[int, _Step | None]:
+    """How many steps had a twin, and the one that differs most."""
+    obs, _ = env.reset(seed=episode.seed)
+    worst, compared = None, 0
+    for step in range(episode.length):
+        if not _alike(obs, episode.obs[step], hidden):
+            break
+        obs, reward, terminated, truncated, _ = env.step(episode.action[step])
+        if not _alike(obs, episode.next_obs[step], hidden):
+            break
+        compared += 1
+        expected = float(episode.reward[step])
+        if worst is None or abs(reward - expected) > abs(worst.reward - worst.expected):
+            worst = _Step(episode.seed, step, value, float(reward), expected)
+        if terminated or truncated:
+            break
+    return compared, worst
+
+
+def _alike(first: Any, second: Any, hidden: NDArray[np.bool_]) -> bool:
+    return bool(np.all((np.asarray(first) == np.asarray(second)) | hidden))
+
+
+def _hidden(feature: FeatureConfig, space: Any) -> NDArray[np.bool_]:
+    """Components that may differ, in the observation's shape."""
+
+    def refused(problem: str) -> ConfigError:
+        return ConfigError(f"safety.checks.{NAME}.features: {feature.name}: {problem}")
+
+    hidden = np.zeros(space.shape or (), np.bool_)
+    for component in feature.observed_as:
+        hidden[place_of(component, space, refused)] = True
+    return hidden
+
+
+# --- episodes ---------------------------------------------------------------------------------------------------
+
+
+def _play(context: Context, config: Config, feature: FeatureConfig, value: Any) -> list[Episode]:
+    from loomrl.environment.collector import run_episodes
+    from loomrl.environment.vector.choose import make_vector
+    from loomrl.environment.vector.recipe import Recipe
+    from loomrl.evaluation.evaluate import finite
+
+    seeds = context.config.seeds[: config.num_episodes]
+    recipe = Recipe(_changed(context, feature, value))
+    envs = make_vector(recipe, min(context.config.num_envs, len(seeds)), "disabled", "serial")
+    try:
+        return run_episodes(envs, finite(act_with(context.policy)), seeds, context.rng(NAME))
+    finally:
+        envs.close()
+
+
+def _make(context: Context, feature: FeatureConfig, value: Any) -> Any:
+    from loomrl.environment.construct import construct
+
+    return construct(_changed(context, feature, value))
+
+
+def _changed(context: Context, feature: FeatureConfig, value: Any) -> Any:
+    definition = restored_definition(context.snapshot_folder)
+    return replace(definition, kwargs={**definition.kwargs, feature.parameter: value})

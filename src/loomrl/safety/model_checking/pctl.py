@@ -1,0 +1,253 @@
+"""Properties in PCTL, decided on a chain with bounds: true, false, or open where a limit lies between the bounds.
+
+    P<=0.01 [ F<=100 "crash" ]      P>=0.9 [ !"crash" U "goal" ]      R{"cost"}<=25 [ F "done" ]      P=? [ G x<3 ]
+
+Hansson and Jonsson, A logic for reasoning about time and reliability (1994). A state formula is known to hold in some
+states (`sure`) and not to hold outside others (`possible`). Bounds of a path formula use whichever of the two makes
+them sound, so that also what is asked about P inside P is decided soundly.
+"""
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from loomrl.errors import ConfigError
+from loomrl.finite.model import Chain, Floats, Mask
+from loomrl.finite.prism.expressions import evaluate, is_boolean
+from loomrl.finite.prism.syntax import Expression
+from loomrl.safety.model_checking.reachability import (
+    Bounds,
+    bounded_until,
+    cumulated_reward,
+    next_step,
+    reward_until,
+    until,
+)
+
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`holds` is None where it is open, or where only a number was asked for. `low` and `high` bound that number.
+
+    The number is the expectation over the initial states; None where the property is no single P or R.
+    """
+
+    holds: bool | None
+    low: float | None
+    high: float | None
+    relation: str | None = None
+    limit: float | None = None
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Where a state formula holds surely, and where it possibly does: (S,) each."""
+
+    sure: Mask
+    possible: Mask
+
+    def __invert__(self) -> "Truth":
+        return Truth(~self.possible, ~self.sure)
+
+    def __and__(self, other: "Truth") -> "Truth":
+        return Truth(self.sure & other.sure, self.possible & other.possible)
+
+    def __or__(self, other: "Truth") -> "Truth":
+        return Truth(self.sure | other.sure, self.possible | other.possible)
+
+    @property
+    def is_decided(self) -> bool:
+        return bool(np.array_equal(self.sure, self.possible))
+
+
+def check(chain: Chain, prop: Expression) -> Answer:
+    """Decide a property of a chain's initial states.
+
+    A limit on a single P or R is one on the expectation over initial states; any other formula must hold in each.
+
+    Raises:
+        ConfigError: for a name, label or reward that does not exist, or a part of PCTL that has no meaning here.
+    """
+    checker = _Checker(chain)
+    if prop.op in ("probability", "reward_value"):
+        bounds = checker.bounds(prop)
+        likely = chain.states.initial > 0.0
+        shares = chain.states.initial[likely]
+        low, high = _expected(Bounds(bounds.low[likely], bounds.high[likely]), shares)
+        if _is_question(prop):
+            return Answer(None, low, high)
+        relation, limit = checker.limit(prop)
+        return Answer(_holds(relation, low, high, limit), low, high, relation, limit)
+    truth = checker.truth(prop)
+    initial = chain.states.initial > 0.0
+    if truth.sure[initial].all():
+        return Answer(True, None, None)
+    return Answer(None if truth.possible[initial].all() else False, None, None)
+
+
+def states_where(chain: Chain, formula: Expression) -> Truth:
+    """Where a state formula holds."""
+    return _Checker(chain).truth(formula)
+
+
+class _Checker:
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.scope = chain.states.scope()
+
+    def truth(self, formula: Expression) -> Truth:
+        """Where a state formula holds."""
+        op, args = formula.op, formula.args
+        if not _asks(formula):
+            return self._of_state(formula)
+        if op == "not_":
+            return ~self.truth(args[0])
+        if op in ("and_", "or_", "implies", "iff"):
+            return _CONNECT[op](self.truth(args[0]), self.truth(args[1]))
+        if op not in ("probability", "reward_value"):
+            raise ConfigError(f"P and R stand among conditions joined by !, &, |, => and <=>, not in {op!r}")
+        if _is_question(formula):
+            raise ConfigError("=? asks for a number, and stands alone; inside a property give a limit")
+        bounds, (relation, limit) = self.bounds(formula), self.limit(formula)
+        compare = _COMPARE[relation]
+        first, second = compare(bounds.low, limit), compare(bounds.high, limit)
+        return Truth(first & second, first | second)
+
+    def bounds(self, formula: Expression) -> Bounds:
+        """The number that P or R is, in every state."""
+        if formula.op == "probability":
+            return self._probability(formula.args[1])
+        name, _, path = formula.args
+        reward = self._reward(name)
+        if path.op == "cumulated":
+            return cumulated_reward(self.chain, reward, self._steps("<=", path.args[0]))
+        target = self.truth(path.args[0])
+        if not target.is_decided:
+            raise ConfigError(
+                "R [ F ... ]: what is reached depends on a P or R that lies at its limit; change that limit"
+            )
+        return reward_until(self.chain, reward, target.sure)
+
+    def limit(self, formula: Expression) -> tuple[str, float]:
+        """The relation and number that P or R is compared with."""
+        relation, term = (formula.args[0] if formula.op == "probability" else formula.args[1]).args
+        value = evaluate(term, self.chain.states.constants)
+        if is_boolean(value):
+            raise ConfigError("a limit is a number")
+        if formula.op == "probability" and not 0.0 <= float(value) <= 1.0:
+            raise ConfigError(f"a probability's limit lies between 0 and 1, found {float(value):g}")
+        return relation, float(value)
+
+    def _of_state(self, formula: Expression) -> Truth:
+        value = evaluate(formula, self.scope, self.chain.states.labels)
+        if not is_boolean(value):
+            raise ConfigError("a number stands where a condition is needed")
+        mask = np.broadcast_to(np.asarray(value), (len(self.chain.states),))
+        return Truth(mask, mask)
+
+    def _probability(self, path: Expression) -> Bounds:
+        op, args = path.op, path.args
+        if op == "next":
+            target = self.truth(args[0])
+            return _between(lambda mask: next_step(self.chain, mask), target)
+        if op == "until":
+            return self._until(self.truth(args[0]), self.truth(args[2]), args[1])
+        every = np.ones(len(self.chain.states), np.bool_)
+        if op == "finally":
+            return self._until(Truth(every, every), self.truth(args[1]), args[0])
+        if op == "globally":
+            return _complement(self._until(Truth(every, every), ~self.truth(args[1]), args[0]))
+        left, right = self.truth(args[0]), self.truth(args[1])  # a W b is broken by leaving a before b
+        return _complement(self._until(left & ~right, ~left & ~right, None))
+
+    def _until(self, through: Truth, target: Truth, steps: Expression | None) -> Bounds:
+        if steps is None:
+
+            def solve(left: Mask, right: Mask) -> Bounds:
+                return until(self.chain, left, right)
+        else:
+            count = self._steps(*steps.args)
+
+            def solve(left: Mask, right: Mask) -> Bounds:
+                return bounded_until(self.chain, left, right, count)
+
+        if through.is_decided and target.is_decided:
+            return solve(through.sure, target.sure)
+        return Bounds(solve(through.sure, target.sure).low, solve(through.possible, target.possible).high)
+
+    def _steps(self, relation: str, term: Expression) -> int:
+        value = np.asarray(evaluate(term, self.chain.states.constants))
+        if relation not in ("<=", "<") or value.dtype.kind != "i":
+            raise ConfigError("steps are bounded by <= or < and an integer")
+        count = int(value) - (relation == "<")
+        if count < 0:
+            raise ConfigError(f"{relation}{int(value)} allows no step")
+        return count
+
+    def _reward(self, name: str | None) -> Floats:
+        rewards = self.chain.rewards
+        wanted = next(iter(rewards), None) if name is None else name[1:-1]
+        if wanted is None or wanted not in rewards:
+            known = ", ".join(f'"{one}"' for one in rewards) or "there are none"
+            raise ConfigError(f'there are no rewards "{wanted or ""}"; rewards: {known}')
+        return rewards[wanted]
+
+
+_CONNECT: dict[str, Callable[[Truth, Truth], Truth]] = {
+    "and_": operator.and_,
+    "or_": operator.or_,
+    "implies": lambda left, right: ~left | right,
+    "iff": lambda left, right: (left & right) | (~left & ~right),
+}
+
+
+def _asks(formula: Expression) -> bool:
+    """Whether P or R is in it."""
+    if formula.op in ("probability", "reward_value"):
+        return True
+    return any(_asks(arg) for arg in formula.args if isinstance(arg, Expression))
+
+
+def _is_question(formula: Expression) -> bool:
+    return "=?" in formula.args
+
+
+def _between(solve: Callable[[Mask], Bounds], target: Truth) -> Bounds:
+    low = solve(target.sure)
+    return low if target.is_decided else Bounds(low.low, solve(target.possible).high)
+
+
+def _complement(bounds: Bounds) -> Bounds:
+    """1 - P, rounded outwards but where P is exactly 0 or 1."""
+    low, high = 1.0 - bounds.high, 1.0 - bounds.low
+    low = np.where((bounds.high == 0.0) | (bounds.high == 1.0), low, np.nextafter(low, 0.0))
+    high = np.where((bounds.low == 0.0) | (bounds.low == 1.0), high, np.minimum(np.nextafter(high, 2.0), 1.0))
+    return Bounds(low, high)
+
+
+def _expected(bounds: Bounds, shares: Floats) -> tuple[float, float]:
+    """Bounds of the expectation over states, which lies between the extremes of what is averaged."""
+    slack = (len(shares) + 3) * 2.0**-52
+    ends = []
+    for values, way in ((bounds.low, -1.0), (bounds.high, 1.0)):
+        if np.all(values == values[0]) or not np.all(np.isfinite(values)):
+            ends.append(float(values[0]) if np.all(values == values[0]) else float("inf"))
+            continue
+        mean = float(np.dot(values, shares)) / float(shares.sum())
+        ends.append(mean + way * slack * float(np.abs(values).max()))
+    return max(ends[0], float(bounds.low.min())), min(ends[1], float(bounds.high.max()))
+
+
+def _holds(relation: str, low: float, high: float, limit: float) -> bool | None:
+    first, second = bool(_COMPARE[relation](low, limit)), bool(_COMPARE[relation](high, limit))
+    return first if first == second else None

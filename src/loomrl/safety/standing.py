@@ -1,0 +1,30 @@
+"""Whether a case still stands where it is used: at export and at promotion."""
+
+from collections.abc import Mapping
+from datetime import date
+
+from loomrl.types import Claim, SafetyCase, Verdict
+
+HOLDS = (Verdict.PROVED, Verdict.SUPPORTED)
+
+
+def lapsed(case: SafetyCase, today: date) -> list[Claim]:
+    """Mandatory claims that rest on a waiver whose last day is before `today`, or on none."""
+    waived = [claim for claim in case.claims if claim.mandatory and claim.verdict is Verdict.WAIVED]
+    return [claim for claim in waived if claim.waiver is None or date.fromisoformat(claim.waiver.expires) < today]
+
+
+def explain_lapsed(claim: Claim) -> str:
+    """One sentence about such a claim."""
+    if claim.waiver is None:
+        return f"{claim.id} is waived by nobody"
+    return f"the waiver of {claim.id} by {claim.waiver.person} expired on {claim.waiver.expires}; renew it or meet it"
+
+
+def failed_on_graph(case: SafetyCase, rechecked: Mapping[str, Verdict]) -> list[str]:
+    """Local claims that held for the network, or that it never made, and do not hold for the exported graph.
+
+    One that the network did not meet was waived, or is not mandatory.
+    """
+    unmet = {claim.id for claim in case.claims if claim.verdict not in HOLDS}
+    return [name for name, verdict in rechecked.items() if verdict not in HOLDS and name not in unmet]

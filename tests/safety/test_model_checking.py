@@ -1,0 +1,124 @@
+"""Declared properties of a policy in a finite environment, computed on the chain it induces."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from trained import Policy, examine
+
+from loomrl.algorithms.policy import load_policy
+from loomrl.environment.make import make_env
+from loomrl.errors import ConfigError
+from loomrl.export.graph import build_graph
+from loomrl.files import read_json
+from loomrl.finite.of_environment import model_of
+from loomrl.safety.checks.model_checking import Config, check_spaces
+from loomrl.safety.config import SafetyConfig
+from loomrl.safety.gate import recheck_local
+from loomrl.serving.model import open_session
+from loomrl.types import SafetyCase, Verdict
+
+HOLE = "over & (s=5|s=7|s=11|s=12)"
+
+
+def settings(*properties: tuple[str, str]) -> SafetyConfig:
+    listed = [{"name": name, "property": prop} for name, prop in properties]
+    return SafetyConfig(num_episodes=20, checks={"model_checking": {"properties": listed}})
+
+
+def claims_of(case: SafetyCase) -> dict[str, Any]:
+    return {claim.id.partition(".")[2]: claim for claim in case.claims if claim.id.startswith("model_checking.")}
+
+
+def falls_within(policy: Policy, steps: int) -> float:
+    """The probability that the policy falls into a hole, by dense matrices."""
+    env = make_env(policy.environment)
+    table: Any = env.unwrapped
+    act = load_policy(policy.training)(np.arange(16))
+    chain, fallen = np.zeros((16, 16)), np.zeros(16)
+    for state in range(16):
+        for share, after, _, ended in table.P[state][int(act[state])]:
+            if ended:
+                fallen[state] += share * (after in (5, 7, 11, 12))
+            else:
+                chain[state, after] += share
+    value = np.zeros(16)
+    for _ in range(steps):
+        value = fallen + chain @ value
+    return float(value[0])
+
+
+def test_claims_are_proved_or_refuted_with_the_exact_probability(discrete: Policy, tmp_path: Path) -> None:
+    exact = falls_within(discrete, 10)
+    assert 0.01 < exact < 0.99
+    config = settings(
+        ("above", f"P<={exact + 1e-6:.9f} [ F<=10 {HOLE} ]"),
+        ("below", f"P<={exact - 1e-6:.9f} [ F<=10 {HOLE} ]"),
+        ("on_it", f"P<={exact!r} [ F<=10 {HOLE} ]"),
+        ("ends", 'P>=0.5 [ F "terminated" ]'),
+    )
+    case = examine(discrete, tmp_path / "safety", config)
+    claims = claims_of(case)
+    assert {name: claim.verdict for name, claim in claims.items()} == {
+        "above": Verdict.PROVED,
+        "below": Verdict.REFUTED,
+        "on_it": Verdict.UNDECIDED,
+        "ends": Verdict.PROVED,
+    }
+    document = read_json(tmp_path / "safety" / claims["above"].evidence[0].uri)
+    assert document["low"] <= exact <= document["high"]
+    assert document["high"] - document["low"] < 1e-9
+    assert "model_checking.below" in case.decision.blocking
+    assert "model_checking.on_it" in case.decision.blocking
+    assert case.decision.reason.count("the value lies between") == 2
+
+
+def test_the_graph_that_ships_is_asked_too(discrete: Policy, tmp_path: Path) -> None:
+    graph = tmp_path / "policy.onnx"
+    graph.write_bytes(build_graph(load_policy(discrete.training), 17))
+    session = open_session(graph, "lake")
+
+    def exported(obs: Any) -> Any:
+        (name,) = [one.name for one in session.get_inputs()]
+        return session.run(["action"], {name: obs})[0]
+
+    exact = falls_within(discrete, 10)
+    config = settings(("above", f"P<={exact + 1e-6:.9f} [ F<=10 {HOLE} ]"), ("below", f"P<={exact / 2} [ F {HOLE} ]"))
+    verdicts = recheck_local(exported, config, discrete.environment, discrete.evaluation)
+    assert verdicts["model_checking.above"] is Verdict.PROVED
+    assert verdicts["model_checking.below"] is Verdict.REFUTED
+
+
+def test_the_initial_state_of_the_model_is_the_environments(discrete: Policy) -> None:
+    env = make_env(discrete.environment)
+    obs, _ = env.reset(seed=1)
+    model = model_of(env)
+    assert model.observations[np.flatnonzero(model.model.states.initial)].tolist() == [obs]
+
+
+@pytest.mark.parametrize(
+    ("prop", "message"),
+    [
+        ("P<=0.1 [ F ]", r"safety\.checks\.model_checking\.properties: safe: .*not understood"),
+        ('P<=0.1 [ F "home" ]', 'safe: .*there is no label "home"; labels: "init", "terminated"'),
+        ("P=? [ F s=5 ]", "safe: =\\? asks for a number; a claim needs a limit"),
+    ],
+)
+def test_a_property_that_cannot_be_decided_is_refused(
+    discrete: Policy, tmp_path: Path, prop: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        examine(discrete, tmp_path / "safety", settings(("safe", prop)))
+
+
+def test_what_can_be_refused_before_training_is() -> None:
+    config = Config.model_validate({"properties": [{"name": "safe", "property": "P<=0.1 [ F"}]})
+    with pytest.raises(ConfigError, match="safe: .*ends too early"):
+        check_spaces(config, spaces.Discrete(16), spaces.Discrete(4))
+
+
+def test_an_environment_without_a_model_is_refused(good: Policy, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no finite model"):
+        examine(good, tmp_path / "safety", settings(("safe", "P<=0.1 [ F s=5 ]")))

@@ -1,0 +1,81 @@
+"""A case examined again comes out the same; one that was made up does not."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from policy_versions import config as policy_config
+from trained import SAFETY, Policy
+from typer.testing import CliRunner, Result
+
+from loomrl.errors import ArtifactError
+from loomrl.files import read_json, write_json
+from loomrl.safety.commands import app
+
+
+@pytest.fixture
+def case(barely_trained: Policy, tmp_path: Path) -> Path:
+    """A copy of a case and of what it is about."""
+    shutil.copytree(barely_trained.root, tmp_path / "policy", ignore=shutil.ignore_patterns("home"))
+    return tmp_path / "policy" / "safety"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """The config the case was made with."""
+    document = policy_config().model_dump(mode="json") | {"safety": SAFETY.model_dump(mode="json")}
+    path = tmp_path / f"{document['name']}.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def call(case: Path, config: Path, *more: str) -> Result:
+    return CliRunner().invoke(app, ["rerun", str(case), "--config", str(config), *more])
+
+
+def change(case: Path, claim: str, **values: Any) -> None:
+    document = read_json(case / "case.json")
+    (found,) = [one for one in document["claims"] if one["id"] == claim]
+    found.update(values)
+    write_json(case / "case.json", document)
+
+
+def test_an_honest_case_comes_out_identical(case: Path, config: Path) -> None:
+    done = call(case, config, "--json")
+    assert done.exit_code == 0, done.output
+    claims = json.loads(done.stdout)["claims"]
+    assert len(claims) == len(read_json(case / "case.json")["claims"])
+    assert all(claim["identical"] and claim["verdict"] == claim["again"] for claim in claims)
+
+
+def test_a_verdict_that_was_made_up_is_named(case: Path, config: Path) -> None:
+    change(case, "minimum_return", verdict="statistically_supported")
+    done = call(case, config)
+    assert isinstance(done.exception, ArtifactError)
+    assert "minimum_return was supported, is refuted" in str(done.exception)
+
+
+def test_a_finding_that_was_made_up_is_seen(case: Path, config: Path) -> None:
+    change(case, "minimum_return", finding="all is well")
+    claims = {claim["claim"]: claim for claim in json.loads(call(case, config, "--json").stdout)["claims"]}
+    assert not claims["minimum_return"]["identical"]
+    assert claims["finiteness"]["identical"]
+
+
+def test_a_claim_that_was_left_out_is_named(case: Path, config: Path) -> None:
+    document = read_json(case / "case.json")
+    document["claims"] = [claim for claim in document["claims"] if claim["id"] != "minimum_return"]
+    write_json(case / "case.json", document)
+    done = call(case, config)
+    assert "minimum_return was missing, is refuted" in str(done.exception)
+
+
+def test_another_policy_is_refused(case: Path, config: Path, good: Policy) -> None:
+    shutil.rmtree(case.parent / "training")
+    shutil.copytree(good.training, case.parent / "training")
+    done = call(case, config)
+    assert isinstance(done.exception, ArtifactError)
+    assert str(case.parent / "training") in str(done.exception)
