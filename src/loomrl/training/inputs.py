@@ -13,7 +13,10 @@ from loomrl.training.config import TrainingConfig
 from loomrl.training.threads import processor_family
 from loomrl.types import EnvironmentSnapshot, Json
 
-ROOMS = ("algorithms", "training", "environment", "replay", "files.py", "machine_code.py", "schema.py", "types.py")
+ROOMS = (
+    *("algorithms", "training", "environment", "replay"),
+    *("encryption.py", "files.py", "machine_code.py", "schema.py", "types.py"),
+)
 _PACKAGES = ("torch", "numba", "llvmlite", "numpy", "gymnasium")
 _CODE = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 
