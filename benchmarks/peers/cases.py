@@ -64,10 +64,20 @@ SB3_PPO_CLEANRL = Trainer(
 
 
 def ppo_pair(
-    num_envs: int, rollout_length: int, n_epochs: int, learning_rate: float, log_std: float
+    num_envs: int,
+    rollout_length: int,
+    n_epochs: int,
+    learning_rate: float,
+    log_std: float,
+    horizon: dict[str, float] | None = None,
 ) -> tuple[Trainer, Trainer]:
-    """LoomRL and stable-baselines3 with one setting: minibatches of 64, the learning rate falls to 0."""
+    """LoomRL and stable-baselines3 with one setting: minibatches of 64, the learning rate falls to 0.
+
+    `horizon` has `gamma` and `gae_lambda` where they are not both trainers' defaults, 0.99 and 0.95.
+    """
+    horizon = horizon or {}
     source = f"{num_envs} x {rollout_length} steps, {n_epochs} epochs, {learning_rate:g} annealed, log std {log_std:g}"
+    source += "".join(f", {name} {value:g}" for name, value in horizon.items())
     ours = {
         "num_envs": num_envs,
         "rollout_length": rollout_length,
@@ -77,6 +87,7 @@ def ppo_pair(
         "learning_rate_schedule": "linear",
         "initial_log_std": log_std,
         "normalize_rewards": True,
+        **horizon,
     }
     theirs = {
         "device": "cpu",
@@ -85,6 +96,7 @@ def ppo_pair(
         "n_epochs": n_epochs,
         "learning_rate": f"lin_{learning_rate:g}",
         "policy_kwargs": {"log_std_init": log_std},
+        **horizon,
     }
     return (
         Trainer("loomrl", "ppo", source, ours),
@@ -95,7 +107,7 @@ def ppo_pair(
 LOOMRL_CHEETAH, SB3_CHEETAH = ppo_pair(8, 256, 5, 5e-4, -1.0)
 PPO_PAIRS = {
     "HalfCheetah-v5": (LOOMRL_CHEETAH, SB3_CHEETAH),
-    "Hopper-v5": ppo_pair(4, 512, 10, 3e-4, 0.0),
+    "Hopper-v5": ppo_pair(4, 512, 10, 3e-4, 0.0, {"gamma": 0.995, "gae_lambda": 0.97}),
     "Walker2d-v5": ppo_pair(8, 256, 5, 5e-4, -1.0),
 }
 

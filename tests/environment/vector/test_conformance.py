@@ -20,7 +20,7 @@ from loomrl.errors import ConfigError, EnvironmentFault
 CLASSIC = ("CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1")
 ROBOTS = (
     "HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Swimmer-v5", "InvertedPendulum-v5", "InvertedDoublePendulum-v5",
-    "Ant-v5",
+    "Ant-v5", *(f"loomrl/{name}Velocity-v1" for name in ("Ant", "HalfCheetah", "Hopper", "Swimmer", "Walker2d")),
 )  # fmt: skip
 EXACT = [("batched", name) for name in CLASSIC] + [("mujoco", name) for name in ROBOTS] + [("processes", "CartPole-v1")]
 OTHERS = [

@@ -45,12 +45,12 @@ def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> "MujocoVectorE
 
 
 def find_robot(entry_point: str) -> Robot | None:
-    """The robot of an entry point, from the file in `robots/` that is named like its module; None without one."""
+    """The robot of an entry point, from the file in `robots/` that is named like its module; None without it."""
     name = entry_point.partition(":")[0].rpartition(".")[2]
     if name == "base" or not (Path(__file__).parent / "robots" / f"{name}.py").is_file():
         return None
-    robot: Robot = importlib.import_module(f"loomrl.environment.vector.robots.{name}").ROBOT
-    return robot if robot.entry_point == entry_point else None
+    robots: tuple[Robot, ...] = importlib.import_module(f"loomrl.environment.vector.robots.{name}").ROBOTS
+    return next((robot for robot in robots if robot.entry_point == entry_point), None)
 
 
 class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):

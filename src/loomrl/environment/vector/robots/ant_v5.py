@@ -62,11 +62,13 @@ def _reset_info(bare: Any, now: Fields) -> Info:  # noqa: ARG001
     return {"x_position": xy[:, 0], "y_position": xy[:, 1], "distance_from_origin": plane_distance(xy)}
 
 
-ROBOT = Robot(
-    entry_point="gymnasium.envs.mujoco.ant_v5:AntEnv",
-    reset=normal_reset,
-    observe=_observe,
-    outcome=_outcome,
-    reset_info=_reset_info,
-    fields=("qpos", "qvel", "xpos", "cfrc_ext"),
+ROBOTS = (
+    Robot(
+        entry_point="gymnasium.envs.mujoco.ant_v5:AntEnv",
+        reset=normal_reset,
+        observe=_observe,
+        outcome=_outcome,
+        reset_info=_reset_info,
+        fields=("qpos", "qvel", "xpos", "cfrc_ext"),
+    ),
 )

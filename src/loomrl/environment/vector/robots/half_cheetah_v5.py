@@ -27,10 +27,12 @@ def _reset_info(bare: Any, now: Fields) -> Info:  # noqa: ARG001
     return {"x_position": now["qpos"][:, 0]}
 
 
-ROBOT = Robot(
-    entry_point="gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetahEnv",
-    reset=normal_reset,
-    observe=_observe,
-    outcome=_outcome,
-    reset_info=_reset_info,
+ROBOTS = (
+    Robot(
+        entry_point="gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetahEnv",
+        reset=normal_reset,
+        observe=_observe,
+        outcome=_outcome,
+        reset_info=_reset_info,
+    ),
 )

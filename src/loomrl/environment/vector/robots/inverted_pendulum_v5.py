@@ -20,9 +20,11 @@ def _outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) ->
     return Outcome(survive.astype(np.float64), terminated, {"reward_survive": survive})
 
 
-ROBOT = Robot(
-    entry_point="gymnasium.envs.mujoco.inverted_pendulum_v5:InvertedPendulumEnv",
-    reset=uniform_reset,
-    observe=_observe,
-    outcome=_outcome,
+ROBOTS = (
+    Robot(
+        entry_point="gymnasium.envs.mujoco.inverted_pendulum_v5:InvertedPendulumEnv",
+        reset=uniform_reset,
+        observe=_observe,
+        outcome=_outcome,
+    ),
 )

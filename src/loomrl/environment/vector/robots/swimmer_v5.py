@@ -41,10 +41,12 @@ def _reset_info(bare: Any, now: Fields) -> Info:  # noqa: ARG001
     return {"x_position": xy[:, 0], "y_position": xy[:, 1], "distance_from_origin": plane_distance(xy)}
 
 
-ROBOT = Robot(
-    entry_point="gymnasium.envs.mujoco.swimmer_v5:SwimmerEnv",
-    reset=uniform_reset,
-    observe=_observe,
-    outcome=_outcome,
-    reset_info=_reset_info,
+ROBOTS = (
+    Robot(
+        entry_point="gymnasium.envs.mujoco.swimmer_v5:SwimmerEnv",
+        reset=uniform_reset,
+        observe=_observe,
+        outcome=_outcome,
+        reset_info=_reset_info,
+    ),
 )
