@@ -274,6 +274,8 @@ LOOMRL_SAC = Trainer(
     "its defaults: 256 x 256, minibatch 256; after each 32 steps 32 gradient steps",
     {"num_threads": 1},
 )
+# Chosen on seed 11, which the case does not use. The learning rates are CleanRL's; stable-baselines3 has one for all.
+SAC_FASTER = {"initial_temperature": 0.1, "critic_learning_rate": 1e-3, "temperature_learning_rate": 1e-3}
 SAC_CHEETAH = Case(
     name="sac_halfcheetah",
     title="SAC, HalfCheetah-v5: return after 50,000 steps",
@@ -284,7 +286,11 @@ SAC_CHEETAH = Case(
     trainers=(
         Trainer("sb3", "sac", "its defaults", {"device": "cpu"}),
         Trainer("sbx", "sac", "its defaults"),
-        LOOMRL_SAC,
+        replace(
+            LOOMRL_SAC,
+            source="first temperature 0.1, learning rates 0.001 of critics and temperature; else its defaults",
+            settings={"num_threads": 1, **SAC_FASTER},
+        ),
     ),
     goal="interquartile mean not below stable-baselines3's",
 )

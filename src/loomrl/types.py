@@ -106,6 +106,8 @@ class Trajectory:
     truncated: NDArray[np.bool_]  # (T, B)
     next_obs: NDArray[Any]  # (T, B, *obs)
     extras: dict[str, NDArray[Any]] = field(default_factory=dict)  # log_prob, value, ...: (T, B)
+    cost: FloatArray | None = None  # (T, B), where environments tell one: `info["cost"]`
+    cut_short: NDArray[np.bool_] | None = None  # (B,) whose episode `cut` truncated
 
     @property
     def num_transitions(self) -> int:
@@ -114,9 +116,9 @@ class Trajectory:
 
     def cut(self) -> "Trajectory":
         """The same, with the episodes that go on after the last step truncated."""
-        truncated = self.truncated.copy()
-        truncated[-1] |= ~self.terminated[-1]
-        return replace(self, truncated=truncated)
+        truncated, going_on = self.truncated.copy(), ~(self.terminated[-1] | self.truncated[-1])
+        truncated[-1] |= going_on
+        return replace(self, truncated=truncated, cut_short=going_on)
 
     def unusable_reward(self) -> tuple[int, float] | None:
         """The first reward that float32 cannot hold, as networks and replays do, and its environment."""
@@ -151,6 +153,16 @@ class Episode:
     def episode_return(self) -> float:
         """Undiscounted sum of rewards."""
         return float(np.sum(self.reward, dtype=np.float64))
+
+    @property
+    def cost(self) -> FloatArray | None:
+        """What each step cost, (L,): nothing where the environment told none; None where it never did."""
+        return np.nan_to_num(self.info["cost"], nan=0.0) if "cost" in self.info else None
+
+    @property
+    def episode_cost(self) -> float | None:
+        """Undiscounted sum of costs."""
+        return None if self.cost is None else float(np.sum(self.cost))
 
 
 class Policy(Protocol):
@@ -207,6 +219,7 @@ class EvaluationReport(Document):
     max_length: int
     reward_threshold: float | None
     success_rate: Interval | None  # None where neither a threshold nor a success signal exists
+    mean_cost: Interval | None = None  # of an episode's summed costs; None where the environment tells none
     data_valid: bool  # the Great Expectations verdict
     picture: str  # file name of the picture of the distribution
     replay: str | None  # file name of the rendered episode

@@ -36,6 +36,7 @@ SMALL: dict[str, Any] = {
 # Options of LoomRL's own that keep more state than the defaults do.
 VARIANTS: dict[str, dict[str, Any]] = {
     "ppo": {"normalize_rewards": True, "learning_rate_schedule": "adaptive", "desired_kl": 1e-4},
+    "ppo_lagrangian": {"normalize_rewards": True, "cost_limit": 0.5},
     "recurrent_ppo": {"normalize_rewards": True, "learning_rate_schedule": "adaptive", "desired_kl": 1e-4},
     "sac": {"normalize_observations": True, "n_step": 3},
     "dqn": {"prioritized": True, "dueling": True, "num_quantiles": 4, "target_update_interval": 24},
@@ -76,12 +77,14 @@ SEVERAL = {"multi_discrete", "multi_discrete_2d", "multi_binary"}
 # What LoomRL's own refuse, of actions and of observations: nothing more, so that none is lost unnoticed.
 REFUSED_ACTIONS = {
     "ppo": {"box_of_whole_numbers", "dict"},
+    "ppo_lagrangian": {"box_of_whole_numbers", "dict"},
     "recurrent_ppo": {"box_of_whole_numbers", "dict"},
     "sac": {"box_of_whole_numbers", "dict", "box_unbounded", *SEVERAL},
     "dqn": set(ACTIONS) - {"discrete", "discrete_from_minus_seven"},
 }
 REFUSED_OBSERVATIONS = {
     "ppo": {"image_too_small", "text"},
+    "ppo_lagrangian": {"image_too_small", "text"},
     "recurrent_ppo": {"image_too_small", "text"},
     "sac": {"image_too_small", "text", "image", "image_in_dict"},
     "dqn": {"image_too_small", "text"},
@@ -120,7 +123,10 @@ class Anything(gymnasium.Env[Any, Any]):
         self._left -= 1
         over = self._left == 0
         reward = self._reward(self.np_random)
-        return self._observe(), reward, over and not self._truncates, over and self._truncates, {}
+        return self._observe(), reward, over and not self._truncates, over and self._truncates, self._told()
+
+    def _told(self) -> dict[str, Any]:
+        return {"cost": float(self._left % 2)}
 
     def _observe(self) -> Any:
         sample = self.observation_space.sample()

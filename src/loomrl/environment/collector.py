@@ -52,6 +52,7 @@ class Collector:
             ended = terminated | truncated
             true_next = _with_final_observations(successor, ended, info) if ended.any() else successor
             buffers.store(step, self._obs, chosen, reward, terminated, truncated, true_next)
+            buffers.store_cost(step, ended, info)
             self._count(reward, ended)
             self._memory = _remembered(chosen, ended)
             self._obs = successor
@@ -93,6 +94,7 @@ class _Buffers:
         self.terminated = np.empty(batch, np.bool_)  # (T, B)
         self.truncated = np.empty(batch, np.bool_)  # (T, B)
         self.chosen: dict[str, NDArray[Any]] = {}  # (T, B, ...)
+        self.cost: FloatArray | None = None  # (T, B)
 
     def store(
         self,
@@ -117,6 +119,20 @@ class _Buffers:
                 self.chosen[name] = np.empty((len(self.obs), *value.shape), value.dtype)
             self.chosen[name][step] = value
 
+    def store_cost(self, step: int, ended: NDArray[np.bool_], info: Mapping[str, Any]) -> None:
+        """Keep what a step cost, as its info tells it; what is told nothing of costs nothing."""
+        for told, mask in ((info, ~ended), (info.get("final_info", {}), ended)):
+            if "cost" not in told:
+                continue
+            if self.cost is None:
+                self.cost = np.zeros(self.reward.shape)
+            self.cost[step, mask] = told["cost"][mask]
+            if not np.isfinite(self.cost[step]).all():
+                index = int(np.flatnonzero(~np.isfinite(self.cost[step]))[0])
+                raise EnvironmentFault(
+                    f'environment {index} gave info["cost"] = {self.cost[step, index]}; it must be finite'
+                )
+
     def trajectory(self) -> Trajectory:
         extras = {name: value for name, value in self.chosen.items() if name != "action"}
         return Trajectory(
@@ -127,6 +143,7 @@ class _Buffers:
             truncated=self.truncated,
             next_obs=self.next_obs,
             extras=extras,
+            cost=self.cost,
         )
 
 

@@ -70,6 +70,7 @@ def evaluate_policy(
         max_length=int(lengths.max()),
         reward_threshold=threshold,
         success_rate=_success_rate(successes, config.confidence),
+        mean_cost=_mean_cost(config, episodes),
         data_valid=validation.success,
         picture=PICTURE,
         replay=None if missing else REPLAY,
@@ -154,6 +155,14 @@ def _returns(
     plain = bootstrap_interval(returns, mean, *arguments, np.random.default_rng([config.first_seed, 0]))
     robust = bootstrap_interval(returns, interquartile_mean, *arguments, np.random.default_rng([config.first_seed, 1]))
     return plain, robust
+
+
+def _mean_cost(config: EvaluationConfig, episodes: Sequence[Episode]) -> Interval | None:
+    costs = np.array([cost for episode in episodes if (cost := episode.episode_cost) is not None])
+    if not len(costs):
+        return None
+    rng = np.random.default_rng([config.first_seed, 2])
+    return bootstrap_interval(costs, mean, config.confidence, config.bootstrap_replicates, rng)
 
 
 def _success_rate(successes: Sequence[bool | None], confidence: float) -> Interval | None:

@@ -17,7 +17,9 @@ TRAJECTORIES = "trajectories.parquet"
 
 
 def episodes_table(episodes: Sequence[Episode], successes: Sequence[bool | None]) -> pa.Table:
-    """seed, episode_return, length, success (null where unknown), terminated, truncated."""
+    """seed, episode_return, length, success (null where unknown), terminated, truncated; episode_cost where costs are
+    told."""
+    costs = [episode.episode_cost for episode in episodes]
     return pa.table(
         {
             "seed": pa.array([episode.seed for episode in episodes], pa.int64()),
@@ -26,12 +28,16 @@ def episodes_table(episodes: Sequence[Episode], successes: Sequence[bool | None]
             "success": pa.array(list(successes), pa.bool_()),
             "terminated": pa.array([episode.terminated for episode in episodes], pa.bool_()),
             "truncated": pa.array([episode.truncated for episode in episodes], pa.bool_()),
+            **({} if costs.count(None) == len(costs) else {"episode_cost": pa.array(costs, pa.float64())}),
         }
     )
 
 
 def steps_table(episodes: Sequence[Episode]) -> pa.Table:
-    """episode, step, seed, obs_i, action_i, reward, terminated, truncated, next_obs_i; arrays are flattened."""
+    """episode, step, seed, obs_i, action_i, reward, terminated, truncated, next_obs_i, and cost where costs are told;
+    arrays are flattened."""
+    told = [episode.cost for episode in episodes]
+    costs = [np.zeros(episode.length) if cost is None else cost for episode, cost in zip(episodes, told, strict=True)]
     lengths = [episode.length for episode in episodes]
     columns: dict[str, NDArray[np.generic]] = {
         "episode": np.repeat(np.arange(len(episodes)), lengths),
@@ -43,6 +49,7 @@ def steps_table(episodes: Sequence[Episode]) -> pa.Table:
         "terminated": np.concatenate([_ending(episode, episode.terminated) for episode in episodes]),
         "truncated": np.concatenate([_ending(episode, episode.truncated) for episode in episodes]),
         **_flat_columns("next_obs", [episode.next_obs for episode in episodes]),
+        **({} if all(cost is None for cost in told) else {"cost": np.concatenate(costs)}),
     }
     return pa.table(columns)
 

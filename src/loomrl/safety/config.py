@@ -7,18 +7,22 @@ from pydantic import Field, model_validator
 
 from loomrl.schema import Section, demand_distinct
 
+EPISODE_QUANTITIES = ("return", "episode_cost", "length")  # known when an episode has ended
+
 
 class ConstraintConfig(Section):
     """A limit on one quantity, per step or per episode.
 
-    `quantity` is `observation[i]`, `action[i]`, `action`, `reward`, `return`, `length` or `info.KEY`. A step
-    violates when the quantity leaves [low, high]; an episode violates when any of its steps does. Per episode,
-    `P(episode violates) <= max_probability` is tested; per step, the rate of violating steps.
+    `quantity` is `observation[i]`, `action[i]`, `action`, `reward`, `cost`, `return` and `episode_cost`, their sums
+    over an episode, `length` or `info.KEY`. A step violates when the quantity leaves [low, high]; an episode violates
+    when any of its steps does. Per episode, `P(episode violates) <= max_probability` is tested; per step, the rate of
+    violating steps.
     """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     quantity: str = Field(
-        pattern=r"^(observation\[\d+\]|action(\[\d+\])?|reward|return|length|info\.[A-Za-z_][A-Za-z0-9_.]*)$"
+        pattern=r"^(observation\[\d+\]|action(\[\d+\])?|reward|cost|return|episode_cost|length"
+        r"|info\.[A-Za-z_][A-Za-z0-9_.]*)$"
     )
     low: float | None = None
     high: float | None = None
@@ -32,7 +36,7 @@ class ConstraintConfig(Section):
             raise ValueError("needs `low`, `high` or both")
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ValueError(f"low {self.low} is above high {self.high}")
-        if self.per == "step" and self.quantity in ("return", "length"):
+        if self.per == "step" and self.quantity in EPISODE_QUANTITIES:
             raise ValueError(f"{self.quantity} is known once per episode; set `per: episode`")
         return self
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.errors import ConfigError
-from loomrl.safety.config import ConstraintConfig
+from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.types import Episode
 
 _COMPONENT = re.compile(r"^(observation|action)\[(\d+)\]$")
@@ -19,17 +19,16 @@ Floats = NDArray[np.float64]
 def violations(constraint: ConstraintConfig, episode: Episode) -> NDArray[np.bool_]:
     """Which steps violate, (L,).
 
-    An observation counts at the step that leads to it; the reset's observation counts at the first step. `return`
-    and `length` are known when the episode ends: they count at the last step.
+    An observation counts at the step that leads to it; the reset's observation counts at the first step. `return`,
+    `episode_cost` and `length` are known when the episode ends: they count at the last step.
 
     Raises:
         ConfigError: when the episode has no such quantity; names those it has.
     """
     kind = quantity_kind(constraint)
-    if kind in ("return", "length"):
-        total = episode.episode_return if kind == "return" else float(episode.length)
+    if kind in EPISODE_QUANTITIES:
         marks = np.zeros(episode.length, dtype=np.bool_)
-        marks[-1] = bool(_outside(constraint, np.array([total]))[0])
+        marks[-1] = bool(_outside(constraint, np.array([_total(constraint, episode)]))[0])
         return marks
     marks = _outside(constraint, quantity(constraint, episode))
     if kind == "observation":
@@ -59,12 +58,12 @@ def would_violate(
 
 
 def quantity_kind(constraint: ConstraintConfig) -> str:
-    """`observation`, `action`, `reward`, `return`, `length` or `info`."""
+    """`observation`, `action`, `reward`, `cost`, `return`, `episode_cost`, `length` or `info`."""
     return re.split(r"[\[.]", constraint.quantity, maxsplit=1)[0]
 
 
 def quantity(constraint: ConstraintConfig, episode: Episode) -> Floats:
-    """The quantity after each step, (L,); for `return` the return so far, for `length` the steps so far.
+    """The quantity after each step, (L,); of EPISODE_QUANTITIES what it is so far.
 
     Raises:
         ConfigError: when the episode has no such quantity.
@@ -80,7 +79,27 @@ def quantity(constraint: ConstraintConfig, episode: Episode) -> Floats:
         return np.cumsum(episode.reward, dtype=np.float64)
     if kind == "length":
         return np.arange(1, episode.length + 1, dtype=np.float64)
+    if kind in ("cost", "episode_cost"):
+        cost = _cost(constraint, episode)
+        return cost if kind == "cost" else np.cumsum(cost, dtype=np.float64)
     return _info(constraint, episode)
+
+
+def _total(constraint: ConstraintConfig, episode: Episode) -> float:
+    """One of EPISODE_QUANTITIES at the end."""
+    kind = quantity_kind(constraint)
+    if kind == "episode_cost":
+        return float(np.sum(_cost(constraint, episode)))
+    return episode.episode_return if kind == "return" else float(episode.length)
+
+
+def _cost(constraint: ConstraintConfig, episode: Episode) -> Floats:
+    if episode.cost is None:
+        raise ConfigError(
+            f"safety.constraints: {constraint.name}: the environment told no cost in the episode of seed "
+            f'{episode.seed}; what a step costs is info["cost"]'
+        )
+    return np.asarray(episode.cost, dtype=np.float64)
 
 
 def check_against(constraints: Sequence[ConstraintConfig], observation_space: Any, action_space: Any) -> None:

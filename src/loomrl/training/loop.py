@@ -115,7 +115,8 @@ class TrainingLoop:
         ended = self._limit_reached()
         validation = self.validation
         if validation is not None and (validation.due(self.env_steps) or ended):
-            self._on_validation(validation.run(self.algorithm.policy, self.env_steps))
+            cost_limit = getattr(self.algorithm, "cost_limit", None)
+            self._on_validation(validation.run(self.algorithm.policy, self.env_steps, cost_limit))
             ended = ended or validation.stop_reason()
         self.stop_reason = self.stop_reason or ended
 

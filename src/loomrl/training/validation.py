@@ -21,7 +21,8 @@ MAX_ENVS = 32
 class Validation:
     """Remembers the policy with the best mean return (of equals, the latest) and counts validations without progress.
 
-    Progress is a mean more than `min_improvement` above the last mean that was progress.
+    Progress is a mean more than `min_improvement` above the last mean that was progress. Where an algorithm has a limit
+    on the mean cost of an episode, less of an excess over it is better than any return.
 
     Every validation plays in environments that are as good as new, so its figures do not depend on the validations
     before it, and a resumed run has those of one that was not interrupted. Vectors that can `renew` themselves are
@@ -37,6 +38,7 @@ class Validation:
         self.best: dict[str, NDArray[Any]] = {}  # the policy's state
         self.best_step: int | None = None
         self.best_return = -np.inf
+        self._best_excess = self._reference_excess = np.inf  # of the mean cost over the algorithm's limit
         self._reference = -np.inf
         self._without_progress = 0
         self._envs: VectorEnv[Any, Any, Any] | None = None  # kept from one validation to the next
@@ -46,9 +48,9 @@ class Validation:
         last = self.rows[-1]["step"] if self.rows else 0
         return bool(step // self.config.interval_env_steps > last // self.config.interval_env_steps)
 
-    def run(self, policy: LearntPolicy, step: int) -> Json:
-        """Play the episodes and judge them; returns the row for the curves."""
-        returns, lengths = self._play(policy)
+    def run(self, policy: LearntPolicy, step: int, cost_limit: float | None = None) -> Json:
+        """Play the episodes and judge them; returns the row for the curves, with `mean_cost` where episodes cost."""
+        returns, lengths, costs = self._play(policy)
         row: Json = {
             "step": step,
             "mean_return": float(np.mean(returns)),
@@ -56,19 +58,25 @@ class Validation:
             "max_return": float(np.max(returns)),
             "mean_length": float(np.mean(lengths)),
         }
+        if costs:
+            row["mean_cost"] = float(np.mean(costs))
+        if cost_limit is not None:
+            row["cost_excess"] = max(0.0, row.get("mean_cost", 0.0) - cost_limit)
         self._judge(row, policy)
         return row
 
-    def _play(self, policy: LearntPolicy) -> tuple[Sequence[float], Sequence[int]]:
-        """Returns and lengths of the episodes; in one call where the policy can `play` in these environments."""
+    def _play(self, policy: LearntPolicy) -> tuple[Sequence[float], Sequence[int], Sequence[float]]:
+        """Returns, lengths and costs of the episodes, no costs where none are told; in one call where the policy can
+        `play` in these environments, which tell none."""
         config = self.config
         play = getattr(policy, "play", None)
         with self._environments() as envs:
             if play is not None and (played := play(envs, config.seeds)) is not None:
                 returns, lengths = played
-                return returns, lengths
+                return returns, lengths, ()
             episodes = run_episodes(envs, policy.act, config.seeds, np.random.default_rng(0))
-        return [episode.episode_return for episode in episodes], [episode.length for episode in episodes]
+        costs = [cost for episode in episodes if (cost := episode.episode_cost) is not None]
+        return [episode.episode_return for episode in episodes], [episode.length for episode in episodes], costs
 
     @contextmanager
     def _environments(self) -> Iterator[VectorEnv[Any, Any, Any]]:
@@ -91,12 +99,12 @@ class Validation:
 
     def _judge(self, row: Json, policy: LearntPolicy) -> None:
         self.rows.append(row)
-        mean = row["mean_return"]
-        if mean >= self.best_return:
-            self.best_return, self.best_step = mean, row["step"]
+        mean, excess = row["mean_return"], row.get("cost_excess", 0.0)
+        if (-excess, mean) >= (-self._best_excess, self.best_return):
+            self.best_return, self._best_excess, self.best_step = mean, excess, row["step"]
             self.best = policy.arrays()
-        if mean > self._reference + self.config.min_improvement:
-            self._reference, self._without_progress = mean, 0
+        if (-excess, mean) > (-self._reference_excess, self._reference + self.config.min_improvement):
+            self._reference, self._reference_excess, self._without_progress = mean, excess, 0
         else:
             self._without_progress += 1
 
@@ -110,10 +118,10 @@ class Validation:
         return None
 
     def _reached(self) -> int:
-        """How many validations in a row, up to the last one, reached `stop_at_return`."""
+        """How many validations in a row, up to the last one, reached `stop_at_return` within the limit on costs."""
         count = 0
         for row in reversed(self.rows):
-            if row["mean_return"] < self.config.stop_at_return:
+            if row["mean_return"] < self.config.stop_at_return or row.get("cost_excess", 0.0) > 0.0:
                 break
             count += 1
         return count
@@ -125,6 +133,8 @@ class Validation:
             "best_step": self.best_step,
             "best_return": self.best_return if self.rows else None,
             "reference": self._reference if self.rows else None,
+            "best_excess": self._best_excess if self.rows else None,
+            "reference_excess": self._reference_excess if self.rows else None,
             "without_progress": self._without_progress,
         }
 
@@ -134,3 +144,4 @@ class Validation:
         self._without_progress = state["without_progress"]
         if self.rows:
             self.best_return, self._reference = state["best_return"], state["reference"]
+            self._best_excess, self._reference_excess = state["best_excess"], state["reference_excess"]

@@ -56,7 +56,7 @@ class Batch:
     target: Tensor  # (N,) returns the critic learns
 
     def __getitem__(self, rows: Any) -> "Batch":
-        return Batch(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+        return type(self)(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
     def __len__(self) -> int:
         return len(self.log_prob)
@@ -255,11 +255,15 @@ def build_torch(
 
 
 def first_policy(
-    config: Config, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], seed: int
+    config: Config,
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    seed: int,
+    algorithm: str = "ppo",
 ) -> ActorCriticPolicy:
     """The policy before it has learnt anything; raises `ConfigError` for spaces no policy can handle."""
     policy = ActorCriticPolicy.for_spaces(
-        "ppo",
+        algorithm,
         observation_space,
         action_space,
         config.hidden_sizes,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
-from loomrl.safety.config import ConstraintConfig
+from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.safety.constraints import check_constraint, limits, quantity, violates, violations
 from loomrl.safety.counterexample import Failure, Replayed, describe, replay_command
 from loomrl.safety.probes import act_with, noise_scale, shifted
@@ -192,7 +192,7 @@ def _drifting(policy: Policy, space: Any, offsets: Array) -> ActFunction:
 def _distance(constraint: ConstraintConfig, episode: Episode) -> float:
     """How near an episode comes to breaking a limit; not above 0 where it does."""
     values = quantity(constraint, episode)
-    if constraint.quantity in ("return", "length"):
+    if constraint.quantity in EPISODE_QUANTITIES:
         values = values[-1:]
     low = -np.inf if constraint.low is None else constraint.low
     high = np.inf if constraint.high is None else constraint.high

@@ -1,0 +1,259 @@
+"""PPO that keeps the mean cost of an episode at or below a limit (Ray, Achiam and Amodei, Benchmarking safe exploration
+in deep reinforcement learning, 2019, section 4.1).
+
+What differs from `ppo`: environments tell a cost beside the reward, `info["cost"]`. A second critic learns what states
+will cost. The policy learns from (A_r - lambda A_c) / (1 + lambda), where the advantages of rewards and of costs each
+have mean 0 and deviation 1 over the rollout; the multiplier lambda rises while recent episodes cost more than
+`cost_limit` and falls while they cost less. It is moved by Adam, as the authors move it, hence at one speed whatever
+the scale of costs, and never falls below 0.
+
+The limit is on the policy that explores, in the mean over episodes: it says nothing about a single one.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn import functional
+
+from loomrl.algorithms import ppo
+from loomrl.algorithms.actor_critic import ActorCriticPolicy
+from loomrl.algorithms.advantages import (
+    RewardScaler,
+    generalized_advantages,
+    successor_values,
+)
+from loomrl.algorithms.base import State, below
+from loomrl.algorithms.encoders import build_encoder
+from loomrl.algorithms.flat import FlatAdam, FlatParameters
+from loomrl.algorithms.networks import ValueHead
+from loomrl.algorithms.ppo.learner import PPO, Batch, first_policy
+from loomrl.errors import EnvironmentFault
+from loomrl.types import FloatArray, Trajectory
+
+NAME = "ppo_lagrangian"
+
+
+class Config(ppo.Config):
+    """PPO's parameters, and those of the limit."""
+
+    cost_limit: float = Field(default=25.0, ge=0)  # of an episode's summed costs, in the mean
+    cost_gamma: float = Field(default=0.99, ge=0, le=1)
+    cost_gae_lambda: float = Field(default=0.95, ge=0, le=1)
+    cost_episodes: int = Field(default=10, ge=1)  # the last ones, over which costs are averaged
+    initial_multiplier: float = Field(default=0.001, ge=0)
+    multiplier_learning_rate: float = Field(default=0.035, gt=0)  # about how far the multiplier moves in an update
+
+    @model_validator(mode="after")
+    def _in_torch(self) -> "Config":
+        if self.engine in ("compiled", "device"):
+            raise ValueError(f"`engine: {self.engine}` learns no costs; leave `engine` at auto, or set it to torch")
+        return self
+
+
+@dataclass(frozen=True)
+class CostBatch(Batch):
+    """N transitions, `advantage` with costs in it."""
+
+    cost_target: Tensor  # (N,) discounted costs the second critic learns, scaled
+
+
+class CostCritic(nn.Module):
+    """Features (N, dim) -> what follows will cost, (N,), scaled."""
+
+    def __init__(self, policy: ActorCriticPolicy, config: Config, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.encoder = build_encoder(policy.preprocessor, config.hidden_sizes, config.activation, generator)
+        self.head = ValueHead(self.encoder.output_dim, generator)
+
+    def forward(self, features: Tensor) -> Tensor:
+        value: Tensor = self.head(self.encoder(features))
+        return value
+
+
+class EpisodeCosts:
+    """What the last episodes cost. Those that training cut short do not count."""
+
+    def __init__(self, num_envs: int, num_episodes: int) -> None:
+        self._running = np.zeros(num_envs)
+        self._ended: deque[float] = deque(maxlen=num_episodes)
+
+    def add(self, trajectory: Trajectory, cost: FloatArray) -> None:
+        """Take a rollout's costs (T, B)."""
+        ended = trajectory.terminated | trajectory.truncated
+        for step in range(len(cost)):
+            self._running += cost[step]
+            whole = ended[step]
+            if step == len(cost) - 1 and trajectory.cut_short is not None:
+                whole = whole & ~trajectory.cut_short
+            self._ended.extend(self._running[whole].tolist())
+            self._running[ended[step]] = 0.0
+
+    def restart(self) -> None:
+        """Forget the episodes under way."""
+        self._running = np.zeros_like(self._running)
+
+    @property
+    def mean(self) -> float | None:
+        """None before the first episode has ended."""
+        return float(np.mean(self._ended)) if self._ended else None
+
+    def state_dict(self) -> State:
+        """Episodes under way, and those that count."""
+        return {"running": self._running.copy(), "ended": np.array(self._ended)}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict()`."""
+        self._running = np.array(state["running"])
+        self._ended.clear()
+        self._ended.extend(np.asarray(state["ended"]).tolist())
+
+
+class Multiplier:
+    """Lambda, by Adam: up where the mean cost is above its limit, down where it is below, never under 0."""
+
+    def __init__(self, initial: float, learning_rate: float) -> None:
+        self._value = torch.nn.Parameter(torch.tensor([initial], dtype=torch.float64))
+        self._adam = FlatAdam(self._value, learning_rate)
+
+    @property
+    def value(self) -> float:
+        """As it is now."""
+        return float(self._value.detach())
+
+    @torch.no_grad()
+    def move(self, mean_cost: float, limit: float) -> None:
+        """One step of Adam along `mean_cost - limit`."""
+        self._value.grad = torch.tensor([limit - mean_cost], dtype=torch.float64)
+        self._adam.step()
+        self._value.clamp_(min=0.0)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All that changes, as memory that may be written."""
+        return {"value": self._value.detach(), **self._adam.state}
+
+
+class PPOLagrangian(PPO):
+    """Learns an `ActorCriticPolicy` from trajectories with costs."""
+
+    config: Config
+
+    def __init__(self, config: Config, policy: ActorCriticPolicy, total_env_steps: int, seed: int) -> None:
+        super().__init__(config, policy, total_env_steps)
+        self._cost_critic = CostCritic(policy, config, seed)
+        self._cost_flat = FlatParameters(self._cost_critic)
+        self._cost_optimizer = FlatAdam(self._cost_flat.vector, config.learning_rate, eps=1e-5)
+        self._cost_scaler = RewardScaler(config.num_envs, config.cost_gamma)
+        self._costs = EpisodeCosts(config.num_envs, config.cost_episodes)
+        self._multiplier = Multiplier(config.initial_multiplier, config.multiplier_learning_rate)
+        self._cost_losses: list[Tensor] = []  # of an update's gradient steps
+
+    @property
+    def cost_limit(self) -> float:
+        """What an episode may cost in the mean."""
+        return self.config.cost_limit
+
+    def restart(self, total_env_steps: int | None) -> None:
+        super().restart(total_env_steps)
+        self._cost_scaler.restart()
+        self._costs.restart()
+
+    def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
+        """Move the multiplier, then learn from one rollout (T, B).
+
+        Raises:
+            EnvironmentFault: when the environments told no cost.
+        """
+        if trajectory.cost is None:
+            raise EnvironmentFault(
+                'algorithm ppo_lagrangian needs a cost beside the reward: the environment gave no info["cost"] in '
+                f"{trajectory.num_transitions} steps; return one with every step, or train with ppo"
+            )
+        self._costs.add(trajectory, trajectory.cost)
+        mean_cost = self._costs.mean
+        if mean_cost is not None:
+            self._multiplier.move(mean_cost, self.config.cost_limit)
+        self._cost_losses = []
+        metrics = super().update(trajectory, rng) | {"multiplier": self._multiplier.value}
+        metrics["cost_value_loss"] = float(torch.stack(self._cost_losses).mean())
+        return metrics if mean_cost is None else metrics | {"episode_cost": mean_cost}
+
+    @torch.no_grad()
+    def _prepare(self, trajectory: Trajectory) -> CostBatch:
+        assert trajectory.cost is not None
+        batch = super()._prepare(trajectory)
+        ended = trajectory.terminated | trajectory.truncated
+        _, next_features = self._features(trajectory)
+        value = self._cost_critic(batch.features).reshape(ended.shape).numpy().astype(np.float64)
+        last_value = self._cost_critic(next_features).numpy().astype(np.float64)
+        advantage = generalized_advantages(
+            self._cost_scaler(trajectory.cost, ended), value, successor_values(value, ended, last_value),
+            trajectory.terminated, trajectory.truncated, self.config.cost_gamma, self.config.cost_gae_lambda,
+        )  # fmt: skip
+        target = torch.from_numpy((advantage + value).astype(np.float32)).ravel()
+        cost_advantage = torch.from_numpy(_standardized(advantage).astype(np.float32)).ravel()
+        multiplier = self._multiplier.value
+        combined = (batch.advantage - multiplier * cost_advantage) / (1.0 + multiplier)
+        return CostBatch(
+            batch.features, batch.action, batch.log_prob, batch.value, combined, batch.target, cost_target=target
+        )
+
+    def _step(self, batch: Batch, clip_epsilon: float) -> Tensor:
+        assert isinstance(batch, CostBatch)
+        self._cost_flat.gradient.zero_()
+        loss = functional.mse_loss(self._cost_critic(batch.features), batch.cost_target)
+        torch.autograd.backward(loss)
+        self._cost_flat.clip_gradient(self.config.max_grad_norm)
+        self._cost_optimizer.learning_rate = self._optimizer.learning_rate
+        self._cost_optimizer.step()
+        self._cost_losses.append(loss.detach())
+        return super()._step(batch, clip_epsilon)
+
+    # --- state ---
+
+    def _cost_tensors(self) -> dict[str, Tensor]:
+        return {
+            **{f"critic.{name}": value for name, value in self._cost_critic.state_dict().items()},
+            **{f"optimizer.{name}": value for name, value in self._cost_optimizer.state.items()},
+            **{f"multiplier.{name}": value for name, value in self._multiplier.tensors.items()},
+        }
+
+    def state_dict(self) -> State:
+        """PPO's state, the second critic, the multiplier and what episodes cost."""
+        state = super().state_dict()
+        state |= {f"cost.{name}": value.numpy().copy() for name, value in self._cost_tensors().items()}
+        state |= {f"cost_scaler.{name}": value for name, value in self._cost_scaler.state_dict().items()}
+        return state | {f"episode_costs.{name}": value for name, value in self._costs.state_dict().items()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict()`, in place."""
+        super().load_state_dict(state)
+        for name, tensor in self._cost_tensors().items():
+            tensor.copy_(torch.from_numpy(np.asarray(state[f"cost.{name}"])))
+        self._cost_scaler.load_state_dict(below("cost_scaler.", state))
+        self._costs.load_state_dict(below("episode_costs.", state))
+
+
+def _standardized(values: FloatArray) -> FloatArray:
+    standardized: FloatArray = (values - values.mean()) / (values.std() + 1e-8)
+    return standardized
+
+
+def build(
+    config: Config,
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    *,
+    seed: int,
+    total_env_steps: int,
+) -> PPOLagrangian:
+    """PPO-Lagrangian with weights that follow from `seed`; raises `ConfigError` for spaces no policy can handle."""
+    policy = first_policy(config, observation_space, action_space, seed, NAME)
+    return PPOLagrangian(config, policy, total_env_steps, seed)

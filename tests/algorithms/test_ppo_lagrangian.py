@@ -1,0 +1,204 @@
+"""PPO with a limit on cost: what costs do to advantages, how the multiplier moves, which episodes count."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from loomrl.algorithms.advantages import RewardScaler
+from loomrl.algorithms.ppo.learner import build_torch
+from loomrl.algorithms.ppo_lagrangian import Config, CostBatch, EpisodeCosts, Multiplier, PPOLagrangian, build
+from loomrl.environment.collector import Collector
+from loomrl.errors import EnvironmentFault
+from loomrl.types import Trajectory
+
+SIZES = {"num_envs": 2, "rollout_length": 6, "batch_size": 4, "n_epochs": 2, "hidden_sizes": (8,)}
+OBSERVATION = gymnasium.spaces.Box(-10.0, 10.0, (2,), np.float32)
+ACTION = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+
+class Tempting(gymnasium.Env[Any, Any]):
+    """Ten steps; to push forwards earns as much as it costs."""
+
+    observation_space, action_space = OBSERVATION, ACTION
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        push = float(np.clip(action[0], 0.0, 1.0))
+        return np.zeros(2, np.float32), push, False, self._steps == 10, self.told(push)
+
+    def told(self, push: float) -> dict[str, Any]:
+        return {"cost": push}
+
+
+class Silent(Tempting):
+    def told(self, push: float) -> dict[str, Any]:
+        return {}
+
+
+class Sparse(Tempting):
+    """Tells a cost with every third step only."""
+
+    def told(self, push: float) -> dict[str, Any]:
+        return {"cost": 5.0} if self._steps % 3 == 1 else {}
+
+
+class Broken(Tempting):
+    def told(self, push: float) -> dict[str, Any]:
+        return {"cost": np.nan}
+
+
+def environments(kind: type[gymnasium.Env[Any, Any]], num_envs: int = 2) -> SyncVectorEnv:
+    return SyncVectorEnv([kind] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def learner(**values: Any) -> PPOLagrangian:
+    return build(Config(**SIZES | values), OBSERVATION, ACTION, seed=1, total_env_steps=10_000)
+
+
+def trajectory(cost: np.ndarray | None, rng: np.random.Generator, algorithm: PPOLagrangian) -> Trajectory:
+    """T = 6 steps of B = 2 environments, one of which ends in the middle."""
+    obs = rng.standard_normal((7, 2, 2)).astype(np.float32)
+    acts = [algorithm.act(step, rng) for step in obs[:-1]]
+    truncated = np.zeros((6, 2), np.bool_)
+    truncated[3, 0] = True
+    return Trajectory(
+        obs=obs[:-1],
+        action=np.stack([act.action for act in acts]),
+        reward=rng.standard_normal((6, 2)),
+        terminated=np.zeros((6, 2), np.bool_),
+        truncated=truncated,
+        next_obs=obs[1:],
+        extras={name: np.stack([act.extras[name] for act in acts]) for name in acts[0].extras},
+        cost=cost,
+    )
+
+
+# --- costs beside rewards ---------------------------------------------------------------------------------------
+
+
+def test_costs_are_collected_also_with_the_step_that_ends_an_episode() -> None:
+    envs = environments(Tempting)
+    algorithm = learner(rollout_length=25)
+    found = Collector(envs, 0).collect(algorithm.act, 25, np.random.default_rng(0))
+    assert found.cost is not None
+    np.testing.assert_array_equal(found.cost, found.reward)
+    assert found.truncated.any()
+
+
+def test_a_step_that_tells_no_cost_costs_nothing() -> None:
+    found = Collector(environments(Sparse), 0).collect(learner().act, 12, np.random.default_rng(0))
+    assert found.cost is not None
+    assert found.cost[:, 0].tolist() == [5.0, 0.0, 0.0] * 3 + [5.0, 5.0, 0.0]  # the tenth step ends an episode
+
+
+def test_an_environment_without_costs_is_named() -> None:
+    algorithm = learner()
+    found = Collector(environments(Silent), 0).collect(algorithm.act, 6, np.random.default_rng(0))
+    assert found.cost is None
+    with pytest.raises(EnvironmentFault, match=r'needs a cost beside the reward.*info\["cost"\] in 12 steps'):
+        algorithm.update(found, np.random.default_rng(0))
+
+
+def test_a_cost_that_is_not_finite_is_named() -> None:
+    with pytest.raises(EnvironmentFault, match=r'environment 0 gave info\["cost"\] = nan'):
+        Collector(environments(Broken), 0).collect(learner().act, 6, np.random.default_rng(0))
+
+
+# --- the mean cost ----------------------------------------------------------------------------------------------
+
+
+def test_episodes_count_when_they_end_and_not_when_training_cut_them() -> None:
+    costs = EpisodeCosts(2, num_episodes=3)
+    rng, algorithm = np.random.default_rng(0), learner()
+    told = np.array([[1.0, 10.0]] * 6)
+    whole = trajectory(told, rng, algorithm)
+    costs.add(whole, told)
+    assert costs.mean == 4.0  # the first environment's, of 4 steps
+    costs.add(whole.cut(), told)
+    assert costs.mean == (4.0 + 6.0) / 2  # 2 steps of the first rollout and 4 of this one; its last 2 were cut
+    costs.add(whole, told)
+    assert costs.mean == (4.0 + 6.0 + 4.0) / 3
+    costs.add(whole, told)
+    assert costs.mean == (6.0 + 4.0 + 6.0) / 3  # of the last three
+
+
+def test_the_multiplier_follows_the_limit_by_adam_and_stays_above_zero() -> None:
+    multiplier = Multiplier(0.001, 0.035)
+    reference = torch.nn.Parameter(torch.tensor(0.001, dtype=torch.float64))
+    adam = torch.optim.Adam([reference], lr=0.035)
+    for mean_cost in (100.0, 90.0, 30.0, 10.0, 0.0, *[0.0] * 30):
+        multiplier.move(mean_cost, 25.0)
+        reference.grad = torch.tensor(-(mean_cost - 25.0), dtype=torch.float64)
+        adam.step()
+        reference.data.clamp_(min=0.0)
+        assert multiplier.value == pytest.approx(reference.item(), rel=1e-12)
+    assert multiplier.value == 0.0
+
+
+# --- what is learnt ---------------------------------------------------------------------------------------------
+
+
+def by_hand(values: np.ndarray, next_values: np.ndarray, signal: np.ndarray, ended: np.ndarray) -> np.ndarray:
+    """Advantages (6, 2) by the sum of discounted residuals, written out."""
+    advantage = np.zeros_like(signal)
+    for env in range(2):
+        for start in range(6):
+            weight = 1.0
+            for step in range(start, 6):
+                residual = signal[step, env] + 0.9 * next_values[step, env] - values[step, env]
+                advantage[start, env] += weight * residual
+                weight *= 0.9 * 0.8
+                if ended[step, env]:
+                    break
+    return advantage
+
+
+@pytest.mark.parametrize("multiplier", [0.0, 0.7, 4.0])
+def test_advantages_of_rewards_and_costs_are_weighed_by_the_multiplier(multiplier: float) -> None:
+    horizon = {"gamma": 0.9, "gae_lambda": 0.8, "cost_gamma": 0.9, "cost_gae_lambda": 0.8}
+    algorithm = learner(initial_multiplier=multiplier, **horizon)
+    plain = build_torch(algorithm.config, OBSERVATION, ACTION, 1, 10_000)
+    rng = np.random.default_rng(5)
+    cost = rng.uniform(0.0, 2.0, (6, 2))
+    found = trajectory(cost, rng, algorithm)
+    batch, reward_only = algorithm._prepare(found), plain._prepare(found)
+    assert isinstance(batch, CostBatch)
+    with torch.no_grad():
+        features = algorithm.policy.features(torch.from_numpy(found.obs.reshape(-1, 2)))
+        successors = algorithm.policy.features(torch.from_numpy(found.next_obs.reshape(-1, 2)))
+        value, next_value = (algorithm._cost_critic(part).numpy().reshape(6, 2) for part in (features, successors))
+    ended = found.terminated | found.truncated
+    scaled = RewardScaler(2, 0.9)(cost, ended)
+    advantage = by_hand(value, next_value, scaled, ended)
+    standardized = ((advantage - advantage.mean()) / advantage.std()).ravel()
+    expected = (reward_only.advantage.numpy() - multiplier * standardized) / (1.0 + multiplier)
+    np.testing.assert_allclose(batch.advantage.numpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(batch.cost_target.numpy(), (advantage + value).ravel(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(batch.target.numpy(), reward_only.target.numpy())
+
+
+def test_costs_are_brought_under_the_limit_where_plain_ppo_takes_all() -> None:
+    final = {}
+    for limit in (100.0, 2.0):
+        config = {"num_envs": 4, "rollout_length": 50, "batch_size": 50, "n_epochs": 8, "learning_rate": 0.01}
+        algorithm = build(
+            Config(**config, hidden_sizes=(8,), cost_limit=limit, learning_rate_schedule="constant"),
+            OBSERVATION, ACTION, seed=1, total_env_steps=100_000,
+        )  # fmt: skip
+        collector, rng = Collector(environments(Tempting, 4), 0), np.random.default_rng(0)
+        costs = []
+        for _ in range(150):
+            metrics = algorithm.update(collector.collect(algorithm.act, 50, rng), rng)
+            costs.append(metrics["episode_cost"])
+        final[limit] = float(np.mean(costs[-20:]))
+    assert final[100.0] > 8.0
+    assert final[2.0] < 2.5
