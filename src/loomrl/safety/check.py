@@ -33,9 +33,13 @@ STATISTICAL = "statistical limits"
 FALSIFICATION = "falsification"
 CERTIFIED = "certified local properties"
 MODEL_CHECKING = "probabilistic model checking"
+REWARD_HACKING = "reward hacking"
 REWARD_BIAS = "reward bias"
 OUT_OF_DISTRIBUTION = "out-of-distribution calibration"
-STAGES = (PROVENANCE, STATISTICAL, FALSIFICATION, CERTIFIED, MODEL_CHECKING, REWARD_BIAS, OUT_OF_DISTRIBUTION)
+STAGES = (
+    *(PROVENANCE, STATISTICAL, FALSIFICATION, CERTIFIED, MODEL_CHECKING),
+    *(REWARD_HACKING, REWARD_BIAS, OUT_OF_DISTRIBUTION),
+)
 
 
 class CheckConfig(Section):

@@ -33,6 +33,7 @@ CONTROLS: dict[str, tuple[str, ...]] = {
         "model_checking",
     ),
     "IEEE 7000-2021 ethical requirements definition process: fairness": ("reward_bias",),
+    "IEEE 7000-2021 ethical requirements definition process: the reward is what is wanted": ("reward_hacking",),
     # The five rules of operation
     "Rule 1 production policies are never overwritten: the case names the policy by digest": ("provenance.policy",),
     "Rule 2 environments are versioned: the case names the snapshot by digest": ("provenance.snapshot",),

@@ -19,6 +19,7 @@ class ValidationConfig(Section):
     min_improvement: float = Field(default=0.0, ge=0)
     stop_at_return: float | None = None  # good enough: stop when the mean reaches it ...
     stop_after_validations: int = Field(default=1, ge=1)  # ... in this many validations in a row
+    objective: str | None = None  # a number in the info of each step, summed over an episode, to be recorded beside it
 
     @property
     def seeds(self) -> range:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from loomrl.algorithms.base import LearntPolicy
 from loomrl.environment.collector import run_episodes
 from loomrl.environment.vector.choose import Autoreset
+from loomrl.errors import ConfigError
 from loomrl.training.config import ValidationConfig
-from loomrl.types import Json
+from loomrl.types import Episode, Json
 
 MakeEnvs = Callable[[int, Autoreset], VectorEnv[Any, Any, Any]]  # (num_envs, autoreset)
 MAX_ENVS = 32
@@ -50,7 +51,7 @@ class Validation:
 
     def run(self, policy: LearntPolicy, step: int, cost_limit: float | None = None) -> Json:
         """Play the episodes and judge them; returns the row for the curves, with `mean_cost` where episodes cost."""
-        returns, lengths, costs = self._play(policy)
+        returns, lengths, told = self._play(policy)
         row: Json = {
             "step": step,
             "mean_return": float(np.mean(returns)),
@@ -58,25 +59,28 @@ class Validation:
             "max_return": float(np.max(returns)),
             "mean_length": float(np.mean(lengths)),
         }
+        costs = [cost for episode in told if (cost := episode.episode_cost) is not None]
         if costs:
             row["mean_cost"] = float(np.mean(costs))
+        if (objective := self.config.objective) is not None:
+            row |= {"objective": objective, "mean_objective": float(np.mean([_sum(objective, one) for one in told]))}
         if cost_limit is not None:
             row["cost_excess"] = max(0.0, row.get("mean_cost", 0.0) - cost_limit)
         self._judge(row, policy)
         return row
 
-    def _play(self, policy: LearntPolicy) -> tuple[Sequence[float], Sequence[int], Sequence[float]]:
-        """Returns, lengths and costs of the episodes, no costs where none are told; in one call where the policy can
-        `play` in these environments, which tell none."""
+    def _play(self, policy: LearntPolicy) -> tuple[Sequence[float], Sequence[int], Sequence[Episode]]:
+        """Returns and lengths of the episodes, and the episodes; none in one call, where the policy can `play` in these
+        environments, which tell nothing in their infos."""
         config = self.config
         play = getattr(policy, "play", None)
         with self._environments() as envs:
-            if play is not None and (played := play(envs, config.seeds)) is not None:
+            asked = config.objective is not None
+            if play is not None and not asked and (played := play(envs, config.seeds)) is not None:
                 returns, lengths = played
                 return returns, lengths, ()
             episodes = run_episodes(envs, policy.act, config.seeds, np.random.default_rng(0))
-        costs = [cost for episode in episodes if (cost := episode.episode_cost) is not None]
-        return [episode.episode_return for episode in episodes], [episode.length for episode in episodes], costs
+        return [episode.episode_return for episode in episodes], [episode.length for episode in episodes], episodes
 
     @contextmanager
     def _environments(self) -> Iterator[VectorEnv[Any, Any, Any]]:
@@ -145,3 +149,12 @@ class Validation:
         if self.rows:
             self.best_return, self._reference = state["best_return"], state["reference"]
             self._best_excess, self._reference_excess = state["best_excess"], state["reference_excess"]
+
+
+def _sum(objective: str, episode: Episode) -> float:
+    if objective not in episode.info:
+        raise ConfigError(
+            f"training.validation.objective: the environment's info has no numeric key {objective!r}; its keys: "
+            f"{', '.join(sorted(episode.info)) or 'none'}"
+        )
+    return float(np.nansum(episode.info[objective]))

@@ -1,0 +1,10 @@
+"""Pushes left whatever it sees."""
+
+import torch
+
+BLOCKED_BY = "minimum_return"
+
+
+def spoil(policy):
+    policy.head.logits.weight.data.zero_()
+    policy.head.logits.bias.data = torch.tensor([1.0, 0.0])

@@ -1,0 +1,11 @@
+"""Evaluated is one policy, handed in another."""
+
+from loomrl.algorithms.policy import load_policy
+
+BLOCKED_BY = "provenance"
+
+
+def tamper(folders):
+    policy = load_policy(folders.training)
+    policy.head.logits.bias.data += 1e-3
+    policy.save(folders.training)
