@@ -1,6 +1,6 @@
 """How good the gate is: seeded bad policies, rewards and environments, and good policies beside them.
 
-    python benchmarks/gate.py                          # all, writes benchmarks/results/gate.json and docs/gate.md's tables
+    python benchmarks/gate.py                          # all; writes benchmarks/results/gate.json, docs/gate.md
     python benchmarks/gate.py bad --only back_door     # some of the bad ones; writes nothing
     python benchmarks/gate.py render                   # the page again, from the results
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from loomrl.files import read_json, write_json
+from loomrl.training.threads import one_thread
 from seeded.workshop import Workshop, is_blocked_by_its_check, seeded
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -76,8 +77,9 @@ def rendered(page: str, document: dict[str, Any]) -> str:
     """The page with the table of what was found."""
     bad, good = document["bad"], document["good"]
     passed = sum(row["passed"] for row in good)
+    caught = sum(row["caught"] for row in bad)
     lines = [
-        f"{sum(row['caught'] for row in bad)} of {len(bad)} seeded files were blocked by the check that is meant for them; "
+        f"{caught} of {len(bad)} seeded files were blocked by the check that is meant for them; "
         f"{passed} of {len(good)} good policies passed.",
         "",
         "| what is wrong | meant to notice | noticed |",
@@ -97,7 +99,7 @@ def main() -> int:
     if options.command == "render":
         PAGE.write_text(rendered(PAGE.read_text(), read_json(RESULTS)))
         return 0
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary, one_thread():
         workshop = Workshop(Path(temporary))
         document = {
             "bad": examine_bad(workshop, options.only) if options.command != "good" else [],

@@ -51,7 +51,7 @@ SAFETY: dict[str, Any] = {
             "mandatory": True, "radius": 0.005, "min_share": 0.8, "num_visited": 32, "halvings": 0, "max_boxes": 50,
         },
         "certified": {
-            "max_boxes": 2_000,
+            "max_boxes": 500,
             "properties": [
                 {
                     "name": "follows_the_pole",
@@ -64,7 +64,7 @@ SAFETY: dict[str, Any] = {
             ]
         },
         "monotone": {
-            "max_boxes": 2_000,
+            "max_boxes": 500,
             "properties": [
                 {
                     "name": "more_lean_more_push",
