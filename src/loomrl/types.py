@@ -37,6 +37,7 @@ class EnvironmentSpec(Document):
     # Left out where it is 1, so that snapshots taken before there was such a thing keep their bytes.
     frame_stack: int = Field(default=1, exclude_if=lambda frames: frames == 1)
     frame: Json | None = Field(default=None, exclude_if=lambda space: space is None)  # the space of each frame
+    randomize: dict[str, Json] = Field(default_factory=dict, exclude_if=lambda ranges: not ranges)
     observation: Json
     action: Json
     num_agents: int = 1

@@ -2,10 +2,58 @@
 
 from pathlib import Path
 
-from pydantic import Field
+import numpy as np
+from pydantic import Field, model_validator
 
 from loomrl.environment.backends import TIMEOUT_SECONDS, BackendName
 from loomrl.schema import Section
+
+
+class RangeConfig(Section):
+    """What a parameter of the environment's constructor may be: a number from [low, high], whole ones where `whole`.
+
+    `held_out` is a range training never meets, on which the gate examines the policy.
+    """
+
+    low: float
+    high: float
+    whole: bool = False
+    held_out: tuple[float, float] | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "RangeConfig":
+        ranges = [(self.low, self.high)] + ([] if self.held_out is None else [self.held_out])
+        for low, high in ranges:
+            if not low <= high:
+                raise ValueError(f"low {low:g} is above high {high:g}")
+            if self.whole and (low != int(low) or high != int(high)):
+                raise ValueError(f"`whole: true` needs whole limits, found {low:g} and {high:g}")
+        if self.held_out is not None and self.held_out[0] < self.high and self.low < self.held_out[1]:
+            raise ValueError(
+                f"held_out {list(self.held_out)} overlaps [{self.low:g}, {self.high:g}], which training meets"
+            )
+        return self
+
+    @property
+    def middle(self) -> float | int:
+        """Of the range."""
+        return self._number((self.low + self.high) / 2)
+
+    def draw(self, rng: np.random.Generator) -> float | int:
+        """Uniformly."""
+        if self.whole:
+            return int(rng.integers(int(self.low), int(self.high), endpoint=True))
+        return float(rng.uniform(self.low, self.high))
+
+    def moved_out(self) -> "RangeConfig":
+        """The held-out range in place of training's; itself where there is none."""
+        if self.held_out is None:
+            return self
+        low, high = self.held_out
+        return self.model_copy(update={"low": low, "high": high, "held_out": None})
+
+    def _number(self, value: float) -> float | int:
+        return int(value) if self.whole else value
 
 
 class EnvironmentConfig(Section):
@@ -19,7 +67,14 @@ class EnvironmentConfig(Section):
     max_episode_steps: int | None = Field(default=None, ge=1)
     reward_threshold: float | None = None
     frame_stack: int = Field(default=1, ge=1)  # observe the last so many observations
+    randomize: dict[str, RangeConfig] = Field(default_factory=dict)  # parameters drawn anew for each episode
     fingerprint_episodes: int = Field(default=8, ge=1)
     backend: BackendName = "auto"  # how many of them are stepped at once; see docs/environments.md
     timeout_seconds: float = Field(default=TIMEOUT_SECONDS, gt=0)  # for one answer, with the back-end "processes"
     fingerprint_steps: int = Field(default=200, ge=1)
+
+    @model_validator(mode="after")
+    def _one_value_each(self) -> "EnvironmentConfig":
+        if twice := sorted(self.randomize.keys() & self.kwargs.keys()):
+            raise ValueError(f"{twice[0]} stands in both kwargs and randomize; keep one of them")
+        return self

@@ -2,6 +2,7 @@
 
 import inspect
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -12,6 +13,7 @@ from gymnasium.wrappers import TimeLimit
 from loomrl.environment.base import BaseEnvironment
 from loomrl.environment.flat import as_one_array
 from loomrl.environment.guard import Guard
+from loomrl.environment.randomized import Randomized
 from loomrl.environment.resolve import Definition
 from loomrl.environment.source import install_hint
 from loomrl.environment.stacking import FrameStack
@@ -20,7 +22,7 @@ from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
 
 def construct(definition: Definition, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
     """Make the environment, guarded, with its time limit and stacked frames; structured observations become one
-    vector (`FlatBox`).
+    vector (`FlatBox`). Parameters that are drawn are so at each reset.
 
     Raises:
         ConfigError: for parameters or a render mode it does not take, a package it needs that is not installed, or
@@ -40,7 +42,7 @@ def construct_as_declared(definition: Definition, render_mode: str | None = None
         ConfigError: for parameters or a render mode it does not take, or a package it needs that is not installed.
         EnvironmentFault: when its constructor fails, or leaves out a space.
     """
-    env = create_bare(definition, render_mode)
+    env = _created(definition, render_mode)
     for name in ("observation_space", "action_space"):
         if not isinstance(getattr(env, name, None), gymnasium.Space):
             raise EnvironmentFault(f"environment {definition.name!r}: {name} is not a gymnasium.Space; declare it")
@@ -48,6 +50,16 @@ def construct_as_declared(definition: Definition, render_mode: str | None = None
     if definition.max_episode_steps is not None:
         guarded = TimeLimit(guarded, definition.max_episode_steps)
     return guarded
+
+
+def _created(definition: Definition, render_mode: str | None) -> gymnasium.Env[Any, Any]:
+    if not definition.randomize:
+        return create_bare(definition, render_mode)
+
+    def make(values: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+        return create_bare(replace(definition, kwargs={**definition.kwargs, **values}), render_mode)
+
+    return Randomized(make, definition.randomize, definition.name)
 
 
 def create_bare(definition: Definition, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:

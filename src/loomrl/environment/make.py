@@ -10,6 +10,7 @@ from gymnasium.vector import VectorEnv
 from pydantic import Field
 
 from loomrl.environment.backends import TIMEOUT_SECONDS
+from loomrl.environment.config import RangeConfig
 from loomrl.environment.construct import construct
 from loomrl.environment.resolve import Definition
 from loomrl.environment.roots import find_location
@@ -129,7 +130,8 @@ def restored_definition(folder: Path) -> Definition:
     roots = tuple(snapshot.source_roots)
     source = _current(spec.entry_point, roots, snapshot.source_digest) or archived_source(snapshot, folder)
     limits = (spec.max_episode_steps, spec.reward_threshold, spec.frame_stack)
-    return Definition(spec.name, spec.version, source, dict(spec.kwargs), *limits)
+    ranges = {name: RangeConfig.model_validate(one) for name, one in spec.randomize.items()}
+    return Definition(spec.name, spec.version, source, dict(spec.kwargs), *limits, ranges)
 
 
 def archived_source(snapshot: EnvironmentSnapshot, folder: Path) -> Source:

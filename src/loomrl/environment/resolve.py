@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.envs.registration import registry as gymnasium_registry
 
-from loomrl.environment.config import EnvironmentConfig
+from loomrl.environment.config import EnvironmentConfig, RangeConfig
 from loomrl.environment.importer import find_module
 from loomrl.environment.roots import find_location
 from loomrl.environment.source import Source, load_source, run_archive
@@ -37,6 +37,7 @@ class Definition:
     max_episode_steps: int | None = None
     reward_threshold: float | None = None
     frame_stack: int = 1
+    randomize: Mapping[str, RangeConfig] = field(default_factory=dict)
 
 
 def resolve(config: EnvironmentConfig, project: Path, live: bool = False) -> Definition:
@@ -65,6 +66,7 @@ def resolve(config: EnvironmentConfig, project: Path, live: bool = False) -> Def
         config.max_episode_steps or found.max_episode_steps,
         found.reward_threshold if config.reward_threshold is None else config.reward_threshold,
         config.frame_stack,
+        config.randomize,
     )
 
 
@@ -180,6 +182,11 @@ def plain(kwargs: Mapping[str, Any], place: str) -> dict[str, Any]:
     return values
 
 
+def ranges_as_json(definition: Definition) -> dict[str, Any]:
+    """What is drawn anew for each episode, as a snapshot records it."""
+    return {name: one.model_dump(mode="json") for name, one in definition.randomize.items()}
+
+
 def parameters(definition: Definition) -> Mapping[str, Any]:
     """What `verify` compares under the word `parameters`."""
     return {
@@ -188,4 +195,5 @@ def parameters(definition: Definition) -> Mapping[str, Any]:
         "max_episode_steps": definition.max_episode_steps,
         "reward_threshold": definition.reward_threshold,
         "frame_stack": definition.frame_stack,
+        "randomize": ranges_as_json(definition),
     }

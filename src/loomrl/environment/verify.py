@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from loomrl.environment.config import EnvironmentConfig
+from loomrl.environment.config import EnvironmentConfig, RangeConfig
 from loomrl.environment.construct import construct
 from loomrl.environment.fingerprint import (
     FILE,
@@ -111,10 +111,15 @@ def _current(snapshot: EnvironmentSnapshot, project: Path, config: EnvironmentCo
     if config is not None:
         return resolve(config, project)
     spec = snapshot.spec
+    randomize = {name: RangeConfig.model_validate(one) for name, one in spec.randomize.items()}
     try:
         # Parameters come from the registration; those a config overrode when the snapshot was taken show as changed.
         by_name = EnvironmentConfig(
-            id=spec.name, version=spec.version, kwargs=spec.kwargs, frame_stack=spec.frame_stack
+            id=spec.name,
+            version=spec.version,
+            kwargs=spec.kwargs,
+            frame_stack=spec.frame_stack,
+            randomize=randomize,
         )
         return resolve(by_name, project, live=True)
     except ConfigError as unknown:
@@ -126,6 +131,7 @@ def _current(snapshot: EnvironmentSnapshot, project: Path, config: EnvironmentCo
             max_episode_steps=spec.max_episode_steps,
             reward_threshold=spec.reward_threshold,
             frame_stack=spec.frame_stack,
+            randomize=randomize,
         )
         try:
             return resolve(by_entry_point, project)

@@ -8,19 +8,19 @@ two one-sided tests (Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 19
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from loomrl.environment.make import restored_definition
+from loomrl.environment.construct import construct
 from loomrl.errors import ConfigError
 from loomrl.evaluation.statistics import holm
 from loomrl.safety.certified.regions import Component, place_of
 from loomrl.safety.check import REWARD_BIAS, CheckConfig, Context
-from loomrl.safety.probes import act_with
+from loomrl.safety.worlds import play_there, with_parameter
 from loomrl.schema import Section, demand_distinct
 from loomrl.types import Bound, Claim, Episode, Verdict
 
@@ -67,7 +67,9 @@ def examine(context: Context, config: Config) -> list[Claim]:
     """For each feature a claim about rewards, and one about outcomes where there is a margin."""
     claims = []
     for feature in config.features:
-        played = [_play(context, config, feature, value) for value in feature.values]
+        seeds = context.config.seeds[: config.num_episodes]
+        worlds = [with_parameter(context, feature.parameter, value) for value in feature.values]
+        played = [play_there(context, world, seeds, context.rng(NAME)) for world in worlds]
         claims.append(_reward_claim(context, config, feature, played[0]))
         if feature.outcome_margin is not None:
             claims.append(_outcome_claim(context, config, feature, played, feature.outcome_margin))
@@ -177,7 +179,7 @@ def _reward_claim(context: Context, config: Config, feature: FeatureConfig, epis
     hidden = _hidden(feature, context.observation_space)
     compared, largest, worst = 0, 0.0, None
     for value in feature.values[1:]:
-        env = _make(context, feature, value)
+        env = construct(with_parameter(context, feature.parameter, value))
         for episode in episodes:
             count, found = _compare(env, episode, hidden, value)
             compared += count
@@ -248,32 +250,3 @@ def _hidden(feature: FeatureConfig, space: Any) -> NDArray[np.bool_]:
     for component in feature.observed_as:
         hidden[place_of(component, space, refused)] = True
     return hidden
-
-
-# --- episodes ---------------------------------------------------------------------------------------------------
-
-
-def _play(context: Context, config: Config, feature: FeatureConfig, value: Any) -> list[Episode]:
-    from loomrl.environment.collector import run_episodes
-    from loomrl.environment.vector.choose import make_vector
-    from loomrl.environment.vector.recipe import Recipe
-    from loomrl.evaluation.evaluate import finite
-
-    seeds = context.config.seeds[: config.num_episodes]
-    recipe = Recipe(_changed(context, feature, value))
-    envs = make_vector(recipe, min(context.config.num_envs, len(seeds)), "disabled", "serial")
-    try:
-        return run_episodes(envs, finite(act_with(context.policy)), seeds, context.rng(NAME))
-    finally:
-        envs.close()
-
-
-def _make(context: Context, feature: FeatureConfig, value: Any) -> Any:
-    from loomrl.environment.construct import construct
-
-    return construct(_changed(context, feature, value))
-
-
-def _changed(context: Context, feature: FeatureConfig, value: Any) -> Any:
-    definition = restored_definition(context.snapshot_folder)
-    return replace(definition, kwargs={**definition.kwargs, feature.parameter: value})

@@ -1,0 +1,46 @@
+"""The examined environment with something changed: for checks that ask what a policy does there."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from loomrl.environment.make import restored_definition
+from loomrl.environment.resolve import Definition
+from loomrl.safety.check import Context
+from loomrl.safety.probes import act_with
+from loomrl.types import Episode
+
+
+def with_parameter(context: Context, name: str, value: Any) -> Definition:
+    """With another value of a parameter of its constructor."""
+    definition = restored_definition(context.snapshot_folder)
+    return replace(definition, kwargs={**definition.kwargs, name: value})
+
+
+def with_held_out_ranges(context: Context) -> Definition:
+    """With parameters drawn from the ranges that training never met."""
+    definition = restored_definition(context.snapshot_folder)
+    return replace(definition, randomize={name: one.moved_out() for name, one in definition.randomize.items()})
+
+
+def play_there(
+    context: Context, definition: Definition, seeds: Sequence[int], rng: np.random.Generator
+) -> list[Episode]:
+    """One episode of the policy for each seed.
+
+    Raises:
+        ArtifactError: when the policy returns an action that is not finite.
+        EnvironmentFault: when the environment breaks its API.
+    """
+    from loomrl.environment.collector import run_episodes
+    from loomrl.environment.vector.choose import make_vector
+    from loomrl.environment.vector.recipe import Recipe
+    from loomrl.evaluation.evaluate import finite
+
+    envs = make_vector(Recipe(definition), min(context.config.num_envs, len(seeds)), "disabled", "serial")
+    try:
+        return run_episodes(envs, finite(act_with(context.policy)), seeds, rng)
+    finally:
+        envs.close()
