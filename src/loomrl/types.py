@@ -157,8 +157,8 @@ class Episode:
 
     @property
     def cost(self) -> FloatArray | None:
-        """What each step cost, (L,): nothing where the environment told none; None where it never did."""
-        return np.nan_to_num(self.info["cost"], nan=0.0) if "cost" in self.info else None
+        """What each step cost, (L,); None where environments tell none."""
+        return self.info.get("cost")
 
     @property
     def episode_cost(self) -> float | None:

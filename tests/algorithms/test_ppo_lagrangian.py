@@ -1,5 +1,6 @@
 """PPO with a limit on cost: what costs do to advantages, how the multiplier moves, which episodes count."""
 
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -7,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from pydantic import ValidationError
 
 from loomrl.algorithms.advantages import RewardScaler
 from loomrl.algorithms.ppo.learner import build_torch
 from loomrl.algorithms.ppo_lagrangian import Config, CostBatch, EpisodeCosts, Multiplier, PPOLagrangian, build
-from loomrl.environment.collector import Collector
-from loomrl.errors import EnvironmentFault
+from loomrl.environment.collector import Collector, run_episodes
+from loomrl.errors import ConfigError, EnvironmentFault
 from loomrl.types import Trajectory
 
 SIZES = {"num_envs": 2, "rollout_length": 6, "batch_size": 4, "n_epochs": 2, "hidden_sizes": (8,)}
@@ -100,6 +102,77 @@ def test_a_step_that_tells_no_cost_costs_nothing() -> None:
     assert found.cost[:, 0].tolist() == [5.0, 0.0, 0.0] * 3 + [5.0, 5.0, 0.0]  # the tenth step ends an episode
 
 
+def test_costs_may_stop_once_they_were_told() -> None:
+    algorithm, rng = learner(), np.random.default_rng(0)
+    algorithm.update(trajectory(np.ones((6, 2)), rng, algorithm), rng)
+    again = learner()
+    again.load_state_dict(algorithm.state_dict())
+    for one in (algorithm, again):
+        metrics = one.update(trajectory(None, np.random.default_rng(1), one), np.random.default_rng(2))
+        assert metrics["episode_cost"] == (4.0 + 2.0) / 2  # of the second episode two steps were free
+
+
+def test_episodes_that_are_always_cut_short_are_named() -> None:
+    whole = trajectory(np.ones((6, 2)), np.random.default_rng(0), learner())
+    endless = replace(whole, truncated=np.zeros((6, 2), np.bool_))
+    costs = EpisodeCosts(2, num_episodes=3)
+    with pytest.raises(
+        ConfigError, match=r"checkpoint_interval_env_steps: every episode was cut short by a checkpoint"
+    ):
+        costs.add(endless.cut(), np.ones((6, 2)))
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"engine": "compiled"}, "learns no costs"),
+        ({"num_threads": 2}, "learns no costs"),
+        ({"normalize_advantages": False}, "weighed against costs by normalised advantages"),
+    ],
+)
+def test_parameters_that_mean_nothing_here_are_refused(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        Config.model_validate(given)
+
+
+def test_errors_of_the_second_critic_are_not_taken_for_costs() -> None:
+    algorithm = learner(initial_multiplier=1.0)
+    plain = build_torch(algorithm.config, OBSERVATION, ACTION, 1, 10_000)
+    with torch.no_grad():
+        algorithm._cost_critic.head.value.weight.mul_(1e-4)
+    found = trajectory(np.zeros((6, 2)), np.random.default_rng(5), algorithm)
+    difference = algorithm._prepare(found).advantage - plain._prepare(found).advantage / 2.0
+    assert difference.abs().max() < 0.01
+
+
+def test_the_second_critic_begins_as_itself() -> None:
+    algorithm = learner()
+    own, actor = algorithm._cost_critic.encoder.layers[0].weight, algorithm.policy.actor.layers[0].weight
+    assert not torch.allclose(own, actor)
+
+
+class Wide(Tempting):
+    def told(self, push: float) -> dict[str, Any]:
+        return {"cost": np.array([push])}
+
+
+def test_a_cost_that_is_not_one_number_is_named() -> None:
+    with pytest.raises(EnvironmentFault, match=r'info\["cost"\] is .*of shape .*what a step cost is one number'):
+        Collector(environments(Wide), 0).collect(learner().act, 6, np.random.default_rng(0))
+
+
+def test_whole_episodes_share_one_rule_about_costs() -> None:
+    """Told at some steps, at none, and not as a number: 0, 0, and a fault."""
+    envs = SyncVectorEnv([Sparse, Silent], autoreset_mode=AutoresetMode.DISABLED)
+    sparse, silent = run_episodes(envs, learner().act, [0, 1], np.random.default_rng(0))
+    assert sparse.episode_cost == 20.0
+    assert silent.cost is not None
+    assert silent.episode_cost == 0.0
+    envs = SyncVectorEnv([Broken], autoreset_mode=AutoresetMode.DISABLED)
+    with pytest.raises(EnvironmentFault, match=r'info\["cost"\] is nan in step 0 of the episode with seed 3'):
+        run_episodes(envs, learner().act, [3], np.random.default_rng(0))
+
+
 def test_an_environment_without_costs_is_named() -> None:
     algorithm = learner()
     found = Collector(environments(Silent), 0).collect(algorithm.act, 6, np.random.default_rng(0))
@@ -179,8 +252,8 @@ def test_advantages_of_rewards_and_costs_are_weighed_by_the_multiplier(multiplie
     ended = found.terminated | found.truncated
     scaled = RewardScaler(2, 0.9)(cost, ended)
     advantage = by_hand(value, next_value, scaled, ended)
-    standardized = ((advantage - advantage.mean()) / advantage.std()).ravel()
-    expected = (reward_only.advantage.numpy() - multiplier * standardized) / (1.0 + multiplier)
+    centred = (advantage - advantage.mean()).ravel() / max(advantage.std(), 0.1)
+    expected = (reward_only.advantage.numpy() - multiplier * centred) / (1.0 + multiplier)
     np.testing.assert_allclose(batch.advantage.numpy(), expected, atol=1e-5)
     np.testing.assert_allclose(batch.cost_target.numpy(), (advantage + value).ravel(), rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(batch.target.numpy(), reward_only.target.numpy())

@@ -2,16 +2,20 @@
 in deep reinforcement learning, 2019, section 4.1).
 
 What differs from `ppo`: environments tell a cost beside the reward, `info["cost"]`. A second critic learns what states
-will cost. The policy learns from (A_r - lambda A_c) / (1 + lambda), where the advantages of rewards and of costs each
-have mean 0 and deviation 1 over the rollout; the multiplier lambda rises while recent episodes cost more than
-`cost_limit` and falls while they cost less. It is moved by Adam, as the authors move it, hence at one speed whatever
-the scale of costs, and never falls below 0.
+will cost. The policy learns from (A_r - lambda A_c) / (1 + lambda), where both advantages have mean 0 and deviation 1
+over the rollout; those of costs less, where there are next to none, so that the second critic's errors are not taken
+for costs. The multiplier lambda rises while recent episodes cost more than `cost_limit` and falls while they cost less,
+by Adam, and never below 0.
+
+Where this deviates from the paper and its authors' code: lambda itself is moved and kept at 0 or above, not a parameter
+behind a softplus; cost advantages have deviation 1, not only mean 0; both share one clipped surrogate, where theirs
+leaves costs unclipped.
 
 The limit is on the policy that explores, in the mean over episodes: it says nothing about a single one.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -33,10 +37,12 @@ from loomrl.algorithms.encoders import build_encoder
 from loomrl.algorithms.flat import FlatAdam, FlatParameters
 from loomrl.algorithms.networks import ValueHead
 from loomrl.algorithms.ppo.learner import PPO, Batch, first_policy
-from loomrl.errors import EnvironmentFault
+from loomrl.errors import ConfigError, EnvironmentFault
 from loomrl.types import FloatArray, Trajectory
 
 NAME = "ppo_lagrangian"
+LEAST_DEVIATION = 0.1  # of cost advantages, in units of the costs' deviation: less is the critic's error
+_OTHER = 0x5C057  # tells the second critic's first weights from the policy's
 
 
 class Config(ppo.Config):
@@ -47,10 +53,16 @@ class Config(ppo.Config):
     cost_gae_lambda: float = Field(default=0.95, ge=0, le=1)
     cost_episodes: int = Field(default=10, ge=1)  # the last ones, over which costs are averaged
     initial_multiplier: float = Field(default=0.001, ge=0)
-    multiplier_learning_rate: float = Field(default=0.035, gt=0)  # about how far the multiplier moves in an update
+    multiplier_learning_rate: float = Field(default=0.035, gt=0)  # Adam's: the farthest the multiplier moves at once
 
     @model_validator(mode="after")
-    def _in_torch(self) -> "Config":
+    def _possible(self) -> "Config":
+        if not self.normalize_advantages:
+            raise ValueError(
+                "rewards are weighed against costs by normalised advantages; leave normalize_advantages out"
+            )
+        if self.num_threads > 1:
+            raise ValueError(f"`num_threads: {self.num_threads}` is the compiled engine's, which learns no costs")
         if self.engine in ("compiled", "device"):
             raise ValueError(f"`engine: {self.engine}` learns no costs; leave `engine` at auto, or set it to torch")
         return self
@@ -68,7 +80,7 @@ class CostCritic(nn.Module):
 
     def __init__(self, policy: ActorCriticPolicy, config: Config, seed: int) -> None:
         super().__init__()
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed ^ _OTHER)  # else it began as a copy of the actor
         self.encoder = build_encoder(policy.preprocessor, config.hidden_sizes, config.activation, generator)
         self.head = ValueHead(self.encoder.output_dim, generator)
 
@@ -83,9 +95,15 @@ class EpisodeCosts:
     def __init__(self, num_envs: int, num_episodes: int) -> None:
         self._running = np.zeros(num_envs)
         self._ended: deque[float] = deque(maxlen=num_episodes)
+        self._num_ended, self._num_at_cut = 0, 0  # since training began, and when it last cut episodes short
 
-    def add(self, trajectory: Trajectory, cost: FloatArray) -> None:
-        """Take a rollout's costs (T, B)."""
+    def add(self, trajectory: Trajectory, cost: FloatArray) -> bool:
+        """Take a rollout's costs (T, B); whether an episode ended in it.
+
+        Raises:
+            ConfigError: when training cut all episodes short since it last did so.
+        """
+        before = self._num_ended
         ended = trajectory.terminated | trajectory.truncated
         for step in range(len(cost)):
             self._running += cost[step]
@@ -93,7 +111,16 @@ class EpisodeCosts:
             if step == len(cost) - 1 and trajectory.cut_short is not None:
                 whole = whole & ~trajectory.cut_short
             self._ended.extend(self._running[whole].tolist())
+            self._num_ended += int(np.count_nonzero(whole))
             self._running[ended[step]] = 0.0
+        if trajectory.cut_short is not None:
+            if self._num_ended == self._num_at_cut:
+                raise ConfigError(
+                    "training.checkpoint_interval_env_steps: every episode was cut short by a checkpoint, so none says "
+                    "what one costs; let it be more than num_envs times the length of an episode"
+                )
+            self._num_at_cut = self._num_ended
+        return self._num_ended > before
 
     def restart(self) -> None:
         """Forget the episodes under way."""
@@ -106,13 +133,15 @@ class EpisodeCosts:
 
     def state_dict(self) -> State:
         """Episodes under way, and those that count."""
-        return {"running": self._running.copy(), "ended": np.array(self._ended)}
+        counts = {"num_ended": self._num_ended, "num_at_cut": self._num_at_cut}
+        return {"running": self._running.copy(), "ended": np.array(self._ended), **counts}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`."""
         self._running = np.array(state["running"])
         self._ended.clear()
         self._ended.extend(np.asarray(state["ended"]).tolist())
+        self._num_ended, self._num_at_cut = int(state["num_ended"]), int(state["num_at_cut"])
 
 
 class Multiplier:
@@ -153,6 +182,7 @@ class PPOLagrangian(PPO):
         self._cost_scaler = RewardScaler(config.num_envs, config.cost_gamma)
         self._costs = EpisodeCosts(config.num_envs, config.cost_episodes)
         self._multiplier = Multiplier(config.initial_multiplier, config.multiplier_learning_rate)
+        self._costs_told = False  # by now
         self._cost_losses: list[Tensor] = []  # of an update's gradient steps
 
     @property
@@ -171,14 +201,19 @@ class PPOLagrangian(PPO):
         Raises:
             EnvironmentFault: when the environments told no cost.
         """
-        if trajectory.cost is None:
+        cost = trajectory.cost
+        if cost is None and self._costs_told:
+            cost = np.zeros(trajectory.reward.shape)
+        if cost is None:
             raise EnvironmentFault(
                 'algorithm ppo_lagrangian needs a cost beside the reward: the environment gave no info["cost"] in '
-                f"{trajectory.num_transitions} steps; return one with every step, or train with ppo"
+                f"{trajectory.num_transitions} steps; return one, 0.0 where a step costs nothing, or train with ppo"
             )
-        self._costs.add(trajectory, trajectory.cost)
+        self._costs_told = True
+        trajectory = replace(trajectory, cost=cost)
+        has_ended = self._costs.add(trajectory, cost)
         mean_cost = self._costs.mean
-        if mean_cost is not None:
+        if has_ended and mean_cost is not None:
             self._multiplier.move(mean_cost, self.config.cost_limit)
         self._cost_losses = []
         metrics = super().update(trajectory, rng) | {"multiplier": self._multiplier.value}
@@ -198,7 +233,8 @@ class PPOLagrangian(PPO):
             trajectory.terminated, trajectory.truncated, self.config.cost_gamma, self.config.cost_gae_lambda,
         )  # fmt: skip
         target = torch.from_numpy((advantage + value).astype(np.float32)).ravel()
-        cost_advantage = torch.from_numpy(_standardized(advantage).astype(np.float32)).ravel()
+        centred = (advantage - advantage.mean()) / max(float(advantage.std()), LEAST_DEVIATION)
+        cost_advantage = torch.from_numpy(centred.astype(np.float32)).ravel()
         multiplier = self._multiplier.value
         combined = (batch.advantage - multiplier * cost_advantage) / (1.0 + multiplier)
         return CostBatch(
@@ -230,7 +266,8 @@ class PPOLagrangian(PPO):
         state = super().state_dict()
         state |= {f"cost.{name}": value.numpy().copy() for name, value in self._cost_tensors().items()}
         state |= {f"cost_scaler.{name}": value for name, value in self._cost_scaler.state_dict().items()}
-        return state | {f"episode_costs.{name}": value for name, value in self._costs.state_dict().items()}
+        state |= {f"episode_costs.{name}": value for name, value in self._costs.state_dict().items()}
+        return state | {"costs_told": int(self._costs_told)}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`, in place."""
@@ -239,11 +276,7 @@ class PPOLagrangian(PPO):
             tensor.copy_(torch.from_numpy(np.asarray(state[f"cost.{name}"])))
         self._cost_scaler.load_state_dict(below("cost_scaler.", state))
         self._costs.load_state_dict(below("episode_costs.", state))
-
-
-def _standardized(values: FloatArray) -> FloatArray:
-    standardized: FloatArray = (values - values.mean()) / (values.std() + 1e-8)
-    return standardized
+        self._costs_told = bool(state["costs_told"])
 
 
 def build(

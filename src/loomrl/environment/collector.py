@@ -5,13 +5,14 @@ and the safety gate. Shapes: T steps, B environments, L steps of one episode.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from loomrl.environment.episode_log import EpisodeLog
+from loomrl.environment.episode_log import COST, EpisodeLog
 from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
 from loomrl.types import Act, ActFunction, Episode, FloatArray, Trajectory
 
@@ -122,11 +123,17 @@ class _Buffers:
     def store_cost(self, step: int, ended: NDArray[np.bool_], info: Mapping[str, Any]) -> None:
         """Keep what a step cost, as its info tells it; what is told nothing of costs nothing."""
         for told, mask in ((info, ~ended), (info.get("final_info", {}), ended)):
-            if "cost" not in told:
+            if COST not in told:
                 continue
             if self.cost is None:
                 self.cost = np.zeros(self.reward.shape)
-            self.cost[step, mask] = told["cost"][mask]
+            values = told[COST]
+            if values.shape != mask.shape or values.dtype.kind not in "bifu":
+                raise EnvironmentFault(
+                    f'info["cost"] is {values[mask][:1]}, of shape {values.shape[1:]} and type {values.dtype}; what a '
+                    "step cost is one number"
+                )
+            self.cost[step, mask] = values[mask]
             if not np.isfinite(self.cost[step]).all():
                 index = int(np.flatnonzero(~np.isfinite(self.cost[step]))[0])
                 raise EnvironmentFault(
@@ -218,7 +225,14 @@ def run_episodes(
             log.end(ended, next_obs, terminated, truncated, take)
             next_obs = _start(envs, log, waiting, ended, next_obs)
         obs = next_obs
-    return [episodes[position] for position in range(len(seeds))]
+    return _with_costs([episodes[position] for position in range(len(seeds))])
+
+
+def _with_costs(episodes: list[Episode]) -> list[Episode]:
+    """Once costs are told at all, an episode that tells none costs nothing."""
+    if all(COST not in episode.info for episode in episodes):
+        return episodes
+    return [replace(one, info={COST: np.zeros(one.length), **one.info}) for one in episodes]
 
 
 def _start(

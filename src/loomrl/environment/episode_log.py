@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from loomrl.errors import EnvironmentFault
 from loomrl.types import Episode, FloatArray
 
+COST = "cost"  # the key of an info that says what a step cost
 _FIRST_CAPACITY = 128  # steps
 _IDLE = -1
 
@@ -88,6 +89,9 @@ class EpisodeLog:
             for name, (values, given) in sorted(self._info.items())
             if given.cut(rows, index).any()
         }
+        if COST in info:
+            told = self._info[COST][1].cut(rows, index)
+            info[COST] = _costs(np.where(told, info[COST], 0.0), int(self._seed[index]))
         return Episode(
             seed=int(self._seed[index]),
             obs=obs,
@@ -154,6 +158,16 @@ def _numbers(info: Mapping[str, Any]) -> dict[str, tuple[NDArray[Any], NDArray[n
         if values.ndim == 1 and values.dtype.kind in "bifu":
             found[name] = (values, np.asarray(present, np.bool_))
     return found
+
+
+def _costs(cost: FloatArray, seed: int) -> FloatArray:
+    """Raises `EnvironmentFault` for one that is not finite."""
+    if not np.isfinite(cost).all():
+        step = int(np.flatnonzero(~np.isfinite(cost))[0])
+        raise EnvironmentFault(
+            f'info["cost"] is {cost[step]} in step {step} of the episode with seed {seed}; it must be finite'
+        )
+    return cost
 
 
 def _success(info: Mapping[str, FloatArray]) -> bool | None:

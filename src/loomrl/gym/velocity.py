@@ -4,6 +4,7 @@ The limits are those of Ji et al., Safety-Gymnasium (NeurIPS 2023), version 1 of
 reaches in 10^7 steps. There the robots are Gymnasium's version 4, here version 5.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from gymnasium.envs.mujoco.walker2d_v5 import Walker2dEnv
 from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
 
+from loomrl.errors import ConfigError
+
 
 class _Forward:
     """Adds `cost` to a step's info: 1.0 where the robot was faster forwards than `velocity_limit`, in m/s."""
@@ -26,7 +29,9 @@ class _Forward:
         super().__init__(**kwargs)
         EzPickle.__init__(self, velocity_limit=velocity_limit, **kwargs)  # type: ignore[arg-type]
         if velocity_limit is not None:
-            self.velocity_limit = velocity_limit
+            if not isinstance(velocity_limit, int | float) or not math.isfinite(velocity_limit):
+                raise ConfigError(f"velocity_limit is {velocity_limit!r}; it is a number of metres per second")
+            self.velocity_limit = float(velocity_limit)
 
     def speed(self, info: dict[str, Any]) -> Any:
         """What is limited, from a step's info: of one robot, or of many."""

@@ -188,6 +188,8 @@ def _write(
 def _final_metrics(loop: TrainingLoop, validation: Validation) -> dict[str, float]:
     metrics: Json = {name: value for name, value in loop.rows.latest.items() if name != "step"}
     metrics |= {"best_validation_return": validation.best_return, "best_validation_step": validation.best_step}
+    if getattr(loop.algorithm, "cost_limit", None) is not None:
+        metrics["best_validation_cost_excess"] = validation.best_excess
     return {name: float(value) for name, value in metrics.items()}
 
 

@@ -17,13 +17,15 @@ from loomrl.types import Episode, Json
 
 MakeEnvs = Callable[[int, Autoreset], VectorEnv[Any, Any, Any]]  # (num_envs, autoreset)
 MAX_ENVS = 32
+_LESS = 0.05  # of an excess of costs, that must be gone to count as progress
 
 
 class Validation:
     """Remembers the policy with the best mean return (of equals, the latest) and counts validations without progress.
 
     Progress is a mean more than `min_improvement` above the last mean that was progress. Where an algorithm has a limit
-    on the mean cost of an episode, less of an excess over it is better than any return.
+    on the mean cost of an episode, less of an excess over it is better than any return, and a twentieth less is
+    progress.
 
     Every validation plays in environments that are as good as new, so its figures do not depend on the validations
     before it, and a resumed run has those of one that was not interrupted. Vectors that can `renew` themselves are
@@ -39,7 +41,7 @@ class Validation:
         self.best: dict[str, NDArray[Any]] = {}  # the policy's state
         self.best_step: int | None = None
         self.best_return = -np.inf
-        self._best_excess = self._reference_excess = np.inf  # of the mean cost over the algorithm's limit
+        self.best_excess = self._reference_excess = np.inf  # of the mean cost over the algorithm's limit
         self._reference = -np.inf
         self._without_progress = 0
         self._envs: VectorEnv[Any, Any, Any] | None = None  # kept from one validation to the next
@@ -51,7 +53,7 @@ class Validation:
 
     def run(self, policy: LearntPolicy, step: int, cost_limit: float | None = None) -> Json:
         """Play the episodes and judge them; returns the row for the curves, with `mean_cost` where episodes cost."""
-        returns, lengths, told = self._play(policy)
+        returns, lengths, told = self._play(policy, whole=cost_limit is not None or self.config.objective is not None)
         row: Json = {
             "step": step,
             "mean_return": float(np.mean(returns)),
@@ -69,14 +71,13 @@ class Validation:
         self._judge(row, policy)
         return row
 
-    def _play(self, policy: LearntPolicy) -> tuple[Sequence[float], Sequence[int], Sequence[Episode]]:
-        """Returns and lengths of the episodes, and the episodes; none in one call, where the policy can `play` in these
-        environments, which tell nothing in their infos."""
+    def _play(self, policy: LearntPolicy, whole: bool) -> tuple[Sequence[float], Sequence[int], Sequence[Episode]]:
+        """Returns and lengths of the episodes, and the episodes themselves. Those are left out where the policy can
+        `play` all of them in one call and nobody asks for `whole` ones."""
         config = self.config
         play = getattr(policy, "play", None)
         with self._environments() as envs:
-            asked = config.objective is not None
-            if play is not None and not asked and (played := play(envs, config.seeds)) is not None:
+            if play is not None and not whole and (played := play(envs, config.seeds)) is not None:
                 returns, lengths = played
                 return returns, lengths, ()
             episodes = run_episodes(envs, policy.act, config.seeds, np.random.default_rng(0))
@@ -104,10 +105,12 @@ class Validation:
     def _judge(self, row: Json, policy: LearntPolicy) -> None:
         self.rows.append(row)
         mean, excess = row["mean_return"], row.get("cost_excess", 0.0)
-        if (-excess, mean) >= (-self._best_excess, self.best_return):
-            self.best_return, self._best_excess, self.best_step = mean, excess, row["step"]
+        if (-excess, mean) >= (-self.best_excess, self.best_return):
+            self.best_return, self.best_excess, self.best_step = mean, excess, row["step"]
             self.best = policy.arrays()
-        if (-excess, mean) > (-self._reference_excess, self._reference + self.config.min_improvement):
+        less = excess < self._reference_excess * (1.0 - _LESS)
+        more = excess <= self._reference_excess and mean > self._reference + self.config.min_improvement
+        if less or more:
             self._reference, self._reference_excess, self._without_progress = mean, excess, 0
         else:
             self._without_progress += 1
@@ -137,7 +140,7 @@ class Validation:
             "best_step": self.best_step,
             "best_return": self.best_return if self.rows else None,
             "reference": self._reference if self.rows else None,
-            "best_excess": self._best_excess if self.rows else None,
+            "best_excess": self.best_excess if self.rows else None,
             "reference_excess": self._reference_excess if self.rows else None,
             "without_progress": self._without_progress,
         }
@@ -148,7 +151,7 @@ class Validation:
         self._without_progress = state["without_progress"]
         if self.rows:
             self.best_return, self._reference = state["best_return"], state["reference"]
-            self._best_excess, self._reference_excess = state["best_excess"], state["reference_excess"]
+            self.best_excess, self._reference_excess = state["best_excess"], state["reference_excess"]
 
 
 def _sum(objective: str, episode: Episode) -> float:

@@ -125,6 +125,8 @@ class Search:
         for seed in range(first, first + self.tuning.num_seeds):
             with tempfile.TemporaryDirectory(prefix="loomrl-tuning-") as output:
                 report = train_policy(self.training(settings, seed), self._snapshot, Path(output), self._work)
+            if (excess := report.final_metrics.get("best_validation_cost_excess", 0.0)) > 0.0:
+                raise LoomRLError(f"seed {seed}: the mean cost stayed {excess:.4g} above its limit")
             scores.append(report.final_metrics["best_validation_return"])
         return float(np.mean(scores))
 
