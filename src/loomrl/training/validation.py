@@ -65,7 +65,8 @@ class Validation:
         if costs:
             row["mean_cost"] = float(np.mean(costs))
         if (objective := self.config.objective) is not None:
-            row |= {"objective": objective, "mean_objective": float(np.mean([_sum(objective, one) for one in told]))}
+            reached = _sums(objective, told)
+            row |= {"objective": objective, "mean_objective": float(np.mean(reached)), "objectives": reached}
         if cost_limit is not None:
             row["cost_excess"] = max(0.0, row.get("mean_cost", 0.0) - cost_limit)
         self._judge(row, policy)
@@ -154,10 +155,11 @@ class Validation:
             self.best_excess, self._reference_excess = state["best_excess"], state["reference_excess"]
 
 
-def _sum(objective: str, episode: Episode) -> float:
-    if objective not in episode.info:
+def _sums(objective: str, episodes: Sequence[Episode]) -> list[float]:
+    """What each episode reached; nothing where it told nothing, if another one did."""
+    if all(objective not in episode.info for episode in episodes):
         raise ConfigError(
             f"training.validation.objective: the environment's info has no numeric key {objective!r}; its keys: "
-            f"{', '.join(sorted(episode.info)) or 'none'}"
+            f"{', '.join(sorted(episodes[0].info)) or 'none'}"
         )
-    return float(np.nansum(episode.info[objective]))
+    return [float(np.nansum(episode.info.get(objective, 0.0))) for episode in episodes]
