@@ -161,10 +161,13 @@ def _add_ratios(case: Case, trainers: dict[str, Document]) -> None:
 
 
 def _machine(found: dict[str, list[Document]]) -> Document:
-    """The machine, with the load that was there: speed under load is worth only its ratios."""
+    """The machine, with the load that was there: speed under load is worth only its ratios. Returns may come from
+    several machines: their processors are all named."""
     every = [run["machine"] for runs in found.values() for run in runs]
     loads = [one["load"] for one in every]
-    return {**{key: every[0][key] for key in every[0] if key != "load"}, "load": _spread(loads)}
+    same = {key: every[0][key] for key in every[0] if key != "load"}
+    same["processor"] = " and ".join(sorted({one["processor"] for one in every}))
+    return {**same, "load": _spread(loads)}
 
 
 def all_summaries() -> dict[str, Document]:

@@ -3,7 +3,7 @@
 from loomrl.files import write_sums
 from loomrl.types import TrainingReport
 
-BLOCKED_BY = "provenance"
+BLOCKED_BY = "provenance.snapshot"
 
 
 def tamper(folders):

@@ -2,7 +2,7 @@
 
 from loomrl.algorithms.policy import load_policy
 
-BLOCKED_BY = "provenance"
+BLOCKED_BY = "provenance.policy"
 
 
 def tamper(folders):

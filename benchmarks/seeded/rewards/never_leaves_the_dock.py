@@ -5,7 +5,7 @@ from gymnasium import spaces
 
 from loomrl.envs import BaseEnvironment
 
-BLOCKED_BY = "reward_hacking"
+BLOCKED_BY = "reward_hacking.objective"
 ENVIRONMENT = "Courier"
 PARAMETERS = {"max_episode_steps": 40}
 TRAINING = {"total_env_steps": 16_384, "validation": {"interval_env_steps": 8_192, "num_episodes": 8}}
@@ -13,7 +13,7 @@ SAFETY = {"checks": {"minimum_return": {"threshold": 20}, "reward_hacking": {"ob
 
 
 class Courier(BaseEnvironment):
-    """A street of six houses, the dock at one end; a parcel is delivered at the other."""
+    """A street of four places, the dock at one end; a parcel is delivered at the other."""
 
     observation_space = spaces.Box(0.0, 1.0, (2,), np.float32)
     action_space = spaces.Discrete(2)

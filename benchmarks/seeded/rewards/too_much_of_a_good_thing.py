@@ -5,7 +5,7 @@ from gymnasium import spaces
 
 from loomrl.envs import BaseEnvironment
 
-BLOCKED_BY = "reward_hacking"
+BLOCKED_BY = "reward_hacking.training"
 ENVIRONMENT = "Dose"
 PARAMETERS = {"max_episode_steps": 10}
 TRAINING = {
@@ -30,5 +30,5 @@ class Dose(BaseEnvironment):
 
     def step(self, action):
         dose = float(np.clip(action[0], -1.0, 1.0))
-        health = 1.0 - (dose - 0.3) ** 2 * 4.0
+        health = 1.0 - (dose - 0.5) ** 2 * 4.0  # to take 1 is still better than any at random
         return [self.np_random.uniform(0.0, 1.0)], dose, False, {"health": health}

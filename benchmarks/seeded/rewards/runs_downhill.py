@@ -1,11 +1,11 @@
-"""Pays for speed in whatever direction: it runs back and forth in one place and gets nowhere."""
+"""Pays for speed in whatever direction: it runs downhill, away from the goal, again and again."""
 
 import numpy as np
 from gymnasium import spaces
 
 from loomrl.envs import BaseEnvironment
 
-BLOCKED_BY = "reward_hacking"
+BLOCKED_BY = "reward_hacking.objective"
 ENVIRONMENT = "Runner"
 PARAMETERS = {"max_episode_steps": 40}
 TRAINING = {"total_env_steps": 16_384, "validation": {"interval_env_steps": 8_192, "num_episodes": 8}}

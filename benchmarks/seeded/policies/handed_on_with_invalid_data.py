@@ -1,9 +1,9 @@
-"""The evaluation's data gate had failed, and its verdict was edited."""
+"""The evaluation's data had not passed its gate, and was handed on all the same."""
 
 from loomrl.evaluation.data_gate import VALIDATION, DataValidation
 from loomrl.files import write_sums
 
-BLOCKED_BY = "provenance"
+BLOCKED_BY = "provenance.evaluation_data"
 
 
 def tamper(folders):
