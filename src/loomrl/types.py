@@ -117,9 +117,9 @@ class Trajectory:
 
     def cut(self) -> "Trajectory":
         """The same, with the episodes that go on after the last step truncated."""
-        truncated, going_on = self.truncated.copy(), ~(self.terminated[-1] | self.truncated[-1])
-        truncated[-1] |= going_on
-        return replace(self, truncated=truncated, cut_short=going_on)
+        truncated = self.truncated.copy()
+        truncated[-1] |= ~self.terminated[-1]
+        return replace(self, truncated=truncated, cut_short=truncated[-1] & ~self.truncated[-1])
 
     def unusable_reward(self) -> tuple[int, float] | None:
         """The first reward that float32 cannot hold, as networks and replays do, and its environment."""

@@ -225,7 +225,8 @@ def run_episodes(
             log.end(ended, next_obs, terminated, truncated, take)
             next_obs = _start(envs, log, waiting, ended, next_obs)
         obs = next_obs
-    return _with_costs([episodes[position] for position in range(len(seeds))])
+    in_order = [episodes[position] for position in range(len(seeds))]
+    return _with_costs(in_order)
 
 
 def _with_costs(episodes: list[Episode]) -> list[Episode]:

@@ -105,7 +105,8 @@ class Validation:
 
     def _judge(self, row: Json, policy: LearntPolicy) -> None:
         self.rows.append(row)
-        mean, excess = row["mean_return"], row.get("cost_excess", 0.0)
+        mean = row["mean_return"]
+        excess = row.get("cost_excess", 0.0)
         if (-excess, mean) >= (-self.best_excess, self.best_return):
             self.best_return, self.best_excess, self.best_step = mean, excess, row["step"]
             self.best = policy.arrays()
