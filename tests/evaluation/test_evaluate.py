@@ -9,8 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from PIL import Image
-from trained import EVALUATION, Policy
+from trained import EVALUATION, Policy, train
+from trained import evaluate as evaluated
 
+from loomrl.environment.config import EnvironmentConfig
 from loomrl.errors import ArtifactError, GateRefused
 from loomrl.evaluation import evaluate
 from loomrl.evaluation.config import EvaluationConfig
@@ -20,6 +22,7 @@ from loomrl.evaluation.picture import draw_returns
 from loomrl.evaluation.statistics import clopper_pearson, interquartile_mean
 from loomrl.evaluation.tables import EPISODES, TRAJECTORIES, read_table
 from loomrl.files import sha256_file, sums
+from loomrl.training.config import TrainingConfig
 from loomrl.types import Episode, EvaluationReport, Interval
 
 PROGRAM = """
@@ -110,6 +113,48 @@ def test_refused_data_are_written_first(policy: Policy, tmp_path: Path, monkeypa
 def test_missing_policy_is_named(policy: Policy, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"policy\.json"):
         evaluate_policy(EVALUATION, policy.environment, tmp_path / "nothing", tmp_path / "out")
+
+
+TOLL = '''
+"""A road with a toll: to go on earns 1 and costs 0.25 at every other step."""
+
+import numpy as np
+from gymnasium import spaces
+
+from loomrl.envs import BaseEnvironment
+
+
+class Toll(BaseEnvironment):
+    observation_space = spaces.Box(0.0, 10.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self):
+        self.steps = 0
+        return [0.0]
+
+    def step(self, action):
+        self.steps += 1
+        return [self.steps], 1.0, self.steps == 8, {"cost": 0.25} if self.steps % 2 else {}
+'''
+
+
+def test_costs_are_reported_beside_returns(tmp_path: Path) -> None:
+    (tmp_path / "toll.py").write_text(TOLL)
+    training = TrainingConfig(total_env_steps=64, parameters={"num_envs": 2, "rollout_length": 32, "batch_size": 64})
+    toll = EnvironmentConfig(id="toll", entry_point="toll:Toll", path=tmp_path)
+    folders = evaluated(train(tmp_path / "policy", toll, training))
+    report = EvaluationReport.read(folders.evaluation / "evaluation.json")
+    assert report.mean_cost is not None
+    assert (report.mean_cost.estimate, report.mean_return.estimate) == (1.0, 8.0)
+    assert set(read_table(folders.evaluation / EPISODES)["episode_cost"].to_pylist()) == {1.0}
+    steps = read_table(folders.evaluation / TRAJECTORIES)
+    assert steps["cost"].to_pylist()[:8] == [0.25, 0.0] * 4
+
+
+def test_where_no_costs_are_told_none_are_reported(policy: Policy) -> None:
+    assert EvaluationReport.read(policy.evaluation / "evaluation.json").mean_cost is None
+    assert "episode_cost" not in read_table(policy.evaluation / EPISODES).column_names
+    assert "cost" not in read_table(policy.evaluation / TRAJECTORIES).column_names
 
 
 def an_episode(total: float, success: bool | None) -> Episode:

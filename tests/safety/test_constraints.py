@@ -1,7 +1,10 @@
 """Quantities and limits on a small episode, by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from loomrl.errors import ConfigError
 from loomrl.safety.config import ConstraintConfig
@@ -17,7 +20,7 @@ EPISODE = Episode(
     next_obs=STATES[1:],
     terminated=True,
     truncated=False,
-    info={"cost": np.array([0.0, np.nan, 1.0]), "speed": np.array([1.0, 2.0, 3.0])},
+    info={"cost": np.array([0.3, 0.0, 1.0]), "heat": np.array([0.0, np.nan, 1.0]), "speed": np.array([1.0, 2.0, 3.0])},
 )
 
 
@@ -41,7 +44,10 @@ def constraint(
         ("length", 4.0, None, [False, False, True]),
         ("length", None, 3.0, [False, False, False]),
         ("info.speed", 2.0, 2.0, [True, False, True]),
-        ("info.cost", None, 0.5, [False, True, True]),  # NaN is not known to respect the limit
+        ("info.heat", None, 0.5, [False, True, True]),  # NaN is not known to respect the limit
+        ("cost", None, 0.5, [False, False, True]),
+        ("episode_cost", None, 1.2, [False, False, True]),  # 0.3 and 1.0: known when it has ended
+        ("episode_cost", None, 1.3, [False, False, False]),
     ],
 )
 def test_violating_steps(quantity: str, low: float | None, high: float | None, expected: list[bool]) -> None:
@@ -55,7 +61,10 @@ def test_violating_steps(quantity: str, low: float | None, high: float | None, e
     [
         (constraint("observation[2]", 0), r"observation\[0\] \.\.\. observation\[1\]"),
         (constraint("action", 0), r"action\[0\] \.\.\. action\[1\]"),
-        (constraint("info.torque", 0), r"no numeric key 'torque' .* seed 5; its keys: info\.cost, info\.speed"),
+        (
+            constraint("info.torque", 0),
+            r"no numeric key 'torque' .* seed 5; its keys: info\.cost, info\.heat, info\.speed",
+        ),
     ],
 )
 def test_a_quantity_that_is_not_there(limit: ConstraintConfig, message: str) -> None:
@@ -74,3 +83,12 @@ def test_limits_in_words() -> None:
     assert limits(constraint("reward", -2.4, 2.4)) == "within [-2.4, 2.4]"
     assert limits(constraint("reward", None, 25)) == "at most 25"
     assert limits(constraint("reward", 3)) == "at least 3"
+
+
+def test_a_limit_on_costs_where_none_are_told_is_named() -> None:
+    silent = replace(EPISODE, info={})
+    for quantity in ("cost", "episode_cost"):
+        with pytest.raises(ConfigError, match=r"limit: the environment told no cost in the episode of seed 5"):
+            violations(constraint(quantity, None, 1.0), silent)
+    with pytest.raises(ValidationError, match="episode_cost is known once per episode"):
+        constraint("episode_cost", None, 1.0, per="step")

@@ -21,6 +21,7 @@ from loomrl.environment.snapshot import take_snapshot
 from loomrl.environment.vector.batched import BatchedVectorEnv
 from loomrl.environment.vector.choose import Autoreset, choose, make_vector
 from loomrl.environment.vector.recipe import Recipe
+from loomrl.errors import ConfigError
 from loomrl.training.config import ValidationConfig
 from loomrl.training.validation import Validation
 
@@ -77,6 +78,66 @@ def test_small_improvements_are_no_progress_together_they_are() -> None:
 def test_stop_at_return() -> None:
     validation = validated([1, 8, 3, 8, 8, 8], stop_at_return=8, stop_after_validations=2)
     assert (validation.stop_reason(), validation.best_step) == ("stop_at_return", 50)
+
+
+class Priced(Echo):
+    """Earns what is done, and costs a tenth of it beyond 10; `done` is told, too."""
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated, truncated, {"cost": max(0.0, reward - 10.0) / 10.0, "done": 2.0 * reward}
+
+
+def priced(returns: list[float], cost_limit: float | None, **config: Any) -> Validation:
+    def envs(num_envs: int, autoreset: str) -> VectorEnv[Any, Any, Any]:
+        return SyncVectorEnv([Priced] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+
+    validation = Validation(ValidationConfig(interval_env_steps=10, num_episodes=2, **config), envs)
+    policy = ActorCriticPolicy.for_spaces("ppo", Echo.observation_space, Echo.action_space, (4,), "tanh", False)
+    for index, value in enumerate(returns):
+        with torch.no_grad():
+            policy.head.mean.bias.fill_(value)
+        validation.run(policy, 10 * (index + 1), cost_limit)
+        if validation.stop_reason():
+            break
+    return validation
+
+
+def test_within_a_limit_on_costs_returns_decide_and_beyond_it_the_excess() -> None:
+    validation = priced([60.0, 40.0, 12.0, 15.0, 90.0], cost_limit=0.5)
+    assert (validation.best_return, validation.best_step, validation.best_excess) == (15.0, 40, 0.0)
+    assert [row["mean_cost"] for row in validation.rows] == [5.0, 3.0, 0.2, 0.5, 8.0]
+    assert [row["cost_excess"] for row in validation.rows] == [4.5, 2.5, 0.0, 0.0, 7.5]
+    beyond = priced([60.0, 30.0, 50.0], cost_limit=0.5)
+    assert (beyond.best_return, beyond.best_excess) == (30.0, 1.5)
+    without = priced([60.0, 30.0], cost_limit=None)
+    assert (without.best_return, "cost_excess" in without.rows[0]) == (60.0, False)
+
+
+def test_less_excess_is_progress_and_a_return_beyond_the_limit_is_not_enough() -> None:
+    assert priced([60.0, 50.0, 40.0, 30.0], cost_limit=0.5, patience=2).stop_reason() is None
+    assert priced([60.0, 59.9, 59.8], cost_limit=0.5, patience=2).stop_reason() == "stagnation"
+    assert priced([60.0], cost_limit=0.5, stop_at_return=20).stop_reason() is None
+    assert priced([15.0], cost_limit=0.5, stop_at_return=15).stop_reason() == "stop_at_return"
+
+
+def test_costs_count_after_a_restart() -> None:
+    before = priced([60.0, 12.0], cost_limit=0.5)
+    after = Validation(before.config, echo)
+    after.load_state_dict(before.state_dict(), before.best)
+    assert (after.best_excess, after.best_return) == (0.0, 12.0)
+
+
+def test_an_objective_is_recorded_beside_returns() -> None:
+    rows = priced([3.0, 4.0], cost_limit=None, objective="done").rows
+    assert [(row["objective"], row["mean_objective"], row["objectives"]) for row in rows] == [
+        ("done", 6.0, [6.0, 6.0]),
+        ("done", 8.0, [8.0, 8.0]),
+    ]
+    with pytest.raises(
+        ConfigError, match=r"training.validation.objective: .*no numeric key 'joy'; its keys: cost, done"
+    ):
+        priced([3.0], cost_limit=None, objective="joy")
 
 
 class Lottery(Echo):
