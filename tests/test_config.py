@@ -178,3 +178,22 @@ def test_sections_of_plugins_read_lists_and_texts_as_their_own_types() -> None:
     for wrong in ({"sizes": ["64"]}, {"sizes": [True]}, {"sizes": "64"}, {"names": "a"}, {"kind": "hard"}):
         with pytest.raises(ValidationError):
             Various.model_validate(wrong)
+
+
+@pytest.mark.parametrize("dash", [0, 2, 4], ids="dash {}".format)
+@pytest.mark.parametrize("step", [2, 4], ids="step {}".format)
+def test_a_files_own_indentation_is_kept(config: Path, step: int, dash: int) -> None:
+    inner, item, below = " " * step, " " * (step + dash), " " * (step + dash + 2)
+    config.write_text(
+        "name: pole\nenvironment: {id: CartPole-v1}\n"
+        f"training:\n{inner}total_env_steps: 1000\n{inner}seed: 1  # any\n"
+        f"evaluation: {{}}\nsafety:\n{inner}constraints:  # two\n"
+        f"{item}- name: short\n{below}quantity: length\n{below}high: 9\n\n"
+        f"{item}- {{name: low, quantity: reward, low: 0}}\n"
+        "export: {}\n"
+    )
+    before = config.read_text()
+    write_overrides(config, {"training.seed": 7})
+    assert config.read_text() == before.replace("seed: 1", "seed: 7")
+    write_overrides(config, {"training.seed": 1})
+    assert config.read_text() == before

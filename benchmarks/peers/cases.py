@@ -285,7 +285,6 @@ SAC_CHEETAH = Case(
     greedy_every=5_000,
     trainers=(
         Trainer("sb3", "sac", "its defaults", {"device": "cpu"}),
-        Trainer("sbx", "sac", "its defaults"),
         replace(
             LOOMRL_SAC,
             source="first temperature 0.1, learning rates 0.001 of critics and temperature; else its defaults",

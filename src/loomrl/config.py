@@ -2,6 +2,7 @@
 
 import difflib
 import itertools
+import re
 from collections.abc import Iterable, Mapping
 from io import StringIO
 from pathlib import Path
@@ -11,7 +12,6 @@ from pydantic import Field, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.scalarbool import ScalarBoolean
-from ruamel.yaml.util import load_yaml_guess_indent
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.errors import ConfigError
@@ -25,6 +25,9 @@ from loomrl.schema import Section
 from loomrl.shadow.config import ShadowConfig
 from loomrl.training.config import FIRST_TRAINING_SEED, TrainingConfig
 from loomrl.tuning.config import TuningConfig
+
+_KEY = re.compile(r"^( *)[^\s#-][^#]*:\s*(#.*)?$")  # one that has its value below
+_DASH = re.compile(r"^( *)- +")
 
 
 class PolicyConfig(Section):
@@ -105,6 +108,8 @@ def write_overrides(path: Path, overrides: Mapping[str, Any]) -> PolicyConfig:
             _set(document, key, value, path)
         text = StringIO()
         _yaml(like=path.read_text()).dump(document, text)
+        if _plain(_yaml().load(text.getvalue())) != _plain(document):
+            raise ConfigError(f"{path} could not be written in its own indentation; indent it by two spaces throughout")
         write_atomic(path, text.getvalue().encode())
     return config
 
@@ -129,9 +134,27 @@ def _yaml(like: str | None = None) -> YAML:
     yaml.preserve_quotes = True
     yaml.width = 120
     if like is not None:
-        _, indent, offset = load_yaml_guess_indent(like)
-        yaml.indent(mapping=2, sequence=indent or 4, offset=offset or 2)
+        mapping, sequence, offset = _indentation(like)
+        yaml.indent(mapping=mapping, sequence=sequence, offset=offset)
     return yaml
+
+
+def _indentation(text: str) -> tuple[int, int, int]:
+    """How far a text indents mappings below their key, what stands in lists, and dashes: its first ones say so."""
+    mapping, listed = 2, (4, 2)
+    mappings, lists = [], []
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    for line, below in zip(lines, lines[1:], strict=False):
+        key = _KEY.match(line)
+        if key is None:
+            continue
+        depth = len(key.group(1))
+        dash = _DASH.match(below)
+        if dash is not None and len(dash.group(1)) >= depth:
+            lists.append((len(dash.group(0)) - depth, len(dash.group(1)) - depth))
+        elif dash is None and (inside := len(below) - len(below.lstrip())) > depth:
+            mappings.append(inside - depth)
+    return (mappings or [mapping])[0], *(lists or [listed])[0]
 
 
 def _read_yaml(path: Path) -> Any:

@@ -177,7 +177,7 @@ def test_an_environment_without_costs_is_named() -> None:
     algorithm = learner()
     found = Collector(environments(Silent), 0).collect(algorithm.act, 6, np.random.default_rng(0))
     assert found.cost is None
-    with pytest.raises(EnvironmentFault, match=r'needs a cost beside the reward.*info\["cost"\] in 12 steps'):
+    with pytest.raises(ConfigError, match=r'needs a cost beside the reward.*info\["cost"\] in 12 steps'):
         algorithm.update(found, np.random.default_rng(0))
 
 

@@ -37,7 +37,7 @@ from loomrl.algorithms.encoders import build_encoder
 from loomrl.algorithms.flat import FlatAdam, FlatParameters
 from loomrl.algorithms.networks import ValueHead
 from loomrl.algorithms.ppo.learner import PPO, Batch, first_policy
-from loomrl.errors import ConfigError, EnvironmentFault
+from loomrl.errors import ConfigError
 from loomrl.types import FloatArray, Trajectory
 
 NAME = "ppo_lagrangian"
@@ -199,13 +199,13 @@ class PPOLagrangian(PPO):
         """Move the multiplier, then learn from one rollout (T, B).
 
         Raises:
-            EnvironmentFault: when the environments told no cost.
+            ConfigError: when the environments told no cost, or checkpoints cut every episode short.
         """
         cost = trajectory.cost
         if cost is None and self._costs_told:
             cost = np.zeros(trajectory.reward.shape)
         if cost is None:
-            raise EnvironmentFault(
+            raise ConfigError(
                 'algorithm ppo_lagrangian needs a cost beside the reward: the environment gave no info["cost"] in '
                 f"{trajectory.num_transitions} steps; return one, 0.0 where a step costs nothing, or train with ppo"
             )

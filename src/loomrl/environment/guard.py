@@ -59,6 +59,8 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
             valid = False
         if not valid:
             self._explain_step(result)
+        elif "cost" in info and not _is_finite_number(info["cost"]):
+            raise self._fault(f'info["cost"] is {info["cost"]!r}; what a step costs is a finite number')
         return result
 
     def _explain_step(self, result: Any) -> None:
@@ -89,6 +91,10 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
         if isinstance(error, LoomRLError):
             return error
         return self._fault(f"{method} raised {type(error).__name__}: {error}")
+
+
+def _is_finite_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and isfinite(value)
 
 
 _FLAGS = (False, True)  # equality, so that numpy's own booleans pass

@@ -2,12 +2,13 @@
 
 import platform
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
-from importlib.metadata import EntryPoint, version
+from importlib.metadata import EntryPoint, PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 import loomrl
 from loomrl.algorithms.registry import find_entry_point
+from loomrl.errors import ConfigError
 from loomrl.files import canonical_json, sha256, sha256_file
 from loomrl.training.config import TrainingConfig
 from loomrl.training.threads import processor_family
@@ -37,12 +38,21 @@ def inputs_digest(
                 "device": device,
                 "code": {name: _files(package / name) for name in ROOMS},
                 "plugin": _plugin(point) if point else None,  # LoomRL's own algorithms are in the code above
-                "versions": {name: version(name) for name in packages},
+                "versions": {name: _version(name) for name in packages},
                 "python": platform.python_version(),
                 "processor": processor_family(),
             }
         )
     )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError as error:
+        raise ConfigError(
+            f"environment.backend {package!r}: it is not installed; pip install 'loomrl[{package}]'"
+        ) from error
 
 
 def _plugin(point: EntryPoint) -> Json:

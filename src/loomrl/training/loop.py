@@ -98,7 +98,7 @@ class TrainingLoop:
         for name, value in metrics.items():
             if not math.isfinite(value):
                 raise LoomRLError(
-                    f"training: {name} is {value} after {step} environment steps; the last checkpoint is intact; "
+                    f"training: {name} is {value} after {step} environment steps; checkpoints stay as they are; "
                     "lower learning_rate, or look at the rewards and observations of the environment"
                 )
         self.env_steps = step
@@ -171,5 +171,5 @@ def _demand_rewards(trajectory: Trajectory, step: int) -> None:
         environment, reward = found
         raise EnvironmentFault(
             f"training: environment {environment} gave reward {reward}, which float32 cannot hold, within {step} "
-            "environment steps; the last checkpoint is intact; clip or scale rewards"
+            "environment steps; checkpoints stay as they are; clip or scale rewards"
         )

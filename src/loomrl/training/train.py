@@ -5,6 +5,7 @@ under the home folder, keyed by a digest of everything the result depends on: ot
 """
 
 import inspect
+import logging
 import math
 import shutil
 import time
@@ -39,6 +40,8 @@ from loomrl.training.seeds import Purpose, derive
 from loomrl.training.threads import NUM_THREADS, one_thread, processor_family
 from loomrl.training.validation import Validation
 from loomrl.types import EnvironmentSnapshot, Json, TrainingReport
+
+log = logging.getLogger(__name__)
 
 REPORT = "training.json"
 _FILES = "algorithm"  # beside the checkpoints: what an algorithm keeps on the disk and not in them
@@ -188,8 +191,14 @@ def _write(
 def _final_metrics(loop: TrainingLoop, validation: Validation) -> dict[str, float]:
     metrics: Json = {name: value for name, value in loop.rows.latest.items() if name != "step"}
     metrics |= {"best_validation_return": validation.best_return, "best_validation_step": validation.best_step}
-    if getattr(loop.algorithm, "cost_limit", None) is not None:
+    if (limit := getattr(loop.algorithm, "cost_limit", None)) is not None:
         metrics["best_validation_cost_excess"] = validation.best_excess
+        if validation.best_excess > 0.0:
+            log.warning(
+                "no validation kept the mean cost within %g; the kept policy's is %g above",
+                limit,
+                validation.best_excess,
+            )
     return {name: float(value) for name, value in metrics.items()}
 
 

@@ -106,7 +106,8 @@ class CompiledPPO:
         metrics["learning_rate"] = rate
         metrics["num_gradient_steps"] = float(num_steps)
         if not policy.is_discrete:
-            metrics["std"] = float(np.exp(policy.parameters[policy.actor.end :]).mean())
+            with np.errstate(over="ignore"):  # training stops at infinity, and says so
+                metrics["std"] = float(np.exp(policy.parameters[policy.actor.end :]).mean())
         return metrics
 
     def _prepare(self, trajectory: Trajectory, features: NDArray[np.float32]) -> tuple[Rows, float]:
