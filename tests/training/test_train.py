@@ -226,10 +226,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[VectorEnv[Any, Any, 
     return vectors
 
 
-@pytest.mark.parametrize(("kept", "num_validating"), [(True, 1), (False, 6)])
-def test_validating_in_environments_that_are_kept_changes_nothing(
+@pytest.mark.parametrize(("kept", "num_made"), [(True, 1), (False, 6)])
+def test_environments_that_are_kept_change_nothing(
     kept: bool,
-    num_validating: int,
+    num_made: int,
     made: dict[str, list[VectorEnv[Any, Any, Any]]],
     cartpole: Path,
     undisturbed: Path,
@@ -240,7 +240,7 @@ def test_validating_in_environments_that_are_kept_changes_nothing(
         monkeypatch.delattr(BatchedVectorEnv, "renew")
     train_policy(small_config(), cartpole, tmp_path / "output", tmp_path / "home")
     assert sums(tmp_path / "output") == sums(undisturbed)  # curves, report and policy
-    assert (len(made["same_step"]), len(made["disabled"])) == (6, num_validating)
+    assert (len(made["same_step"]), len(made["disabled"])) == (num_made, num_made)
     assert all(envs.closed for vectors in made.values() for envs in vectors)
 
 

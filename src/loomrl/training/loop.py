@@ -1,16 +1,16 @@
 """The training loop: collect, update, validate, and a checkpoint from which it goes on to the bit.
 
 Environments cannot be saved: third-party ones hold whatever they like, and nothing is ever pickled. So training is cut
-into segments, one for each checkpoint. Every segment starts with newly made environments, seeded from the run's seed
-and the segment's number, in a run that goes on as in one that is resumed; both then see the same episodes. Episodes
-under way at the cut are truncated: the last step bootstraps from its true successor, as at a time limit, and they do
-not count in the metrics. Checkpoints that are far apart make this rare.
+into segments, one for each checkpoint. Every segment starts with environments as good as new, seeded from the run's
+seed and the segment's number, in a run that goes on as in one that is resumed; both then see the same episodes.
+Episodes under way at the cut are truncated: the last step bootstraps from its true successor, as at a time limit, and
+they do not count in the metrics. Checkpoints that are far apart make this rare.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import numpy as np
@@ -66,12 +66,22 @@ class TrainingLoop:
 
         It is asked before the state is built, which copies all that is in memory, a replay too.
         """
-        while self.stop_reason is None:
-            with closing(self._make_envs(self.algorithm.num_envs, "same_step")) as envs:
+        with ExitStack() as kept:
+            envs = None
+            while self.stop_reason is None:
+                envs = self._as_new(envs, kept)
                 self._run_segment(envs)
-            self._segment += 1
-            if self.stop_reason is not None or due():
-                yield self.checkpoint()
+                self._segment += 1
+                if self.stop_reason is not None or due():
+                    yield self.checkpoint()
+
+    def _as_new(self, envs: VectorEnv[Any, Any, Any] | None, kept: ExitStack) -> VectorEnv[Any, Any, Any]:
+        """Environments of which nothing is left from the last segment: those that can `renew` themselves are kept."""
+        if envs is not None and hasattr(envs, "renew"):
+            envs.renew()
+            return envs
+        kept.close()
+        return kept.enter_context(closing(self._make_envs(self.algorithm.num_envs, "same_step")))
 
     def stop(self, reason: str) -> None:
         """End after the update under way."""
@@ -98,7 +108,7 @@ class TrainingLoop:
         for name, value in metrics.items():
             if not math.isfinite(value):
                 raise LoomRLError(
-                    f"training: {name} is {value} after {step} environment steps; checkpoints stay as they are; "
+                    f"training: {name} is {value} after {step} environment steps; saved checkpoints are intact; "
                     "lower learning_rate, or look at the rewards and observations of the environment"
                 )
         self.env_steps = step
@@ -171,5 +181,5 @@ def _demand_rewards(trajectory: Trajectory, step: int) -> None:
         environment, reward = found
         raise EnvironmentFault(
             f"training: environment {environment} gave reward {reward}, which float32 cannot hold, within {step} "
-            "environment steps; checkpoints stay as they are; clip or scale rewards"
+            "environment steps; saved checkpoints are intact; clip or scale rewards"
         )
