@@ -1,12 +1,15 @@
 """Which environment a policy is for."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from loomrl.environment.backends import TIMEOUT_SECONDS, BackendName
 from loomrl.schema import Section
+
+if TYPE_CHECKING:
+    import numpy as np  # a config is read before a stage has said on how many threads NumPy may compute
 
 
 class RangeConfig(Section):
@@ -39,7 +42,7 @@ class RangeConfig(Section):
         """Of the range."""
         return self._number((self.low + self.high) / 2)
 
-    def draw(self, rng: np.random.Generator) -> float | int:
+    def draw(self, rng: "np.random.Generator") -> float | int:
         """Uniformly."""
         if self.whole:
             return int(rng.integers(int(self.low), int(self.high), endpoint=True))
