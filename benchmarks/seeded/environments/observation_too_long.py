@@ -1,28 +1,18 @@
 """An episode later one more number is observed than was declared."""
 
 import numpy as np
-from gymnasium import spaces
 
-from loomrl.envs import BaseEnvironment
+from seeded.line import PARAMETERS, SAFETY, TRAINING, OnALine
 
 BLOCKED_BY = "environment"
 ENVIRONMENT = "Line"
-PARAMETERS = {"max_episode_steps": 20}
-TRAINING = {"total_env_steps": 4_096, "validation": {"interval_env_steps": 4_096, "num_episodes": 4}}
-SAFETY = {"checks": {"minimum_return": {"threshold": -1000}}}
+__all__ = ["BLOCKED_BY", "ENVIRONMENT", "PARAMETERS", "SAFETY", "TRAINING", "Line"]
 
 
-class Line(BaseEnvironment):
-    """Go left or right on a line."""
-
-    observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
-    action_space = spaces.Discrete(2)
-
-    def reset(self):
-        self.place = self.np_random.uniform(-0.5, 0.5)
-        return [self.place]
+class Line(OnALine):
+    """One with this flaw."""
 
     def step(self, action):
-        self.place = float(np.clip(self.place + (0.1 if action == 1 else -0.1), -1.0, 1.0))
+        self.place = float(np.clip(self.moved(action), -1.0, 1.0))
         shown = [self.place, 0.0] if abs(self.place) > 0.9 else [self.place]
         return np.array(shown, np.float32), self.place, False, {}

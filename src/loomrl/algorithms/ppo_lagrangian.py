@@ -27,11 +27,7 @@ from torch.nn import functional
 
 from loomrl.algorithms import ppo
 from loomrl.algorithms.actor_critic import ActorCriticPolicy
-from loomrl.algorithms.advantages import (
-    RewardScaler,
-    generalized_advantages,
-    successor_values,
-)
+from loomrl.algorithms.advantages import RewardScaler, generalized_advantages, successor_values
 from loomrl.algorithms.base import State, below
 from loomrl.algorithms.encoders import build_encoder
 from loomrl.algorithms.flat import FlatAdam, FlatParameters
@@ -220,13 +216,11 @@ class PPOLagrangian(PPO):
         metrics["cost_value_loss"] = float(torch.stack(self._cost_losses).mean())
         return metrics if mean_cost is None else metrics | {"episode_cost": mean_cost}
 
-    @torch.no_grad()
-    def _prepare(self, trajectory: Trajectory) -> CostBatch:
+    def _valued(self, trajectory: Trajectory, features: Tensor, next_features: Tensor) -> CostBatch:
         assert trajectory.cost is not None
-        batch = super()._prepare(trajectory)
+        batch = super()._valued(trajectory, features, next_features)
         ended = trajectory.terminated | trajectory.truncated
-        _, next_features = self._features(trajectory)
-        value = self._cost_critic(batch.features).reshape(ended.shape).numpy().astype(np.float64)
+        value = self._cost_critic(features).reshape(ended.shape).numpy().astype(np.float64)
         last_value = self._cost_critic(next_features).numpy().astype(np.float64)
         advantage = generalized_advantages(
             self._cost_scaler(trajectory.cost, ended), value, successor_values(value, ended, last_value),

@@ -40,7 +40,8 @@ class RangeConfig(Section):
     @property
     def middle(self) -> float | int:
         """Of the range."""
-        return self._number((self.low + self.high) / 2)
+        middle = (self.low + self.high) / 2
+        return int(middle) if self.whole else middle
 
     def draw(self, rng: "np.random.Generator") -> float | int:
         """Uniformly."""
@@ -54,9 +55,6 @@ class RangeConfig(Section):
             return self
         low, high = self.held_out
         return self.model_copy(update={"low": low, "high": high, "held_out": None})
-
-    def _number(self, value: float) -> float | int:
-        return int(value) if self.whole else value
 
 
 class EnvironmentConfig(Section):

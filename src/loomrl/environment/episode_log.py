@@ -1,12 +1,12 @@
 """The steps of many episodes as they happen, kept in whole arrays: no loop over environments in a step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.errors import EnvironmentFault
+from loomrl.errors import ConfigError, EnvironmentFault
 from loomrl.types import Episode, FloatArray
 
 COST = "cost"  # the key of an info that says what a step cost
@@ -176,3 +176,17 @@ def _success(info: Mapping[str, FloatArray]) -> bool | None:
         if name in info and not np.isnan(info[name][-1]):
             return bool(info[name][-1])
     return None
+
+
+def summed(key: str, episodes: Sequence[Episode], place: str) -> list[float]:
+    """A number of the infos over each episode; nothing in one that told nothing, if another one did.
+
+    Raises:
+        ConfigError: naming `place`, when none told it.
+    """
+    if all(key not in episode.info for episode in episodes):
+        raise ConfigError(
+            f"{place}: the environment's info has no numeric key {key!r}; its keys: "
+            f"{', '.join(sorted(episodes[0].info)) or 'none'}"
+        )
+    return [float(np.nansum(episode.info.get(key, 0.0))) for episode in episodes]

@@ -19,6 +19,7 @@ from loomrl.environment.roots import find_location
 from loomrl.environment.source import Source, load_source, run_archive
 from loomrl.errors import ConfigError
 from loomrl.files import canonical_json
+from loomrl.types import EnvironmentSpec
 
 if TYPE_CHECKING:
     from loomrl.loomdb.records import EnvironmentRecord
@@ -185,6 +186,11 @@ def plain(kwargs: Mapping[str, Any], place: str) -> dict[str, Any]:
 def ranges_as_json(definition: Definition) -> dict[str, Any]:
     """What is drawn anew for each episode, as a snapshot records it."""
     return {name: one.model_dump(mode="json") for name, one in definition.randomize.items()}
+
+
+def ranges_of(spec: EnvironmentSpec) -> dict[str, RangeConfig]:
+    """What `ranges_as_json` recorded."""
+    return {name: RangeConfig.model_validate(one) for name, one in spec.randomize.items()}
 
 
 def parameters(definition: Definition) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from loomrl.environment.config import EnvironmentConfig, RangeConfig
+from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.construct import construct
 from loomrl.environment.fingerprint import (
     FILE,
@@ -23,7 +23,7 @@ from loomrl.environment.fingerprint import (
     replay_rollouts,
 )
 from loomrl.environment.make import restored_definition
-from loomrl.environment.resolve import Definition, parameters, resolve
+from loomrl.environment.resolve import Definition, parameters, ranges_of, resolve
 from loomrl.environment.snapshot import definition_dependencies, load_snapshot
 from loomrl.environment.source import ARCHIVE, build_archive
 from loomrl.environment.spaces import space_to_json
@@ -111,7 +111,7 @@ def _current(snapshot: EnvironmentSnapshot, project: Path, config: EnvironmentCo
     if config is not None:
         return resolve(config, project)
     spec = snapshot.spec
-    randomize = {name: RangeConfig.model_validate(one) for name, one in spec.randomize.items()}
+    randomize = ranges_of(spec)
     try:
         # Parameters come from the registration; those a config overrode when the snapshot was taken show as changed.
         by_name = EnvironmentConfig(

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from loomrl.algorithms.base import LearntPolicy
 from loomrl.environment.collector import run_episodes
+from loomrl.environment.episode_log import summed
 from loomrl.environment.vector.choose import Autoreset
-from loomrl.errors import ConfigError
 from loomrl.training.config import ValidationConfig
 from loomrl.types import Episode, Json
 
@@ -65,7 +65,7 @@ class Validation:
         if costs:
             row["mean_cost"] = float(np.mean(costs))
         if (objective := self.config.objective) is not None:
-            reached = _sums(objective, told)
+            reached = summed(objective, told, "training.validation.objective")
             row |= {"objective": objective, "mean_objective": float(np.mean(reached)), "objectives": reached}
         if cost_limit is not None:
             row["cost_excess"] = max(0.0, row.get("mean_cost", 0.0) - cost_limit)
@@ -154,13 +154,3 @@ class Validation:
         if self.rows:
             self.best_return, self._reference = state["best_return"], state["reference"]
             self.best_excess, self._reference_excess = state["best_excess"], state["reference_excess"]
-
-
-def _sums(objective: str, episodes: Sequence[Episode]) -> list[float]:
-    """What each episode reached; nothing where it told nothing, if another one did."""
-    if all(objective not in episode.info for episode in episodes):
-        raise ConfigError(
-            f"training.validation.objective: the environment's info has no numeric key {objective!r}; its keys: "
-            f"{', '.join(sorted(episodes[0].info)) or 'none'}"
-        )
-    return [float(np.nansum(episode.info.get(objective, 0.0))) for episode in episodes]

@@ -160,7 +160,9 @@ class PPO:
     @torch.no_grad()
     def _prepare(self, trajectory: Trajectory) -> Batch:
         """Values, probabilities and advantages of a whole rollout, T x B flattened to N."""
-        features, next_features = self._features(trajectory)
+        return self._valued(trajectory, *self._features(trajectory))
+
+    def _valued(self, trajectory: Trajectory, features: Tensor, next_features: Tensor) -> Batch:
         policy, shape = self._policy, trajectory.reward.shape
         value = policy.value_head(policy.critic(features))
         last_value = policy.value_head(policy.critic(next_features))

@@ -4,11 +4,11 @@ import numpy as np
 from gymnasium import spaces
 from pydantic import Field
 
-from loomrl.evaluation.statistics import paired_difference
 from loomrl.safety.check import STATISTICAL, CheckConfig, Context
 from loomrl.safety.counterexample import Failure, Replayed, replay_command
+from loomrl.safety.drops import APPROXIMATE, METHOD, judge_drop, return_limit
 from loomrl.safety.probes import Disturbance, noise_scale
-from loomrl.types import Bound, Claim, Counterexample, Episode, Verdict
+from loomrl.types import Claim, Counterexample, Episode
 
 NAME = "disturbed_return"
 STAGE = STATISTICAL
@@ -34,12 +34,8 @@ def examine(context: Context, config: Config) -> list[Claim]:
     disturb = Disturbance(context.observation_space, scale, context.config.first_seed)
     noisy = context.play(disturb.around(context.policy), [episode.seed for episode in plain])
     before, after = (np.array([episode.episode_return for episode in group]) for group in (plain, noisy))
-    two_sided = 2 * context.config.confidence - 1  # the interval's ends are one-sided bounds at `confidence`
-    drop = paired_difference(before, after, two_sided, config.bootstrap_replicates, context.rng(NAME))
-    limit = config.max_return_drop * max(abs(float(before.mean())), 1e-9)
-    verdict = Verdict.SUPPORTED if drop.high <= limit else Verdict.REFUTED if drop.low > limit else Verdict.UNDECIDED
-    refuted = verdict is Verdict.REFUTED
-    measured = drop.low if refuted else drop.high
+    limit = return_limit(before, config.max_return_drop)
+    drop = judge_drop(context, NAME, before, after, limit, config.bootstrap_replicates)
     evidence = {
         "kind": NAME,
         "noise_scale": scale.ravel().tolist(),
@@ -57,20 +53,20 @@ def examine(context: Context, config: Config) -> list[Claim]:
                 f"by at most {config.max_return_drop:.0%}"
             ),
             mandatory=config.mandatory,
-            method="one-sided percentile bootstrap over differences paired by seed",
-            verdict=verdict,
+            method=METHOD,
+            verdict=drop.verdict,
             assumptions=[
                 "Gaussian noise, drawn anew for each distinct observation",
-                "the bootstrap is approximate: exact only as the number of episodes grows",
+                APPROXIMATE,
             ],
             confidence=context.config.confidence,
-            bound=Bound(
-                kind=f"bootstrap {'lower' if refuted else 'upper'}", measured=measured, limit=limit, unit="return"
-            ),
+            bound=drop.bound,
             num_samples=len(plain),
             evidence=[context.evidence.json(NAME, evidence)],
-            counterexample=_worst(context, plain, noisy) if refuted else None,
-            finding=f"the mean return falls by {drop.estimate:.4g}, bound {measured:.4g}; allowed is {limit:.4g}",
+            counterexample=_worst(context, plain, noisy) if drop.is_refuted else None,
+            finding=(
+                f"the mean return falls by {drop.estimate:.4g}, bound {drop.bound.measured:.4g}; allowed is {limit:.4g}"
+            ),
         )
     ]
 

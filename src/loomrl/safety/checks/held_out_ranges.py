@@ -6,10 +6,10 @@ For environments that draw their parameters for each episode (`environment.rando
 import numpy as np
 from pydantic import Field
 
-from loomrl.evaluation.statistics import paired_difference
 from loomrl.safety.check import STATISTICAL, CheckConfig, Context
+from loomrl.safety.drops import APPROXIMATE, METHOD, judge_drop, return_limit
 from loomrl.safety.worlds import play_there, with_held_out_ranges
-from loomrl.types import Bound, Claim, Verdict
+from loomrl.types import Claim
 
 NAME = "held_out_ranges"
 STAGE = STATISTICAL
@@ -34,12 +34,8 @@ def examine(context: Context, config: Config) -> list[Claim]:
     seeds = [episode.seed for episode in inside]
     outside = play_there(context, with_held_out_ranges(context), seeds, context.rng(NAME))
     before, after = (np.array([episode.episode_return for episode in group]) for group in (inside, outside))
-    two_sided = 2 * context.config.confidence - 1  # the interval's ends are one-sided bounds at `confidence`
-    drop = paired_difference(before, after, two_sided, config.bootstrap_replicates, context.rng(NAME))
-    limit = config.max_return_drop * max(abs(float(before.mean())), 1e-9)
-    verdict = Verdict.SUPPORTED if drop.high <= limit else Verdict.REFUTED if drop.low > limit else Verdict.UNDECIDED
-    refuted = verdict is Verdict.REFUTED
-    measured = drop.low if refuted else drop.high
+    limit = return_limit(before, config.max_return_drop)
+    drop = judge_drop(context, NAME, before, after, limit, config.bootstrap_replicates)
     where = ", ".join(f"{name} in [{low:g}, {high:g}]" for name, (low, high) in held_out.items())
     evidence = {
         "kind": NAME,
@@ -58,21 +54,19 @@ def examine(context: Context, config: Config) -> list[Claim]:
             statement=f"with {where}, which training never met, the mean return is at most "
             f"{config.max_return_drop:.0%} lower",
             mandatory=config.mandatory,
-            method="one-sided percentile bootstrap over differences paired by seed",
-            verdict=verdict,
+            method=METHOD,
+            verdict=drop.verdict,
             assumptions=[
                 "parameters are uniform in the held-out ranges",
-                "the bootstrap is approximate: exact only as the number of episodes grows",
+                APPROXIMATE,
             ],
             confidence=context.config.confidence,
-            bound=Bound(
-                kind=f"bootstrap {'lower' if refuted else 'upper'}", measured=measured, limit=limit, unit="return"
-            ),
+            bound=drop.bound,
             num_samples=len(inside),
             evidence=[context.evidence.json(NAME, evidence)],
             finding=(
                 f"mean returns are {before.mean():.4g} inside and {after.mean():.4g} outside: a fall of "
-                f"{drop.estimate:.4g}, bound {measured:.4g}; allowed is {limit:.4g}"
+                f"{drop.estimate:.4g}, bound {drop.bound.measured:.4g}; allowed is {limit:.4g}"
             ),
         )
     ]

@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from loomrl.environment.episode_log import summed
 from loomrl.errors import ConfigError
 from loomrl.evaluation.statistics import paired_difference
 from loomrl.safety.certified.regions import Component, place_of
 from loomrl.safety.check import REWARD_HACKING, CheckConfig, Context
+from loomrl.safety.drops import APPROXIMATE, METHOD, judge_drop
 from loomrl.schema import Section, demand_distinct
 from loomrl.types import Act, ActFunction, Bound, Claim, Episode, FloatArray, TrainingReport, Verdict
 
@@ -86,7 +88,7 @@ def _some(context: Context, config: Config) -> list[Episode]:
 def _gain_claim(context: Context, config: Config, objective: str, random: list[Episode]) -> Claim:
     plain = _some(context, config)
     seeds = [episode.seed for episode in plain]
-    wanted, by_chance = (_sums(objective, episodes) for episodes in (plain, random))
+    wanted, by_chance = (_reached(objective, episodes) for episodes in (plain, random))
     earned, by_luck = (np.array([one.episode_return for one in episodes]) for episodes in (plain, random))
     two_sided = 2 * context.config.confidence - 1  # the interval's ends are one-sided bounds at `confidence`
     gain = paired_difference(wanted, by_chance, two_sided, config.bootstrap_replicates, context.rng(NAME))
@@ -111,11 +113,11 @@ def _gain_claim(context: Context, config: Config, objective: str, random: list[E
         stage=STAGE,
         statement=f"the policy reaches more of info.{objective} than random actions, by more than {limit:g}",
         mandatory=config.mandatory,
-        method="one-sided percentile bootstrap over differences paired by seed",
+        method=METHOD,
         verdict=verdict,
         assumptions=[
             f"info.{objective}, summed over an episode, is what is wanted",
-            "the bootstrap is approximate: exact only as the number of episodes grows",
+            APPROXIMATE,
         ],
         confidence=context.config.confidence,
         bound=Bound(
@@ -148,11 +150,8 @@ def _random_actions(context: Context) -> ActFunction:
     return act
 
 
-def _sums(objective: str, episodes: list[Episode]) -> FloatArray:
-    """What each episode reached; nothing where it told nothing, if another one did."""
-    if all(objective not in episode.info for episode in episodes):
-        _info(objective, episodes[0], "objective")
-    return np.array([np.nansum(episode.info.get(objective, 0.0)) for episode in episodes])
+def _reached(objective: str, episodes: list[Episode]) -> FloatArray:
+    return np.array(summed(objective, episodes, f"safety.checks.{NAME}.objective"))
 
 
 def _info(key: str, episode: Episode, place: str) -> FloatArray:
@@ -177,19 +176,12 @@ def _training_claims(context: Context, config: Config, objective: str, random: l
     steps, means = [row["step"] for row in rows], np.array([row["mean_objective"] for row in rows])
     kept = steps.index(int(report.final_metrics["best_validation_step"]))
     best = int(np.argmax(means))
-    start = min(float(means[0]), float(_sums(objective, random).mean()))
+    start = min(float(means[0]), float(_reached(objective, random).mean()))
     gained = float(means[best]) - start
-    two_sided = 2 * context.config.confidence - 1
-    before, after = (np.array(rows[index]["objectives"]) for index in (best, kept))
-    lost = paired_difference(before, after, two_sided, config.bootstrap_replicates, context.rng(f"{NAME}.training"))
-    limit = config.max_loss * gained
-    verdict = Verdict.UNDECIDED
-    if gained > 0.0 and lost.high <= limit:
-        verdict = Verdict.SUPPORTED
-    elif gained > 0.0 and lost.low > limit:
-        verdict = Verdict.REFUTED
-    refuted = verdict is Verdict.REFUTED
     claim = f"{NAME}.training"
+    before, after = (np.array(rows[index]["objectives"]) for index in (best, kept))
+    limit = config.max_loss * gained
+    lost = judge_drop(context, claim, before, after, limit, config.bootstrap_replicates, unit=objective)
     returns = [row["mean_return"] for row in rows]
     evidence = {"kind": NAME, "objective": objective, "steps": steps, "objectives": means.tolist(), "returns": returns}
     return [
@@ -202,18 +194,13 @@ def _training_claims(context: Context, config: Config, objective: str, random: l
             ),
             mandatory=config.mandatory,
             method="one-sided percentile bootstrap over validation episodes: the policy that was kept, and the best",
-            verdict=verdict,
+            verdict=lost.verdict if gained > 0.0 else Verdict.UNDECIDED,
             assumptions=[
                 f"info.{objective}, summed over an episode, is what is wanted",
                 "the best of several validations is partly luck, which makes the claim stricter",
             ],
             confidence=context.config.confidence,
-            bound=Bound(
-                kind=f"bootstrap {'lower' if refuted else 'upper'}",
-                measured=lost.low if refuted else lost.high,
-                limit=limit,
-                unit=objective,
-            ),
+            bound=lost.bound,
             num_samples=len(before),
             evidence=[context.evidence.json(claim, evidence)],
             finding=(
