@@ -434,26 +434,20 @@ START = Case(
 
 
 def overhead(environment: str, name: str, trainer: Trainer, total_env_steps: int) -> Case:
-    """The same training with the pipeline around it and without; both validate alike."""
+    """What the pipeline takes beside the training itself, within the same processes: two of them differ by more."""
+    source = "its stages `environment` and `training`, as `loomrl run` starts them"
     return Case(
         name=f"overhead_{name}",
-        title=f"{environment}, {total_env_steps:,} steps: the process of the training stage, and that of the bare loop",
+        title=f"{environment}, {total_env_steps:,} steps: what the pipeline adds to training",
         kind="overhead",
         environment=environment,
         total_env_steps=total_env_steps,
         greedy_every=total_env_steps // 4,
-        seeds=(1, 2, 3),
-        trainers=(
-            replace(trainer, total_env_steps=None, source="the loop alone: no checkpoints, events or files"),
-            replace(
-                trainer,
-                name="stage",
-                total_env_steps=None,
-                source="`python -m loomrl.stages`: `environment`, `training`",
-            ),
-        ),
+        seeds=(1, 2, 3, 4, 5),
+        trainers=(replace(trainer, name="stage", total_env_steps=None, source=source),),
         goal="under 5 % of the training time",
     )
+
 
 
 CASES = (

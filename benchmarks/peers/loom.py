@@ -78,10 +78,8 @@ def training_config(run: dict[str, Any]) -> TrainingConfig:
     )
 
 
-def make_loop(
-    config: TrainingConfig, folder: Path, watch: Watch, validated: bool, segmented: bool
-) -> tuple[TrainingLoop, str]:
-    """The loop of `train_policy`, and the engine that learns; in one segment, or `segmented` as for its checkpoints."""
+def make_loop(config: TrainingConfig, folder: Path, watch: Watch, validated: bool) -> tuple[TrainingLoop, str]:
+    """The loop of `train_policy` in one segment, and the engine that learns."""
     plugin, parameters, spec = get_algorithm(config.algorithm), validate(config), load_snapshot(folder).spec
     spaces = space_from_json(spec.observation), space_from_json(spec.action)
     choose = getattr(plugin, "choose_engine", None)  # algorithms without one learn in torch
@@ -95,7 +93,7 @@ def make_loop(
         environments,
         seed=config.seed,
         total_env_steps=config.total_env_steps,
-        segment_env_steps=config.checkpoint_interval_env_steps if segmented else None,
+        segment_env_steps=None,
         validation=Validation(config.validation, environments) if validated else None,
         on_update=watch.update,
         on_validation=watch.validation,
@@ -108,8 +106,7 @@ def measure(run: dict[str, Any]) -> dict[str, Any]:
     if run["stop_at_return"] is not None:  # tenths of a second decide: all code is loaded before the clock starts
         measure({**run, "total_env_steps": 1, "stop_at_return": None})
     watch = Watch(run)
-    segmented = run["case"].startswith("overhead")  # to do the very same steps as the stage it is compared with
-    loop, engine = make_loop(training_config(run), Path(run["snapshot"]), watch, bool(run["greedy_every"]), segmented)
+    loop, engine = make_loop(training_config(run), Path(run["snapshot"]), watch, bool(run["greedy_every"]))
     with one_thread(engine):
         for _ in loop.run():
             pass
@@ -123,8 +120,13 @@ def measure(run: dict[str, Any]) -> dict[str, Any]:
         "training": watch.training,
         "greedy": watch.greedy,
         "engine": engine,
-        "versions": {"loomrl": _loomrl(), **{name: version(name) for name in PACKAGES if find_spec(name)}},
+        "versions": versions(),
     }
+
+
+def versions() -> dict[str, str]:
+    """Of LoomRL and of what its speed depends on."""
+    return {"loomrl": _loomrl(), **{name: version(name) for name in PACKAGES if find_spec(name)}}
 
 
 def _loomrl() -> str:

@@ -97,14 +97,12 @@ def _start_row(name: str, figures: Document) -> dict[str, str]:
 
 
 def _overhead_row(name: str, figures: Document) -> dict[str, str]:
-    ratio, snapshot = figures["ratio"], figures["snapshot_seconds"]["median"]
-    added = [f"{100 * (ratio[key] - 1):+.1f} %" for key in ("median", "min", "max")]
     return {
-        "process": NAMES[name],
         "what": figures["source"],
-        "seconds": _spread(figures, "{:.2f}"),
-        "more than the loop": f"**{added[0]}** ({added[1]} to {added[2]})" if name != "loomrl" else "",
-        "of which snapshot, seconds": f"{snapshot:.2f}" if snapshot else "",
+        "collecting, updating, validating, seconds": _spread(figures["loop_seconds"], "{:.1f}"),
+        "the rest of training's process": _spread(figures["added_seconds"], "{:.2f}"),
+        "the environment's process": _spread(figures["snapshot_seconds"], "{:.2f}"),
+        "added": _spread(figures, "{:.1f} %"),
     }
 
 

@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/peers/stage.py '{"algorithm": "ppo", ...}'
 
-Takes a run as `loom.py` does. `process_seconds` are those of the training stage's process: checkpoints, curves, the
-progress a flow follows, manifests. `snapshot_seconds` are those of the environment stage before it.
+Takes a run as `loom.py` does. `process_seconds` are those of the training stage's whole process, `loop_seconds` those
+it spent in collecting, updating and validating; `snapshot_seconds` are those of the environment stage before it.
 """
 
 import json
@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from loom import training_config
+from loom import training_config, versions
 
 POLICY = "bench"
+TIMED_STAGE = str(Path(__file__).with_name("timed_stage.py"))
 
 
 def main() -> None:
@@ -27,6 +28,7 @@ def main() -> None:
         project = make_project(run, Path(temporary))
         snapshot_seconds = stage(project, "environment")
         process_seconds = stage(project, "training")
+        loop_seconds = json.loads((project / "seconds.json").read_text())
         report = json.loads((project / "artifacts" / POLICY / "training" / "training.json").read_text())
     print(
         json.dumps(
@@ -34,11 +36,12 @@ def main() -> None:
                 "env_steps": report["total_env_steps"],
                 "learn_seconds": None,
                 "process_seconds": process_seconds,
+                "loop_seconds": loop_seconds,
                 "snapshot_seconds": snapshot_seconds,
                 "greedy": [],
                 "training": [],
                 "marks": [],
-                "versions": {},
+                "versions": versions(),
             }
         )
     )
@@ -59,7 +62,7 @@ def stage(project: Path, name: str) -> float:
     """Seconds of a stage's process, its events followed."""
     environment = {**os.environ, "LOOMRL_HOME": str(project / "home"), "LOOMRL_EVENTS": str(project / f"{name}.jsonl")}
     started = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "loomrl.stages", name, POLICY], cwd=project, env=environment, check=True)
+    subprocess.run([sys.executable, TIMED_STAGE, name, POLICY], cwd=project, env=environment, check=True)
     return time.perf_counter() - started
 
 

@@ -125,10 +125,20 @@ def _start(case: Case, runs: list[Document]) -> Document:
 
 
 def _overhead(case: Case, runs: list[Document]) -> Document:
-    """Seconds of the whole process; of the pipeline's, with those of the snapshot before it."""
-    snapshots = [run["snapshot_seconds"] for run in runs if "snapshot_seconds" in run]
-    values = [run["process_seconds"] + run.get("snapshot_seconds", 0.0) for run in runs]
-    return {"values": values, "snapshot_seconds": _spread(snapshots), "unit": "s", **_spread(values)}
+    """Per cent that the pipeline adds to the seconds of collecting, updating and validating: all else that the training
+    stage's process takes, and the whole of the environment stage's before it."""
+    loop = [sum(run["loop_seconds"].values()) for run in runs]
+    added = [run["process_seconds"] - seconds for run, seconds in zip(runs, loop, strict=True)]
+    snapshots = [run["snapshot_seconds"] for run in runs]
+    values = [100.0 * (one + two) / seconds for one, two, seconds in zip(added, snapshots, loop, strict=True)]
+    return {
+        "values": values,
+        "loop_seconds": _spread(loop),
+        "added_seconds": _spread(added),
+        "snapshot_seconds": _spread(snapshots),
+        "unit": "%",
+        **_spread(values),
+    }
 
 
 _FIGURES = {"learning": _learning, "solve": _solve, "speed": _speed, "start": _start, "overhead": _overhead}
@@ -146,8 +156,8 @@ def _interval(values: list[float]) -> Document:
 
 
 def _add_ratios(case: Case, trainers: dict[str, Document]) -> None:
-    """How many times the baseline, round by round; for seconds, how many times faster, or slower than the bare loop."""
-    baseline = trainers.get("loomrl" if case.kind == "overhead" else BASELINE)
+    """How many times the baseline, round by round; for seconds, how many times faster."""
+    baseline = trainers.get(BASELINE)
     if baseline is None:
         return
     of_baseline = dict(zip(baseline["seeds"], baseline["values"], strict=True))
@@ -155,8 +165,7 @@ def _add_ratios(case: Case, trainers: dict[str, Document]) -> None:
         own = dict(zip(figures["seeds"], figures["values"], strict=True))
         shared = [seed for seed in own if own[seed] and of_baseline.get(seed)]
         pairs = [(own[seed], of_baseline[seed]) for seed in shared]
-        upwards = case.kind in ("speed", "overhead")
-        ratios = [one / base if upwards else base / one for one, base in pairs]
+        ratios = [one / base if case.kind == "speed" else base / one for one, base in pairs]
         figures["ratio"] = _spread(ratios)
 
 

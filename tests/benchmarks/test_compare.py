@@ -90,16 +90,39 @@ def test_every_trainer_has_a_name_to_be_shown_by() -> None:
     assert {trainer.name for case in CASES for trainer in case.trainers} <= set(render.NAMES)
 
 
-def test_overhead_is_what_the_stages_take_beyond_the_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    trainers = (Trainer("loomrl", "ppo", "the loop"), Trainer("stage", "ppo", "the stage"))
-    case = replace(case_of("overhead"), trainers=trainers)
-    stage = [{"process_seconds": 9.9, "snapshot_seconds": 0.3}, {"process_seconds": 20.5, "snapshot_seconds": 0.5}]
-    loop = [{"process_seconds": 10.0}, {"process_seconds": 20.0}]
-    keep(case, monkeypatch, tmp_path, {"loomrl": loop, "stage": stage})
+def test_overhead_is_all_that_is_not_collecting_updating_or_validating(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    case = replace(case_of("overhead"), trainers=(Trainer("stage", "ppo", "the stages"),))
+    runs = [
+        {"process_seconds": process, "snapshot_seconds": 0.5, "loop_seconds": {"collect": 4.0, "update": 6.0}}
+        for process in (10.2, 10.4)
+    ]
+    keep(case, monkeypatch, tmp_path, {"stage": runs})
     document = summary.summarize(case)
     assert document is not None
-    assert document["trainers"]["stage"]["ratio"] == pytest.approx({"median": 1.035, "min": 1.02, "max": 1.05})
-    assert "| **+3.5 %** (+2.0 % to +5.0 %) | 0.40 |" in render.table(document)
+    assert document["trainers"]["stage"]["values"] == pytest.approx([7.0, 9.0])
+    assert "| **8.0 %** (7.0 % to 9.0 %) |" in render.table(document)
+
+
+def test_the_clocks_of_a_stage_are_on_what_it_does(tmp_path: Path) -> None:
+    run = {
+        "algorithm": "ppo",
+        "environment": "CartPole-v1",
+        "seed": 1,
+        "total_env_steps": 20_000,
+        "greedy_every": 10_000,
+        "greedy_episodes": 2,
+        "greedy_first_seed": 1,
+        "stop_at_return": None,
+        "settings": {},
+    }
+    command = [sys.executable, str(ROOT / "benchmarks" / "peers" / "stage.py"), json.dumps(run)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert figures["env_steps"] >= run["total_env_steps"]
+    assert all(seconds > 0.0 for seconds in figures["loop_seconds"].values())
+    assert sum(figures["loop_seconds"].values()) < figures["process_seconds"]
 
 
 def test_learning_judges_the_last_policy_of_each_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

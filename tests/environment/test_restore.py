@@ -105,16 +105,21 @@ def test_extracted_source_that_was_changed_is_extracted_again(tmp_path: Path) ->
     assert (target / "rooms" / "late.py").read_text() == "HEAT = 1.0\n"
 
 
-def test_an_archive_cannot_write_outside_its_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"), [("../escaped.py", tarfile.REGTYPE), ("/escaped.py", tarfile.REGTYPE), ("link", tarfile.SYMTYPE)]
+)
+def test_an_archive_cannot_write_outside_its_folder(tmp_path: Path, name: str, kind: bytes) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        info = tarfile.TarInfo("../escaped.py")
-        info.size = 1
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = kind, "../../escaped.py"
+        info.size = 1 if kind == tarfile.REGTYPE else 0
         archive.addfile(info, io.BytesIO(b"x"))
     data = buffer.getvalue()
-    with pytest.raises(ArtifactError, match="cannot extract"):
+    with pytest.raises(ArtifactError, match=f"cannot extract.*{name}"):
         extract_archive(data, sha256(data), ["rooms"], tmp_path / "deep" / "source")
-    assert not list(tmp_path.rglob("escaped.py"))
+    assert not list(tmp_path.rglob("*escaped.py"))
+    assert not list(tmp_path.rglob("link"))
 
 
 def test_two_users_modules_of_one_name_do_not_meet(tmp_path: Path) -> None:

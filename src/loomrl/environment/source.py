@@ -183,7 +183,7 @@ def extract_archive(archive: bytes, digest: str, roots: Iterable[str], folder: P
         raise ArtifactError(f"cannot extract a source archive to {folder}: {error.strerror}") from error
     try:
         with tarfile.open(fileobj=io.BytesIO(archive)) as content:
-            content.extractall(temporary, filter="data")
+            _extract(content, temporary)
         if _digest_extracted(temporary, roots) != digest:
             raise ArtifactError(f"{temporary}: extracted source differs from its archive; check the disk")
         _replace_folder(temporary, folder, roots, digest)
@@ -192,6 +192,17 @@ def extract_archive(archive: bytes, digest: str, roots: Iterable[str], folder: P
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return folder
+
+
+def _extract(archive: tarfile.TarFile, folder: Path) -> None:
+    """Plain files below `folder`, nothing else: `extractall` can refuse the rest from Python 3.11.4 on only."""
+    for member in archive:
+        place = Path(os.path.normpath(folder / member.name))
+        content = archive.extractfile(member) if member.isreg() else None
+        if content is None or not place.is_relative_to(folder):
+            raise tarfile.TarError(f"{member.name!r} is no file of the archive's folder")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content.read())
 
 
 def _replace_folder(temporary: Path, folder: Path, roots: list[str], digest: str) -> None:

@@ -1,0 +1,64 @@
+"""One stage of the pipeline as `python -m loomrl.stages` runs it, with a clock on what every training loop must do.
+
+    .venv/bin/python benchmarks/peers/timed_stage.py NAME POLICY
+
+Writes `seconds.json` into the working folder: the seconds spent in collecting, updating and validating. All else of the
+process is what the pipeline adds: imports, environments, segments, checkpoints, curves, events, manifests, the picture.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from loomrl.stages.__main__ import ONE_THREAD, main
+
+SECONDS: dict[str, float] = {"collect": 0.0, "update": 0.0, "validate": 0.0}
+
+
+def timed(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same call, its seconds added up."""
+
+    def measured(*arguments: Any, **named: Any) -> Any:
+        started = time.perf_counter()
+        result = call(*arguments, **named)
+        SECONDS[name] += time.perf_counter() - started
+        return result
+
+    return measured
+
+
+def watch_loop() -> None:
+    """Every training loop from here on is timed."""
+    from loomrl.environment.collector import Collector
+    from loomrl.training.loop import TrainingLoop
+
+    make = TrainingLoop.__init__
+
+    def watched(loop: TrainingLoop, algorithm: Any, *arguments: Any, **named: Any) -> None:
+        make(loop, algorithm, *arguments, **named)
+        make_collector = getattr(algorithm, "collector", Collector)
+
+        def collector(*given: Any) -> Any:
+            made = make_collector(*given)
+            made.collect = timed("collect", made.collect)
+            return made
+
+        algorithm.collector = collector
+        algorithm.update = timed("update", algorithm.update)
+        if loop.validation is not None:
+            loop.validation.run = timed("validate", loop.validation.run)  # type: ignore[method-assign]
+
+    TrainingLoop.__init__ = watched  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    os.environ |= ONE_THREAD  # as `main` does, before NumPy is imported
+    if sys.argv[1] == "training":
+        watch_loop()
+    code = main(sys.argv[1:])
+    Path("seconds.json").write_text(json.dumps(SECONDS))
+    sys.exit(code)
