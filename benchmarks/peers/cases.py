@@ -449,7 +449,6 @@ def overhead(environment: str, name: str, trainer: Trainer, total_env_steps: int
     )
 
 
-
 CASES = (
     PPO_CARTPOLE_SPEED,
     PPO_CARTPOLE_SPEED_64,
