@@ -100,6 +100,29 @@ def replay(
 
 
 @app.command()
+def controls(case: CaseArgument, as_json: JsonOption = False) -> None:
+    """List the controls of standards with their evidence in a case, or the command that shows them in operation."""
+    from loomrl.safety.case import read_case
+    from loomrl.safety.controls import known_controls
+
+    found = read_case(case)
+    files = {claim.id: [one.model_dump() for one in claim.evidence] for claim in found.claims}
+    listed = [
+        {
+            "control": one.name,
+            "evidence": {name: files[name] for name in found.controls.get(one.name, [])},
+            "operation": one.operation,
+        }
+        for one in known_controls()
+    ]
+    if as_json:
+        _print_json(listed)
+        return
+    rows = [[str(one["control"]), ", ".join(one["evidence"]) or one["operation"] or "nothing"] for one in listed]
+    _print_table("control", "shown by", rows=rows)
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of a safety case."""
     from loomrl.safety.case import schema_bytes
