@@ -38,6 +38,7 @@ class EnvironmentSpec(Document):
     frame_stack: int = Field(default=1, exclude_if=lambda frames: frames == 1)
     frame: Json | None = Field(default=None, exclude_if=lambda space: space is None)  # the space of each frame
     randomize: dict[str, Json] = Field(default_factory=dict, exclude_if=lambda ranges: not ranges)
+    shield: Json | None = Field(default=None, exclude_if=lambda shield: shield is None)
     observation: Json
     action: Json
     num_agents: int = 1
@@ -350,6 +351,7 @@ class PolicyManifest(Document):
     probe_observations: list[Any]  # (N, *obs): answered at load time ...
     probe_actions: list[Any]  # (N, *action): ... and compared with these
     out_of_distribution: Json | None = None  # calibration: see loomrl.safety.checks.out_of_distribution
+    shield_sha256: str | None = Field(default=None, exclude_if=lambda digest: digest is None)  # of the file beside it
     opset: int
 
 

@@ -57,6 +57,17 @@ class RangeConfig(Section):
         return self.model_copy(update={"low": low, "high": high, "held_out": None})
 
 
+class ShieldConfig(Section):
+    """Actions after which the environment can no longer be kept from a state that is `unsafe` are replaced.
+
+    `unsafe` is a condition on the states of the finite model, in the PRISM language. Where no action is safe for ever,
+    those within (1 + `tolerance`) times the least risk are allowed.
+    """
+
+    unsafe: str
+    tolerance: float = Field(default=0.0, ge=0.0)
+
+
 class EnvironmentConfig(Section):
     """`id` is a Gymnasium id, or a name registered in LoomDB (then `version` picks one, else the newest)."""
 
@@ -69,6 +80,7 @@ class EnvironmentConfig(Section):
     reward_threshold: float | None = None
     frame_stack: int = Field(default=1, ge=1)  # observe the last so many observations
     randomize: dict[str, RangeConfig] = Field(default_factory=dict)  # parameters drawn anew for each episode
+    shield: ShieldConfig | None = None  # needs a finite model
     fingerprint_episodes: int = Field(default=8, ge=1)
     backend: BackendName = "auto"  # how many of them are stepped at once; see docs/environments.md
     timeout_seconds: float = Field(default=TIMEOUT_SECONDS, gt=0)  # for one answer, with the back-end "processes"
@@ -78,4 +90,6 @@ class EnvironmentConfig(Section):
     def _one_value_each(self) -> "EnvironmentConfig":
         if twice := sorted(self.randomize.keys() & self.kwargs.keys()):
             raise ValueError(f"{twice[0]} stands in both kwargs and randomize; keep one of them")
+        if self.shield is not None and (self.randomize or self.frame_stack > 1):
+            raise ValueError("shield is of one model that knows no past: leave out randomize and frame_stack")
         return self

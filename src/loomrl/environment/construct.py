@@ -15,6 +15,7 @@ from loomrl.environment.flat import as_one_array
 from loomrl.environment.guard import Guard
 from loomrl.environment.randomized import Randomized
 from loomrl.environment.resolve import Definition
+from loomrl.environment.shielded import Shielded, shield_for
 from loomrl.environment.source import install_hint
 from loomrl.environment.stacking import FrameStack
 from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
@@ -49,7 +50,7 @@ def construct_as_declared(definition: Definition, render_mode: str | None = None
     guarded: gymnasium.Env[Any, Any] = Guard(env, definition.name)
     if definition.max_episode_steps is not None:
         guarded = TimeLimit(guarded, definition.max_episode_steps)
-    return guarded
+    return guarded if definition.shield is None else Shielded(guarded, shield_for(env, definition), definition.name)
 
 
 def _created(definition: Definition, render_mode: str | None) -> gymnasium.Env[Any, Any]:

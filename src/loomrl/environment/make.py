@@ -11,7 +11,7 @@ from pydantic import Field
 
 from loomrl.environment.backends import TIMEOUT_SECONDS
 from loomrl.environment.construct import construct
-from loomrl.environment.resolve import Definition, ranges_of
+from loomrl.environment.resolve import Definition, ranges_of, shield_of
 from loomrl.environment.roots import find_location
 from loomrl.environment.snapshot import load_snapshot
 from loomrl.environment.source import (
@@ -129,7 +129,7 @@ def restored_definition(folder: Path) -> Definition:
     roots = tuple(snapshot.source_roots)
     source = _current(spec.entry_point, roots, snapshot.source_digest) or archived_source(snapshot, folder)
     limits = (spec.max_episode_steps, spec.reward_threshold, spec.frame_stack)
-    return Definition(spec.name, spec.version, source, dict(spec.kwargs), *limits, ranges_of(spec))
+    return Definition(spec.name, spec.version, source, dict(spec.kwargs), *limits, ranges_of(spec), shield_of(spec))
 
 
 def archived_source(snapshot: EnvironmentSnapshot, folder: Path) -> Source:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.envs.registration import registry as gymnasium_registry
 
-from loomrl.environment.config import EnvironmentConfig, RangeConfig
+from loomrl.environment.config import EnvironmentConfig, RangeConfig, ShieldConfig
 from loomrl.environment.importer import find_module
 from loomrl.environment.roots import find_location
 from loomrl.environment.source import Source, load_source, run_archive
@@ -39,6 +39,7 @@ class Definition:
     reward_threshold: float | None = None
     frame_stack: int = 1
     randomize: Mapping[str, RangeConfig] = field(default_factory=dict)
+    shield: ShieldConfig | None = None
 
 
 def resolve(config: EnvironmentConfig, project: Path, live: bool = False) -> Definition:
@@ -68,6 +69,7 @@ def resolve(config: EnvironmentConfig, project: Path, live: bool = False) -> Def
         found.reward_threshold if config.reward_threshold is None else config.reward_threshold,
         config.frame_stack,
         config.randomize,
+        config.shield,
     )
 
 
@@ -193,6 +195,16 @@ def ranges_of(spec: EnvironmentSpec) -> dict[str, RangeConfig]:
     return {name: RangeConfig.model_validate(one) for name, one in spec.randomize.items()}
 
 
+def shield_as_json(definition: Definition) -> dict[str, Any] | None:
+    """What is kept from happening, as a snapshot records it."""
+    return None if definition.shield is None else definition.shield.model_dump(mode="json")
+
+
+def shield_of(spec: EnvironmentSpec) -> ShieldConfig | None:
+    """What `shield_as_json` recorded."""
+    return None if spec.shield is None else ShieldConfig.model_validate(spec.shield)
+
+
 def parameters(definition: Definition) -> Mapping[str, Any]:
     """What `verify` compares under the word `parameters`."""
     return {
@@ -202,4 +214,5 @@ def parameters(definition: Definition) -> Mapping[str, Any]:
         "reward_threshold": definition.reward_threshold,
         "frame_stack": definition.frame_stack,
         "randomize": ranges_as_json(definition),
+        "shield": shield_as_json(definition),
     }

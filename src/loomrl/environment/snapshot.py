@@ -25,7 +25,7 @@ from loomrl.environment.fingerprint import (
     toleranced_digest,
 )
 from loomrl.environment.repeat import prove_repeatable
-from loomrl.environment.resolve import Definition, ranges_as_json, resolve
+from loomrl.environment.resolve import Definition, ranges_as_json, resolve, shield_as_json
 from loomrl.environment.source import ARCHIVE, build_archive
 from loomrl.environment.spaces import space_to_json
 from loomrl.environment.stacking import frame_space
@@ -85,6 +85,7 @@ def describe(definition: Definition, env: gymnasium.Env[Any, Any]) -> Environmen
         reward_threshold=definition.reward_threshold,
         frame_stack=definition.frame_stack,
         randomize=ranges_as_json(definition),
+        shield=shield_as_json(definition),
         frame=None if frame is None else space_to_json(frame),
         observation=space_to_json(env.observation_space),
         action=space_to_json(env.action_space),

@@ -23,7 +23,7 @@ from loomrl.environment.fingerprint import (
     replay_rollouts,
 )
 from loomrl.environment.make import restored_definition
-from loomrl.environment.resolve import Definition, parameters, ranges_of, resolve
+from loomrl.environment.resolve import Definition, parameters, ranges_of, resolve, shield_of
 from loomrl.environment.snapshot import definition_dependencies, load_snapshot
 from loomrl.environment.source import ARCHIVE, build_archive
 from loomrl.environment.spaces import space_to_json
@@ -111,7 +111,7 @@ def _current(snapshot: EnvironmentSnapshot, project: Path, config: EnvironmentCo
     if config is not None:
         return resolve(config, project)
     spec = snapshot.spec
-    randomize = ranges_of(spec)
+    randomize, shield = ranges_of(spec), shield_of(spec)
     try:
         # Parameters come from the registration; those a config overrode when the snapshot was taken show as changed.
         by_name = EnvironmentConfig(
@@ -120,6 +120,7 @@ def _current(snapshot: EnvironmentSnapshot, project: Path, config: EnvironmentCo
             kwargs=spec.kwargs,
             frame_stack=spec.frame_stack,
             randomize=randomize,
+            shield=shield,
         )
         return resolve(by_name, project, live=True)
     except ConfigError as unknown:
@@ -132,6 +133,7 @@ def _current(snapshot: EnvironmentSnapshot, project: Path, config: EnvironmentCo
             reward_threshold=spec.reward_threshold,
             frame_stack=spec.frame_stack,
             randomize=randomize,
+            shield=shield,
         )
         try:
             return resolve(by_entry_point, project)

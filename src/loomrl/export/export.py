@@ -1,5 +1,6 @@
-"""policy, safety case -> policy.onnx, manifest and parity proof; or a refusal, and no graph."""
+"""policy, safety case -> policy.onnx, manifest and parity proof, and its shield; or a refusal, and no graph."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ from numpy.typing import NDArray
 
 from loomrl.algorithms.policy import WEIGHTS, TrainedPolicy, load_policy
 from loomrl.config import PolicyConfig
+from loomrl.environment.make import make_env
+from loomrl.environment.shielded import shield_around
 from loomrl.errors import GateRefused
 from loomrl.export.admission import CASE, admit
 from loomrl.export.graph import INPUT, build_graph, tensors
@@ -15,7 +18,7 @@ from loomrl.export.observations import random_observations, visited_observations
 from loomrl.export.parity import prove_parity
 from loomrl.files import read_json, sha256, sha256_file, write_atomic
 from loomrl.safety.standing import failed_on_graph
-from loomrl.serving.model import GRAPH, MANIFEST, STATE_IN, ServedPolicy, open_session
+from loomrl.serving.model import GRAPH, MANIFEST, SHIELD, STATE_IN, ServedPolicy, open_session
 from loomrl.types import EnvironmentSnapshot, Json, ParityReport, PolicyManifest, SafetyCase
 
 PARITY = "parity.json"
@@ -38,18 +41,23 @@ def export_policy(
         GateRefused: when the case blocks, parity fails, or a local claim does not hold on the graph. Then there is no
             `policy.onnx`; where parity was measured, `parity.json` says what was found.
     """
-    for name in (GRAPH, MANIFEST, PARITY):
+    for name in (GRAPH, MANIFEST, PARITY, SHIELD):
         (output_folder / name).unlink(missing_ok=True)
     case = admit(safety_folder, policy_folder, snapshot_folder)
     network = load_policy(policy_folder)
     graph = build_graph(network, config.export.opset)
     visited = visited_observations(evaluation_folder, network.observation_space, config.export.parity_visited)
+    shield = _shield(snapshot_folder)
     manifest = _manifest(config, network, graph, visited, snapshot_folder, policy_folder, safety_folder)
+    if shield is not None:
+        manifest = manifest.model_copy(update={"shield_sha256": sha256(shield)})
     served = ServedPolicy(graph, manifest, version="export")
     report = _prove(config, network, served, visited, output_folder)
     report = _recheck(config, served, report, snapshot_folder, evaluation_folder)
     report.write(output_folder / PARITY)
     _demand_rechecked(report, case)
+    if shield is not None:
+        write_atomic(output_folder / SHIELD, shield)
     manifest.write(output_folder / MANIFEST)
     write_atomic(output_folder / GRAPH, graph)
     ServedPolicy.load(output_folder)  # what serving will do, done once before anyone relies on it
@@ -124,6 +132,13 @@ def _manifest(
         out_of_distribution=_calibration(safety_folder),
         opset=config.export.opset,
     )
+
+
+def _shield(snapshot_folder: Path) -> bytes | None:
+    """What stands between the policy and the world, in production as in training."""
+    with closing(make_env(snapshot_folder)) as env:
+        shield = shield_around(env)
+    return None if shield is None else shield.to_bytes()
 
 
 def _probe_rows(visited: NDArray[Any]) -> NDArray[np.int64]:

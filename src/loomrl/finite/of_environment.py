@@ -4,7 +4,7 @@ An environment describes itself by `finite_model() -> Modelled`, or by a table `
 state, reward, terminated), as Gymnasium's toy environments do.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -13,7 +13,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from loomrl.errors import ConfigError
+from loomrl.finite.kernels import gather_rows
 from loomrl.finite.model import Chain, FiniteModel, Ints, States
+from loomrl.finite.shield import Shield
 
 _HARMLESS = (
     "TimeLimit",
@@ -37,6 +39,23 @@ class Modelled:
             ConfigError: for an action the environment does not have.
         """
         return self.model.chain(self._choices(np.asarray(actions))).reachable()
+
+    def behind(self, shield: Shield) -> "Modelled":
+        """The model in which every action does what is taken in its place behind a shield."""
+        model, count = self.model, len(self.model.action_names)
+        deciding = ~model.states.labels.get(TERMINATED, np.zeros(len(model.states), np.bool_))
+        instead = np.tile(np.arange(count), (len(model.states), 1))
+        instead[deciding] = shield.rows(self.observations[deciding])
+        choices = (model.choice_start[:-1, None] + instead).reshape(-1)
+        row_start, entries = gather_rows(model.row_start, choices)
+        taken = replace(
+            model,
+            row_start=row_start,
+            columns=model.columns[entries],
+            probabilities=model.probabilities[entries],
+            rewards={name: reward[choices] for name, reward in model.rewards.items()},
+        )
+        return replace(self, model=taken)
 
     def _choices(self, actions: NDArray[Any]) -> Ints:
         count = len(self.model.action_names)
@@ -71,7 +90,15 @@ def model_of(env: gymnasium.Env[Any, Any]) -> Modelled:
             f"{type(bare).__name__}: a policy observes {env.observation_space}, and a state of its model is "
             f"{found.observations.shape[1:]}: a model knows no past, so observations must not be stacked"
         )
-    return found
+    return _behind_shields(env, found)
+
+
+def _behind_shields(env: gymnasium.Env[Any, Any], modelled: Modelled) -> Modelled:
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(shield := env.__dict__.get("shield"), Shield):
+            modelled = modelled.behind(shield)
+        env = env.env
+    return modelled
 
 
 def _demand_bare(env: gymnasium.Env[Any, Any]) -> None:

@@ -18,7 +18,7 @@ from loomrl.types import ParityReport, PolicyManifest, SafetyCase, Verdict
 
 PAYLOAD_TYPE = "application/vnd.loomrl.safety-case+json"
 ENVELOPE, CASE, ONNX, MANIFEST, PARITY = "envelope.json", "case.json", "policy.onnx", "manifest.json", "parity.json"
-EPISODES, EVALUATION = "episodes.parquet", "evaluation.json"
+EPISODES, EVALUATION, SHIELD = "episodes.parquet", "evaluation.json", "shield.safetensors"
 
 CASE_TAG = "loomrl.case_sha256"
 ENVELOPE_TAG = "loomrl.envelope_sha256"
@@ -114,7 +114,10 @@ def verify(folder: Path) -> tuple[CaseStatement, SafetyCase]:
     ):
         if sha256_file(folder / name) != signed:
             raise ArtifactError(f"{folder / name} is not the file the envelope was signed for; restore or export again")
-    _check_together(folder, PolicyManifest.read(folder / MANIFEST), statement)
+    manifest = PolicyManifest.read(folder / MANIFEST)
+    _check_together(folder, manifest, statement)
+    if manifest.shield_sha256 not in (None, sha256_file(folder / SHIELD) if (folder / SHIELD).is_file() else ""):
+        raise ArtifactError(f"{folder / SHIELD} is not the shield the manifest names; restore or export again")
     return statement, SafetyCase.read(folder / CASE)
 
 

@@ -107,7 +107,7 @@ def controls(case: CaseArgument, as_json: JsonOption = False) -> None:
 
     found = read_case(case)
     files = {claim.id: [one.model_dump() for one in claim.evidence] for claim in found.claims}
-    listed = [
+    listed: list[dict[str, Any]] = [
         {
             "control": one.name,
             "evidence": {name: files[name] for name in found.controls.get(one.name, [])},
@@ -118,7 +118,7 @@ def controls(case: CaseArgument, as_json: JsonOption = False) -> None:
     if as_json:
         _print_json(listed)
         return
-    rows = [[str(one["control"]), ", ".join(one["evidence"]) or one["operation"] or "nothing"] for one in listed]
+    rows = [[one["control"], ", ".join(one["evidence"]) or one["operation"] or "nothing"] for one in listed]
     _print_table("control", "shown by", rows=rows)
 
 

@@ -13,7 +13,7 @@ from loomrl.serving.asgi import ClientGone, Receive, Response, Scope, Send, as_j
 from loomrl.serving.audit import AuditUnwritable
 from loomrl.serving.control import Control
 from loomrl.serving.guard import check_host, is_loopback
-from loomrl.serving.model import NotFinite, ServedPolicy
+from loomrl.serving.model import NoAnswer, ServedPolicy
 from loomrl.serving.parts import Parts
 from loomrl.serving.problems import Problem
 from loomrl.serving.requests import parse_asks, parse_feedback, parse_json
@@ -73,7 +73,7 @@ class PolicyServer:
             self._parts.last_audit_error = str(error)
             status = 507 if error.full else 503
             response = as_problem(status, f"nothing was decided, for it could not be recorded: {error}")
-        except NotFinite as error:
+        except NoAnswer as error:
             response = as_problem(422, f"nothing was decided: {error} for this observation")
         except ClientGone:
             raise

@@ -1,4 +1,5 @@
-"""Decisions, in the order of authority: human override, rate limit, policy. Each is on record before it is answered."""
+"""Decisions, in the order of authority: a human override, the rate limit, the shield, the policy. Each is on record
+before it is answered."""
 
 import hashlib
 import time
@@ -32,6 +33,7 @@ class _Pending:
     value: float | None = None
     propensity: float = 1.0  # of a deterministic choice; a density where a continuous action was sampled
     explored: bool = False
+    chosen: Any = None  # by the policy, where the shield took another action
 
 
 class Decider:
@@ -137,6 +139,8 @@ class Decider:
                 if entry.ask.explore:
                     entry.action, entry.propensity = explore(policy, answer, index, self._rng)
                     entry.explored = True
+                elif answer.chosen is not None and answer.chosen[index] != entry.action:
+                    entry.chosen = answer.chosen[index]
 
     def _record(self, pending: list[_Pending], started: float, route: str) -> list[dict[str, Any]]:
         seconds = round(time.perf_counter() - started, 7)
@@ -144,8 +148,7 @@ class Decider:
 
     def _observe(self, records: list[dict[str, Any]], seconds: float) -> None:
         for entry in records:
-            kind = "override" if entry["override"] else "explored" if entry["exploration_flag"] else "policy"
-            self._metrics.count_decision(entry["version"], kind)
+            self._metrics.count_decision(entry["version"], _kind(entry))
         self._metrics.observe(seconds)
 
     def _offer(self, pending: list[_Pending], records: list[dict[str, Any]], challenger: ServedPolicy) -> None:
@@ -223,6 +226,7 @@ def _decision(policy: str, entry: _Pending, seconds: float, route: str) -> dict[
         value=entry.value,
         propensity=entry.propensity,
         override=None if entry.override is None else entry.override.mark(),
+        shield=None if entry.chosen is None else {"chosen": entry.chosen.tolist()},
         limited=False,
         route=route,
         seconds=seconds,
@@ -232,6 +236,15 @@ def _decision(policy: str, entry: _Pending, seconds: float, route: str) -> dict[
     fields["q_value"] = entry.value  # actor-critic policies estimate V(s); it stands for Q(s, a) of their own choice
     fields["exploration_flag"] = entry.explored
     return fields
+
+
+def _kind(decision: dict[str, Any]) -> str:
+    """Who decided."""
+    if decision["override"]:
+        return "override"
+    if decision["shield"]:
+        return "shield"
+    return "explored" if decision["exploration_flag"] else "policy"
 
 
 def _limited(policy: str, refusal: Refusal) -> dict[str, Any]:

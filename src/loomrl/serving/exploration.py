@@ -27,6 +27,8 @@ def _categorical(policy: ServedPolicy, answer: Answer, index: int, rng: np.rando
     logits = answer.outputs["logits"][index].astype(np.float64)  # (A,), of all components
     space, action = policy.manifest.environment.action, answer.action[index]
     sizes = np.ravel(space["nvec"] if policy.kind == "multi_discrete" else [len(logits)])
+    if answer.instead is not None:
+        return _shielded(_softmax(logits), answer.instead[index], action.dtype, rng)
     choices, propensity = [], 1.0
     for end, size in zip(np.cumsum(sizes), sizes, strict=True):
         probabilities = _softmax(logits[end - size : end])
@@ -34,6 +36,16 @@ def _categorical(policy: ServedPolicy, answer: Answer, index: int, rng: np.rando
         propensity *= float(probabilities[choices[-1]])
     chosen = np.reshape(choices, action.shape) + np.asarray(space.get("start", 0))
     return chosen.astype(action.dtype)[()], propensity
+
+
+def _shielded(
+    probabilities: NDArray[np.float64], instead: NDArray[np.int64], dtype: Any, rng: np.random.Generator
+) -> tuple[Any, float]:
+    """What is taken has the probability of all choices that it is taken for; actions count from 0."""
+    taken = np.bincount(instead, weights=probabilities, minlength=len(probabilities))
+    taken /= taken.sum()
+    choice = int(rng.choice(len(taken), p=taken))
+    return dtype.type(choice), float(taken[choice])
 
 
 def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -29,7 +29,7 @@ class Metrics:
         self.num_requests = 0
 
     def count_decision(self, version: str, by: str) -> None:
-        """Count one decision made by `policy`, `explored` or `override`."""
+        """Count one decision made by `policy`, `explored`, `shield` or `override`."""
         child = self._children.get((version, by))
         if child is None:
             child = self._children[version, by] = self._decisions.labels(self._policy, version, by)

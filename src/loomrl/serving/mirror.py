@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.serving.audit import AuditLog, AuditUnwritable, record
-from loomrl.serving.model import Answer, NotFinite, ServedPolicy
+from loomrl.serving.model import Answer, NoAnswer, ServedPolicy
 
 log = logging.getLogger(__name__)
 _BATCH = 16
@@ -98,7 +98,7 @@ class Mirror:
     def _count_error(self, challenger: ServedPolicy, error: Exception) -> None:
         self.num_errors += 1
         self.last_error = f"version {challenger.version}: {error}"
-        level = logging.WARNING if isinstance(error, NotFinite) else logging.ERROR
+        level = logging.WARNING if isinstance(error, NoAnswer) else logging.ERROR
         log.log(level, "challenger version %s failed: %s", challenger.version, error)
 
     def _append(self, records: list[dict[str, Any]]) -> None:

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.errors import ArtifactError
-from loomrl.files import sha256
+from loomrl.files import sha256, sha256_file
+from loomrl.finite.shield import NoState, Shield
 from loomrl.types import FloatArray, PolicyManifest
 
-GRAPH, MANIFEST = "policy.onnx", "manifest.json"
+GRAPH, MANIFEST, SHIELD = "policy.onnx", "manifest.json", "shield.safetensors"
 STATE_IN, STATE_OUT = "state_in", "state_out"  # a recurrent policy's memory; zeros where an episode begins
 CHOICES = ("discrete", "multi_discrete", "multi_binary")
 _PROBE_TOLERANCE = 1e-5  # continuous actions on another processor family; discrete ones must be equal
@@ -21,6 +22,9 @@ class NotFinite(ValueError):
     """The policy answered an observation with a number that is not finite."""
 
 
+NoAnswer = (NotFinite, NoState)  # nothing can be decided for an observation; another policy might
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a policy answers to a batch of B observations."""
@@ -28,13 +32,15 @@ class Answer:
     action: NDArray[Any]  # (B, *action), greedy
     value: FloatArray  # (B,)
     outputs: dict[str, NDArray[Any]]  # every output of the graph by name
+    instead: NDArray[np.int64] | None = None  # (B, A): what the shield takes where each action was chosen
+    chosen: NDArray[Any] | None = None  # (B,): what the policy chose, where a shield had its say
 
 
 class ServedPolicy:
     """Acts deterministically on raw observations; one thread, so results do not depend on the batch size."""
 
-    def __init__(self, graph: bytes, manifest: PolicyManifest, version: str) -> None:
-        self.graph, self.manifest, self.version = graph, manifest, version
+    def __init__(self, graph: bytes, manifest: PolicyManifest, version: str, shield: Shield | None = None) -> None:
+        self.graph, self.manifest, self.version, self.shield = graph, manifest, version, shield
         self._session = open_session(graph, manifest.name)
         self.output_names = [output.name for output in self._session.get_outputs()]
         state = manifest.inputs.get(STATE_IN)
@@ -65,7 +71,7 @@ class ServedPolicy:
             raise ArtifactError(
                 f"{path} is not the graph its manifest names (SHA-256 differs); restore or export again"
             )
-        policy = cls(graph, manifest, version)
+        policy = cls(graph, manifest, version, _load_shield(folder, manifest))
         policy._check_outputs(path)
         policy._answer_probe(path)
         return policy
@@ -79,12 +85,17 @@ class ServedPolicy:
 
         Raises:
             NotFinite: when an output is not finite.
+            NoState: when the shield's model has no such state.
         """
         outputs = self.outputs(obs)
         for name, output in outputs.items():
             if output.dtype.kind == "f" and not np.isfinite(output).all():
                 raise NotFinite(f"the policy's output {name!r} is not finite")
-        return Answer(outputs["action"], outputs["value"].reshape(len(obs)), outputs)
+        action, value = outputs["action"], outputs["value"].reshape(len(obs))
+        if self.shield is None:
+            return Answer(action, value, outputs)
+        instead = self.shield.rows(obs)
+        return Answer(instead[np.arange(len(obs)), action].astype(action.dtype), value, outputs, instead, action)
 
     def outputs(self, obs: NDArray[Any], memory: FloatArray | None = None) -> dict[str, NDArray[Any]]:
         """Every output of the graph for observations (B, *obs) of its dtype, finite or not.
@@ -112,13 +123,23 @@ class ServedPolicy:
             raise ArtifactError(f"{path.parent / MANIFEST}: probe_observations do not fit the input; export it again")
         expected = np.asarray(self.manifest.probe_actions)
         try:
-            actions = self.answer(observations).action
-        except NotFinite as error:
+            answer = self.answer(observations)
+        except NoAnswer as error:
             raise ArtifactError(f"{path}: {error} for a probe observation; export it again") from error
+        actions = answer.action if answer.chosen is None else answer.chosen
         if not _equal(actions, expected, self.chooses):
             raise ArtifactError(
                 f"{path}: the probe's actions are not the manifest's; the graph does not act as exported"
             )
+
+
+def _load_shield(folder: Path, manifest: PolicyManifest) -> Shield | None:
+    if manifest.shield_sha256 is None:
+        return None
+    path = folder / SHIELD
+    if not path.is_file() or sha256_file(path) != manifest.shield_sha256:
+        raise ArtifactError(f"{path} is not the shield its manifest names; restore or export again")
+    return Shield.load(path)
 
 
 def open_session(graph: bytes, name: str) -> Any:

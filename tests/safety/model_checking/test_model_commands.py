@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from loomrl.cli import app
 from loomrl.errors import ConfigError
-from loomrl.safety.model_checking.shield import Shield
+from loomrl.finite.shield import Shield
 
 
 def run(*arguments: str | Path) -> Result:

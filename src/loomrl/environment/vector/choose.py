@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 def choose(definition: Definition) -> str:
     """The first of FASTEST_FIRST that has the environment and steps it as Gymnasium does."""
-    if definition.frame_stack > 1 or definition.randomize:
+    if definition.frame_stack > 1 or definition.randomize or definition.shield:
         return FASTEST_FIRST[-1]
     for name in FASTEST_FIRST[:-1]:
         try:
@@ -103,6 +103,11 @@ def make_vector(recipe: Recipe, num_envs: int, autoreset: Autoreset, backend: st
     if recipe.definition.randomize and name not in CONSTRUCTED:
         raise ConfigError(
             f"environment.backend {name!r} cannot draw parameters, which environment.randomize asks for; "
+            f'use "auto", or one of {", ".join(CONSTRUCTED)}'
+        )
+    if recipe.definition.shield and name not in CONSTRUCTED:
+        raise ConfigError(
+            f"environment.backend {name!r} knows no shield, which environment.shield asks for; "
             f'use "auto", or one of {", ".join(CONSTRUCTED)}'
         )
     if autoreset == "disabled" and not can_seed_episodes(name):

@@ -65,20 +65,10 @@ def shield(
     tolerance: Annotated[float, typer.Option(help="Allow up to (1 + this) times the least risk.")] = 0.0,
 ) -> None:
     """Compute which actions are allowed in each state."""
-    import numpy as np
-
-    from loomrl.errors import ConfigError
-    from loomrl.finite.prism.expressions import evaluate, is_boolean
-    from loomrl.finite.prism.syntax import read_property
-    from loomrl.safety.model_checking.shield import build_shield
+    from loomrl.finite.shielding import build_shield, states_where
 
     modelled = _modelled(snapshot)
-    states = modelled.model.states
-    value = evaluate(read_property(unsafe), states.scope(), states.labels)
-    if not is_boolean(value):
-        raise ConfigError(f"--unsafe {unsafe!r} is a number; write a condition, such as s=5")
-    mask = np.broadcast_to(np.asarray(value), (len(states),))
-    built = build_shield(modelled, np.array(mask, np.bool_), tolerance)
+    built = build_shield(modelled, states_where(unsafe, modelled.model.states, "--unsafe"), tolerance)
     built.save(output)
     typer.echo(f"{output}: {built.num_safe} of {len(built.risk)} states can be kept safe for ever")
 

@@ -18,7 +18,7 @@ from loomrl.errors import ConfigError
 from loomrl.finite.model import Chain, Floats, Mask
 from loomrl.finite.prism.expressions import evaluate, is_boolean
 from loomrl.finite.prism.syntax import Expression
-from loomrl.safety.model_checking.reachability import (
+from loomrl.finite.reachability import (
     Bounds,
     bounded_until,
     cumulated_reward,

@@ -1,4 +1,4 @@
-"""Loops of the model checker as machine code, over the sparse rows of a chain: `row_start` (S + 1,), `columns` (N,)."""
+"""Loops over the sparse rows of a chain as machine code: `row_start` (S + 1,), `columns` (N,)."""
 
 import numpy as np
 

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.finite.of_environment import TERMINATED, Modelled, model_of
 from loomrl.finite.prism.syntax import read_property
+from loomrl.finite.shield import NoState, Shield
+from loomrl.finite.shielding import allowed_choices, build_shield
 from loomrl.gym.prism import PrismEnvironment
 from loomrl.safety.model_checking.pctl import check
-from loomrl.safety.model_checking.shield import Shield, allowed_choices, build_shield
 
 # Two robots that move at the same time on a ring; each move may slip.
 RING = """
@@ -169,5 +170,5 @@ def test_it_survives_a_file_and_a_damaged_file_is_named(tmp_path: Path) -> None:
 
 def test_an_observation_of_no_state_is_refused() -> None:
     _, modelled, unsafe = ring()
-    with pytest.raises(ConfigError, match=r"observation \[0.5, 3.0\] is no state of the shield's model"):
+    with pytest.raises(NoState, match=r"observation \[0.5, 3.0\] is no state of the shield's model"):
         build_shield(modelled, unsafe).correct(np.array([[0.5, 3.0]], np.float32), np.array([0]))

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from loomrl.finite.chain_kernels import residuals, sweep
 from loomrl.finite.model import Floats, Ints
-from loomrl.safety.model_checking.kernels import residuals, sweep
 
 _SMALL = 3_000  # states up to which a factorisation is no matter
 _FACTORISED = 3_000_000  # entries above which none is tried

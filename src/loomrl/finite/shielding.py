@@ -1,94 +1,39 @@
-"""A shield: which actions are allowed in each state, so that what is unsafe stays out of reach.
+"""Builds shields: which actions are allowed in each state, so that what is unsafe stays out of reach.
 
 Where some choice keeps the unsafe states out of reach for ever, only such choices are allowed (the greatest fixed
 point; Bloem et al., Shield synthesis, TACAS 2015). Elsewhere those whose risk is within a factor of the least one
 (Jansen et al., Safe reinforcement learning using probabilistic shields, CONCUR 2020).
 """
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from loomrl.errors import ArtifactError, ConfigError
-from loomrl.files import write_atomic
-from loomrl.finite.model import Chain, FiniteModel, Floats, Ints, Mask
+from loomrl.errors import ConfigError
+from loomrl.finite.chain_kernels import losing
+from loomrl.finite.model import Chain, FiniteModel, Floats, Ints, Mask, States
 from loomrl.finite.of_environment import TERMINATED, Modelled
-from loomrl.safety.model_checking.kernels import losing
-from loomrl.safety.model_checking.reachability import until
+from loomrl.finite.prism.expressions import evaluate, is_boolean
+from loomrl.finite.prism.syntax import read_property
+from loomrl.finite.reachability import until
+from loomrl.finite.shield import Shield
 
 _IMPROVEMENTS = 1_000
 _IMPROVED = 1e-9  # of a risk, by which another choice must be better
 _ACCURATE = 1e-6
-_WRONG = "is no shield, or was damaged; build it again"
 
 
-@dataclass(frozen=True)
-class Shield:
-    """What is allowed where: `risk[s, a]` is the least probability to become unsafe after action a in state s."""
+def states_where(condition: str, states: States, place: str) -> Mask:
+    """Which states, (S,), meet a condition in the PRISM language, such as `"crash"` or `s=5|s=7`.
 
-    observations: NDArray[Any]  # (S, *obs)
-    allowed: Mask  # (S, A)
-    risk: Floats  # (S, A)
-
-    def __post_init__(self) -> None:
-        rows = self.observations.reshape(len(self.observations), -1)
-        places = {row.tobytes(): index for index, row in enumerate(rows)}
-        if len(places) < len(rows):
-            raise ConfigError(
-                "two states of the model are observed alike, so an observation does not say what is allowed"
-            )
-        object.__setattr__(self, "_places", places)
-
-    def state_of(self, obs: NDArray[Any]) -> int:
-        """The state behind one observation, (*obs).
-
-        Raises:
-            ConfigError: for an observation of no state of the model.
-        """
-        place = self._places.get(np.asarray(obs, self.observations.dtype).reshape(-1).tobytes())  # type: ignore[attr-defined]
-        if place is None:
-            raise ConfigError(f"observation {np.asarray(obs).tolist()} is no state of the shield's model")
-        return int(place)
-
-    def correct(self, obs: NDArray[Any], actions: NDArray[Any]) -> NDArray[np.int64]:
-        """Actions, (B,), with those that are not allowed after `obs`, (B, *obs), replaced by the one of least risk."""
-        corrected = np.asarray(actions, np.int64).copy()
-        for index, one in enumerate(obs):
-            state = self.state_of(one)
-            if not self.allowed[state, corrected[index]]:
-                corrected[index] = int(np.argmin(np.where(self.allowed[state], self.risk[state], np.inf)))
-        return corrected
-
-    @property
-    def num_safe(self) -> int:
-        """In how many states what is unsafe can be kept out of reach for ever."""
-        return int(np.count_nonzero(self.risk.min(axis=1) == 0.0))
-
-    def save(self, path: Path) -> None:
-        """Write it as one file of arrays."""
-        from safetensors.numpy import save
-
-        arrays = {"observations": self.observations, "allowed": self.allowed, "risk": self.risk}
-        write_atomic(path, save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))
-
-    @classmethod
-    def load(cls, path: Path) -> "Shield":
-        """Read what `save` wrote.
-
-        Raises:
-            ArtifactError: when there is no such file, or it is damaged.
-        """
-        from safetensors import SafetensorError
-        from safetensors.numpy import load
-
-        try:
-            arrays = load(path.read_bytes())
-            return cls(arrays["observations"], arrays["allowed"], arrays["risk"])
-        except (OSError, SafetensorError, KeyError) as error:
-            raise ArtifactError(f"{path} {_WRONG} ({error})") from error
+    Raises:
+        ConfigError: naming `place`, for what cannot be read, or is no condition.
+    """
+    try:
+        value = evaluate(read_property(condition), states.scope(), states.labels)
+    except ConfigError as error:
+        raise ConfigError(f"{place} {condition!r}: {error}") from error
+    if not is_boolean(value):
+        raise ConfigError(f"{place} {condition!r} is a number; write a condition, such as s=5")
+    return np.array(np.broadcast_to(np.asarray(value), (len(states),)), np.bool_)
 
 
 def build_shield(modelled: Modelled, unsafe: Mask, tolerance: float = 0.0) -> Shield:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loomrl.finite.chain_kernels import one_step, step, transpose, within_steps
 from loomrl.finite.kernels import gather_rows, mark_reachable
+from loomrl.finite.linear import Matrix, solve
 from loomrl.finite.model import Chain, Floats, Ints, Mask
-from loomrl.safety.model_checking.kernels import one_step, step, transpose, within_steps
-from loomrl.safety.model_checking.linear import Matrix, solve
 
 _ULP = 2.0**-52
 
