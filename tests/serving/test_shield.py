@@ -17,8 +17,8 @@ LEFT, RIGHT = [0.0, 0.0, -0.5, 0.0], [0.0, 0.0, 0.5, 0.0]  # where the pole lean
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    yield tmp_path_factory.mktemp("home")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
 
 
 @pytest.fixture(scope="module")
