@@ -1,12 +1,14 @@
 """A safety case is trusted only with its signature, its digests and the case before it."""
 
 import base64
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from policy_versions import graph, make_artifacts, register
+from typer.testing import CliRunner
 
 from loomrl.errors import ArtifactError
 from loomrl.files import read_json, sha256_file, write_json, write_sums
@@ -14,6 +16,7 @@ from loomrl.promotion import envelope
 from loomrl.promotion.envelope import RunFacts
 from loomrl.promotion.package import build_package
 from loomrl.registry import Registry
+from loomrl.safety.commands import app
 from loomrl.signing import sign_envelope
 
 FACTS = RunFacts(policy="cartpole", run_id="run-1", created="2026-11-20T00:00:00+00:00", git_commit="abc")
@@ -40,6 +43,19 @@ def test_a_package_holds_everything_and_verifies(package: Path) -> None:
     assert case.decision.passed
     assert statement.onnx_sha256 == sha256_file(package / "policy.onnx")
     assert (statement.run_id, statement.git_commit, statement.previous) == ("run-1", "abc", None)
+
+
+def test_the_command_checks_the_signature_of_a_version(package: Path) -> None:
+    done = CliRunner().invoke(app, ["check", str(package), "--json"])
+    found = json.loads(done.stdout)
+    assert done.exit_code == 0, done.output
+    assert found["signature"].startswith(f"holds, of {envelope.verify(package)[0].policy}, run run-1, ")
+    assert found["evidence_files"] == 0  # a version's folder holds none
+    assert found["not_examined_because"].startswith("there is no ")
+    _flip("policy.onnx")(package)
+    broken = CliRunner().invoke(app, ["check", str(package), "--json"])
+    assert "policy.onnx is not the file the envelope was signed for" in str(broken.exception)
+    assert json.loads(broken.stdout)["signature"] == "does not hold"
 
 
 def _flip(name: str) -> Callable[[Path], None]:

@@ -33,7 +33,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def call(case: Path, config: Path, *more: str) -> Result:
-    return CliRunner().invoke(app, ["rerun", str(case), "--config", str(config), *more])
+    return CliRunner().invoke(app, ["check", str(case), "--config", str(config), *more])
 
 
 def change(case: Path, claim: str, **values: Any) -> None:
@@ -56,6 +56,22 @@ def test_a_verdict_that_was_made_up_is_named(case: Path, config: Path) -> None:
     done = call(case, config)
     assert isinstance(done.exception, ArtifactError)
     assert "minimum_return was supported, is refuted" in str(done.exception)
+
+
+def test_the_projects_config_is_found(
+    case: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
+    monkeypatch.chdir(tmp_path)
+    without = CliRunner().invoke(app, ["check", str(case), "--json"])
+    assert "configs/policy.yaml; name the policy's config" in json.loads(without.stdout)["not_examined_because"]
+    (tmp_path / "configs").mkdir()
+    document = yaml.safe_load(config.read_text()) | {"name": "policy"}
+    (tmp_path / "configs" / "policy.yaml").write_text(yaml.safe_dump(document))
+    found = json.loads(CliRunner().invoke(app, ["check", str(case), "--json"]).stdout)
+    assert all(claim["identical"] for claim in found["claims"])
+    quick = json.loads(CliRunner().invoke(app, ["check", str(case), "--digests-only", "--json"]).stdout)
+    assert (quick["claims"], quick["not_examined_because"]) == (None, "--digests-only")
 
 
 def test_a_finding_that_was_made_up_is_seen(case: Path, config: Path) -> None:

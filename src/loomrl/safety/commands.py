@@ -24,50 +24,92 @@ def show(case: CaseArgument, as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def check(case: CaseArgument, as_json: JsonOption = False) -> None:
-    """Compute the evidence's digests again and derive the decision from the claims. Exit code 3 when they differ."""
+def check(
+    case: CaseArgument,
+    config: Annotated[
+        Path | None, typer.Option(help="The policy's config; by default configs/POLICY.yaml of this project.")
+    ] = None,
+    digests_only: Annotated[bool, typer.Option("--digests-only", help="Examine no claim again.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check digests, decision and signature, and examine every claim again. Exit code 3 when anything differs.
+
+    A claim is examined again from the stages' folders beside the case's; a signature lies in the folder of a version.
+    """
     from loomrl.errors import ArtifactError
     from loomrl.safety.case import check_case, cited_evidence, read_case
 
-    problems = check_case(case)
-    found = read_case(case)
-    count = len(cited_evidence(found))
+    found, kept = read_case(case), _keeps_evidence(case)
+    problems = check_case(case, kept)
+    signature = _signature(case, problems)
+    outcome, why_not = (None, "--digests-only") if digests_only else _examined_again(case, config)
+    differing = [] if outcome is None else outcome.differing
+    problems += [f"{one.claim} was {_shown(one.verdict)}, is {_shown(one.again)}" for one in differing]
+    count = len(cited_evidence(found)) if kept else 0
     if as_json:
-        passed = found.decision.passed
-        _print_json({"whole": not problems, "problems": problems, "evidence_files": count, "passed": passed})
+        document = {"whole": not problems, "problems": problems, "evidence_files": count, "signature": signature}
+        claims = None if outcome is None else outcome.to_json()["claims"]
+        _print_json(document | {"passed": found.decision.passed, "claims": claims, "not_examined_because": why_not})
     else:
         _print_claims(found)
-        typer.echo(f"{count} files of evidence examined")
+        typer.echo(f"{count} files of evidence examined" if kept else "the evidence lies with the run's artifacts")
+        typer.echo(f"signature: {signature}")
+        if outcome is None:
+            typer.echo(f"claims were not examined again: {why_not}")
+        else:
+            same = sum(one.identical for one in outcome.claims)
+            typer.echo(f"{len(outcome.claims)} claims examined again, {same} identical to the last digit")
     if problems:
-        raise ArtifactError(f"{case} is not whole: {'; '.join(problems)}")
+        raise ArtifactError(f"{case} does not hold: {'; '.join(problems)}")
 
 
-@app.command()
-def rerun(
-    case: CaseArgument,
-    config: Annotated[Path, typer.Option(help="The policy's config, such as configs/cartpole.yaml.")],
-    as_json: JsonOption = False,
-) -> None:
-    """Examine every claim again, with the folders beside the case's. Exit code 3 when a verdict is another one."""
-    from loomrl.config import load_config
-    from loomrl.errors import ArtifactError
+def _keeps_evidence(case: Path) -> bool:
+    """The folder of a registered version holds the signed case without the files it cites."""
+    from loomrl.promotion.envelope import ENVELOPE
     from loomrl.safety.case import case_file
-    from loomrl.safety.rerun import rerun as examine_again
+
+    folder = case_file(case).parent
+    return not (folder / ENVELOPE).is_file() or (folder / "evidence").is_dir()
+
+
+def _signature(case: Path, problems: list[str]) -> str:
+    """What there is to say of the signature; one that does not hold is a problem."""
+    from loomrl.errors import ArtifactError
+    from loomrl.promotion.envelope import ENVELOPE, verify
+    from loomrl.safety.case import case_file
+
+    folder = case_file(case).parent
+    if not (folder / ENVELOPE).is_file():
+        return "none; a case is signed when its version is registered"
+    try:
+        statement, _ = verify(folder)
+    except ArtifactError as error:
+        problems.append(str(error))
+        return "does not hold"
+    return f"holds, of {statement.policy}, run {statement.run_id}, {statement.created}"
+
+
+def _examined_again(case: Path, config: Path | None) -> tuple[Any, str | None]:
+    """The claims beside what came out this time, or why they could not be examined."""
+    from loomrl.config import load_config
+    from loomrl.errors import ConfigError
+    from loomrl.home import project_root
+    from loomrl.safety.case import case_file
+    from loomrl.safety.rerun import rerun
 
     beside = case_file(case).resolve().parent.parent
     folders = [beside / stage for stage in ("environment", "training", "evaluation")]
-    outcome = examine_again(case, load_config(config).safety, *folders)
-    if as_json:
-        _print_json(outcome.to_json())
-    else:
-        rows = [
-            [one.claim, _shown(one.verdict), _shown(one.again), "yes" if one.identical else "no"]
-            for one in outcome.claims
-        ]
-        _print_table("claim", "verdict", "again", "identical", rows=rows)
-    if outcome.differing:
-        named = ", ".join(f"{one.claim} was {_shown(one.verdict)}, is {_shown(one.again)}" for one in outcome.differing)
-        raise ArtifactError(f"{case} does not come out the same: {named}")
+    missing = [str(folder) for folder in folders if not folder.is_dir()]
+    if missing:
+        return None, f"there is no {missing[0]}"
+    if config is None:
+        try:
+            config = project_root() / "configs" / f"{beside.name}.yaml"
+        except ConfigError as error:
+            return None, f"{error}, or name the policy's config by --config"
+        if not config.is_file():
+            return None, f"there is no {config}; name the policy's config by --config"
+    return rerun(case, load_config(config).safety, *folders), None
 
 
 @app.command()

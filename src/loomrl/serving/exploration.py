@@ -43,7 +43,7 @@ def _shielded(
 ) -> tuple[Any, float]:
     """What is taken has the probability of all choices that it is taken for; actions count from 0."""
     taken = np.bincount(instead, weights=probabilities, minlength=len(probabilities))
-    taken /= taken.sum()
+    taken = taken / taken.sum()
     choice = int(rng.choice(len(taken), p=taken))
     return dtype.type(choice), float(taken[choice])
 
