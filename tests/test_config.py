@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from loomrl.config import PolicyConfig, load_config, parse_overrides, write_overrides
 from loomrl.errors import ConfigError
 from loomrl.schema import Section
+from loomrl.training.config import TrainingConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 MINIMAL = """\
@@ -197,3 +198,15 @@ def test_a_files_own_indentation_is_kept(config: Path, step: int, dash: int) -> 
     assert config.read_text() == before.replace("seed: 1", "seed: 7")
     write_overrides(config, {"training.seed": 1})
     assert config.read_text() == before
+
+
+@pytest.mark.parametrize(("total", "interval"), [(1_000, 20_000), (2_000_000, 20_000), (50_000_000, 500_000)])
+def test_long_trainings_are_cut_about_a_hundred_times(total: int, interval: int) -> None:
+    assert TrainingConfig(total_env_steps=total).checkpoint_interval_env_steps == interval
+
+
+def test_what_a_default_follows_from_is_all_that_is_named(config: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load_config(config, {"training.total_env_steps": 0})
+    assert "total_env_steps" in str(raised.value)
+    assert "checkpoint_interval_env_steps" not in str(raised.value)

@@ -99,7 +99,8 @@ def _start_row(name: str, figures: Document) -> dict[str, str]:
 def _overhead_row(name: str, figures: Document) -> dict[str, str]:
     return {
         "what": figures["source"],
-        "collecting, updating, validating, seconds": _spread(figures["loop_seconds"], "{:.1f}"),
+        "start, seconds": _spread(figures["start_seconds"], "{:.2f}"),
+        "collecting, updating, validating": _spread(figures["loop_seconds"], "{:.1f}"),
         "the rest of training's process": _spread(figures["added_seconds"], "{:.2f}"),
         "the environment's process": _spread(figures["snapshot_seconds"], "{:.2f}"),
         "added": _spread(figures, "{:.1f} %"),

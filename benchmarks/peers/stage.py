@@ -3,7 +3,8 @@
     .venv/bin/python benchmarks/peers/stage.py '{"algorithm": "ppo", ...}'
 
 Takes a run as `loom.py` does. `process_seconds` are those of the training stage's whole process, `loop_seconds` those
-it spent in collecting, updating and validating; `snapshot_seconds` are those of the environment stage before it.
+it spent until its loop was made, and in collecting, updating and validating; `snapshot_seconds` are those of the
+environment stage before it.
 """
 
 import json
@@ -62,7 +63,9 @@ def stage(project: Path, name: str) -> float:
     """Seconds of a stage's process, its events followed."""
     environment = {**os.environ, "LOOMRL_HOME": str(project / "home"), "LOOMRL_EVENTS": str(project / f"{name}.jsonl")}
     started = time.perf_counter()
-    subprocess.run([sys.executable, TIMED_STAGE, name, POLICY], cwd=project, env=environment, check=True)
+    subprocess.run(
+        [sys.executable, TIMED_STAGE, name, POLICY, str(time.time())], cwd=project, env=environment, check=True
+    )
     return time.perf_counter() - started
 
 

@@ -126,13 +126,15 @@ def _start(case: Case, runs: list[Document]) -> Document:
 
 def _overhead(case: Case, runs: list[Document]) -> Document:
     """Per cent that the pipeline adds to the seconds of collecting, updating and validating: all else that the training
-    stage's process takes, and the whole of the environment stage's before it."""
-    loop = [sum(run["loop_seconds"].values()) for run in runs]
-    added = [run["process_seconds"] - seconds for run, seconds in zip(runs, loop, strict=True)]
+    stage's process takes once its loop is made, and the whole of the environment stage's before it."""
+    start = [run["loop_seconds"]["start"] for run in runs]
+    loop = [sum(run["loop_seconds"].values()) - run["loop_seconds"]["start"] for run in runs]
+    added = [run["process_seconds"] - sum(run["loop_seconds"].values()) for run in runs]
     snapshots = [run["snapshot_seconds"] for run in runs]
     values = [100.0 * (one + two) / seconds for one, two, seconds in zip(added, snapshots, loop, strict=True)]
     return {
         "values": values,
+        "start_seconds": _spread(start),
         "loop_seconds": _spread(loop),
         "added_seconds": _spread(added),
         "snapshot_seconds": _spread(snapshots),

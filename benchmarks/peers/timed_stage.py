@@ -1,9 +1,10 @@
 """One stage of the pipeline as `python -m loomrl.stages` runs it, with a clock on what every training loop must do.
 
-    .venv/bin/python benchmarks/peers/timed_stage.py NAME POLICY
+    .venv/bin/python benchmarks/peers/timed_stage.py NAME POLICY STARTED_AT
 
-Writes `seconds.json` into the working folder: the seconds spent in collecting, updating and validating. All else of the
-process is what the pipeline adds: imports, environments, segments, checkpoints, curves, events, manifests, the picture.
+Writes `seconds.json` into the working folder: the seconds until the loop is made (interpreter, imports, environments,
+networks: every trainer has them), and those spent in collecting, updating and validating. All else of the process is
+what the pipeline adds: segments, checkpoints, curves and their picture, events, manifests.
 """
 
 import json
@@ -16,7 +17,8 @@ from typing import Any
 
 from loomrl.stages.__main__ import ONE_THREAD, main
 
-SECONDS: dict[str, float] = {"collect": 0.0, "update": 0.0, "validate": 0.0}
+STARTED_AT = float(sys.argv[3])
+SECONDS: dict[str, float] = {"start": 0.0, "collect": 0.0, "update": 0.0, "validate": 0.0}
 
 
 def timed(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,6 +41,7 @@ def watch_loop() -> None:
     make = TrainingLoop.__init__
 
     def watched(loop: TrainingLoop, algorithm: Any, *arguments: Any, **named: Any) -> None:
+        SECONDS["start"] = time.time() - STARTED_AT
         make(loop, algorithm, *arguments, **named)
         make_collector = getattr(algorithm, "collector", Collector)
 
@@ -59,6 +62,6 @@ if __name__ == "__main__":
     os.environ |= ONE_THREAD  # as `main` does, before NumPy is imported
     if sys.argv[1] == "training":
         watch_loop()
-    code = main(sys.argv[1:])
+    code = main(sys.argv[1:3])
     Path("seconds.json").write_text(json.dumps(SECONDS))
     sys.exit(code)

@@ -197,7 +197,8 @@ def _plain(value: Any) -> Any:
 
 
 def _explain(error: ValidationError, path: Path) -> str:
-    lines = [_explain_one(detail, path) for detail in error.errors()]
+    caused = [one for one in error.errors() if one["type"] != "default_factory_not_called"]  # by another one listed
+    lines = [_explain_one(detail, path) for detail in caused]
     return "\n".join(lines)
 
 

@@ -95,8 +95,12 @@ def test_overhead_is_all_that_is_not_collecting_updating_or_validating(
 ) -> None:
     case = replace(case_of("overhead"), trainers=(Trainer("stage", "ppo", "the stages"),))
     runs = [
-        {"process_seconds": process, "snapshot_seconds": 0.5, "loop_seconds": {"collect": 4.0, "update": 6.0}}
-        for process in (10.2, 10.4)
+        {
+            "process_seconds": process,
+            "snapshot_seconds": 0.5,
+            "loop_seconds": {"start": 1.0, "collect": 4.0, "update": 6.0},
+        }
+        for process in (11.2, 11.4)
     ]
     keep(case, monkeypatch, tmp_path, {"stage": runs})
     document = summary.summarize(case)

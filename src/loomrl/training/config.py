@@ -27,13 +27,18 @@ class ValidationConfig(Section):
         return range(self.first_seed, self.first_seed + self.num_episodes)
 
 
+def _interval(given: dict[str, Any]) -> int:
+    """Long trainings are cut about a hundred times: every cut ends the episodes under way, and costs a little."""
+    return max(20_000, given["total_env_steps"] // 100)
+
+
 class TrainingConfig(Section):
     """`parameters` are the algorithm's own config, checked by the algorithm."""
 
     algorithm: str = "ppo"
     seed: int = Field(default=0, ge=0)
     total_env_steps: int = Field(ge=1)
-    checkpoint_interval_env_steps: int = Field(default=20_000, ge=1)
+    checkpoint_interval_env_steps: int = Field(default_factory=_interval, ge=1)
     checkpoint_interval_seconds: float = Field(default=5.0, ge=0)  # pass over those that come sooner; 0: save each
     keep_checkpoints: int = Field(default=2, ge=1)
     validation: ValidationConfig = Field(default_factory=ValidationConfig)
