@@ -108,7 +108,8 @@ def render(check: bool) -> int:
     for path, text in files.items():
         path.write_text(text)
     for document in documents.values():
-        draw(document)
+        if len(document["trainers"]) > 1:  # one bar is no comparison
+            draw(document)
     return 0
 
 
