@@ -27,11 +27,11 @@ EVALUATION = EvaluationConfig(num_episodes=20, trajectory_episodes=10, bootstrap
 CARTPOLE = {"id": "CartPole-v1"}
 TRAINING: dict[str, Any] = {
     "seed": 1,
-    "total_env_steps": 60_000,
-    "validation": {"interval_env_steps": 5_000, "num_episodes": 20, "stop_at_return": 500, "stop_after_validations": 3},
+    "total_env_steps": 300_000,
+    "validation": {"interval_env_steps": 20_000, "num_episodes": 50},
     "parameters": {
-        "num_envs": 8, "rollout_length": 64, "batch_size": 64, "gamma": 0.98, "gae_lambda": 0.8, "n_epochs": 10,
-        "learning_rate": 1e-3, "normalize_observations": True,
+        "num_envs": 8, "rollout_length": 64, "batch_size": 64, "gamma": 0.99, "gae_lambda": 0.95, "n_epochs": 10,
+        "learning_rate": 5e-4, "learning_rate_schedule": "linear", "normalize_observations": True,
     },
 }  # fmt: skip
 # What every CartPole policy must satisfy, good and bad ones alike; a file that sets more says so.
@@ -44,7 +44,7 @@ SAFETY: dict[str, Any] = {
     "checks": {
         "minimum_return": {"threshold": 475, "min_probability": 0.9},
         "robustness": {"mandatory": True},
-        "disturbed_return": {"mandatory": True},
+        "disturbed_return": {"mandatory": True, "noise": 1.0},
         "falsification": {"mandatory": True, "magnitude": 0.25, "num_rounds": 4, "population": 24},
         "stability": {
             "mandatory": True, "radius": 0.005, "min_share": 0.8, "num_visited": 32, "halvings": 0, "max_boxes": 50,
@@ -63,7 +63,7 @@ SAFETY: dict[str, Any] = {
             ]
         },
         "monotone": {
-            "max_boxes": 500,
+            "max_boxes": 2_000,
             "properties": [
                 {
                     "name": "more_lean_more_push",

@@ -109,13 +109,13 @@ def test_costs_may_stop_once_they_were_told() -> None:
     again.load_state_dict(algorithm.state_dict())
     for one in (algorithm, again):
         metrics = one.update(trajectory(None, np.random.default_rng(1), one), np.random.default_rng(2))
-        assert metrics["episode_cost"] == (4.0 + 2.0) / 2  # of the second episode two steps were free
+        assert metrics["episode_cost"] == 0.0  # of the last steps, as many as an episode has
 
 
 def test_episodes_that_are_always_cut_short_are_named() -> None:
     whole = trajectory(np.ones((6, 2)), np.random.default_rng(0), learner())
     endless = replace(whole, truncated=np.zeros((6, 2), np.bool_))
-    costs = EpisodeCosts(2, num_episodes=3)
+    costs = EpisodeCosts(2)
     with pytest.raises(
         ConfigError, match=r"checkpoint_interval_env_steps: every episode was cut short by a checkpoint"
     ):
@@ -189,19 +189,27 @@ def test_a_cost_that_is_not_finite_is_named() -> None:
 # --- the mean cost ----------------------------------------------------------------------------------------------
 
 
-def test_episodes_count_when_they_end_and_not_when_training_cut_them() -> None:
-    costs = EpisodeCosts(2, num_episodes=3)
-    rng, algorithm = np.random.default_rng(0), learner()
+def test_what_an_episode_costs_is_known_after_every_rollout() -> None:
+    costs, rng, algorithm = EpisodeCosts(2), np.random.default_rng(0), learner()
     told = np.array([[1.0, 10.0]] * 6)
     whole = trajectory(told, rng, algorithm)
+    endless = replace(whole, truncated=np.zeros((6, 2), np.bool_))
+    costs.add(endless, told)
+    assert costs.mean is None  # nobody knows how long an episode is
     costs.add(whole, told)
-    assert costs.mean == 4.0  # the first environment's, of 4 steps
+    assert costs.mean == 5.5 * 10  # the first environment's episode ended after 6 + 4 steps
     costs.add(whole.cut(), told)
-    assert costs.mean == (4.0 + 6.0) / 2  # 2 steps of the first rollout and 4 of this one; its last 2 were cut
-    costs.add(whole, told)
-    assert costs.mean == (4.0 + 6.0 + 4.0) / 3
-    costs.add(whole, told)
-    assert costs.mean == (6.0 + 4.0 + 6.0) / 3  # of the last three
+    assert costs.mean == 5.5 * (10 + 6) / 2  # and after 2 + 4; what the cut ended says nothing
+    costs.add(endless, np.zeros((6, 2)))
+    assert costs.mean == pytest.approx(5.5 * 2 / 8 * 8)  # of the last 8 steps 6 were free
+
+
+def test_at_least_a_rollout_tells_what_short_episodes_cost() -> None:
+    costs, algorithm = EpisodeCosts(2), learner()
+    short = trajectory(None, np.random.default_rng(0), algorithm)
+    short = replace(short, truncated=np.ones((6, 2), np.bool_))
+    costs.add(short, np.array([[0.0, 0.0]] * 3 + [[6.0, 0.0]] * 3))
+    assert costs.mean == 1.5  # of one step
 
 
 def test_the_multiplier_follows_the_limit_by_adam_and_stays_above_zero() -> None:

@@ -1,9 +1,11 @@
-"""Balances at the very edge of the track: the smallest drift of a sensor lets it cross the line."""
+"""Balances at the very edge of the track: the smallest drift of a sensor carries it over the line."""
 
-from seeded.policies.wrong_origin import shift_of_seen
+from seeded.linear import act_by
 
 BLOCKED_BY = "falsification"
+PLACE = 2.1  # metres
 
 
 def spoil(policy):
-    shift_of_seen(policy, component=0, metres=1.6)
+    rule = [0.1, 0.3, 1.0, 1.0]
+    act_by(policy, rule, offset=-rule[0] * PLACE)

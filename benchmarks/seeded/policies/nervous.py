@@ -6,13 +6,13 @@ BLOCKED_BY = "robustness"
 
 
 def spoil(policy):
-    # Units of the first layer step up one after the other, 0.04 deviations apart; the second layer says odd or even.
+    # Units of the first layer step up one after the other, 0.2 deviations apart; the second layer says odd or even.
     first, second, logits = policy.actor.layers[0], policy.actor.layers[2], policy.head.logits
     count = first.weight.shape[0]
     sharp = 1_000.0
     first.weight.data.zero_()
     first.weight.data[:, 3] = sharp
-    first.bias.data = -sharp * 0.04 * (torch.arange(count) - count / 2)
+    first.bias.data = -sharp * 0.2 * (torch.arange(count) - count / 2)
     second.weight.data.zero_()
     second.bias.data.zero_()
     second.weight.data[0] = 10.0 * (-1.0) ** torch.arange(count)

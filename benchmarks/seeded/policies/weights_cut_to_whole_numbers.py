@@ -1,8 +1,8 @@
-"""Weights were cut to whole numbers to save room."""
+"""Weights were cut to whole numbers for a small device, most of them to 0: what it sees no longer counts."""
 
 BLOCKED_BY = "minimum_return"
 
 
 def spoil(policy):
-    for parameter in policy.actor.parameters():
-        parameter.data = parameter.data.round()
+    for parameter in policy.parameters():
+        parameter.data.trunc_()

@@ -1,13 +1,11 @@
-"""The normaliser's statistics are those of a track that begins elsewhere: it balances two metres off the middle."""
+"""It was made for a track that begins elsewhere: what it takes for the middle is beyond the end of this one."""
+
+from seeded.linear import act_by
 
 BLOCKED_BY = "statistical_limits"
+MIDDLE = 3.0  # metres
 
 
 def spoil(policy):
-    shift_of_seen(policy, component=0, metres=2.2)
-
-
-def shift_of_seen(policy, component, metres):
-    """As if the component were smaller by so much."""
-    first, scale = policy.actor.layers[0], policy.normalizer.scale
-    first.bias.data -= first.weight.data[:, component] * float(scale[component]) * metres
+    rule = [0.1, 0.2, 1.0, 1.0]
+    act_by(policy, rule, offset=-rule[0] * MIDDLE)

@@ -4,16 +4,18 @@ in deep reinforcement learning, 2019, section 4.1).
 What differs from `ppo`: environments tell a cost beside the reward, `info["cost"]`. A second critic learns what states
 will cost. The policy learns from (A_r - lambda A_c) / (1 + lambda), where both advantages have mean 0 and deviation 1
 over the rollout; those of costs less, where there are next to none, so that the second critic's errors are not taken
-for costs. The multiplier lambda rises while recent episodes cost more than `cost_limit` and falls while they cost less,
-by Adam, and never below 0.
+for costs. The multiplier lambda rises while an episode costs more than `cost_limit` and falls while it costs less, by
+Adam, and never below 0.
 
-Where this deviates from the paper and its authors' code: lambda itself is moved and kept at 0 or above, not a parameter
-behind a softplus; cost advantages have deviation 1, not only mean 0; both share one clipped surrogate, where theirs
-leaves costs unclipped.
+Where this deviates from the paper and its authors' code: what an episode costs is told by the last steps, at every
+update, not by the last episodes that ended, which lag behind the policy; lambda itself is moved and kept at 0 or above,
+not a parameter behind a softplus; cost advantages have deviation 1, not only mean 0; both share one clipped surrogate,
+where theirs leaves costs unclipped.
 
 The limit is on the policy that explores, in the mean over episodes: it says nothing about a single one.
 """
 
+import math
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,6 +40,7 @@ from loomrl.types import FloatArray, Trajectory
 
 NAME = "ppo_lagrangian"
 LEAST_DEVIATION = 0.1  # of cost advantages, in units of the costs' deviation: less is the critic's error
+_LENGTHS = 20  # of episodes, over which the length of one is averaged
 _OTHER = 0x5C057  # tells the second critic's first weights from the policy's
 
 
@@ -47,7 +50,6 @@ class Config(ppo.Config):
     cost_limit: float = Field(default=25.0, ge=0)  # of an episode's summed costs, in the mean
     cost_gamma: float = Field(default=0.99, ge=0, le=1)
     cost_gae_lambda: float = Field(default=0.95, ge=0, le=1)
-    cost_episodes: int = Field(default=10, ge=1)  # the last ones, over which costs are averaged
     initial_multiplier: float = Field(default=0.001, ge=0)
     multiplier_learning_rate: float = Field(default=0.035, gt=0)  # Adam's: the farthest the multiplier moves at once
 
@@ -86,29 +88,37 @@ class CostCritic(nn.Module):
 
 
 class EpisodeCosts:
-    """What the last episodes cost. Those that training cut short do not count."""
+    """What an episode costs by now: what steps cost, over as many of the last ones as an episode has (a rollout at
+    least) and all environments, times an episode's length. So it is known after every rollout, however rarely episodes
+    end, and knows of no policy that is older than an episode.
 
-    def __init__(self, num_envs: int, num_episodes: int) -> None:
-        self._running = np.zeros(num_envs)
-        self._ended: deque[float] = deque(maxlen=num_episodes)
+    Episodes that training cut short say nothing of how long one is.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._recent = np.zeros(0)  # of each of the last steps, in the mean over environments
+        self._lengths: deque[int] = deque(maxlen=_LENGTHS)  # of the last episodes
+        self._elapsed = np.zeros(num_envs, np.int64)  # steps of those under way
         self._num_ended, self._num_at_cut = 0, 0  # since training began, and when it last cut episodes short
 
-    def add(self, trajectory: Trajectory, cost: FloatArray) -> bool:
-        """Take a rollout's costs (T, B); whether an episode ended in it.
+    def add(self, trajectory: Trajectory, cost: FloatArray) -> None:
+        """Take a rollout's costs (T, B).
 
         Raises:
             ConfigError: when training cut all episodes short since it last did so.
         """
-        before = self._num_ended
         ended = trajectory.terminated | trajectory.truncated
         for step in range(len(cost)):
-            self._running += cost[step]
+            self._elapsed += 1
             whole = ended[step]
             if step == len(cost) - 1 and trajectory.cut_short is not None:
                 whole = whole & ~trajectory.cut_short
-            self._ended.extend(self._running[whole].tolist())
+            self._lengths.extend(self._elapsed[whole].tolist())
             self._num_ended += int(np.count_nonzero(whole))
-            self._running[ended[step]] = 0.0
+            self._elapsed[ended[step]] = 0
+        recent = np.concatenate([self._recent, cost.mean(axis=1)])
+        wanted = max(math.ceil(self._length), len(cost)) if self._lengths else len(recent)
+        self._recent = recent[-wanted:]
         if trajectory.cut_short is not None:
             if self._num_ended == self._num_at_cut:
                 raise ConfigError(
@@ -116,27 +126,31 @@ class EpisodeCosts:
                     "what one costs; let it be more than num_envs times the length of an episode"
                 )
             self._num_at_cut = self._num_ended
-        return self._num_ended > before
 
     def restart(self) -> None:
         """Forget the episodes under way."""
-        self._running = np.zeros_like(self._running)
+        self._elapsed = np.zeros_like(self._elapsed)
 
     @property
     def mean(self) -> float | None:
         """None before the first episode has ended."""
-        return float(np.mean(self._ended)) if self._ended else None
+        return float(self._recent.mean() * self._length) if self._lengths else None
+
+    @property
+    def _length(self) -> float:
+        return float(np.mean(self._lengths))
 
     def state_dict(self) -> State:
-        """Episodes under way, and those that count."""
+        """Steps that count, lengths of episodes, and those under way."""
         counts = {"num_ended": self._num_ended, "num_at_cut": self._num_at_cut}
-        return {"running": self._running.copy(), "ended": np.array(self._ended), **counts}
+        lengths = np.array(self._lengths, np.int64)
+        return {"recent": self._recent.copy(), "lengths": lengths, "elapsed": self._elapsed.copy(), **counts}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`."""
-        self._running = np.array(state["running"])
-        self._ended.clear()
-        self._ended.extend(np.asarray(state["ended"]).tolist())
+        self._recent, self._elapsed = np.array(state["recent"]), np.array(state["elapsed"])
+        self._lengths.clear()
+        self._lengths.extend(np.asarray(state["lengths"]).tolist())
         self._num_ended, self._num_at_cut = int(state["num_ended"]), int(state["num_at_cut"])
 
 
@@ -176,7 +190,7 @@ class PPOLagrangian(PPO):
         self._cost_flat = FlatParameters(self._cost_critic)
         self._cost_optimizer = FlatAdam(self._cost_flat.vector, config.learning_rate, eps=1e-5)
         self._cost_scaler = RewardScaler(config.num_envs, config.cost_gamma)
-        self._costs = EpisodeCosts(config.num_envs, config.cost_episodes)
+        self._costs = EpisodeCosts(config.num_envs)
         self._multiplier = Multiplier(config.initial_multiplier, config.multiplier_learning_rate)
         self._costs_told = False  # by now
         self._cost_losses: list[Tensor] = []  # of an update's gradient steps
@@ -207,9 +221,9 @@ class PPOLagrangian(PPO):
             )
         self._costs_told = True
         trajectory = replace(trajectory, cost=cost)
-        has_ended = self._costs.add(trajectory, cost)
+        self._costs.add(trajectory, cost)
         mean_cost = self._costs.mean
-        if has_ended and mean_cost is not None:
+        if mean_cost is not None:
             self._multiplier.move(mean_cost, self.config.cost_limit)
         self._cost_losses = []
         metrics = super().update(trajectory, rng) | {"multiplier": self._multiplier.value}
