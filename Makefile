@@ -72,6 +72,9 @@ bench: peers | $(BIN)/loomrl  ## measure speed and learning beside the peers, re
 	python benchmarks/device.py
 	python benchmarks/serving.py
 	python benchmarks/lifecycles.py
+	python benchmarks/gate.py
+	python benchmarks/constrained.py
+	python benchmarks/model_checking.py
 
 mutations: | $(BIN)/loomrl  ## plant classic silent bugs one at a time and see which the tests notice; takes an hour
 	python benchmarks/mutations.py run
