@@ -376,18 +376,30 @@ def _linear(tensor: _Tensor, function: Callable[[NDArray[np.float64]], Array]) -
     return _Tensor(Affine(weights, bias.reshape(-1)), bias.shape)
 
 
+def _multiplied(tensor: _Tensor, function: Callable[[NDArray[np.float64]], Array]) -> _Tensor:
+    """A product with a constant matrix: NumPy takes all weights at once, as a stack of matrices."""
+    if len(tensor.shape) < 2:  # a vector is a row on one side and a column on the other
+        return _linear(tensor, function)
+    bias = function(tensor.affine.bias.reshape(tensor.shape))
+    weights = {
+        block: np.ascontiguousarray(function(weights.T.reshape(-1, *tensor.shape)).reshape(weights.shape[1], -1).T)
+        for block, weights in tensor.affine.weights.items()
+    }
+    return _Tensor(Affine(weights, bias.reshape(-1)), bias.shape)
+
+
 def _product(call: _Call) -> _Value:
     if isinstance(call.inputs[0], _Tensor):
         factor = np.asarray(call.constant(1), np.float64)
-        return _linear(call.tensor(0), lambda one: one @ factor)
+        return _multiplied(call.tensor(0), lambda one: one @ factor)
     factor = np.asarray(call.constant(0), np.float64)
-    return _linear(call.tensor(1), lambda one: factor @ one)
+    return _multiplied(call.tensor(1), lambda one: factor @ one)
 
 
 def _gemm(call: _Call) -> _Value:
     factor = np.asarray(call.constant(1), np.float64)
     matrix = call.get("alpha", 1.0) * (factor.T if call.get("transB", 0) else factor)
-    value = _linear(call.tensor(), lambda one: (one.T if call.get("transA", 0) else one) @ matrix)
+    value = _multiplied(call.tensor(), lambda one: (one.swapaxes(-1, -2) if call.get("transA", 0) else one) @ matrix)
     offset = call.constant(2)
     return value if offset is None else _sum(value, call.get("beta", 1.0) * np.asarray(offset, np.float64))
 

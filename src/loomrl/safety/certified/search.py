@@ -147,8 +147,11 @@ class Search:
                 boxes.floor[part], boxes.ceiling[part], least[part], slopes[part], score[part],
             )  # fmt: skip
 
-        for _ in threads.map(bound, range(0, count, size)):
-            pass
+        parts = range(0, count, size)
+        if len(parts) == 1:  # to start a thread takes longer than to bound a few boxes
+            bound(0)
+        else:
+            list(threads.map(bound, parts))
         return least, slopes, score
 
     def _halves(self, boxes: _Boxes, score: Array, margin: Array) -> _Boxes | None:
