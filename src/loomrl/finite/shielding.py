@@ -17,7 +17,7 @@ from loomrl.finite.reachability import until
 from loomrl.finite.shield import Shield
 
 _IMPROVEMENTS = 1_000
-_IMPROVED = 1e-9  # of a risk, by which another choice must be better
+_IMPROVED = 1e-9  # by which another choice must be less risky
 _ACCURATE = 1e-6
 
 
@@ -59,19 +59,21 @@ def allowed_choices(model: FiniteModel, unsafe: Mask, tolerance: float = 0.0) ->
         raise ConfigError(f"tolerance is {tolerance:g}; it is at least 0")
     count = len(model.action_names)
     lost = losing(model.choice_start, model.row_start, model.columns, unsafe)
-    chosen = model.choice_start[:-1].copy()
+    to_lost = np.bincount(_owners(model), weights=lost[model.columns], minlength=model.num_choices)
+    safe = to_lost.reshape(-1, count) == 0.0
+    # States that can be kept safe for ever are, so what is unsafe is not reached from them. No set of the others can be
+    # stayed in without it: their risks are the only solution of their equations, and improvement finds it.
+    chosen = model.choice_start[:-1] + safe.argmax(axis=1)
     for _ in range(_IMPROVEMENTS):
         value = _value(model.chain(chosen), unsafe)
         risk = _risks(model, value, unsafe).reshape(-1, count)
         current = risk[np.arange(len(chosen)), chosen - model.choice_start[:-1]]
-        better = risk.min(axis=1) < current - _IMPROVED * np.maximum(current, 1e-300)
+        better = lost & (risk.min(axis=1) < current - _IMPROVED)
         if not better.any():
             break
         chosen = np.where(better, model.choice_start[:-1] + risk.argmin(axis=1), chosen)
     else:
         raise ConfigError(f"the least risk was not found in {_IMPROVEMENTS} improvements: the model is ill-conditioned")
-    to_lost = np.bincount(_owners(model), weights=lost[model.columns], minlength=model.num_choices)
-    safe = to_lost.reshape(-1, count) == 0.0
     risk[safe & ~unsafe[:, None]] = 0.0
     allowed = risk <= risk.min(axis=1, keepdims=True) * (1.0 + tolerance)
     return np.where((~lost)[:, None], safe, allowed), risk

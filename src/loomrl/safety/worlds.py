@@ -14,9 +14,10 @@ from loomrl.types import Episode
 
 
 def with_parameter(context: Context, name: str, value: Any) -> Definition:
-    """With another value of a parameter of its constructor."""
+    """With a value of a parameter of its constructor, which is then not drawn."""
     definition = restored_definition(context.snapshot_folder)
-    return replace(definition, kwargs={**definition.kwargs, name: value})
+    drawn = {key: one for key, one in definition.randomize.items() if key != name}
+    return replace(definition, kwargs={**definition.kwargs, name: value}, randomize=drawn)
 
 
 def with_held_out_ranges(context: Context) -> Definition:

@@ -13,7 +13,7 @@ from loomrl.errors import ConfigError
 from loomrl.finite.model import Chain, States
 from loomrl.finite.prism.explore import build_model
 from loomrl.finite.prism.syntax import read_program, read_property
-from loomrl.safety.model_checking import linear
+from loomrl.finite import linear
 from loomrl.safety.model_checking.pctl import Answer, check
 
 Rows = list[list[Fraction]]

@@ -13,6 +13,8 @@ from loomrl.errors import ArtifactError
 from loomrl.safety.certified.network import INPUT, Affine, Kind, Layer, Network
 
 Array = NDArray[Any]
+_REAL = (1, 11)  # ONNX's numbers of float and double
+_OLDEST = 7  # the first opset in which operators broadcast and Dropout does nothing
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,35 @@ def _checked(content: bytes, source: str) -> Any:
         onnx.checker.check_model(model)
     except Exception as error:  # protobuf's and the checker's share no base class
         raise ArtifactError(f"{source} is not valid ONNX: {error}") from error
+    _demand_plain(model, source)
     constants = {one.name for one in model.graph.initializer}
     for value in (*model.graph.input, *model.graph.output):
         dims = value.type.tensor_type.shape.dim
         if value.name not in constants and len(dims) and dims[0].dim_value <= 0:
             dims[0].dim_value = 1
     return model
+
+
+def _demand_plain(model: Any, source: str) -> None:
+    """What would make the words of a graph mean something else than they say."""
+    import onnx
+
+    if model.functions:
+        raise ArtifactError(f"{source} defines functions of its own, such as {model.functions[0].name}; inline them")
+    if any(one.data_location == onnx.TensorProto.EXTERNAL for one in model.graph.initializer):
+        raise ArtifactError(f"{source} keeps weights in other files; save it as one file")
+    for node in model.graph.node:
+        if node.domain not in ("", "ai.onnx"):
+            raise ArtifactError(f"{source}, node {node.name!r}: operators of domain {node.domain!r} are not supported")
+    constants = {one.name for one in model.graph.initializer}
+    for value in model.graph.input:
+        kind = value.type.tensor_type.elem_type
+        if value.name not in constants and kind not in _REAL:
+            name = onnx.TensorProto.DataType.Name(kind)
+            raise ArtifactError(f"{source}: input {value.name!r} is {name}; only real numbers are supported")
+    opset = max(one.version for one in model.opset_import if one.domain in ("", "ai.onnx"))
+    if opset < _OLDEST:
+        raise ArtifactError(f"{source} is of opset {opset}; the oldest that is supported is {_OLDEST}")
 
 
 def _folded(model: Any, source: str) -> Any:
@@ -148,7 +173,10 @@ class _Builder:
             )
         attributes = {one.name: _attribute(one) for one in node.attribute}
         try:
-            self.values[node.output[0]] = operation(_Call(self, node, inputs, attributes))
+            value = operation(_Call(self, node, inputs, attributes))
+            if isinstance(value, _Tensor):
+                _demand_sizes(value)
+            self.values[node.output[0]] = value
         except (ValueError, IndexError) as error:
             raise self._fail(node, f"{node.op_type}: {error}") from error
 
@@ -167,6 +195,12 @@ class _Builder:
         self.layers.append(layer)
         size = layer.size
         return _Tensor(Affine({len(self.layers): np.eye(size)}, np.zeros(size)), shape)
+
+
+def _demand_sizes(tensor: _Tensor) -> None:
+    size = len(tensor.affine.bias)
+    if int(np.prod(tensor.shape)) != size or any(len(one) != size for one in tensor.affine.weights.values()):
+        raise ValueError(f"shapes do not fit: {tensor.shape} of {size} numbers")
 
 
 def _attribute(attribute: Any) -> Any:
@@ -222,6 +256,12 @@ def _rows(affine: Affine, places: Array) -> Affine:
 
 
 def _same(call: _Call) -> _Value:
+    return call.tensor()
+
+
+def _dropout(call: _Call) -> _Value:
+    if call.constant(2, False):
+        raise ValueError("training_mode is on: what it drops is random")
     return call.tensor()
 
 
@@ -378,8 +418,6 @@ def _linear(tensor: _Tensor, function: Callable[[NDArray[np.float64]], Array]) -
 
 def _multiplied(tensor: _Tensor, function: Callable[[NDArray[np.float64]], Array]) -> _Tensor:
     """A product with a constant matrix: NumPy takes all weights at once, as a stack of matrices."""
-    if len(tensor.shape) < 2:  # a vector is a row on one side and a column on the other
-        return _linear(tensor, function)
     bias = function(tensor.affine.bias.reshape(tensor.shape))
     weights = {
         block: np.ascontiguousarray(function(weights.T.reshape(-1, *tensor.shape)).reshape(weights.shape[1], -1).T)
@@ -389,11 +427,11 @@ def _multiplied(tensor: _Tensor, function: Callable[[NDArray[np.float64]], Array
 
 
 def _product(call: _Call) -> _Value:
-    if isinstance(call.inputs[0], _Tensor):
-        factor = np.asarray(call.constant(1), np.float64)
-        return _multiplied(call.tensor(0), lambda one: one @ factor)
-    factor = np.asarray(call.constant(0), np.float64)
-    return _multiplied(call.tensor(1), lambda one: factor @ one)
+    place = 0 if isinstance(call.inputs[0], _Tensor) else 1
+    tensor, factor = call.tensor(place), np.asarray(call.constant(1 - place), np.float64)
+    # A vector is a row on one side and a column on the other; more dimensions of a factor are stacks of their own.
+    multiply = _multiplied if len(tensor.shape) >= 2 and factor.ndim == 2 else _linear
+    return multiply(tensor, (lambda one: one @ factor) if place == 0 else (lambda one: factor @ one))
 
 
 def _gemm(call: _Call) -> _Value:
@@ -406,11 +444,10 @@ def _gemm(call: _Call) -> _Value:
 
 def _reduce(function: Callable[..., Array]) -> Operation:
     def reduce(call: _Call) -> _Value:
-        axes = call.axes(1)
-        kept = bool(call.get("keepdims", 1))
-        return _linear(
-            call.tensor(), lambda one: function(one, axis=None if axes is None else tuple(axes), keepdims=kept)
-        )
+        axes, kept = call.axes(1), bool(call.get("keepdims", 1))
+        if not axes and call.get("noop_with_empty_axes", 0):
+            return call.tensor()
+        return _linear(call.tensor(), lambda one: function(one, axis=tuple(axes) if axes else None, keepdims=kept))
 
     return reduce
 
@@ -454,6 +491,7 @@ def _clipped(call: _Call, tensor: _Tensor, low: Array, high: Array) -> _Tensor:
     shape = np.broadcast_shapes(tensor.shape, low.shape, high.shape)
     wide = _moved(tensor, lambda one: np.broadcast_to(one, shape))
     least, most = (np.broadcast_to(one, shape).reshape(-1) for one in (low, high))
+    least = np.minimum(least, most)  # where they cross, everything becomes the upper one
     return call.builder.activate(Layer("clip", wide.affine, low=least, high=most), shape)
 
 
@@ -463,7 +501,7 @@ _OPERATIONS: dict[str, Operation] = {
     "Clip": _clip,
     "Concat": _concat,
     "Div": _divide,
-    "Dropout": _same,
+    "Dropout": _dropout,
     "Flatten": _flatten,
     "Gather": _gather,
     "Gemm": _gemm,

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from gymnasium import spaces
 
 from loomrl.safety.certified.graph import read_network
 from loomrl.safety.certified.network import Network
-from loomrl.safety.certified.verify import Replay
+from loomrl.safety.certified.verify import Replay, demand_agreement
 
 METHOD = "bound propagation (CROWN) with optimised slopes and input splitting, in float64, on the exported graph"
 
@@ -32,7 +33,11 @@ def network_of(policy: Any, action_space: Any) -> PolicyNetwork:
     with tempfile.TemporaryDirectory() as folder:
         graph = Path(folder) / "policy.onnx"
         graph.write_bytes(_graph(policy))
-        return PolicyNetwork(read_network(graph, output), Replay(graph, output))
+        network, replay = read_network(graph, output), Replay(graph, output)
+        for size in (1.0, 10.0):
+            ends = np.full(network.num_inputs, size)
+            demand_agreement(network, replay, -ends, ends, "the policy's graph")
+        return PolicyNetwork(network, replay)
 
 
 def _graph(policy: Any) -> bytes:

@@ -22,6 +22,8 @@ from loomrl.safety.certified.search import Search, Verdict
 from loomrl.safety.certified.vnnlib import Case, Property, read_property
 
 _OWN_SHARE = 0.6  # of the time, before what is open is handed over
+_ASKED, _CASES = 8, 4  # inputs of each of the first cases on which reader and runtime must agree ...
+_DIFFERENCE = 1e-4  # ... up to this, relative and absolute
 _LINEAR = {"relu", "leaky_relu"}  # what Marabou decides completely
 
 
@@ -66,6 +68,30 @@ class Replay:
         return rounded if satisfied.all() else None
 
 
+def demand_agreement(
+    network: Network, replay: Replay, low: NDArray[np.float64], high: NDArray[np.float64], source: object
+) -> None:
+    """What is verified must be what runs: both are asked about corners of a box and random inputs in it, (d,) each.
+
+    Differences are those of float32, some 5e8 times what float64 rounds: where they are small, its rounding lies far
+    below `search.SLACK`.
+
+    Raises:
+        ArtifactError: where they differ.
+    """
+    rng = np.random.default_rng(0)
+    shares = np.concatenate([rng.integers(0, 2, (_ASKED // 2, len(low))), rng.random((_ASKED // 2, len(low)))])
+    inputs = (low + shares * (high - low)).astype(np.float32)
+    expected = network(inputs.astype(np.float64))
+    for one, wanted in zip(inputs, expected, strict=True):
+        found = replay(one).astype(np.float64)
+        if found.shape != wanted.shape or not np.all(np.abs(found - wanted) <= _DIFFERENCE * (1.0 + np.abs(wanted))):
+            raise ArtifactError(
+                f"{source}: for {one.tolist()} onnxruntime answers {found.tolist()}, real arithmetic {wanted.tolist()}: "
+                "its numbers are too large for float32, or an operator means something else here; it is not verified"
+            )
+
+
 def verify(graph: Path, prop: Path, timeout: float, output: str | None = None) -> Answer:
     """Whether some input of the property's region breaks it: `sat` with that input, `unsat`, or undecided.
 
@@ -79,6 +105,8 @@ def verify(graph: Path, prop: Path, timeout: float, output: str | None = None) -
     network, question = read_network(graph, output), read_property(prop)
     _demand_fit(network, question, graph)
     replay = Replay(graph, output)
+    for case in question.cases[:_CASES]:
+        demand_agreement(network, replay, case.low, case.high, graph)
     complete = find_spec("maraboupy") is not None and {layer.kind for layer in network.layers} <= _LINEAR
     search = Search(pack(network), question.cases, replay.confirm, num_processors())
     found = search.run(begun + timeout * (_OWN_SHARE if complete else 1.0))

@@ -241,7 +241,9 @@ def _expected(bounds: Bounds, shares: Floats) -> tuple[float, float]:
     ends = []
     for values, way in ((bounds.low, -1.0), (bounds.high, 1.0)):
         if np.all(values == values[0]) or not np.all(np.isfinite(values)):
-            ends.append(float(values[0]) if np.all(values == values[0]) else float("inf"))
+            unknown = way * np.inf  # where any end is: nothing is known of the expectation at that end
+            infinite = np.inf if np.any(values == np.inf) and not np.any(values == -np.inf) else unknown
+            ends.append(float(values[0]) if np.all(values == values[0]) else float(infinite))
             continue
         mean = float(np.dot(values, shares)) / float(shares.sum())
         ends.append(mean + way * slack * float(np.abs(values).max()))
