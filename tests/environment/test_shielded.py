@@ -1,6 +1,7 @@
 """Environments behind a shield: nothing unsafe happens in training, and the same shield is served with the policy."""
 
 import dataclasses
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 from pydantic import ValidationError
 from served import served
 from trained import EVALUATION, Policy, through_the_stages
+from typer.testing import CliRunner
 
 from loomrl.algorithms.actor_critic import ActorCriticPolicy
+from loomrl.cli import app
 from loomrl.config import PolicyConfig
 from loomrl.environment.config import EnvironmentConfig, RangeConfig, ShieldConfig
 from loomrl.environment.make import choose_backend, make_env, make_envs
@@ -20,7 +23,7 @@ from loomrl.environment.shielded import shield_around
 from loomrl.environment.snapshot import load_snapshot, take_snapshot
 from loomrl.environment.verify import verify_snapshot
 from loomrl.errors import ArtifactError, ConfigError
-from loomrl.files import write_sums
+from loomrl.files import read_json, write_json, write_sums
 from loomrl.finite.of_environment import model_of
 from loomrl.finite.prism.syntax import read_property
 from loomrl.finite.shield import NoState, Shield
@@ -151,10 +154,10 @@ def test_exploration_stays_behind_it_and_knows_its_propensities(lake: Path) -> N
     assert answer.instead is not None
     for action in range(4):
         expected = float(chosen[answer.instead[0] == action].sum())
-        found = [propensity for taken, propensity in drawn if taken == action]
+        found = [propensity for taken, propensity, _ in drawn if taken == action]
         assert len(found) / len(drawn) == pytest.approx(expected, abs=0.05)
         assert found == pytest.approx([expected] * len(found))
-    assert {int(taken) for taken, _ in drawn} == set(np.flatnonzero(shield.allowed[0]))
+    assert {int(taken) for taken, *_ in drawn} == set(np.flatnonzero(shield.allowed[0]))
 
 
 def test_asking_for_one_that_cannot_be() -> None:
@@ -187,3 +190,25 @@ def test_a_zero_has_no_sign() -> None:
     shield = Shield(np.array([[0.0], [1.0]]), np.ones((2, 2), np.bool_), np.zeros((2, 2)))
     assert shield.state_of(np.array([-0.0], np.float32)) == 0
     assert dataclasses.replace(shield).to_bytes() == shield.to_bytes()
+
+
+def test_a_shield_by_itself_is_of_the_bare_environment(lake: Path, tmp_path: Path) -> None:
+    output = tmp_path / "shield.safetensors"
+    condition = '"terminated" & s!=15'
+    done = CliRunner().invoke(app, ["model", "shield", str(lake), "--unsafe", condition, "--output", str(output)])
+    assert done.exit_code == 0, done.output
+    with closing(make_env(lake)) as env:
+        around = shield_around(env)
+    assert around is not None
+    assert output.read_bytes() == around.to_bytes()
+    assert not around.allowed.all()
+
+
+def test_a_manifest_must_name_the_shield_its_policy_was_trained_behind(trained: Policy, tmp_path: Path) -> None:
+    folder = tmp_path / "export"
+    shutil.copytree(trained.root / "export", folder)
+    manifest = read_json(folder / "manifest.json")
+    del manifest["shield_sha256"]
+    write_json(folder / "manifest.json", manifest)
+    with pytest.raises(ArtifactError, match="names no shield, and its policy was trained behind one"):
+        ServedPolicy.load(folder)

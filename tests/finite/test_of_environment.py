@@ -1,5 +1,6 @@
 """Finite models of environments: the same probabilities as the environment's steps."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from loomrl.environment.config import EnvironmentConfig
+from loomrl.environment.config import EnvironmentConfig, RangeConfig
 from loomrl.environment.make import make_env
 from loomrl.environment.snapshot import take_snapshot
 from loomrl.errors import ConfigError
@@ -141,3 +142,56 @@ def test_a_model_below_a_wrapper_that_changes_things_is_refused() -> None:
     assert len(model_of(gymnasium.wrappers.TimeLimit(env, 30)).model.states) == 21
     with pytest.raises(ConfigError, match="TransformReward is wrapped around FrozenLakeEnv"):
         model_of(gymnasium.wrappers.TransformReward(env, lambda reward: 2 * reward))
+
+
+class Described(gymnasium.Env):
+    """Its finite model is whatever it is given."""
+
+    observation_space, action_space = gymnasium.spaces.Box(0.0, 9.0, (2,), np.float32), gymnasium.spaces.Discrete(2)
+
+    def __init__(self, modelled: Modelled) -> None:
+        self.modelled = modelled
+
+    def finite_model(self) -> Modelled:
+        return self.modelled
+
+
+@pytest.mark.parametrize("what", ["sum", "negative", "choices", "column", "rows", "dtype"])
+def test_a_model_that_is_none_is_named(what: str) -> None:
+    modelled = PrismEnvironment(ROVER, reward="progress").finite_model()
+    model = modelled.model
+    probabilities, columns, changed = model.probabilities.copy(), model.columns.copy(), modelled
+    if what == "sum":
+        probabilities[3] -= 0.4
+    elif what == "negative":
+        place = int(np.flatnonzero(np.diff(model.row_start) == 2)[0])
+        first = int(model.row_start[place])
+        probabilities[first : first + 2] = [1.5, -0.5]
+    elif what == "column":
+        columns[0] = len(model.states)
+    model = replace(model, probabilities=probabilities, columns=columns)
+    if what == "choices":
+        model = replace(model, choice_start=np.concatenate([[0, 1], model.choice_start[2:]]))
+    if what == "rows":
+        model = replace(model, row_start=model.row_start[:-1])
+    changed = replace(modelled, model=model)
+    if what == "dtype":
+        changed = replace(changed, observations=changed.observations.astype(np.float64))
+    message = {
+        "sum": r"finite model at .*probabilities do not sum to 1",
+        "negative": "a probability is -0.5; leave out what cannot happen",
+        "choices": "every state has one choice for each of 2 actions",
+        "column": "a transition leads to a state that is not there",
+        "rows": "row_start does not fit",
+        "dtype": "a policy observes float32, and states of the finite model are float64",
+    }
+    with pytest.raises(ConfigError, match=message[what]):
+        model_of(Described(changed))
+
+
+def test_an_environment_that_is_another_one_in_every_episode_has_no_model(tmp_path: Path) -> None:
+    drawn = {"success_rate": RangeConfig(low=0.1, high=0.9)}
+    take_snapshot(EnvironmentConfig(id="FrozenLake-v1", randomize=drawn), Path(), tmp_path)
+    env = make_env(tmp_path)
+    with pytest.raises(ConfigError, match="in every episode: there is no one model of it"):
+        model_of(env)

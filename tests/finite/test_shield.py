@@ -115,6 +115,43 @@ def test_the_least_risk_is_that_of_the_best_policy() -> None:
     assert answer.low == pytest.approx(risk[0].min(), abs=1e-9)
 
 
+def random_model(rng: np.random.Generator, size: int = 12) -> tuple[Modelled, NDArray[np.bool_]]:
+    """States that lead to a few others each, with choices that stay, and some that are bad."""
+    commands = []
+    for state in range(size):
+        for name in "abc":
+            targets = rng.choice(size, int(rng.integers(1, 4)), replace=False)
+            if rng.random() < 0.3:
+                targets = np.array([state])
+            shares = rng.dirichlet(np.ones(len(targets)))
+            shares[-1] = 1.0 - shares[:-1].sum()
+            ends = " + ".join(
+                f"{share!r} : (x'={target})" for share, target in zip(shares.tolist(), targets, strict=True)
+            )
+            commands.append(f"[{name}] x={state} -> {ends};")
+    bad = " | ".join(f"x={state}" for state in rng.choice(size, 2, replace=False))
+    text = f'mdp module m x : [0..{size - 1}]; {" ".join(commands)} endmodule label "bad" = {bad};'
+    modelled = PrismEnvironment(text).finite_model()
+    return modelled, modelled.model.states.labels["bad"]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_risks_are_the_least_there_are(seed: int) -> None:
+    """Beside value iteration from below, which converges to the least risks, slowly."""
+    modelled, bad = random_model(np.random.default_rng(seed))
+    model = modelled.model
+    choices_allowed, risk = allowed_choices(model, bad)
+    owner = np.repeat(np.arange(model.num_choices), np.diff(model.row_start))
+    least = bad.astype(np.float64)
+    for _ in range(20_000):
+        weights = model.probabilities * least[model.columns]
+        each = np.bincount(owner, weights=weights, minlength=model.num_choices).reshape(risk.shape)
+        least = np.where(bad, 1.0, each.min(axis=1))
+    each = np.where(bad[:, None], 1.0, each)
+    np.testing.assert_allclose(risk, each, atol=1e-6)
+    assert (choices_allowed == (each <= each.min(axis=1, keepdims=True) + 1e-7))[~bad].all()
+
+
 def test_a_tolerance_allows_more_where_nothing_is_safe_for_ever() -> None:
     text = """
         mdp

@@ -75,7 +75,7 @@ def test_another_environment_is_no_comparison(ready_home: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "verdict", "words"),
     [
-        ({"passed": False}, Verdict.REFUTED, "the safety gate blocked it: it falls"),
+        ({"passed": False}, Verdict.REFUTED, "the safety gate blocked it: pole_stays_up is refuted: it falls"),
         ({"waiver_expires": "2026-11-19"}, Verdict.REFUTED, "the waiver of pole_stays_up by Ada expired on 2026-11-19"),
         ({"waiver_expires": "2026-11-20"}, Verdict.PROVED, "the safety gate passed"),
         ({"rechecked": {"finiteness": Verdict.UNDECIDED}}, Verdict.REFUTED, "do not hold on the exported graph"),

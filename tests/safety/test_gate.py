@@ -47,13 +47,13 @@ def test_a_good_policy_passes(good: Policy, tmp_path: Path) -> None:
         "provenance.files",
         "provenance.policy",
         "provenance.snapshot",
-        "disturbed_return",
         "minimum_return",
-        "robustness",
         "statistical_limits.cart_stays_on_track",
         "statistical_limits.pole_is_upright",
         "action_bounds",
+        "disturbed_return",
         "finiteness",
+        "robustness",
         "out_of_distribution",
     ]
     assert all(claim.verdict is Verdict.PROVED for name, claim in claims.items() if name.startswith("provenance"))

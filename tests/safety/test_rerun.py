@@ -14,6 +14,8 @@ from typer.testing import CliRunner, Result
 from loomrl.errors import ArtifactError
 from loomrl.files import read_json, write_json
 from loomrl.safety.commands import app
+from loomrl.safety.gate import decide
+from loomrl.types import SafetyCase
 
 
 @pytest.fixture
@@ -95,3 +97,34 @@ def test_another_policy_is_refused(case: Path, config: Path, good: Policy) -> No
     done = call(case, config)
     assert isinstance(done.exception, ArtifactError)
     assert str(case.parent / "training") in str(done.exception)
+
+
+def test_a_claim_that_is_no_longer_mandatory_is_named(case: Path, config: Path) -> None:
+    """What blocks is declared optional, and the decision made anew: every verdict is as it was."""
+    found = SafetyCase.read(case / "case.json")
+    blocking = found.decision.blocking
+    claims = [one.model_copy(update={"mandatory": one.mandatory and one.id not in blocking}) for one in found.claims]
+    found.model_copy(update={"claims": claims, "decision": decide(claims)}).write(case / "case.json")
+    assert decide(claims).passed
+    done = call(case, config)
+    assert isinstance(done.exception, ArtifactError)
+    assert "minimum_return: mandatory is another one" in str(done.exception)
+    assert "decision is not what the claims give" in str(done.exception)
+
+
+@pytest.mark.parametrize("part", ["statement", "limit", "controls"])
+def test_what_was_promised_cannot_be_weakened(case: Path, config: Path, part: str) -> None:
+    document = read_json(case / "case.json")
+    if part == "controls":
+        document["controls"] = {"everything": ["finiteness"]}
+    else:
+        (claim,) = [one for one in document["claims"] if one["id"] == "minimum_return"]
+        claim.update(statement="it does something") if part == "statement" else claim["bound"].update(limit=0.1)
+    write_json(case / "case.json", document)
+    assert part in str(call(case, config).exception)
+
+
+def test_an_expired_waiver_is_named(case: Path, config: Path) -> None:
+    waiver = {"claim": "minimum_return", "person": "Ada", "reason": "test", "expires": "2020-01-01"}
+    change(case, "minimum_return", waiver=waiver)
+    assert "the waiver of minimum_return by Ada expired on 2020-01-01" in str(call(case, config).exception)

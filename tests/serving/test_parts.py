@@ -66,8 +66,8 @@ def test_categorical_exploration_follows_the_softmax(tmp_path: Path) -> None:
     expected = np.exp(logits) / np.exp(logits).sum()
     rng = np.random.default_rng(3)
     drawn = [explore(policy, answer, 0, rng) for _ in range(4_000)]
-    assert np.mean([int(action) for action, _ in drawn]) == pytest.approx(expected[1], abs=0.03)
-    assert {round(p, 12) for _, p in drawn} == {round(p, 12) for p in expected}
+    assert np.mean([int(one.action) for one in drawn]) == pytest.approx(expected[1], abs=0.03)
+    assert {round(one.propensity, 12) for one in drawn} == {round(p, 12) for p in expected}
 
 
 def test_gaussian_exploration_is_clipped_and_has_its_density(tmp_path: Path) -> None:
@@ -75,10 +75,10 @@ def test_gaussian_exploration_is_clipped_and_has_its_density(tmp_path: Path) -> 
     answer = policy.answer(OBSERVATIONS[:1])
     rng = np.random.default_rng(3)
     drawn = [explore(policy, answer, 0, rng) for _ in range(4_000)]
-    actions = np.array([action for action, _ in drawn])
+    actions = np.array([one.action for one in drawn])
     assert np.abs(actions).max() <= 1.0
     assert actions.std() == pytest.approx(np.exp(-1), rel=0.05)
-    action, density = next((a, p) for a, p in drawn if np.abs(a).max() < 1)
+    action, density = next(one[:2] for one in drawn if np.abs(one.action).max() < 1)
     exact = np.prod(np.exp(-0.5 * (action / np.exp(-1)) ** 2) / (np.exp(-1) * np.sqrt(2 * np.pi)))
     assert density == pytest.approx(exact, rel=1e-4)
 

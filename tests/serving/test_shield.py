@@ -46,9 +46,12 @@ def test_a_forbidden_action_is_replaced_and_both_are_on_record(shielded: ServerP
         assert client.decide("cart", RIGHT).action == 0
         explored = [client.decide("cart", RIGHT, explore=True) for _ in range(20)]
     assert {(one.action, one.propensity) for one in explored} == {(0, 1.0)}
-    free, corrected, *_ = written(records)
+    free, corrected, *samples = written(records)
     assert free["shield"] is None
     assert (corrected["action"], corrected["shield"]) == (0, {"chosen": 1})
+    assert [str(one["shield"]) for one in samples].count("{'chosen': 1}") > 0
+    assert {str(one["shield"]) for one in samples} <= {"None", "{'chosen': 1}"}
+    assert all(one["exploration_flag"] for one in samples)
 
 
 def test_where_nothing_is_known_to_be_safe_nothing_is_decided(shielded: ServerProcess, records: Path) -> None:

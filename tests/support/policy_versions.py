@@ -15,11 +15,11 @@ from loomrl.files import sha256, sha256_file, write_atomic, write_sums
 from loomrl.promotion.envelope import RunFacts, envelope_tags, previous_case
 from loomrl.promotion.package import build_package
 from loomrl.registry import PolicyVersion, Registry
+from loomrl.safety.gate import decide
 from loomrl.types import (
     Claim,
     EnvironmentSpec,
     EvaluationReport,
-    GateDecision,
     Interval,
     ParityReport,
     PolicyManifest,
@@ -74,20 +74,20 @@ def make_artifacts(
         method="clopper-pearson",
         verdict=verdict,
         waiver=waiver or None,
+        finding="it stays up" if passed else "it falls",
     )
     claims = [claim]
     if optional is not None:
         claims.append(
             claim.model_copy(update={"id": "robustness", "mandatory": False, "verdict": optional, "waiver": None})
         )
-    blocking = [] if passed else ["pole_stays_up"]
     _write_evaluation(root / "evaluation", policy_digest, snapshot, returns, success_rate)
     case = SafetyCase(
         policy_digest=policy_digest,
         snapshot_digest=snapshot,
         evaluation_digest=evaluation_digest(root / "evaluation"),
         claims=claims,
-        decision=GateDecision(passed=passed, blocking=blocking, reason="all claims hold" if passed else "it falls"),
+        decision=decide(claims),
     )
     case.write(root / "safety" / "case.json")
     _write_export(root / "export", policy, bias, policy_digest, snapshot, root / "safety" / "case.json", rechecked)

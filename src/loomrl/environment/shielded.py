@@ -68,8 +68,11 @@ def _build(env: gymnasium.Env[Any, Any], config: ShieldConfig, name: str) -> "Sh
     from loomrl.finite.of_environment import model_of
     from loomrl.finite.shielding import build_shield, states_where
 
-    if getattr(env.action_space, "start", 0) != 0:
-        raise ConfigError(f"environment {name!r}: environment.shield needs actions that count from 0")
+    actions = env.action_space
+    if not isinstance(actions, gymnasium.spaces.Discrete) or actions.start != 0:
+        raise ConfigError(
+            f"environment {name!r}: environment.shield needs a choice of actions from 0 on, not {actions}"
+        )
     try:
         modelled = model_of(env)
     except ConfigError as error:

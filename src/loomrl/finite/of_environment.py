@@ -22,6 +22,7 @@ _HARMLESS = (
     "OrderEnforcing",
     "PassiveEnvChecker",
 )  # Gymnasium's own, which change nothing that is modelled
+_ONE = 1e-9  # how far a sum of probabilities may be from 1
 TERMINATED = "terminated"  # the label of states in which an episode has ended
 
 
@@ -90,6 +91,7 @@ def model_of(env: gymnasium.Env[Any, Any]) -> Modelled:
             f"{type(bare).__name__}: a policy observes {env.observation_space}, and a state of its model is "
             f"{found.observations.shape[1:]}: a model knows no past, so observations must not be stacked"
         )
+    _demand_whole(found, env.observation_space.dtype, type(bare).__name__)
     return _behind_shields(env, found)
 
 
@@ -111,6 +113,44 @@ def _demand_bare(env: gymnasium.Env[Any, Any]) -> None:
                 "of it; give the environment a finite_model() of its own"
             )
         env = env.env
+    if env is not env.unwrapped:
+        raise ConfigError(
+            f"{type(env).__name__} puts another {type(env.unwrapped).__name__} in every episode: there is no one model "
+            "of it; fix what is drawn"
+        )
+
+
+def _demand_whole(modelled: Modelled, dtype: Any, name: str) -> None:
+    """What every claim about a model rests on.
+
+    Raises:
+        ConfigError: naming the first state at which it is wrong.
+    """
+    model, count = modelled.model, len(modelled.model.action_names)
+
+    def refuse(choice: int, problem: str) -> ConfigError:
+        state = int(np.searchsorted(model.choice_start, choice, side="right")) - 1
+        return ConfigError(f"{name}: the finite model at {model.states.describe(state)}: {problem}")
+
+    several = np.flatnonzero(np.diff(model.choice_start) != count)
+    if len(several):
+        raise refuse(int(model.choice_start[several[0]]), f"every state has one choice for each of {count} actions")
+    sizes = np.diff(model.row_start)
+    if len(sizes) != model.num_choices or (sizes < 1).any() or model.row_start[-1] != len(model.columns):
+        raise ConfigError(f"{name}: the finite model: row_start does not fit {model.num_choices} choices")
+    if model.columns.min() < 0 or model.columns.max() >= len(model.states):
+        raise ConfigError(f"{name}: the finite model: a transition leads to a state that is not there")
+    wrong = np.flatnonzero(np.abs(np.add.reduceat(model.probabilities, model.row_start[:-1]) - 1.0) > _ONE)
+    if len(wrong):
+        raise refuse(int(wrong[0]), "probabilities do not sum to 1")
+    if not (model.probabilities > 0.0).all():
+        place = int(np.flatnonzero(~(model.probabilities > 0.0))[0])
+        choice = int(np.searchsorted(model.row_start, place, side="right")) - 1
+        raise refuse(choice, f"a probability is {model.probabilities[place]:g}; leave out what cannot happen")
+    if modelled.observations.dtype != dtype:
+        raise ConfigError(
+            f"{name}: a policy observes {dtype}, and states of the finite model are {modelled.observations.dtype}"
+        )
 
 
 def _from_table(env: Any) -> Modelled:

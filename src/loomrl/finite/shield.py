@@ -52,7 +52,7 @@ class Shield:
             NoState: for an observation of no state of the model.
         """
         place = self._places.get(self._key(obs))  # type: ignore[attr-defined]
-        if place is None:
+        if place is None or not np.array_equal(self.observations[place], obs):  # a cast may have rounded
             raise NoState(f"observation {np.asarray(obs).tolist()} is no state of the shield's model")
         return int(place)
 

@@ -19,6 +19,7 @@ def build_package(artifacts: Path, destination: Path, facts: RunFacts) -> Path:
     """
     for stage in ("export", "safety", "evaluation"):
         verify_sums(artifacts / stage)
+    _check_case(artifacts / "safety")
     _check_evaluated(artifacts)
     if destination.exists():
         shutil.rmtree(destination)
@@ -27,6 +28,14 @@ def build_package(artifacts: Path, destination: Path, facts: RunFacts) -> Path:
         _copy(artifacts / stage / name, destination / name)
     build_envelope(destination, facts).write(destination / ENVELOPE)
     return destination
+
+
+def _check_case(folder: Path) -> None:
+    """A manifest can be written anew: the case itself cites its evidence, and its decision follows from its claims."""
+    from loomrl.safety.case import check_case
+
+    if problems := check_case(folder):
+        raise ArtifactError(f"{folder / CASE} does not hold: {'; '.join(problems)}; run the stages again")
 
 
 def _check_evaluated(artifacts: Path) -> None:

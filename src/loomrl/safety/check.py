@@ -23,7 +23,7 @@ from loomrl.errors import ConfigError
 from loomrl.safety.config import SafetyConfig
 from loomrl.safety.evidence import EvidenceWriter
 from loomrl.schema import Section
-from loomrl.types import ActFunction, Claim, EnvironmentSnapshot, Episode, Policy
+from loomrl.types import ActFunction, Claim, EnvironmentSnapshot, Episode, Policy, Verdict
 
 GROUP = "loomrl.safety_checks"
 
@@ -40,6 +40,19 @@ STAGES = (
     *(PROVENANCE, STATISTICAL, FALSIFICATION, CERTIFIED, MODEL_CHECKING),
     *(REWARD_HACKING, REWARD_BIAS, OUT_OF_DISTRIBUTION),
 )
+
+
+def undecided(name: str, stage: str, statement: str, mandatory: bool, why: str) -> Claim:
+    """A claim that could not be examined: the case is written all the same, and says why."""
+    return Claim(
+        id=name,
+        stage=stage,
+        statement=statement,
+        mandatory=mandatory,
+        method="none: it could not be examined",
+        verdict=Verdict.UNDECIDED,
+        finding=why,
+    )
 
 
 class CheckConfig(Section):

@@ -36,6 +36,8 @@ def check(
 
     A claim is examined again from the stages' folders beside the case's; a signature lies in the folder of a version.
     """
+    from datetime import date
+
     from loomrl.errors import ArtifactError
     from loomrl.safety.case import check_case, cited_evidence, read_case
 
@@ -43,8 +45,12 @@ def check(
     problems = check_case(case, kept)
     signature = _signature(case, problems)
     outcome, why_not = (None, "--digests-only") if digests_only else _examined_again(case, config)
-    differing = [] if outcome is None else outcome.differing
-    problems += [f"{one.claim} was {_shown(one.verdict)}, is {_shown(one.again)}" for one in differing]
+    problems += [] if outcome is None else outcome.problems
+    problems += [
+        f"the waiver of {claim.id} by {claim.waiver.person} expired on {claim.waiver.expires}"
+        for claim in found.claims
+        if claim.waiver is not None and date.fromisoformat(claim.waiver.expires) < date.today()
+    ]
     count = len(cited_evidence(found)) if kept else 0
     if as_json:
         document = {"whole": not problems, "problems": problems, "evidence_files": count, "signature": signature}
@@ -190,10 +196,6 @@ def checks(as_json: JsonOption = False) -> None:
         _print_json(found)
         return
     _print_table("check", "stage", "settings", rows=[[c["name"], c["stage"], _settings(c["settings"])] for c in found])
-
-
-def _shown(verdict: Any) -> str:
-    return "missing" if verdict is None else str(verdict).removeprefix("statistically_")
 
 
 def _settings(values: Any) -> str:

@@ -33,7 +33,10 @@ from loomrl.types import (
 )
 
 CASE = "case.json"
-TOOLS = ("gymnasium", "loomrl", "numpy", "pyarrow", "safetensors", "scipy", "torch")
+TOOLS = (
+    *("gymnasium", "lark", "loomrl", "numba", "numpy", "onnx", "onnxruntime"),
+    *("pyarrow", "safetensors", "scipy", "torch"),
+)
 BEHAVIOUR = (STATISTICAL, MODEL_CHECKING)  # stages that say what the policy does in its environment
 MET = (Verdict.PROVED, Verdict.SUPPORTED, Verdict.WAIVED)
 

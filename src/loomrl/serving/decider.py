@@ -33,7 +33,7 @@ class _Pending:
     value: float | None = None
     propensity: float = 1.0  # of a deterministic choice; a density where a continuous action was sampled
     explored: bool = False
-    chosen: Any = None  # by the policy, where the shield took another action
+    chosen: int | None = None  # by the policy, where the shield took another action
 
 
 class Decider:
@@ -137,10 +137,10 @@ class Decider:
             for index, entry in enumerate(group):
                 entry.action, entry.value = answer.action[index], float(answer.value[index])
                 if entry.ask.explore:
-                    entry.action, entry.propensity = explore(policy, answer, index, self._rng)
+                    entry.action, entry.propensity, entry.chosen = explore(policy, answer, index, self._rng)
                     entry.explored = True
                 elif answer.chosen is not None and answer.chosen[index] != entry.action:
-                    entry.chosen = answer.chosen[index]
+                    entry.chosen = int(answer.chosen[index])
 
     def _record(self, pending: list[_Pending], started: float, route: str) -> list[dict[str, Any]]:
         seconds = round(time.perf_counter() - started, 7)
@@ -226,7 +226,7 @@ def _decision(policy: str, entry: _Pending, seconds: float, route: str) -> dict[
         value=entry.value,
         propensity=entry.propensity,
         override=None if entry.override is None else entry.override.mark(),
-        shield=None if entry.chosen is None else {"chosen": entry.chosen.tolist()},
+        shield=None if entry.chosen is None else {"chosen": entry.chosen},
         limited=False,
         route=route,
         seconds=seconds,

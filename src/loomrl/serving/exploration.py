@@ -1,7 +1,7 @@
 """Actions sampled from a policy's distribution, with the probability (or density) they had."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,8 +9,16 @@ from numpy.typing import NDArray
 from loomrl.serving.model import Answer, ServedPolicy
 
 
-def explore(policy: ServedPolicy, answer: Answer, index: int, rng: np.random.Generator) -> tuple[Any, float]:
-    """Sample one action for row `index` of an answer; returns it with its propensity.
+class Sample(NamedTuple):
+    """What is done, the probability (or density) it had, and what was chosen where a shield does something else."""
+
+    action: Any
+    propensity: float
+    chosen: Any = None
+
+
+def explore(policy: ServedPolicy, answer: Answer, index: int, rng: np.random.Generator) -> Sample:
+    """Sample one action for row `index` of an answer.
 
     Discrete: softmax over the logits, for each component of its own where there are several; bits: sigmoid. Continuous:
     a diagonal Gaussian, clipped to the bounds; the propensity is the density of the sample before clipping, which
@@ -23,7 +31,7 @@ def explore(policy: ServedPolicy, answer: Answer, index: int, rng: np.random.Gen
     return _gaussian(policy, answer, index, rng)
 
 
-def _categorical(policy: ServedPolicy, answer: Answer, index: int, rng: np.random.Generator) -> tuple[Any, float]:
+def _categorical(policy: ServedPolicy, answer: Answer, index: int, rng: np.random.Generator) -> Sample:
     logits = answer.outputs["logits"][index].astype(np.float64)  # (A,), of all components
     space, action = policy.manifest.environment.action, answer.action[index]
     sizes = np.ravel(space["nvec"] if policy.kind == "multi_discrete" else [len(logits)])
@@ -35,17 +43,17 @@ def _categorical(policy: ServedPolicy, answer: Answer, index: int, rng: np.rando
         choices.append(int(rng.choice(size, p=probabilities)))
         propensity *= float(probabilities[choices[-1]])
     chosen = np.reshape(choices, action.shape) + np.asarray(space.get("start", 0))
-    return chosen.astype(action.dtype)[()], propensity
+    return Sample(chosen.astype(action.dtype)[()], propensity)
 
 
 def _shielded(
     probabilities: NDArray[np.float64], instead: NDArray[np.int64], dtype: Any, rng: np.random.Generator
-) -> tuple[Any, float]:
+) -> Sample:
     """What is taken has the probability of all choices that it is taken for; actions count from 0."""
-    taken = np.bincount(instead, weights=probabilities, minlength=len(probabilities))
-    taken = taken / taken.sum()
-    choice = int(rng.choice(len(taken), p=taken))
-    return dtype.type(choice), float(taken[choice])
+    shares = np.bincount(instead, weights=probabilities, minlength=len(probabilities))
+    chosen = int(rng.choice(len(probabilities), p=probabilities))
+    taken = int(instead[chosen])
+    return Sample(dtype.type(taken), float(shares[taken] / shares.sum()), None if taken == chosen else chosen)
 
 
 def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -53,15 +61,15 @@ def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(weights / weights.sum())
 
 
-def _bits(answer: Answer, index: int, rng: np.random.Generator) -> tuple[Any, float]:
+def _bits(answer: Answer, index: int, rng: np.random.Generator) -> Sample:
     logits, action = answer.outputs["logits"][index].astype(np.float64), answer.action[index]
     ones = np.exp(-np.logaddexp(0.0, -logits))  # sigmoid, without overflow
     bits = rng.random(ones.shape) < ones
     propensity = float(np.prod(np.where(bits, ones, 1.0 - ones)))
-    return bits.reshape(action.shape).astype(action.dtype), propensity
+    return Sample(bits.reshape(action.shape).astype(action.dtype), propensity)
 
 
-def _gaussian(policy: ServedPolicy, answer: Answer, index: int, rng: np.random.Generator) -> tuple[Any, float]:
+def _gaussian(policy: ServedPolicy, answer: Answer, index: int, rng: np.random.Generator) -> Sample:
     mean, log_std = (answer.outputs[name][index].astype(np.float64) for name in ("mean", "log_std"))  # (A,)
     noise = rng.standard_normal(mean.shape)
     sample = mean + np.exp(log_std) * noise
@@ -71,7 +79,7 @@ def _gaussian(policy: ServedPolicy, answer: Answer, index: int, rng: np.random.G
         log_density -= log_slope
     elif policy.bounds is not None:
         sample = np.clip(sample, *(bound.ravel() for bound in policy.bounds))
-    return sample.reshape(answer.action[index].shape).astype(answer.action.dtype), math.exp(log_density)
+    return Sample(sample.reshape(answer.action[index].shape).astype(answer.action.dtype), math.exp(log_density))
 
 
 def _squash(policy: ServedPolicy, sample: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:

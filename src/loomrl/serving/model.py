@@ -135,6 +135,10 @@ class ServedPolicy:
 
 def _load_shield(folder: Path, manifest: PolicyManifest) -> Shield | None:
     if manifest.shield_sha256 is None:
+        if manifest.environment.shield is not None:
+            raise ArtifactError(
+                f"{folder / MANIFEST} names no shield, and its policy was trained behind one; export again"
+            )
         return None
     path = folder / SHIELD
     if not path.is_file() or sha256_file(path) != manifest.shield_sha256:

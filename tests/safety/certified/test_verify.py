@@ -4,12 +4,15 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import networks
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper
 
 from loomrl.errors import ArtifactError
 from loomrl.safety.certified import marabou
@@ -144,3 +147,130 @@ def test_the_command_answers_in_the_fields_words(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "property.vnnlib, line 1: this '(' is never closed" in done.stderr
     assert done.stdout == ""
+
+
+# --- words that mean something else -----------------------------------------------------------------------------
+
+
+def constant(name: str, values: Any, kind: int = TensorProto.FLOAT) -> Any:
+    array = np.asarray(values)
+    return helper.make_tensor(name, kind, array.shape, array.ravel().tolist())
+
+
+def graph_of(nodes: list[Any], size: int, constants: list[Any], kind: int = TensorProto.FLOAT, **more: Any) -> Any:
+    """`input` (1, size) -> `output` (1, 1)."""
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("input", kind, [1, size])],
+        [helper.make_tensor_value_info("output", TensorProto.FLOAT, [1, 1])],
+        constants,
+    )
+    domains = [helper.make_opsetid(domain, 17) for domain in ("", *more.pop("domains", ()))]
+    return helper.make_model(graph, opset_imports=domains, ir_version=9, **more)
+
+
+def negation_called_relu() -> Any:
+    negation = helper.make_node("Neg", ["x"], ["y"])
+    function = helper.make_function("mine", "Relu", ["x"], ["y"], [negation], [helper.make_opsetid("", 17)])
+    nodes = [helper.make_node("Relu", ["input"], ["output"], domain="mine")]
+    return graph_of(nodes, 1, [], functions=[function], domains=["mine"])
+
+
+def dropout_that_trains() -> Any:
+    nodes = [helper.make_node("Dropout", ["input", "ratio", "training"], ["output"], seed=1)]
+    return graph_of(nodes, 1, [constant("ratio", 0.5), constant("training", True, TensorProto.BOOL)])
+
+
+def whole_numbers_divided() -> Any:
+    nodes = [helper.make_node("Div", ["input", "two"], ["half"])]
+    nodes.append(helper.make_node("Cast", ["half"], ["output"], to=TensorProto.FLOAT))
+    return graph_of(nodes, 1, [constant("two", [[2]], TensorProto.INT64)], TensorProto.INT64)
+
+
+def weights_elsewhere() -> Any:
+    weights = constant("w", [[1.0]])
+    weights.ClearField("float_data")
+    weights.data_location = TensorProto.EXTERNAL
+    weights.external_data.add(key="location", value="w.bin")
+    return graph_of([helper.make_node("MatMul", ["input", "w"], ["output"])], 1, [weights])
+
+
+def numbers_beyond_float32() -> Any:
+    """The same large factors in another order on each branch: 0 in real arithmetic, anything in float32."""
+    rng = np.random.default_rng(3)
+    factors = [constant(f"f{number}", float(value)) for number, value in enumerate(rng.uniform(100.0, 200.0, 4))]
+    nodes = []
+    for branch, order in (("left", (0, 1, 2, 3)), ("right", (3, 1, 0, 2))):
+        before = "input"
+        for number in order:
+            nodes.append(helper.make_node("Mul", [before, f"f{number}"], [f"{branch}{number}"]))
+            before = f"{branch}{number}"
+        nodes.append(helper.make_node("Identity", [before], [branch]))
+    nodes.append(helper.make_node("Sub", ["left", "right"], ["output"]))
+    return graph_of(nodes, 1, factors)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (negation_called_relu, "functions of its own, such as Relu"),
+        (dropout_that_trains, "training_mode is on"),
+        (whole_numbers_divided, "input 'input' is INT64"),
+        (weights_elsewhere, "w.bin|weights in other files"),
+        (numbers_beyond_float32, "onnxruntime says .* real arithmetic"),
+    ],
+)
+def test_a_graph_whose_words_mean_something_else_is_refused(
+    made: Callable[[], Any], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "n.onnx").write_bytes(made().SerializeToString())
+    (tmp_path / "p.vnnlib").write_text(networks.box([1.0], [2.0], 1, "(>= Y_0 1.0)"))
+    with pytest.raises(ArtifactError, match=message):
+        verify(tmp_path / "n.onnx", tmp_path / "p.vnnlib", 10)
+
+
+def sums_nothing() -> Any:
+    nodes = [helper.make_node("ReduceSum", ["input"], ["all"], noop_with_empty_axes=1)]
+    nodes.append(helper.make_node("Slice", ["all", "s", "e", "a"], ["output"]))
+    cut = [constant(name, [value], TensorProto.INT64) for name, value in (("s", 1), ("e", 2), ("a", 1))]
+    return graph_of(nodes, 2, cut)
+
+
+def sums_all() -> Any:
+    nodes = [helper.make_node("ReduceSum", ["input", "none"], ["output"])]
+    return graph_of(nodes, 2, [constant("none", np.zeros(0, np.int64), TensorProto.INT64)])
+
+
+def clips_between_crossed_limits() -> Any:
+    nodes = [helper.make_node("Clip", ["input", "l", "h"], ["clipped"])]
+    nodes.append(helper.make_node("ReduceSum", ["clipped", "axis"], ["output"]))
+    constants = [constant("l", 1.0), constant("h", -1.0), constant("axis", [1], TensorProto.INT64)]
+    return graph_of(nodes, 2, constants)
+
+
+def multiplies_by_a_stack() -> Any:
+    """(1, 2) by (2, 2, 1) is (2, 1, 1): two products, of which the second is taken."""
+    nodes = [helper.make_node("MatMul", ["input", "w"], ["both"])]
+    nodes.append(helper.make_node("Gather", ["both", "second"], ["output"], axis=0))
+    weights = constant("w", [[[1.0], [0.0]], [[0.0], [3.0]]])
+    return graph_of(nodes, 2, [weights, constant("second", 1, TensorProto.INT64)])
+
+
+@pytest.mark.parametrize(
+    ("made", "value"),
+    [(sums_nothing, 5.0), (sums_all, 6.0), (clips_between_crossed_limits, -2.0), (multiplies_by_a_stack, 15.0)],
+)
+def test_a_graph_is_read_as_it_runs(made: Callable[[], Any], value: float, tmp_path: Path) -> None:
+    (tmp_path / "n.onnx").write_bytes(made().SerializeToString())
+    for limit, expected in ((value - 0.1, Verdict.SAT), (value + 0.1, Verdict.UNSAT)):
+        (tmp_path / "p.vnnlib").write_text(networks.box([1.0, 5.0], [1.0, 5.0], 1, f"(>= Y_0 {limit})"))
+        assert verify(tmp_path / "n.onnx", tmp_path / "p.vnnlib", 10).verdict is expected
+
+
+def test_a_property_nested_beyond_reading_is_named(tmp_path: Path) -> None:
+    (tmp_path / "n.onnx").write_bytes(networks.dense([1, 2, 1], np.random.default_rng(0)).SerializeToString())
+    text = networks.box([0.0], [1.0], 1, "(and " * 3_000 + "(<= Y_0 0.5)" + ")" * 3_000)
+    (tmp_path / "p.vnnlib").write_text(text)
+    with pytest.raises(ArtifactError, match="nested too deep"):
+        verify(tmp_path / "n.onnx", tmp_path / "p.vnnlib", 10)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from prism_models import DIE, GAMBLER
 
 from loomrl.errors import ConfigError
+from loomrl.finite import linear
 from loomrl.finite.model import Chain, States
 from loomrl.finite.prism.explore import build_model
 from loomrl.finite.prism.syntax import read_program, read_property
-from loomrl.finite import linear
 from loomrl.safety.model_checking.pctl import Answer, check
 
 Rows = list[list[Fraction]]
@@ -284,3 +284,26 @@ def test_an_average_of_ones_is_one(size: int) -> None:
 def test_what_has_no_meaning_is_refused(die: Chain, prop: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check(die, read_property(prop))
+
+
+def test_what_is_not_known_of_one_initial_state_is_not_known_of_their_expectation() -> None:
+    """From one of two initial states the goal is 10^1200 steps away: no solver bounds what is earned until then."""
+    count = 400
+    row_start, columns, shares = [0], [], []
+    for state in range(count):
+        columns += [max(state - 1, 0), state + 1]
+        shares += [0.999, 0.001]
+        row_start.append(len(columns))
+    initial = np.zeros(count + 1)
+    initial[[0, count]] = 0.5
+    states = States(
+        ("s",), np.arange(count + 1)[:, None], frozenset(), initial, {"goal": np.arange(count + 1) == count}
+    )
+    chain = Chain(
+        states,
+        np.array([*row_start, len(columns) + 1]),
+        np.array([*columns, count]),
+        np.array([*shares, 1.0]),
+        {"r": np.zeros(count + 1)},
+    )
+    assert check(chain, read_property('R{"r"}>=5 [ F "goal" ]')).holds is not True

@@ -87,7 +87,7 @@ def demand_agreement(
         found = replay(one).astype(np.float64)
         if found.shape != wanted.shape or not np.all(np.abs(found - wanted) <= _DIFFERENCE * (1.0 + np.abs(wanted))):
             raise ArtifactError(
-                f"{source}: for {one.tolist()} onnxruntime answers {found.tolist()}, real arithmetic {wanted.tolist()}: "
+                f"{source}: for {one.tolist()} onnxruntime says {found.tolist()}, real arithmetic {wanted.tolist()}: "
                 "its numbers are too large for float32, or an operator means something else here; it is not verified"
             )
 

@@ -253,6 +253,13 @@ def read_property(path: Path) -> Property:
 
 def parse_property(text: str, source: str = "property") -> Property:
     """As `read_property`, of a text."""
+    try:
+        return _parsed(text, source)
+    except RecursionError as error:
+        raise ArtifactError(f"{source}: formulas are nested too deep to be read") from error
+
+
+def _parsed(text: str, source: str) -> Property:
     reader = _Reader(source)
     asserted = [formula for one in reader.expressions(text) if (formula := reader.command(one)) is not None]
     num_inputs, num_outputs = reader.count("X"), reader.count("Y")

@@ -13,10 +13,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from loomrl.errors import ConfigError
+from loomrl.errors import ArtifactError, ConfigError
 from loomrl.safety.certified.regions import Region, box_of, described, preferred
 from loomrl.safety.certified.vnnlib import Case
-from loomrl.safety.check import CERTIFIED, CheckConfig, Context
+from loomrl.safety.check import CERTIFIED, CheckConfig, Context, undecided
 from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
 from loomrl.safety.probes import ask
 from loomrl.schema import Section, demand_distinct
@@ -75,18 +75,36 @@ def examine(context: Context, config: Config) -> list[Claim]:
     from loomrl.safety.certified.policies import network_of
 
     check_spaces(config, context.observation_space, context.action_space)
-    policy = network_of(context.policy, context.action_space)
+    try:
+        policy = network_of(context.policy, context.action_space)
+    except ArtifactError as error:
+        return [
+            undecided(f"{NAME}.{prop.name}", STAGE, _statement(prop), config.mandatory, str(error))
+            for prop in config.properties
+        ]
     network = pack(policy.network)
-    return [_claim(context, config, prop, network, policy.replay.confirm) for prop in config.properties]
+    return [_claim(context, config, prop, network, policy.replay) for prop in config.properties]
 
 
-def _claim(context: Context, config: Config, prop: PropertyConfig, network: Any, confirm: Any) -> Claim:
+def _statement(prop: PropertyConfig) -> str:
+    return f"for every observation with {described(prop.region)}, {_promised(prop)}"
+
+
+def _claim(context: Context, config: Config, prop: PropertyConfig, network: Any, runtime: Any) -> Claim:
     from loomrl.safety.certified.policies import METHOD
     from loomrl.safety.certified.search import SLACK, Search
     from loomrl.safety.certified.search import Verdict as Answer
 
     low, high = box_of(prop.region, context.observation_space, _refused(prop))
     cases = [Case(low, high, rows, limits) for rows, limits in _unsafe(prop, context.action_space)]
+
+    def confirm(inputs: NDArray[np.float64], case: Case) -> NDArray[np.float32] | None:
+        """Of equal logits the first is chosen, which may be another one."""
+        candidate: NDArray[np.float32] | None = runtime.confirm(inputs, case)
+        if candidate is None or not prop.never:
+            return candidate
+        return candidate if int(runtime(candidate).argmax()) + context.action_space.start in prop.never else None
+
     found = Search(network, cases, confirm).run(math.inf, config.max_boxes)
     verdict = {Answer.UNSAT: Verdict.PROVED, Answer.SAT: Verdict.REFUTED}.get(found.verdict, Verdict.UNDECIDED)
     region = {f"observation[{index}]": [low[index], high[index]] for index in range(len(low))}
@@ -111,7 +129,7 @@ def _claim(context: Context, config: Config, prop: PropertyConfig, network: Any,
     return Claim(
         id=claim,
         stage=STAGE,
-        statement=f"for every observation with {described(prop.region)}, {_promised(prop)}",
+        statement=_statement(prop),
         mandatory=config.mandatory,
         method=METHOD,
         verdict=verdict,

@@ -4,14 +4,14 @@ import numpy as np
 from gymnasium import spaces
 from pydantic import Field
 
-from loomrl.safety.check import STATISTICAL, CheckConfig, Context
+from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
 from loomrl.safety.counterexample import Failure, Replayed, replay_command
 from loomrl.safety.drops import APPROXIMATE, METHOD, judge_drop, return_limit
 from loomrl.safety.probes import Disturbance, noise_scale
 from loomrl.types import Claim, Counterexample, Episode
 
 NAME = "disturbed_return"
-STAGE = STATISTICAL
+STAGE = FALSIFICATION
 LOCAL = False
 
 

@@ -6,13 +6,13 @@ For environments that draw their parameters for each episode (`environment.rando
 import numpy as np
 from pydantic import Field
 
-from loomrl.safety.check import STATISTICAL, CheckConfig, Context
+from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
 from loomrl.safety.drops import APPROXIMATE, METHOD, judge_drop, return_limit
 from loomrl.safety.worlds import play_there, with_held_out_ranges
 from loomrl.types import Claim
 
 NAME = "held_out_ranges"
-STAGE = STATISTICAL
+STAGE = FALSIFICATION
 LOCAL = False
 
 

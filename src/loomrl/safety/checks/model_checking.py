@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from loomrl.errors import ConfigError
-from loomrl.safety.check import MODEL_CHECKING, CheckConfig, Context
+from loomrl.safety.check import MODEL_CHECKING, CheckConfig, Context, undecided
 from loomrl.safety.probes import ask, is_recurrent
 from loomrl.schema import Section, demand_distinct
 from loomrl.types import Bound, Claim, Verdict
@@ -52,12 +52,20 @@ def examine(context: Context, config: Config) -> list[Claim]:
     from loomrl.finite.of_environment import model_of
 
     if is_recurrent(context.policy):
-        raise ConfigError(f"safety.checks.{NAME}: a recurrent policy has more states than its environment's model")
+        why = "a recurrent policy has more states than its environment's model"
+        return [
+            undecided(f"{NAME}.{prop.name}", STAGE, _statement(prop), config.mandatory, why)
+            for prop in config.properties
+        ]
     env = make_env(context.snapshot_folder)
     modelled = model_of(env)
     env.close()
     chain = modelled.chain(_actions(context, modelled.observations))
     return [_claim(context, config, prop, chain) for prop in config.properties]
+
+
+def _statement(prop: PropertyConfig) -> str:
+    return f"in the environment's finite model, under this policy: {prop.property}"
 
 
 def _actions(context: Context, observations: NDArray[Any]) -> NDArray[Any]:
@@ -98,7 +106,7 @@ def _claim(context: Context, config: Config, prop: PropertyConfig, chain: Any) -
     return Claim(
         id=f"{NAME}.{prop.name}",
         stage=STAGE,
-        statement=f"in the environment's finite model, under this policy: {prop.property}",
+        statement=_statement(prop),
         mandatory=config.mandatory,
         method="the Markov chain the policy induces, solved with bounds of the error that are checked afterwards",
         verdict=verdict,

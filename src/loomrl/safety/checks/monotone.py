@@ -12,9 +12,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from loomrl.errors import ConfigError
+from loomrl.errors import ArtifactError, ConfigError
 from loomrl.safety.certified.regions import Component, Region, box_of, described, place_of, preferred
-from loomrl.safety.check import CERTIFIED, CheckConfig, Context
+from loomrl.safety.check import CERTIFIED, CheckConfig, Context, undecided
 from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
 from loomrl.safety.probes import ask
 from loomrl.schema import Section, demand_distinct
@@ -71,9 +71,21 @@ def examine(context: Context, config: Config) -> list[Claim]:
     from loomrl.safety.certified.policies import network_of
 
     check_spaces(config, context.observation_space, context.action_space)
-    policy = network_of(context.policy, context.action_space)
+    try:
+        policy = network_of(context.policy, context.action_space)
+    except ArtifactError as error:
+        return [
+            undecided(
+                f"{NAME}.{prop.name}", STAGE, _statement(prop, context.action_space), config.mandatory, str(error)
+            )
+            for prop in config.properties
+        ]
     network = pack(policy.network)
     return [_claim(context, config, prop, policy, network) for prop in config.properties]
+
+
+def _statement(prop: PropertyConfig, space: Any) -> str:
+    return f"wherever {described(prop.region)}, {_promised(prop, space)}"
 
 
 def _claim(context: Context, config: Config, prop: PropertyConfig, policy: Any, network: Any) -> Claim:
@@ -105,7 +117,7 @@ def _claim(context: Context, config: Config, prop: PropertyConfig, policy: Any, 
     return Claim(
         id=claim,
         stage=STAGE,
-        statement=f"wherever {described(prop.region)}, {_promised(prop, context.action_space)}",
+        statement=_statement(prop, context.action_space),
         mandatory=config.mandatory,
         method="bounds of the derivative on boxes that are halved, in float64, on the exported graph",
         verdict=verdict,

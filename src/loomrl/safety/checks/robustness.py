@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from loomrl.evaluation.statistics import bounded_mean_lower, bounded_mean_upper
-from loomrl.safety.check import STATISTICAL, CheckConfig, Context
+from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
 from loomrl.safety.probes import ask, disturbed, noise_scale, sample_visited
 from loomrl.types import Bound, Claim, Verdict
 
 NAME = "robustness"
-STAGE = STATISTICAL
+STAGE = FALSIFICATION
 LOCAL = True
 
 

@@ -9,10 +9,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import Field
 
-from loomrl.errors import ConfigError
+from loomrl.errors import ArtifactError, ConfigError
 from loomrl.safety.certified.regions import preferred
 from loomrl.safety.certified.vnnlib import Case
-from loomrl.safety.check import CERTIFIED, CheckConfig, Context
+from loomrl.safety.check import CERTIFIED, CheckConfig, Context, undecided
 from loomrl.safety.checks.robustness import action_change
 from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
 from loomrl.safety.probes import ask, noise_scale, sample_visited
@@ -61,7 +61,14 @@ def examine(context: Context, config: Config) -> list[Claim]:
     from loomrl.safety.certified.search import SLACK
 
     check_spaces(config, context.observation_space, context.action_space)
-    policy = network_of(context.policy, context.action_space)
+    statement = (
+        f"around at least {config.min_share:.0%} of {config.num_visited} recorded observations, no change of up to "
+        f"{config.radius:g} deviations of any component {_promised(context.action_space, config)}"
+    )
+    try:
+        policy = network_of(context.policy, context.action_space)
+    except ArtifactError as error:
+        return [undecided(NAME, STAGE, statement, config.mandatory, str(error))]
     obs = sample_visited(context.visited, config.num_visited, context.rng(NAME))
     prover = _Prover(context, config, pack(policy.network), policy.replay, noise_scale(context.visited, 1.0))
     found = [prover.around(one, config.radius) for one in obs]
@@ -101,10 +108,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
         Claim(
             id=NAME,
             stage=STAGE,
-            statement=(
-                f"around at least {config.min_share:.0%} of {len(obs)} recorded observations, no change of up to "
-                f"{config.radius:g} deviations of any component {_promised(context.action_space, config)}"
-            ),
+            statement=statement,
             mandatory=config.mandatory,
             method=METHOD,
             verdict=verdict,

@@ -67,7 +67,7 @@ def shield(
     """Compute which actions are allowed in each state."""
     from loomrl.finite.shielding import build_shield, states_where
 
-    modelled = _modelled(snapshot)
+    modelled = _modelled(snapshot, shielded=False)
     built = build_shield(modelled, states_where(unsafe, modelled.model.states, "--unsafe"), tolerance)
     built.save(output)
     typer.echo(f"{output}: {built.num_safe} of {len(built.risk)} states can be kept safe for ever")
@@ -92,11 +92,16 @@ def _constants(given: list[str] | None) -> dict[str, Any]:
     return found
 
 
-def _modelled(snapshot: Path) -> Any:
-    from loomrl.environment.make import make_env
+def _modelled(snapshot: Path, shielded: bool = True) -> Any:
+    """The model of a snapshot's environment, behind its shield or without."""
+    from dataclasses import replace
+
+    from loomrl.environment.construct import construct
+    from loomrl.environment.make import restored_definition
     from loomrl.finite.of_environment import model_of
 
-    env = make_env(snapshot)
+    definition = restored_definition(snapshot)
+    env = construct(definition if shielded else replace(definition, shield=None))
     try:
         return model_of(env)
     finally:
