@@ -1,8 +1,12 @@
-"""Model checking of a large chain, beside Storm: `python benchmarks/model_checking.py`.
+"""Model checking of a large chain, beside Storm, and a million steps behind shields.
+
+    python benchmarks/model_checking.py
 
 A walk on a torus with jumps: 10^6 states and 10^7 transitions. Its states are built from a text in the PRISM
 language, then a bounded property is decided; by Storm (stormpy, its sparse engine with doubles) in a process of its
-own. Rounds in turns; imports are not in it. Results go to `benchmarks/results/model_checking.json`.
+own. Rounds in turns; imports are not in it. Then random actions are taken in environments behind their shields. Results
+go to `benchmarks/results/model_checking.json`. Ends with 1 when a value is another one than Storm's, a round takes a
+minute or more, the chain is too small, or anything unsafe happened.
 """
 
 import argparse
@@ -16,6 +20,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from loomrl.environment.config import EnvironmentConfig
+from loomrl.environment.make import make_env
+from loomrl.environment.snapshot import take_snapshot
 from loomrl.files import write_json
 from loomrl.finite.prism.explore import build_model
 from loomrl.finite.prism.syntax import read_program, read_property
@@ -35,6 +44,36 @@ module walk
 endmodule
 label "corner" = x>=N-10 & y>=N-10;
 """
+# Two robots that move at the same time on a ring; each move may slip.
+RING = """
+mdp
+const int N = 7;
+module robots
+  a : [0..N-1] init 0;
+  b : [0..N-1] init 3;
+  [left] a!=b -> 0.45 : (a'=mod(a+N-1, N)) & (b'=mod(b+1, N)) + 0.45 : (a'=mod(a+N-1, N)) + 0.1 : true;
+  [stay] a!=b -> 0.5 : (b'=mod(b+1, N)) + 0.5 : true;
+  [wave] a!=b -> 0.5 : (b'=mod(b+N-1, N)) + 0.5 : true;
+  [right] a!=b -> 0.9 : (a'=mod(a+1, N)) & (b'=mod(b+1, N)) + 0.1 : (b'=mod(b+1, N));
+endmodule
+label "crash" = a=b;
+rewards "steps" true : 1; endrewards
+"""
+HOLE = '"terminated" & s!='
+SHIELDED: dict[str, tuple[dict[str, Any], str]] = {
+    "lake": ({"id": "FrozenLake-v1"}, f"{HOLE}15"),
+    "large lake": ({"id": "FrozenLake-v1", "kwargs": {"map_name": "8x8"}}, f"{HOLE}63"),
+    "ring": (
+        {
+            "id": "ring",
+            "entry_point": "loomrl.gym.prism:PrismEnvironment",
+            "kwargs": {"model": RING, "terminal": "crash"},
+            "max_episode_steps": 200,
+        },
+        '"crash"',
+    ),
+}
+MOST_SECONDS = 60.0
 PROPERTY = 'P=? [ F<=100 "corner" ]'
 STORM = """
 import json, sys, time
@@ -78,11 +117,38 @@ def ask_storm(size: int) -> dict[str, Any]:
     return found
 
 
+def behind_a_shield(name: str, num_steps: int) -> dict[str, Any]:
+    """Random actions in an environment that is taken through a snapshot, as training takes it."""
+    described, unsafe = SHIELDED[name]
+    config = EnvironmentConfig.model_validate({**described, "shield": {"unsafe": unsafe}})
+    with tempfile.TemporaryDirectory() as folder:
+        take_snapshot(config, Path(), Path(folder))
+        env = make_env(Path(folder))
+        rng, replaced, violations, episodes = np.random.default_rng(1), 0.0, 0, 0
+        env.reset(seed=1)
+        for action in rng.integers(env.action_space.n, size=num_steps):
+            _, reward, terminated, truncated, info = env.step(action)
+            replaced += info["shielded"]
+            violations += bool(info["crash"]) if "crash" in info else terminated and reward == 0.0
+            if terminated or truncated:
+                episodes += 1
+                env.reset()
+        env.close()
+    return {
+        "environment": name,
+        "steps": num_steps,
+        "episodes": episodes,
+        "replaced": replaced / num_steps,
+        "violations": int(violations),
+    }
+
+
 def main() -> int:
-    """See the module's description; ends with 1 when the two disagree."""
+    """See the module's description."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--size", type=int, default=1_000, help="states along each side")
+    parser.add_argument("--size", type=int, default=1_001, help="states along each side")
+    parser.add_argument("--steps", type=int, default=1_000_000, help="behind shields, over all environments")
     options = parser.parse_args()
     ask_loomrl(10)  # compiled code is loaded
     rounds = []
@@ -97,17 +163,32 @@ def main() -> int:
         sum(one["storm"][part] for part in ("build", "check")) / sum(one["loomrl"][part] for part in ("build", "check"))
         for one in rounds
     )
+    shields = [behind_a_shield(name, -(-options.steps // len(SHIELDED))) for name in SHIELDED]
     versions = {name: version(name) for name in ("numba", "numpy", "stormpy")}
     document = {
         "property": PROPERTY,
         "rounds": rounds,
         "times_faster": ratio,
+        "shields": shields,
         "machine": machine(),
         "versions": versions,
     }
     write_json(RESULTS, document)
     print(f"{ratio:.1f} times as fast as Storm; {rounds[0]['loomrl']['states']} states")
-    return 0 if all(one["agree"] for one in rounds) else 1
+    print(f"{sum(one['violations'] for one in shields)} violations in {sum(one['steps'] for one in shields)} steps")
+    return 0 if reached(document) else 1
+
+
+def reached(document: dict[str, Any]) -> bool:
+    """Whether all holds that must."""
+    ours = [one["loomrl"] for one in document["rounds"]]
+    return (
+        all(one["agree"] for one in document["rounds"])
+        and all(one["build"] + one["check"] < MOST_SECONDS for one in ours)
+        and all(one["states"] >= 1e6 and one["transitions"] >= 1e7 for one in ours)
+        and sum(one["steps"] for one in document["shields"]) >= 1e6
+        and not any(one["violations"] for one in document["shields"])
+    )
 
 
 if __name__ == "__main__":

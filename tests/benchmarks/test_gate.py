@@ -10,8 +10,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))  # scripts, not a package
 
+import certified  # noqa: E402
 import constrained  # noqa: E402
 import gate  # noqa: E402
+import model_checking  # noqa: E402
 from seeded.workshop import Outcome, Workshop, is_blocked_by_its_check, seeded  # noqa: E402
 
 
@@ -94,3 +96,32 @@ def test_what_must_be_shown_of_it(
         for cost, earned in found
     ]
     assert constrained.verdict(rows, 25.0)["reached"] is reached
+
+
+# --- verification ---
+
+
+@pytest.mark.parametrize("name", ["rl_benchmarks", "acasxu", "random"])
+def test_what_was_verified_is_what_must_be_shown(name: str) -> None:
+    document = json.loads(certified.RESULTS.read_text())
+    assert certified.reached(name, document[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("rl_benchmarks", {"contradictions": 1}),
+        ("rl_benchmarks", {"times_faster": {"median": 4.9, "min": 1.0}}),
+        ("rl_benchmarks", {"instances": 297}),
+        ("acasxu", {"instances": 210}),
+        ("random", {"networks": 1_999}),
+    ],
+)
+def test_less_is_not_enough(name: str, changed: dict[str, object]) -> None:
+    assert not certified.reached(name, json.loads(certified.RESULTS.read_text())[name] | changed)
+
+
+def test_what_was_checked_is_what_must_be_shown() -> None:
+    document = json.loads(model_checking.RESULTS.read_text())
+    assert model_checking.reached(document)
+    assert not model_checking.reached(document | {"shields": []})

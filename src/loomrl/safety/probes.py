@@ -121,7 +121,7 @@ class Disturbance:
     def __call__(self, obs: NDArray[Any]) -> NDArray[Any]:
         """(B, *obs) -> (B, *obs), within the space."""
         rows = np.ascontiguousarray(obs)
-        noise = np.stack([self._rng(row).standard_normal(self._space.shape) for row in rows])
+        noise = np.stack([keyed_rng(self._key, row).standard_normal(self._space.shape) for row in rows])
         return _into(self._space, rows + noise * self._scale)
 
     def around(self, policy: Policy) -> ActFunction:
@@ -133,8 +133,10 @@ class Disturbance:
 
         return act
 
-    def _rng(self, row: NDArray[Any]) -> np.random.Generator:
-        return np.random.Generator(np.random.PCG64([self._key, zlib.crc32(row.tobytes())]))
+
+def keyed_rng(key: int, row: NDArray[Any]) -> np.random.Generator:
+    """The same generator for the same observation, whatever batch it is in."""
+    return np.random.Generator(np.random.PCG64([key, zlib.crc32(row.tobytes())]))
 
 
 def disturbed(

@@ -1,0 +1,181 @@
+"""An attack on the sensors: at every step the observation is moved to where the policy's choice changes most.
+
+The maximal-action-difference attack (Zhang et al., Robust deep reinforcement learning against adversarial perturbations
+on state observations, NeurIPS 2020), by trying corners of the allowed box in place of gradients: any policy can be
+attacked that can be asked. The environment itself stays as it is.
+"""
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from pydantic import Field
+
+from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
+from loomrl.safety.config import ConstraintConfig
+from loomrl.safety.constraints import check_constraint, limits, violates, violations
+from loomrl.safety.counterexample import Failure, Replayed, describe, replay_command
+from loomrl.safety.probes import act_with, ask_outputs, keyed_rng, noise_scale, shifted
+from loomrl.types import Act, ActFunction, Bound, Claim, Counterexample, Episode, FloatArray, Policy, Verdict
+
+NAME = "observation_attack"
+STAGE = FALSIFICATION
+LOCAL = False
+
+Array = NDArray[np.float64]
+_SIZES = 8  # of an attack that breaks a limit, tried from small to large
+
+
+class Config(CheckConfig):
+    """Observations are moved by up to `magnitude` standard deviations of each component, over what was recorded.
+
+    Without a magnitude nothing is attacked: what somebody can do to a sensor is for people to say.
+    """
+
+    mandatory: bool = False
+    magnitude: float | None = Field(default=None, gt=0)
+    num_episodes: int = Field(default=32, ge=1)
+    num_candidates: int = Field(default=16, ge=1)  # corners tried for each observation
+
+
+def examine(context: Context, config: Config) -> list[Claim]:
+    """One claim for each declared limit, where observations are a Box of floats."""
+    space = context.observation_space
+    if config.magnitude is None or not isinstance(space, spaces.Box) or space.dtype.kind != "f":
+        return []
+    for constraint in context.config.constraints:
+        check_constraint(constraint, context.episodes[0])
+    attack = Attack(space, noise_scale(context.visited, 1.0), context.config.first_seed, config.num_candidates)
+    seeds = context.config.seeds[: config.num_episodes]
+    episodes = context.play(attack.on(context.policy, config.magnitude), list(seeds))
+    return [_claim(context, config, constraint, attack, episodes) for constraint in context.config.constraints]
+
+
+def _claim(
+    context: Context, config: Config, constraint: ConstraintConfig, attack: "Attack", episodes: list[Episode]
+) -> Claim:
+    assert config.magnitude is not None
+    claim = f"{NAME}.{constraint.name}"
+    broken = [episode for episode in episodes if violates(constraint, episode)]
+    size, found = (0.0, None) if not broken else _smallest(context, config.magnitude, constraint, attack, broken[0])
+    evidence = {
+        "kind": NAME,
+        "constraint": constraint.model_dump(mode="json"),
+        "noise_scale": attack.scale.ravel().tolist(),
+        "key": attack.key,
+        "num_candidates": attack.num_candidates,
+        "magnitude": size,
+        "num_broken": len(broken),
+    }
+    written = context.evidence.json(claim, evidence)
+    finding, counterexample = f"none of {len(episodes)} attacked episodes breaks it", None
+    if found is not None:
+        finding = (
+            f"{len(broken)} of {len(episodes)} attacked episodes break it; an attack of {size:.3g} deviations does: "
+            f"{describe(constraint, found)}"
+        )
+        counterexample = Counterexample(
+            description=finding,
+            seed=found.seed,
+            evidence=context.evidence.episode(f"{claim}.counterexample", found),
+            replay_command=replay_command(claim),
+        )
+    return Claim(
+        id=claim,
+        stage=STAGE,
+        statement=(
+            f"no attack on the sensors of up to {config.magnitude:g} deviations makes {constraint.quantity} leave "
+            f"{limits(constraint)}"
+        ),
+        mandatory=config.mandatory,
+        method=f"maximal-action-difference attack, {attack.num_candidates} corners tried for each observation",
+        verdict=Verdict.SUPPORTED if found is None else Verdict.REFUTED,
+        assumptions=[
+            "an attack that finds nothing proves nothing: another one may break it",
+            *(["a shield is told the truth, whatever the policy sees"] if context.snapshot.spec.shield else []),
+        ],
+        bound=None
+        if found is None
+        else Bound(kind="smallest attack found", measured=size, limit=config.magnitude, unit="deviations"),
+        num_samples=len(episodes),
+        evidence=[written],
+        counterexample=counterexample,
+        finding=finding,
+    )
+
+
+def _smallest(
+    context: Context, magnitude: float, constraint: ConstraintConfig, attack: "Attack", broken: Episode
+) -> tuple[float, Episode]:
+    """The smallest size, of a few, at which the episode of that seed breaks the limit."""
+    for share in range(1, _SIZES):
+        size = magnitude * share / _SIZES
+        (episode,) = context.play(attack.on(context.policy, size), [broken.seed])
+        if violates(constraint, episode):
+            return size, episode
+    return magnitude, broken
+
+
+def replay(failure: Failure) -> Replayed:
+    """Play the episode with the attack that broke it."""
+    document, space = failure.document, failure.observation_space
+    constraint = ConstraintConfig.model_validate(document["constraint"])
+    scale = np.asarray(document["noise_scale"]).reshape(space.shape)
+    attack = Attack(space, scale, document["key"], document["num_candidates"])
+    episode = failure.play(attack.on(failure.policy, document["magnitude"]))
+    if not np.any(violations(constraint, episode)):
+        return Replayed(reproduced=False, finding=f"{constraint.quantity} respects its limit now", episode=episode)
+    return Replayed(reproduced=True, finding=describe(constraint, episode), episode=episode)
+
+
+class Attack:
+    """Moves each observation to the corner, of those tried, at which the policy is farthest from its choice.
+
+    Which corners are tried follows from the observation, so an attacked episode can be replayed alone.
+    """
+
+    def __init__(self, space: spaces.Box, scale: Array, key: int, num_candidates: int) -> None:
+        self.scale, self.key, self.num_candidates = np.asarray(scale, np.float64), key, num_candidates
+        self._space = space
+
+    def on(self, policy: Policy, magnitude: float) -> ActFunction:
+        """The act function of a policy under attack."""
+        unattacked = act_with(policy)
+
+        def act(obs: NDArray[Any], rng: np.random.Generator, **memory: FloatArray) -> Act:
+            return unattacked(self.moved(policy, obs, magnitude), rng, **memory)
+
+        return act
+
+    def moved(self, policy: Policy, obs: NDArray[Any], magnitude: float) -> NDArray[Any]:
+        """(B, *obs) -> (B, *obs), within the space."""
+        rows, count = np.ascontiguousarray(obs), self.num_candidates
+        corners = np.stack(
+            [keyed_rng(self.key, row).integers(0, 2, (count, *row.shape)) * 2.0 - 1.0 for row in rows]
+        )  # (B, K, *obs)
+        tried = shifted(self._space, np.repeat(rows, count, axis=0), magnitude * self.scale * _flat(corners))
+        outputs = ask_outputs(policy, np.concatenate([rows, tried]))
+        before = {name: value[: len(rows)] for name, value in outputs.items()}
+        after = {
+            name: value[len(rows) :].reshape(len(rows), count, *value.shape[1:]) for name, value in outputs.items()
+        }
+        best = _difference(before, after).argmax(axis=1)
+        return np.asarray(tried.reshape(len(rows), count, *rows.shape[1:])[np.arange(len(rows)), best])
+
+
+def _flat(corners: Array) -> Array:
+    return corners.reshape(-1, *corners.shape[2:])
+
+
+def _difference(before: dict[str, NDArray[Any]], after: dict[str, NDArray[Any]]) -> Array:
+    """How far each candidate moves the policy from what it chose, (B, K)."""
+    if "logits" in before and before["logits"].ndim == 2 and before["action"].ndim == 1:
+        chosen = before["logits"].argmax(axis=1)
+        logits = after["logits"].astype(np.float64)  # (B, K, A)
+        own = np.take_along_axis(logits, chosen[:, None, None], axis=2)
+        np.put_along_axis(logits, chosen[:, None, None], -np.inf, axis=2)
+        return np.asarray(logits.max(axis=2) - own[..., 0])
+    name = "mean" if "mean" in before else "action"
+    change = np.abs(after[name].astype(np.float64) - before[name][:, None].astype(np.float64))
+    return np.asarray(change.reshape(*change.shape[:2], -1).sum(axis=2))
