@@ -5,7 +5,7 @@ FOLDER holds the benchmarks of VNN-COMP 2022 (github.com/ChristopherBrix/vnncomp
 maraboupy, in one process on the same files, reading included, imports and the first compilation not. `random` needs no
 FOLDER: 2,000 networks and properties made up here, on which both must agree.
 
-Results go to `benchmarks/results/certified.json`. Ends with exit code 1 when the two contradict each other, or what must
+Results go to `benchmarks/results/certified.json`. Ends with 1 when the two contradict each other, or what must
 be shown is not: each instance of `rl_benchmarks` decided within 10 s, and five times as fast as by Marabou in the
 median; nine of ten of `acasxu`.
 """
