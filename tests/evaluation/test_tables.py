@@ -1,8 +1,11 @@
 """Episodes as Parquet and back."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from loomrl.errors import ArtifactError
@@ -44,3 +47,22 @@ def test_success_may_be_unknown() -> None:
     table = episodes_table([episode(1, 2), episode(2, 3)], [None, True])
     assert table["success"].to_pylist() == [None, True]
     assert table["length"].to_pylist() == [2, 3]
+
+
+def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
+    write_table(pa.table({"seed": [1]}), tmp_path / "t.parquet")
+    with pytest.raises(ArtifactError, match=r"t\.parquet has no column 'speed'"):
+        read_table(tmp_path / "t.parquet", ["seed", "speed"])
+
+
+def test_reading_leaves_no_thread_that_could_outlive_python(tmp_path: Path) -> None:
+    write_table(pa.table({f"c{index}": list(range(5_000)) for index in range(20)}), tmp_path / "t.parquet")
+    code = (
+        "import os, sys; from pathlib import Path; from loomrl.evaluation.tables import read_table;"
+        "before = len(os.listdir('/proc/self/task')); table = read_table(Path(sys.argv[1]));"
+        "print(table.num_rows, len(os.listdir('/proc/self/task')) - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "t.parquet")], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["5000", "0"], done.stderr

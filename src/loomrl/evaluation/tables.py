@@ -67,8 +67,13 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     Raises:
         ArtifactError: when the file is missing or torn.
     """
+    wanted = None if columns is None else list(columns)
     try:
-        return pq.read_table(pa.BufferReader(read_private(path)), columns=None if columns is None else list(columns))
+        # By this thread alone: one of Arrow's that still holds the bytes when Python ends takes the process with it.
+        file = pq.ParquetFile(pa.BufferReader(read_private(path)), pre_buffer=False)
+        if absent := set(wanted or ()) - set(file.schema_arrow.names):
+            raise ArtifactError(f"{path} has no column {min(absent)!r}; run the evaluation stage again")
+        return file.read(columns=wanted, use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise ArtifactError(f"{path} cannot be read as Parquet: {error}; run the evaluation stage again") from error
 
