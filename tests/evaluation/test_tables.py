@@ -50,13 +50,13 @@ def test_success_may_be_unknown() -> None:
 
 
 def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
-    write_table(pa.table({"seed": [1]}), tmp_path / "t.parquet")
+    write_table(tmp_path / "t.parquet", pa.table({"seed": [1]}))
     with pytest.raises(ArtifactError, match=r"t\.parquet has no column 'speed'"):
         read_table(tmp_path / "t.parquet", ["seed", "speed"])
 
 
 def test_reading_leaves_no_thread_that_could_outlive_python(tmp_path: Path) -> None:
-    write_table(pa.table({f"c{index}": list(range(5_000)) for index in range(20)}), tmp_path / "t.parquet")
+    write_table(tmp_path / "t.parquet", pa.table({f"c{index}": list(range(5_000)) for index in range(20)}))
     code = (
         "import os, sys; from pathlib import Path; from loomrl.evaluation.tables import read_table;"
         "before = len(os.listdir('/proc/self/task')); table = read_table(Path(sys.argv[1]));"

@@ -165,8 +165,10 @@ def test_an_empty_gate_fails(claims: list[Claim]) -> None:
     assert "empty" in decision.reason
 
 
-def test_an_empty_gate_fails_for_real(good: Policy, tmp_path: Path) -> None:
-    config = SafetyConfig(num_episodes=6, checks={"minimum_return": {"enabled": False}})
+@pytest.mark.parametrize("relative", [{}, {"robustness": {"mandatory": True}, "disturbed_return": {"mandatory": True}}])
+def test_an_empty_gate_fails_for_real(good: Policy, tmp_path: Path, relative: dict[str, object]) -> None:
+    """To be as good as itself under noise says nothing of how good a policy is."""
+    config = SafetyConfig(num_episodes=6, checks={"minimum_return": {"enabled": False}, **relative})
     case = examine(good, tmp_path, config)
     assert not case.decision.passed
     assert "declare safety.constraints" in case.decision.reason
