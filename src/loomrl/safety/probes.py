@@ -151,6 +151,11 @@ def shifted(space: spaces.Box, obs: NDArray[Any], offsets: NDArray[np.float64]) 
     return _into(space, obs + offsets)
 
 
+def told_to_the_shield(context: Any) -> list[str]:
+    """What claims about disturbed sensors assume, where the environment is behind a shield."""
+    return ["the shield is told what is true, whatever the policy sees"] if context.snapshot.spec.shield else []
+
+
 def noise_scale(visited: NDArray[Any], factor: float) -> NDArray[np.float64]:
     """`factor` standard deviations of each component over the visited observations, (*obs)."""
     return np.asarray(factor * np.std(visited.astype(np.float64), axis=0))

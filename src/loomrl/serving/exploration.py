@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from loomrl.serving.model import Answer, ServedPolicy
 
 
+_MOST = 700.0  # of a density's logarithm: beyond it a double ends
+
+
 class Sample(NamedTuple):
     """What is done, the probability (or density) it had, and what was chosen where a shield does something else."""
 
@@ -79,7 +82,9 @@ def _gaussian(policy: ServedPolicy, answer: Answer, index: int, rng: np.random.G
         log_density -= log_slope
     elif policy.bounds is not None:
         sample = np.clip(sample, *(bound.ravel() for bound in policy.bounds))
-    return Sample(sample.reshape(answer.action[index].shape).astype(answer.action.dtype), math.exp(log_density))
+    return Sample(
+        sample.reshape(answer.action[index].shape).astype(answer.action.dtype), math.exp(min(log_density, _MOST))
+    )
 
 
 def _squash(policy: ServedPolicy, sample: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:

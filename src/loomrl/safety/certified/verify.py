@@ -61,7 +61,7 @@ class Replay:
         return np.asarray(outputs, np.float32).reshape(-1)
 
     def confirm(self, inputs: NDArray[np.float64], case: Case) -> NDArray[np.float32] | None:
-        """The input in float32, if it is in the box and its outputs satisfy all limits."""
+        """The input in float32, if its outputs satisfy all limits; the ends of its box are rounded to float32."""
         low, high = (end.astype(np.float32) for end in (case.low, case.high))
         rounded = np.clip(inputs.astype(np.float32), low, high)
         satisfied = case.rows @ self(rounded).astype(np.float64) <= case.limits

@@ -7,7 +7,7 @@ from pydantic import Field
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
 from loomrl.safety.counterexample import Failure, Replayed, replay_command
 from loomrl.safety.drops import APPROXIMATE, METHOD, judge_drop, return_limit
-from loomrl.safety.probes import Disturbance, noise_scale
+from loomrl.safety.probes import Disturbance, noise_scale, told_to_the_shield
 from loomrl.types import Claim, Counterexample, Episode
 
 NAME = "disturbed_return"
@@ -58,6 +58,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
             assumptions=[
                 "Gaussian noise, drawn anew for each distinct observation",
                 APPROXIMATE,
+                *told_to_the_shield(context),
             ],
             confidence=context.config.confidence,
             bound=drop.bound,

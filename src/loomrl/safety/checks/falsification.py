@@ -17,7 +17,7 @@ from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.safety.constraints import check_constraint, limits, quantity, violates, violations
 from loomrl.safety.counterexample import Failure, Replayed, describe, replay_command
-from loomrl.safety.probes import act_with, noise_scale, shifted
+from loomrl.safety.probes import act_with, noise_scale, shifted, told_to_the_shield
 from loomrl.types import Act, ActFunction, Bound, Claim, Counterexample, Episode, FloatArray, Policy, Verdict
 
 NAME = "falsification"
@@ -95,7 +95,10 @@ def _claim(context: Context, config: Config, constraint: ConstraintConfig, searc
         mandatory=config.mandatory,
         method=f"cross-entropy search over drifts and {config.num_seeds} seeds",
         verdict=Verdict.SUPPORTED if found is None else Verdict.REFUTED,
-        assumptions=["a search that finds nothing proves nothing: other drifts and seeds may break it"],
+        assumptions=[
+            "a search that finds nothing proves nothing: other drifts and seeds may break it",
+            *told_to_the_shield(context),
+        ],
         bound=Bound(kind="smallest drift found", measured=size, limit=search.magnitude, unit="deviations")
         if found is not None
         else None,

@@ -16,7 +16,7 @@ from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import check_constraint, limits, violates, violations
 from loomrl.safety.counterexample import Failure, Replayed, describe, replay_command
-from loomrl.safety.probes import act_with, ask_outputs, keyed_rng, noise_scale, shifted
+from loomrl.safety.probes import act_with, ask_outputs, keyed_rng, noise_scale, shifted, told_to_the_shield
 from loomrl.types import Act, ActFunction, Bound, Claim, Counterexample, Episode, FloatArray, Policy, Verdict
 
 NAME = "observation_attack"
@@ -93,7 +93,7 @@ def _claim(
         verdict=Verdict.SUPPORTED if found is None else Verdict.REFUTED,
         assumptions=[
             "an attack that finds nothing proves nothing: another one may break it",
-            *(["a shield is told the truth, whatever the policy sees"] if context.snapshot.spec.shield else []),
+            *told_to_the_shield(context),
         ],
         bound=None
         if found is None
