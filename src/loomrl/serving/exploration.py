@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from loomrl.serving.model import Answer, ServedPolicy
 
-
 _MOST = 700.0  # of a density's logarithm: beyond it a double ends
 
 
