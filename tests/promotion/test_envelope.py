@@ -58,6 +58,16 @@ def test_the_command_checks_the_signature_of_a_version(package: Path) -> None:
     assert json.loads(broken.stdout)["signature"] == "does not hold"
 
 
+def test_the_signature_is_found_with_the_version_that_was_fetched(loomrl_home: Path, tmp_path: Path) -> None:
+    artifacts = make_artifacts(tmp_path / "artifacts")
+    none = json.loads(CliRunner().invoke(app, ["check", str(artifacts / "safety"), "--json"]).stdout)
+    assert none["signature"].startswith("none found")
+    build_package(make_artifacts(tmp_path / "other", bias=2.0), loomrl_home / "versions" / "cartpole" / "1", FACTS)
+    build_package(artifacts, loomrl_home / "versions" / "cartpole" / "2", FACTS)
+    found = json.loads(CliRunner().invoke(app, ["check", str(artifacts / "safety"), "--json"]).stdout)
+    assert found["signature"].startswith("holds, of cartpole, run run-1")
+
+
 def _flip(name: str) -> Callable[[Path], None]:
     def attack(package: Path) -> None:
         data = bytearray((package / name).read_bytes())

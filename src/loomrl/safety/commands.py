@@ -34,7 +34,8 @@ def check(
 ) -> None:
     """Check digests, decision and signature, and examine every claim again. Exit code 3 when anything differs.
 
-    A claim is examined again from the stages' folders beside the case's; a signature lies in the folder of a version.
+    A claim is examined again from the stages' folders beside the case's. The signature is that of the registered version
+    with this case: in its own folder, or among those fetched from the registry.
     """
     from datetime import date
 
@@ -81,18 +82,31 @@ def _keeps_evidence(case: Path) -> bool:
 def _signature(case: Path, problems: list[str]) -> str:
     """What there is to say of the signature; one that does not hold is a problem."""
     from loomrl.errors import ArtifactError
-    from loomrl.promotion.envelope import ENVELOPE, verify
+    from loomrl.promotion.envelope import verify
     from loomrl.safety.case import case_file
 
-    folder = case_file(case).parent
-    if not (folder / ENVELOPE).is_file():
-        return "none; a case is signed when its version is registered"
+    folder = _signed(case_file(case))
+    if folder is None:
+        return "none found; a case is signed when its version is registered"
     try:
         statement, _ = verify(folder)
     except ArtifactError as error:
         problems.append(str(error))
         return "does not hold"
     return f"holds, of {statement.policy}, run {statement.run_id}, {statement.created}"
+
+
+def _signed(case: Path) -> Path | None:
+    """The folder of a version with this case: its own, or one of those that were fetched from the registry."""
+    from loomrl.files import sha256_file
+    from loomrl.home import home
+    from loomrl.promotion.envelope import CASE, ENVELOPE
+
+    if (case.parent / ENVELOPE).is_file():
+        return case.parent
+    digest = sha256_file(case)
+    versions = sorted((home() / "versions").glob(f"*/*/{ENVELOPE}"))
+    return next((one.parent for one in versions if sha256_file(one.with_name(CASE)) == digest), None)
 
 
 def _examined_again(case: Path, config: Path | None) -> tuple[Any, str | None]:
