@@ -34,7 +34,7 @@ def check(
 ) -> None:
     """Check digests, decision and signature, and examine every claim again. Exit code 3 when anything differs.
 
-    A claim is examined again from the stages' folders beside the case's. The signature is that of the registered version
+    A claim is examined again from the stages' folders beside the case's. The signature is that of a registered version
     with this case: in its own folder, or among those fetched from the registry.
     """
     from datetime import date
