@@ -22,8 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from maraboupy import MarabouCore
-from maraboupy.MarabouNetworkONNX import MarabouNetworkONNX
 
 from loomrl.files import read_json, write_json
 from loomrl.safety.certified import marabou
@@ -55,6 +53,9 @@ def ask_loomrl(graph: Path, prop: Path, timeout: float) -> tuple[str, float]:
 
 def ask_marabou(graph: Path, prop: Path, timeout: float) -> tuple[str, float]:
     """Verdict and seconds, with its own reading of both files."""
+    from maraboupy import MarabouCore
+    from maraboupy.MarabouNetworkONNX import MarabouNetworkONNX
+
     options = MarabouCore.Options()
     options._verbosity, options._timeoutInSeconds = 0, int(timeout)
     begun = time.perf_counter()
