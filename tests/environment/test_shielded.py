@@ -22,7 +22,7 @@ from loomrl.environment.make import choose_backend, make_env, make_envs
 from loomrl.environment.shielded import shield_around
 from loomrl.environment.snapshot import load_snapshot, take_snapshot
 from loomrl.environment.verify import verify_snapshot
-from loomrl.errors import ArtifactError, ConfigError
+from loomrl.errors import ArtifactError, ConfigError, LoomRLError
 from loomrl.files import read_json, write_json, write_sums
 from loomrl.finite.of_environment import model_of
 from loomrl.finite.prism.syntax import read_property
@@ -32,6 +32,7 @@ from loomrl.promotion.package import build_package
 from loomrl.safety.model_checking.pctl import check
 from loomrl.serving.exploration import explore
 from loomrl.serving.model import ServedPolicy
+from loomrl.serving.process import ServerProcess
 
 LAKE = EnvironmentConfig(id="FrozenLake-v1", shield=ShieldConfig(unsafe='"terminated" & s!=15'))
 FALLS = read_property('P=? [ F "terminated" & s!=15 ]')
@@ -174,6 +175,8 @@ def test_asking_for_one_that_cannot_be() -> None:
         ({"id": "CartPole-v1"}, "environment.shield of 'CartPole-v1': CartPoleEnv has no finite model"),
         ({"shield": ShieldConfig(unsafe="s+1")}, r"environment.shield.unsafe 's\+1' is a number"),
         ({"shield": ShieldConfig(unsafe="q=5")}, "environment.shield.unsafe 'q=5': .*q"),
+        ({"shield": ShieldConfig(unsafe="s=99")}, "'s=99' holds in no state of 'FrozenLake-v1': nothing is kept away"),
+        ({"shield": ShieldConfig(unsafe="s<2")}, "'s<2' holds where episodes of 'FrozenLake-v1' begin"),
     ],
 )
 def test_a_shield_nothing_is_known_for_is_named(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -212,3 +215,13 @@ def test_a_manifest_must_name_the_shield_its_policy_was_trained_behind(trained: 
     write_json(folder / "manifest.json", manifest)
     with pytest.raises(ArtifactError, match="names no shield, and its policy was trained behind one"):
         ServedPolicy.load(folder)
+
+
+def test_a_server_decides_where_observations_are_single_numbers(trained: Policy, loomrl_home: Path) -> None:
+    with ServerProcess("lake", champion_folder=trained.root / "export") as server, server.client() as client:
+        shield = Shield.load(trained.root / "export" / "shield.safetensors")
+        for state in (0, 4, 8):
+            explored = [client.decide("anna", state, explore=True).action for _ in range(10)]
+            assert shield.allowed[state][[client.decide("anna", state).action, *explored]].all()
+        with pytest.raises(LoomRLError, match=r"has shape \[1\]; lake observes \[\]"):
+            client.decide("anna", [0])

@@ -12,7 +12,8 @@ from trained import SAFETY, Policy
 from typer.testing import CliRunner, Result
 
 from loomrl.errors import ArtifactError
-from loomrl.files import read_json, write_json
+from loomrl.files import read_json, sha256_file, write_json
+from loomrl.safety import rerun
 from loomrl.safety.commands import app
 from loomrl.safety.gate import decide
 from loomrl.types import SafetyCase
@@ -78,9 +79,60 @@ def test_the_projects_config_is_found(
 
 def test_a_finding_that_was_made_up_is_seen(case: Path, config: Path) -> None:
     change(case, "minimum_return", finding="all is well")
-    claims = {claim["claim"]: claim for claim in json.loads(call(case, config, "--json").stdout)["claims"]}
+    done = call(case, config, "--json")
+    claims = {claim["claim"]: claim for claim in json.loads(done.stdout)["claims"]}
     assert not claims["minimum_return"]["identical"]
     assert claims["finiteness"]["identical"]
+    assert "minimum_return: finding is another one" in str(done.exception)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("part", ["measured", "evidence", "changed evidence", "tools"])
+def test_numbers_and_evidence_that_were_made_up_are_named(
+    case: Path, config: Path, part: str, exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the processor the case was made on, and on another one, where last digits may differ."""
+    if not exact:
+        monkeypatch.setattr(rerun, "processor_family", lambda: "another")
+    document = read_json(case / "case.json")
+    (claim,) = [one for one in document["claims"] if one["id"] == "minimum_return"]
+    if part == "measured":
+        claim["bound"]["measured"] += 0.3
+    elif part == "evidence":
+        claim["evidence"] = []
+    elif part == "tools":
+        document["tools"]["torch"] = "9.9"
+    else:
+        write_json(case / "evidence" / "minimum_return.json", {"kind": "minimum_return"})
+        claim["evidence"][0]["sha256"] = sha256_file(case / "evidence" / "minimum_return.json")
+    write_json(case / "case.json", document)
+    if part == "changed evidence" and not exact:
+        assert call(case, config).exit_code == 0  # its bytes hold numbers; the claim itself was examined again
+    else:
+        assert part.removeprefix("changed ") in str(call(case, config).exception)
+
+
+def test_last_digits_may_differ_on_another_processor(case: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = read_json(case / "case.json")
+    (claim,) = [one for one in document["claims"] if one["id"] == "minimum_return"]
+    claim["bound"]["measured"] *= 1.001
+    write_json(case / "case.json", document)
+    assert "minimum_return: measured is another one" in str(call(case, config).exception)
+    monkeypatch.setattr(rerun, "processor_family", lambda: "another")
+    assert call(case, config).exit_code == 0
+
+
+def test_a_case_nothing_vouches_for_is_no_success(case: Path, config: Path) -> None:
+    shutil.rmtree(case.parent / "evaluation")
+    assert "nothing vouches for it" in str(call(case, config).exception)
+    assert call(case, config, "--digests-only").exit_code == 0
+
+
+def test_a_number_that_is_none_is_named(case: Path, config: Path) -> None:
+    text = (case / "case.json").read_text()
+    place = text.index('"measured":') + len('"measured":')
+    (case / "case.json").write_text(text[:place] + "NaN" + text[text.index(",", place) :])
+    assert isinstance(call(case, config).exception, ArtifactError)
 
 
 def test_a_claim_that_was_left_out_is_named(case: Path, config: Path) -> None:

@@ -78,6 +78,12 @@ def _build(env: gymnasium.Env[Any, Any], config: ShieldConfig, name: str) -> "Sh
     except ConfigError as error:
         raise ConfigError(f"environment.shield of {name!r}: {error}") from error
     unsafe = states_where(config.unsafe, modelled.model.states, "environment.shield.unsafe")
+    if not unsafe.any():
+        raise ConfigError(
+            f"environment.shield.unsafe {config.unsafe!r} holds in no state of {name!r}: nothing is kept away"
+        )
+    if (unsafe & (modelled.model.states.initial > 0.0)).any():
+        raise ConfigError(f"environment.shield.unsafe {config.unsafe!r} holds where episodes of {name!r} begin")
     return build_shield(modelled, unsafe, config.tolerance)
 
 

@@ -37,7 +37,11 @@ def check_case(place: Path, with_evidence: bool = True) -> list[str]:
     path = case_file(place)
     case = SafetyCase.read(path)
     problems = []
-    if path.read_bytes() != case.to_bytes():
+    try:
+        canonical = case.to_bytes()
+    except ValueError:  # JSON knows no NaN
+        return [f"{path.name} holds a number that is not finite: it was changed after it was written"]
+    if path.read_bytes() != canonical:
         problems.append(f"{path.name} is not canonical JSON: it was changed after it was written")
     for evidence in cited_evidence(case) if with_evidence else []:
         problems += _evidence_problems(path.parent, evidence)

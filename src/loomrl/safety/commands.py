@@ -66,6 +66,8 @@ def check(
         else:
             same = sum(one.identical for one in outcome.claims)
             typer.echo(f"{len(outcome.claims)} claims examined again, {same} identical to the last digit")
+    if not problems and outcome is None and not digests_only and not signature.startswith("holds"):
+        problems = [f"nothing vouches for it: it is not signed, and its claims were not examined again: {why_not}"]
     if problems:
         raise ArtifactError(f"{case} does not hold: {'; '.join(problems)}")
 

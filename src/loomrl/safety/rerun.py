@@ -1,5 +1,7 @@
 """Every claim of a case examined again, from the policy, the snapshot and the evaluation it is about."""
 
+import math
+import re
 import tempfile
 from pathlib import Path
 
@@ -14,7 +16,12 @@ from loomrl.safety.case import case_file, read_case
 from loomrl.safety.config import SafetyConfig
 from loomrl.safety.gate import build_case
 from loomrl.schema import Document
-from loomrl.types import Claim, SafetyCase, Verdict
+from loomrl.training.threads import processor_family
+from loomrl.training.train import REPORT
+from loomrl.types import Claim, SafetyCase, TrainingReport, Verdict
+
+_NUMBER = re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?")
+_ELSEWHERE = 0.02  # by how much, relative and absolute, another processor's numbers may differ
 
 
 class Examined(Document):
@@ -40,7 +47,7 @@ class Rerun(Document):
 
     @property
     def problems(self) -> list[str]:
-        """Everything in the case that did not come out again, but for numbers another machine rounds otherwise."""
+        """Everything in the case that did not come out again, but for what another processor rounds otherwise."""
         found = [f"{one.claim} was {_shown(one.verdict)}, is {_shown(one.again)}" for one in self.differing]
         found += [f"{one.claim}: {name} is another one" for one in self.claims for name in one.changed]
         return found + [f"{name} is not what the claims give" for name in self.changed]
@@ -63,14 +70,15 @@ def rerun(place: Path, config: SafetyConfig, snapshot: Path, policy: Path, evalu
             raise ArtifactError(f"the {what} in {where} is {found}, {case_file(place)} is about {wanted}; restore it")
     with tempfile.TemporaryDirectory(prefix="loomrl-rerun-") as folder:
         again = build_case(config, snapshot, policy, evaluation, Path(folder))
-    return _compared(case, again)
+    exact = TrainingReport.read(policy / REPORT).processor == processor_family()
+    return _compared(case, again, exact)
 
 
-def _compared(case: SafetyCase, again: SafetyCase) -> Rerun:
+def _compared(case: SafetyCase, again: SafetyCase, exact: bool) -> Rerun:
     before, after = ({claim.id: claim for claim in one.claims} for one in (case, again))
-    examined = [_examined(name, before.get(name), after.get(name)) for name in dict.fromkeys([*before, *after])]
+    examined = [_examined(name, before.get(name), after.get(name), exact) for name in dict.fromkeys([*before, *after])]
     differs = any(one.verdict != one.again for one in examined)  # then the decision must be another one
-    said = [] if differs else ["decision", "controls"]
+    said = ["tools"] if differs else ["decision", "controls", "tools"]
     changed = [name for name in said if _said(case, name) != _said(again, name)]
     return Rerun(claims=examined, changed=changed)
 
@@ -84,23 +92,43 @@ def _said(case: SafetyCase, name: str) -> object:
     return (case.decision.passed, case.decision.blocking) if name == "decision" else getattr(case, name)
 
 
-def _examined(name: str, before: Claim | None, after: Claim | None) -> Examined:
+def _examined(name: str, before: Claim | None, after: Claim | None, exact: bool) -> Examined:
     return Examined(
         claim=name,
         verdict=before.verdict if before else None,
         again=after.verdict if after else None,
         identical=before is not None and after is not None and _unplaced(before) == _unplaced(after),
-        changed=[] if before is None or after is None else _changed(before, after),
+        changed=[] if before is None or after is None else _changed(before, after, exact),
     )
 
 
-def _changed(before: Claim, after: Claim) -> list[str]:
+def _changed(before: Claim, after: Claim, exact: bool) -> list[str]:
+    """What is said otherwise. On the processor of the case everything must come out to the last digit; on another one
+    numbers may be a little off, and the evidence's bytes with them."""
     names = ("stage", "statement", "mandatory", "method", "assumptions", "confidence", "num_samples", "waiver")
     found = [name for name in names if getattr(before, name) != getattr(after, name)]
     limits = [
         None if one.bound is None else (one.bound.kind, one.bound.limit, one.bound.unit) for one in (before, after)
     ]
-    return found + (["limit"] if limits[0] != limits[1] else [])
+    found += ["limit"] if limits[0] != limits[1] else []
+    found += ["finding"] if _told(before, exact) != _told(after, exact) else []
+    found += ["evidence"] if _cited(before, exact) != _cited(after, exact) else []
+    was, is_now = (None if one.bound is None else one.bound.measured for one in (before, after))
+    return found + ([] if _near(was, is_now, 0.0 if exact else _ELSEWHERE) else ["measured"])
+
+
+def _told(claim: Claim, exact: bool) -> str:
+    return claim.finding if exact else _NUMBER.sub("#", claim.finding)
+
+
+def _cited(claim: Claim, exact: bool) -> list[tuple[str, str]]:
+    return [(file.uri, file.sha256 if exact else "") for file in claim.evidence]
+
+
+def _near(one: float | None, other: float | None, tolerance: float) -> bool:
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
 
 
 def _unplaced(claim: Claim) -> Claim:

@@ -176,8 +176,9 @@ def _encode(document: Any) -> bytes:
 
 
 def _ask(ask: Ask) -> dict[str, Any]:
-    observation = np.ascontiguousarray(ask.observation)
-    fields = {"agent_id": ask.agent_id, "episode_id": ask.episode_id, "observation": observation}
+    observation = np.asarray(ask.observation, order="C")
+    shown = observation if observation.ndim else observation.item()  # orjson knows no array of a single number
+    fields = {"agent_id": ask.agent_id, "episode_id": ask.episode_id, "observation": shown}
     return {**fields, "explore": ask.explore}
 
 

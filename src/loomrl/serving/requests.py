@@ -133,7 +133,7 @@ def as_dtype(found: NDArray[Any], dtype: np.dtype[Any], name: str) -> NDArray[An
             raise Problem(400, f"`{name}` is outside of {dtype.name}")
     elif not _fits_float(found, dtype):
         raise Problem(400, f"`{name}` must be finite in {dtype.name}; NaN, infinity and larger numbers are refused")
-    return np.ascontiguousarray(found, dtype=dtype)
+    return np.asarray(found, dtype=dtype, order="C")  # `ascontiguousarray` makes a row of a single number
 
 
 def _fits_float(found: NDArray[Any], dtype: np.dtype[Any]) -> bool:

@@ -92,3 +92,10 @@ def test_numbers_are_kept_exactly() -> None:
     (case,) = parse_property(DECLARED + BOX + f"(assert (<= X_0 {value!r})) (assert (>= Y_0 1))").cases
     assert case.high[0] == value
     assert np.array_equal(case.rows, [[-1.0, 0.0]])
+
+
+@pytest.mark.parametrize("empty", ["or", "and"])
+def test_a_formula_of_nothing_is_named(empty: str) -> None:
+    text = f"(declare-const X_0 Real)\n(declare-const Y_0 Real)\n(assert (>= X_0 0))\n(assert ({empty}))"
+    with pytest.raises(ArtifactError, match=f"4.*this `{empty}` holds no formula"):
+        parse_property(text)

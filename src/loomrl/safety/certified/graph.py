@@ -45,14 +45,15 @@ def read_network(path: Path, output: str | None = None) -> Network:
 def parse_network(content: bytes, output: str | None = None, source: str = "graph") -> Network:
     """As `read_network`, of a file's content."""
     model = _checked(content, source)
-    try:
-        return _Builder(model, source).network(output)
-    except _RefusedError:
-        pass  # what it is refused for may not depend on the input once constants are computed
-    try:
-        return _Builder(_folded(model, source), source).network(output)
-    except _RefusedError as error:
-        raise ArtifactError(str(error)) from error
+    with np.errstate(all="ignore"):  # infinite weights are noticed where reader and runtime are compared
+        try:
+            return _Builder(model, source).network(output)
+        except _RefusedError:
+            pass  # what it is refused for may not depend on the input once constants are computed
+        try:
+            return _Builder(_folded(model, source), source).network(output)
+        except _RefusedError as error:
+            raise ArtifactError(str(error)) from error
 
 
 class _RefusedError(ArtifactError):

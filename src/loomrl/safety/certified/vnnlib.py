@@ -130,6 +130,8 @@ class _Reader:
                 expression.line, f"found {expression.text!r} where a formula such as `(<= X_0 1.0)` belongs"
             )
         head, parts = self.word(expression, 0), expression.parts[1:]
+        if head in ("and", "or") and not parts:
+            raise self.fail(expression.line, f"this `{head}` holds no formula")
         if head == "or":
             return [case for part in parts for case in self.formula(part)]
         if head == "and":
