@@ -31,6 +31,9 @@ from loomrl.finite.prism.syntax import read_program, read_property
 from loomrl.safety.model_checking.pctl import check
 from peers.execute import machine
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+import prism_models  # noqa: E402
+
 RESULTS = Path(__file__).parent / "results" / "model_checking.json"
 WALK = """
 dtmc
@@ -44,21 +47,6 @@ module walk
 endmodule
 label "corner" = x>=N-10 & y>=N-10;
 """
-# Two robots that move at the same time on a ring; each move may slip.
-RING = """
-mdp
-const int N = 7;
-module robots
-  a : [0..N-1] init 0;
-  b : [0..N-1] init 3;
-  [left] a!=b -> 0.45 : (a'=mod(a+N-1, N)) & (b'=mod(b+1, N)) + 0.45 : (a'=mod(a+N-1, N)) + 0.1 : true;
-  [stay] a!=b -> 0.5 : (b'=mod(b+1, N)) + 0.5 : true;
-  [wave] a!=b -> 0.5 : (b'=mod(b+N-1, N)) + 0.5 : true;
-  [right] a!=b -> 0.9 : (a'=mod(a+1, N)) & (b'=mod(b+1, N)) + 0.1 : (b'=mod(b+1, N));
-endmodule
-label "crash" = a=b;
-rewards "steps" true : 1; endrewards
-"""
 HOLE = '"terminated" & s!='
 SHIELDED: dict[str, tuple[dict[str, Any], str]] = {
     "lake": ({"id": "FrozenLake-v1"}, f"{HOLE}15"),
@@ -67,7 +55,7 @@ SHIELDED: dict[str, tuple[dict[str, Any], str]] = {
         {
             "id": "ring",
             "entry_point": "loomrl.gym.prism:PrismEnvironment",
-            "kwargs": {"model": RING, "terminal": "crash"},
+            "kwargs": {"model": prism_models.RING, "terminal": "crash"},
             "max_episode_steps": 200,
         },
         '"crash"',

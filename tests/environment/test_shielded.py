@@ -19,12 +19,11 @@ from loomrl.cli import app
 from loomrl.config import PolicyConfig
 from loomrl.environment.config import EnvironmentConfig, RangeConfig, ShieldConfig
 from loomrl.environment.make import choose_backend, make_env, make_envs
-from loomrl.environment.shielded import shield_around
 from loomrl.environment.snapshot import load_snapshot, take_snapshot
 from loomrl.environment.verify import verify_snapshot
 from loomrl.errors import ArtifactError, ConfigError, LoomRLError
 from loomrl.files import read_json, write_json, write_sums
-from loomrl.finite.of_environment import model_of
+from loomrl.finite.of_environment import model_of, shield_around
 from loomrl.finite.prism.syntax import read_property
 from loomrl.finite.shield import NoState, Shield
 from loomrl.promotion.envelope import RunFacts, verify

@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from prism_models import RING
 
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.finite.of_environment import TERMINATED, Modelled, model_of
@@ -14,22 +15,6 @@ from loomrl.finite.shield import NoState, Shield
 from loomrl.finite.shielding import allowed_choices, build_shield
 from loomrl.gym.prism import PrismEnvironment
 from loomrl.safety.model_checking.pctl import check
-
-# Two robots that move at the same time on a ring; each move may slip.
-RING = """
-mdp
-const int N = 7;
-module robots
-  a : [0..N-1] init 0;
-  b : [0..N-1] init 3;
-  [left] a!=b -> 0.45 : (a'=mod(a+N-1, N)) & (b'=mod(b+1, N)) + 0.45 : (a'=mod(a+N-1, N)) + 0.1 : true;
-  [stay] a!=b -> 0.5 : (b'=mod(b+1, N)) + 0.5 : true;
-  [wave] a!=b -> 0.5 : (b'=mod(b+N-1, N)) + 0.5 : true;
-  [right] a!=b -> 0.9 : (a'=mod(a+1, N)) & (b'=mod(b+1, N)) + 0.1 : (b'=mod(b+1, N));
-endmodule
-label "crash" = a=b;
-rewards "steps" true : 1; endrewards
-"""
 
 
 def lake(**kwargs: object) -> tuple[gymnasium.Env, Modelled, NDArray[np.bool_]]:

@@ -347,3 +347,19 @@ EXAMPLES = {
     "stuck": Example(STUCK, ("P=? [ F x=1 ]", 'P=? [ F "deadlock" ]')),
     "functions": Example(FUNCTIONS, ('P=? [ F<=5 "zero" ]', 'R{"size"}=? [ C<=10 ]', 'P=? [ x!=7 U "zero" ]')),
 }
+
+# Two robots that move at the same time on a ring; each move may slip.
+RING = """
+mdp
+const int N = 7;
+module robots
+  a : [0..N-1] init 0;
+  b : [0..N-1] init 3;
+  [left] a!=b -> 0.45 : (a'=mod(a+N-1, N)) & (b'=mod(b+1, N)) + 0.45 : (a'=mod(a+N-1, N)) + 0.1 : true;
+  [stay] a!=b -> 0.5 : (b'=mod(b+1, N)) + 0.5 : true;
+  [wave] a!=b -> 0.5 : (b'=mod(b+N-1, N)) + 0.5 : true;
+  [right] a!=b -> 0.9 : (a'=mod(a+1, N)) & (b'=mod(b+1, N)) + 0.1 : (b'=mod(b+1, N));
+endmodule
+label "crash" = a=b;
+rewards "steps" true : 1; endrewards
+"""

@@ -5,7 +5,7 @@ learns this is what the action does: any algorithm learns behind a shield, and w
 served behind the same one.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -14,17 +14,15 @@ from loomrl.environment.config import ShieldConfig
 from loomrl.environment.resolve import Definition
 from loomrl.errors import ConfigError, EnvironmentFault
 from loomrl.files import canonical_json
+from loomrl.finite.shield import NoState, Shield
 
-if TYPE_CHECKING:
-    from loomrl.finite.shield import Shield
-
-_BUILT: "dict[tuple[Any, bytes], Shield]" = {}
+_BUILT: dict[tuple[Any, bytes], Shield] = {}
 
 
 class Shielded(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Every info tells by `shielded`, 0 or 1, whether another action was taken than the one that was chosen."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any], shield: "Shield", name: str) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], shield: Shield, name: str) -> None:
         super().__init__(env)
         self.shield, self._name = shield, name
         self._obs: Any = None
@@ -40,8 +38,6 @@ class Shielded(gymnasium.Wrapper[Any, Any, Any, Any]):
         Raises:
             EnvironmentFault: when what was observed is no state of the model.
         """
-        from loomrl.finite.shield import NoState
-
         try:
             taken = self.shield.correct(np.asarray(self._obs)[None], np.asarray(action).reshape(1))[0]
         except NoState as error:
@@ -50,7 +46,7 @@ class Shielded(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._obs, reward, terminated, truncated, info | {"shielded": float(taken != action)}
 
 
-def shield_for(env: gymnasium.Env[Any, Any], definition: Definition) -> "Shield":
+def shield_for(env: gymnasium.Env[Any, Any], definition: Definition) -> Shield:
     """The shield a definition asks for, from the environment's finite model; computed once in a process.
 
     Raises:
@@ -64,7 +60,7 @@ def shield_for(env: gymnasium.Env[Any, Any], definition: Definition) -> "Shield"
     return _BUILT[key]
 
 
-def _build(env: gymnasium.Env[Any, Any], config: ShieldConfig, name: str) -> "Shield":
+def _build(env: gymnasium.Env[Any, Any], config: ShieldConfig, name: str) -> Shield:
     from loomrl.finite.of_environment import model_of
     from loomrl.finite.shielding import build_shield, states_where
 
@@ -85,12 +81,3 @@ def _build(env: gymnasium.Env[Any, Any], config: ShieldConfig, name: str) -> "Sh
     if (unsafe & (modelled.model.states.initial > 0.0)).any():
         raise ConfigError(f"environment.shield.unsafe {config.unsafe!r} holds where episodes of {name!r} begin")
     return build_shield(modelled, unsafe, config.tolerance)
-
-
-def shield_around(env: gymnasium.Env[Any, Any]) -> "Shield | None":
-    """The shield an environment is behind, if any."""
-    while isinstance(env, gymnasium.Wrapper):
-        if isinstance(env, Shielded):
-            return env.shield
-        env = env.env
-    return None

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from loomrl.algorithms.policy import WEIGHTS, TrainedPolicy, load_policy
 from loomrl.config import PolicyConfig
 from loomrl.environment.make import make_env
-from loomrl.environment.shielded import shield_around
 from loomrl.errors import GateRefused
 from loomrl.export.admission import CASE, admit
 from loomrl.export.graph import INPUT, build_graph, tensors
 from loomrl.export.observations import random_observations, visited_observations
 from loomrl.export.parity import prove_parity
 from loomrl.files import read_json, sha256, sha256_file, write_atomic
+from loomrl.finite.of_environment import shield_around
 from loomrl.safety.standing import failed_on_graph
 from loomrl.serving.model import GRAPH, MANIFEST, SHIELD, STATE_IN, ServedPolicy, open_session
 from loomrl.types import EnvironmentSnapshot, Json, ParityReport, PolicyManifest, SafetyCase

@@ -92,15 +92,17 @@ def model_of(env: gymnasium.Env[Any, Any]) -> Modelled:
             f"{found.observations.shape[1:]}: a model knows no past, so observations must not be stacked"
         )
     _demand_whole(found, env.observation_space.dtype, type(bare).__name__)
-    return _behind_shields(env, found)
+    shield = shield_around(env)
+    return found if shield is None else found.behind(shield)
 
 
-def _behind_shields(env: gymnasium.Env[Any, Any], modelled: Modelled) -> Modelled:
+def shield_around(env: gymnasium.Env[Any, Any]) -> Shield | None:
+    """The shield an environment is behind, if any: that of a wrapper around it."""
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(shield := env.__dict__.get("shield"), Shield):
-            modelled = modelled.behind(shield)
+            return shield
         env = env.env
-    return modelled
+    return None
 
 
 def _demand_bare(env: gymnasium.Env[Any, Any]) -> None:

@@ -49,10 +49,10 @@ class Replayed:
     episode: Episode | None = None
 
 
-def replay_limit(failure: Failure) -> Replayed:
-    """Play the episode that violated the limit in the claim's evidence."""
+def replay_limit(failure: Failure, act: ActFunction | None = None) -> Replayed:
+    """Play the episode that violated the limit in the claim's evidence, as the policy acts or as `act` does."""
     constraint = ConstraintConfig.model_validate(failure.document["constraint"])
-    episode = failure.play(act_with(failure.policy))
+    episode = failure.play(act_with(failure.policy) if act is None else act)
     if np.any(violations(constraint, episode)):
         return Replayed(reproduced=True, finding=describe(constraint, episode), episode=episode)
     return Replayed(reproduced=False, finding=f"{constraint.quantity} respects its limit now", episode=episode)
@@ -69,12 +69,15 @@ def episode_counterexample(
 ) -> Counterexample | None:
     """Record the worst violating episode; None where no episode violates."""
     worst = worst_episode(constraint, episodes)
-    if worst is None:
-        return None
+    return None if worst is None else recorded(context, claim, describe(constraint, worst), worst)
+
+
+def recorded(context: Context, claim: str, description: str, episode: Episode) -> Counterexample:
+    """An episode as a claim's counterexample, written beside its evidence."""
     return Counterexample(
-        description=describe(constraint, worst),
-        seed=worst.seed,
-        evidence=context.evidence.episode(f"{claim}.counterexample", worst),
+        description=description,
+        seed=episode.seed,
+        evidence=context.evidence.episode(f"{claim}.counterexample", episode),
         replay_command=replay_command(claim),
     )
 

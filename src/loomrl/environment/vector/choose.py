@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 def choose(definition: Definition) -> str:
     """The first of FASTEST_FIRST that has the environment and steps it as Gymnasium does."""
-    if definition.frame_stack > 1 or definition.randomize or definition.shield:
+    if _only_constructed(definition) is not None:
         return FASTEST_FIRST[-1]
     for name in FASTEST_FIRST[:-1]:
         try:
@@ -43,6 +43,17 @@ def choose(definition: Definition) -> str:
         except ImportError as error:
             log.info("back-end %s is passed over: %s", name, error)
     return FASTEST_FIRST[-1]
+
+
+def _only_constructed(definition: Definition) -> str | None:
+    """What other back-ends lack for a definition that needs the wrappers of `construct`."""
+    if definition.frame_stack > 1:
+        return f"cannot stack frames, environment.frame_stack is {definition.frame_stack}"
+    if definition.randomize:
+        return "cannot draw parameters, which environment.randomize asks for"
+    if definition.shield is not None:
+        return "knows no shield, which environment.shield asks for"
+    return None
 
 
 def is_exact(name: str, definition: Definition) -> bool:
@@ -95,21 +106,9 @@ def make_vector(recipe: Recipe, num_envs: int, autoreset: Autoreset, backend: st
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}; it must be at least 1")
     name = choose(recipe.definition) if backend == "auto" else backend
-    if recipe.definition.frame_stack > 1 and name not in CONSTRUCTED:
-        raise ConfigError(
-            f"environment.backend {name!r} cannot stack frames, environment.frame_stack is "
-            f'{recipe.definition.frame_stack}; use "auto", or one of {", ".join(CONSTRUCTED)}'
-        )
-    if recipe.definition.randomize and name not in CONSTRUCTED:
-        raise ConfigError(
-            f"environment.backend {name!r} cannot draw parameters, which environment.randomize asks for; "
-            f'use "auto", or one of {", ".join(CONSTRUCTED)}'
-        )
-    if recipe.definition.shield and name not in CONSTRUCTED:
-        raise ConfigError(
-            f"environment.backend {name!r} knows no shield, which environment.shield asks for; "
-            f'use "auto", or one of {", ".join(CONSTRUCTED)}'
-        )
+    lacking = _only_constructed(recipe.definition)
+    if lacking is not None and name not in CONSTRUCTED:
+        raise ConfigError(f'environment.backend {name!r} {lacking}; use "auto", or one of {", ".join(CONSTRUCTED)}')
     if autoreset == "disabled" and not can_seed_episodes(name):
         name = choose(recipe.definition)
     with installed(name):

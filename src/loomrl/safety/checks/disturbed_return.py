@@ -5,7 +5,7 @@ from gymnasium import spaces
 from pydantic import Field
 
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
-from loomrl.safety.counterexample import Failure, Replayed, replay_command
+from loomrl.safety.counterexample import Failure, Replayed, recorded
 from loomrl.safety.drops import APPROXIMATE, METHOD, judge_drop, return_limit
 from loomrl.safety.probes import Disturbance, noise_scale, told_to_the_shield
 from loomrl.types import Claim, Counterexample, Episode
@@ -88,12 +88,8 @@ def _worst(context: Context, plain: list[Episode], noisy: list[Episode]) -> Coun
         zip(plain, noisy, strict=True), key=lambda two: (two[0].episode_return - two[1].episode_return, -two[0].seed)
     )
     calm, disturbed = pair
-    return Counterexample(
-        description=(
-            f"in the episode of seed {calm.seed} noise lowers the return from {calm.episode_return:.6g} to "
-            f"{disturbed.episode_return:.6g}"
-        ),
-        seed=calm.seed,
-        evidence=context.evidence.episode(f"{NAME}.counterexample", disturbed),
-        replay_command=replay_command(NAME),
+    told = (
+        f"in the episode of seed {calm.seed} noise lowers the return from {calm.episode_return:.6g} to "
+        f"{disturbed.episode_return:.6g}"
     )
+    return recorded(context, NAME, told, disturbed)

@@ -15,10 +15,10 @@ from pydantic import Field
 
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
-from loomrl.safety.constraints import check_constraint, limits, quantity, violates, violations
-from loomrl.safety.counterexample import Failure, Replayed, describe, replay_command
+from loomrl.safety.constraints import check_constraint, limits, quantity, violates
+from loomrl.safety.counterexample import Failure, Replayed, describe, recorded, replay_limit
 from loomrl.safety.probes import act_with, noise_scale, shifted, told_to_the_shield
-from loomrl.types import Act, ActFunction, Bound, Claim, Counterexample, Episode, FloatArray, Policy, Verdict
+from loomrl.types import Act, ActFunction, Bound, Claim, Episode, FloatArray, Policy, Verdict
 
 NAME = "falsification"
 STAGE = FALSIFICATION
@@ -79,12 +79,7 @@ def _claim(context: Context, config: Config, constraint: ConstraintConfig, searc
             f"a drift of {size:.3g} deviations of {len(moved)} component{'s' * (len(moved) != 1)} breaks it: "
             f"{describe(constraint, found.episode)}"
         )
-        counterexample = Counterexample(
-            description=finding,
-            seed=found.episode.seed,
-            evidence=context.evidence.episode(f"{claim}.counterexample", found.episode),
-            replay_command=replay_command(claim),
-        )
+        counterexample = recorded(context, claim, finding, found.episode)
     return Claim(
         id=claim,
         stage=STAGE,
@@ -112,14 +107,10 @@ def _claim(context: Context, config: Config, constraint: ConstraintConfig, searc
 def replay(failure: Failure) -> Replayed:
     """Play the episode with the drift that broke it."""
     document, space = failure.document, failure.observation_space
-    constraint = ConstraintConfig.model_validate(document["constraint"])
     offset = np.asarray(document["drift"]).reshape(space.shape) * np.asarray(document["noise_scale"]).reshape(
         space.shape
     )
-    episode = failure.play(_drifting(failure.policy, space, offset[None]))
-    if not np.any(violations(constraint, episode)):
-        return Replayed(reproduced=False, finding=f"{constraint.quantity} respects its limit now", episode=episode)
-    return Replayed(reproduced=True, finding=describe(constraint, episode), episode=episode)
+    return replay_limit(failure, _drifting(failure.policy, space, offset[None]))
 
 
 class _Search:

@@ -14,10 +14,10 @@ from pydantic import Field
 
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
 from loomrl.safety.config import ConstraintConfig
-from loomrl.safety.constraints import check_constraint, limits, violates, violations
-from loomrl.safety.counterexample import Failure, Replayed, describe, replay_command
+from loomrl.safety.constraints import check_constraint, limits, violates
+from loomrl.safety.counterexample import Failure, Replayed, describe, recorded, replay_limit
 from loomrl.safety.probes import act_with, ask_outputs, keyed_rng, noise_scale, shifted, told_to_the_shield
-from loomrl.types import Act, ActFunction, Bound, Claim, Counterexample, Episode, FloatArray, Policy, Verdict
+from loomrl.types import Act, ActFunction, Bound, Claim, Episode, FloatArray, Policy, Verdict
 
 NAME = "observation_attack"
 STAGE = FALSIFICATION
@@ -75,12 +75,7 @@ def _claim(
             f"{len(broken)} of {len(episodes)} attacked episodes break it; an attack of {size:.3g} deviations does: "
             f"{describe(constraint, found)}"
         )
-        counterexample = Counterexample(
-            description=finding,
-            seed=found.seed,
-            evidence=context.evidence.episode(f"{claim}.counterexample", found),
-            replay_command=replay_command(claim),
-        )
+        counterexample = recorded(context, claim, finding, found)
     return Claim(
         id=claim,
         stage=STAGE,
@@ -120,13 +115,9 @@ def _smallest(
 def replay(failure: Failure) -> Replayed:
     """Play the episode with the attack that broke it."""
     document, space = failure.document, failure.observation_space
-    constraint = ConstraintConfig.model_validate(document["constraint"])
     scale = np.asarray(document["noise_scale"]).reshape(space.shape)
     attack = Attack(space, scale, document["key"], document["num_candidates"])
-    episode = failure.play(attack.on(failure.policy, document["magnitude"]))
-    if not np.any(violations(constraint, episode)):
-        return Replayed(reproduced=False, finding=f"{constraint.quantity} respects its limit now", episode=episode)
-    return Replayed(reproduced=True, finding=describe(constraint, episode), episode=episode)
+    return replay_limit(failure, attack.on(failure.policy, document["magnitude"]))
 
 
 class Attack:
