@@ -76,7 +76,7 @@ def model_of(env: gymnasium.Env[Any, Any]) -> Modelled:
         ConfigError: where it has none, observes something else than its states, or probabilities do not sum to 1.
     """
     bare: Any = env.unwrapped
-    _demand_bare(env)
+    demand_bare(env)
     if callable(getattr(bare, "finite_model", None)):
         found: Modelled = bare.finite_model()
     elif isinstance(getattr(bare, "P", None), dict) and isinstance(bare.observation_space, spaces.Discrete):
@@ -105,7 +105,7 @@ def shield_around(env: gymnasium.Env[Any, Any]) -> Shield | None:
     return None
 
 
-def _demand_bare(env: gymnasium.Env[Any, Any]) -> None:
+def demand_bare(env: gymnasium.Env[Any, Any]) -> None:
     """A model below a wrapper that changes what happens would be another environment's."""
     while isinstance(env, gymnasium.Wrapper):
         kind = type(env)

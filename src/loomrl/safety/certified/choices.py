@@ -1,0 +1,67 @@
+"""Which actions a policy may take somewhere in a box of observations, by bounds: none that it takes is left out."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from loomrl.safety.certified import kernels
+from loomrl.safety.certified.network import Network
+from loomrl.safety.certified.packed import pack
+from loomrl.safety.certified.regions import preferred
+from loomrl.safety.certified.search import SLACK
+
+Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Possible = Callable[[Array, Array], tuple[Ints, Array, Array]]
+
+
+def possible_actions(network: Network, space: Any) -> Possible:
+    """A function of boxes (N, d) that gives, M times, the number of a box and a range of actions there, (M, A) each.
+
+    `network` gives logits for a Discrete space, whose actions are listed one by one (A is 1), and the action itself for
+    a Box. Observations are float32, so boxes are taken up to the next one on either side.
+    """
+    packed = pack(network)
+    size = network.num_outputs
+    if isinstance(space, spaces.Discrete):
+        rows = np.stack([preferred(choice, size) for choice in range(size)])
+
+        def choices(low: Array, high: Array) -> tuple[Ints, Array, Array]:
+            is_possible = np.ones((len(low), size), np.bool_)
+            if size > 1:  # excluded where another one's logit is larger everywhere in the box
+                is_possible = ~(_bounds(packed, *_as_observed(low, high), rows).max(axis=2) > SLACK)
+            box, choice = np.nonzero(is_possible)
+            action = (choice + int(space.start)).astype(np.float64)[:, None]
+            return box, action, action
+
+        return choices
+    signs = np.stack([np.eye(size), -np.eye(size)])
+
+    def ranges(low: Array, high: Array) -> tuple[Ints, Array, Array]:
+        least = _bounds(packed, *_as_observed(low, high), signs)
+        return np.arange(len(low)), least[:, 0] - SLACK, SLACK - least[:, 1]
+
+    return ranges
+
+
+def _as_observed(low: Array, high: Array) -> tuple[Array, Array]:
+    ends = ((low, np.float32(-np.inf)), (high, np.float32(np.inf)))
+    least, most = (np.nextafter(end.astype(np.float32), beyond).astype(np.float64) for end, beyond in ends)
+    return least, most
+
+
+def _bounds(packed: kernels.Packed, low: Array, high: Array, rows: Array) -> Array:
+    """Numbers (N, K, R) that are not above `rows` (K, R, num_outputs) @ outputs, anywhere in boxes (N, d)."""
+    count, num_cases, num_rows = len(low), len(rows), rows.shape[1]
+    total = count * num_cases
+    low, high = np.repeat(low, num_cases, axis=0), np.repeat(high, num_cases, axis=0)
+    floor, ceiling = np.full((total, packed.bias.size), -np.inf), np.full((total, packed.bias.size), np.inf)
+    least, slopes = np.empty((total, num_rows)), np.empty((total, num_rows, packed.num_inputs))
+    kernels.bound_boxes(
+        packed, low, high, rows, np.zeros((num_cases, num_rows)), np.tile(np.arange(num_cases), count), floor, ceiling,
+        least, slopes, np.empty((total, packed.num_inputs)),
+    )  # fmt: skip
+    return least.reshape(count, num_cases, num_rows)

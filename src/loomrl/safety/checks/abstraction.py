@@ -1,0 +1,112 @@
+"""How likely an unsafe state is met at most, from any state an episode may begin with: bounds over boxes of states.
+
+For environments with infinitely many states that say where boxes of them lead (`loomrl.finite.abstraction`). Which
+actions the policy may take in a box is bounded on its exported graph, as certified properties are.
+"""
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from pydantic import Field
+
+from loomrl.errors import ArtifactError, ConfigError
+from loomrl.safety.check import MODEL_CHECKING, CheckConfig, Context, undecided
+from loomrl.safety.probes import is_recurrent
+from loomrl.types import Bound, Claim, Verdict
+
+NAME = "abstraction"
+STAGE = MODEL_CHECKING
+LOCAL = True
+
+MOST_CELLS = 20_000_000
+
+
+class Config(CheckConfig):
+    """`cells` are how many parts each component of the state is cut into; without them nothing is claimed.
+
+    `steps` are those of the longest episode where they are left out.
+    """
+
+    cells: list[int] | None = Field(default=None, min_length=1)
+    max_probability: float = Field(default=0.01, ge=0, lt=1)
+    steps: int | None = Field(default=None, ge=1)
+
+
+def check_spaces(config: Config, observation_space: Any, action_space: Any) -> None:
+    """Raises `ConfigError` for cells that do not fit what is observed, before anything is trained."""
+    if config.cells is None:
+        return
+    place = f"safety.checks.{NAME}.cells"
+    if not isinstance(observation_space, spaces.Box) or len(observation_space.shape) != 1:
+        raise ConfigError(f"{place}: observations are {observation_space}; cells need a vector of numbers")
+    if not isinstance(action_space, spaces.Box | spaces.Discrete):
+        raise ConfigError(f"{place}: actions are {action_space}; bounds need a Box, or a choice of actions")
+    if len(config.cells) != observation_space.shape[0] or min(config.cells) < 1:
+        raise ConfigError(f"{place}: found {config.cells}; give {observation_space.shape[0]} numbers, each at least 1")
+    if (count := int(np.prod([float(count) for count in config.cells]))) > MOST_CELLS:
+        raise ConfigError(f"{place}: {config.cells} are {count} cells; at most {MOST_CELLS} fit into memory")
+
+
+def examine(context: Context, config: Config) -> list[Claim]:
+    """One claim, proved or undecided: what may happen in a box is more than what does happen."""
+    if config.cells is None:
+        return []
+    from loomrl.environment.make import make_env
+    from loomrl.finite.abstraction import abstraction_of, worst_case
+    from loomrl.safety.certified.choices import possible_actions
+    from loomrl.safety.certified.policies import METHOD, network_of
+
+    check_spaces(config, context.observation_space, context.action_space)
+    steps = config.steps or context.snapshot.spec.max_episode_steps
+    if steps is None:
+        raise ConfigError(f"safety.checks.{NAME}.steps: episodes have no longest one; say within how many steps")
+    statement = (
+        "whatever state an episode begins with, an unsafe one, as the environment's abstraction() says, is met within "
+        f"{steps} steps with a probability of at most {config.max_probability:g}"
+    )
+    if is_recurrent(context.policy):
+        return [
+            undecided(NAME, STAGE, statement, config.mandatory, "a recurrent policy decides by more than the state")
+        ]
+    env = make_env(context.snapshot_folder)
+    try:
+        model = abstraction_of(env)
+        network = network_of(context.policy, context.action_space).network
+        found = worst_case(model, config.cells, possible_actions(network, context.action_space), steps)
+    except ArtifactError as error:
+        return [undecided(NAME, STAGE, statement, config.mandatory, str(error))]
+    finally:
+        env.close()
+    holds = found.probability <= config.max_probability
+    evidence = {
+        "kind": NAME,
+        "cells": config.cells,
+        "steps": steps,
+        "num_cells": found.num_cells,
+        "num_reached": found.num_reached,
+        "probability": found.probability,
+    }
+    more = "" if holds else "; more cells may bring it down"
+    return [
+        Claim(
+            id=NAME,
+            stage=STAGE,
+            statement=statement,
+            mandatory=config.mandatory,
+            method=f"worst case over cells of states, within {steps} steps; the policy's actions in a cell by {METHOD}",
+            verdict=Verdict.PROVED if holds else Verdict.UNDECIDED,
+            assumptions=[
+                "no state leads out of the boxes and probabilities that the environment's author states",
+                "bounds of the policy are in real arithmetic: no proof about the rounding of float32",
+            ],
+            bound=Bound(
+                kind="sound upper", measured=found.probability, limit=config.max_probability, unit="probability"
+            ),
+            evidence=[context.evidence.json(NAME, evidence)],
+            finding=(
+                f"at most {found.probability:.4g}, over {found.num_reached} of {found.num_cells} cells that may be "
+                f"visited{more}"
+            ),
+        )
+    ]
