@@ -16,7 +16,8 @@ from loomrl.promotion.approvals import answer
 from loomrl.promotion.commands import app
 from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry, start_run
 from loomrl.runs import RunRecord, StageRecord, read_run, run_folder, write_run
-from loomrl.serving.audit import AuditLog, record
+from loomrl.serving.audit import AuditLog
+from loomrl.serving.records import record
 
 
 @pytest.fixture(autouse=True)

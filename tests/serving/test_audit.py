@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from loomrl.errors import ArtifactError
-from loomrl.serving.audit import AuditLog, AuditUnwritable, record, segments
+from loomrl.serving.audit import AuditLog, AuditUnwritable, segments
 from loomrl.serving.chain import unseal
+from loomrl.serving.records import record
 from loomrl.serving.verification import verify_chain
 
 pytestmark = pytest.mark.usefixtures("loomrl_home")

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loomrl.serving.audit import AuditLog, record, segments
+from loomrl.serving.audit import AuditLog, segments
 from loomrl.serving.chain import GENESIS, BrokenRecord, seal, unseal
+from loomrl.serving.records import record
 from loomrl.serving.verification import Anchor, verify_chain
 
 

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, MultiBinary, MultiDiscrete
 from served import served
 
 from loomrl.algorithms.actor_critic import ActorCriticPolicy
-from loomrl.serving.decider import check_action
+from loomrl.serving.actions import check_action
 from loomrl.serving.exploration import explore
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.problems import Problem

@@ -2,19 +2,28 @@
 
 import pytest
 
-from loomrl.serving.audit import AuditLog, record
+from loomrl.serving.audit import AuditLog
 from loomrl.serving.feedback import FeedbackLedger
+from loomrl.serving.history import records
 from loomrl.serving.problems import Problem
+from loomrl.serving.records import decisions, record
 from loomrl.serving.requests import Feedback
 
 pytestmark = pytest.mark.usefixtures("loomrl_home")
 
 
-def decide(log: AuditLog, ledger: FeedbackLedger) -> str:
+def decide(log: AuditLog) -> str:
     entry = record("decision", decision_id=None, episode_id=None, version="1") | {"agent_id": "a"}
     log.append([entry])
-    ledger.remember([entry])
     return str(entry["decision_id"])
+
+
+def decide_two(log: AuditLog) -> list[str]:
+    shared = {"count": 2, "version": "1", "dtypes": {"observation": "float32", "action": "int64"}}
+    columns = {"observation": [[0.5], [1.5]], "action": [0, 1], "value": [1.0, 2.0], "exploration_flag": [False, False]}
+    entry = decisions(shared, {"agent_id": ["a", "b"], "episode_id": [None, None], **columns})
+    log.append([entry])
+    return [f"{entry['decision_id']}.{row}" for row in range(2)]
 
 
 def feedback(decision_id: str) -> list[Feedback]:
@@ -23,17 +32,31 @@ def feedback(decision_id: str) -> list[Feedback]:
 
 def test_the_newest_decisions_are_read_back_from_as_many_segments_as_it_takes() -> None:
     log = AuditLog("cartpole", segment_bytes=2_000)
-    ledger = FeedbackLedger("cartpole", log)
-    decisions = [decide(log, ledger) for _ in range(20)]
-    ledger.accept(feedback(decisions[-1]))
+    written = [decide(log) for _ in range(20)]
+    log.append([record("feedback", decision_id=written[-1])])
     assert int(log.head.segment) > 4
     log.close()
     again = AuditLog("cartpole")
     ledger = FeedbackLedger("cartpole", again, capacity=5)
     with pytest.raises(Problem, match="has its feedback already"):
-        ledger.accept(feedback(decisions[-1]))
-    for decision_id in decisions[-5:-1]:
+        ledger.accept(feedback(written[-1]))
+    for decision_id in written[-5:-1]:
         ledger.accept(feedback(decision_id))
     with pytest.raises(Problem, match="too old for feedback"):
-        ledger.accept(feedback(decisions[-6]))
-    again.close()
+        ledger.accept(feedback(written[-6]))
+
+
+def test_decisions_of_one_record_wait_each_for_their_own_feedback() -> None:
+    log = AuditLog("cartpole")
+    first, second = decide_two(log)
+    FeedbackLedger("cartpole", log).accept(feedback(second))
+    ledger = FeedbackLedger("cartpole", log)
+    with pytest.raises(Problem, match="has its feedback already"):
+        ledger.accept(feedback(second))
+    whole = first.partition(".")[0]
+    for unknown in (whole, f"{whole}.2", f"{whole}.00", f"{whole}.-1", f"{whole}.", f"{whole}.x", f"{first}.0"):
+        with pytest.raises(Problem, match="unknown here"):
+            ledger.accept(feedback(unknown))
+    ledger.accept(feedback(first))
+    (last,) = [entry for entry in records("cartpole") if entry["kind"] == "feedback"][1:]
+    assert (last["decision_id"], last["agent_id"]) == (first, "a")

@@ -13,11 +13,12 @@ from typer.testing import CliRunner
 
 from loomrl.errors import ConfigError, GateRefused
 from loomrl.loomdb.database import LoomDB
-from loomrl.serving.audit import AuditLog, record, segments
+from loomrl.serving.audit import AuditLog, segments
 from loomrl.serving.commands import audit_app, override_app
 from loomrl.serving.exploration import explore
 from loomrl.serving.mirror import Mirror, Mirrored
 from loomrl.serving.model import ServedPolicy
+from loomrl.serving.records import record
 from loomrl.serving.server import check_exposure
 
 BLOCKED = """

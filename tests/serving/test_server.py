@@ -38,7 +38,7 @@ def test_a_decision_is_on_record_as_answered(client: PolicyClient) -> None:
     assert entry["decision_id"] == decision.decision_id
     assert (entry["action"], entry["value"], entry["propensity"]) == (decision.action, decision.value, 1.0)
     assert entry["q_value"] == decision.value
-    assert entry["observation"] == OBS
+    assert np.float32(entry["observation"]).tolist() == OBS
     assert (entry["exploration_flag"], entry["reward"], entry["override"]) == (False, None, None)
     assert mirror["kind"] == "shadow"
     assert mirror["decision_id"] == decision.decision_id

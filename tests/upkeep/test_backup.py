@@ -17,8 +17,9 @@ from loomrl.loomdb.database import LoomDB
 from loomrl.promotion import envelope
 from loomrl.registry import CHAMPION, Registry
 from loomrl.runs import RunRecord, read_run, run_folder, write_run
-from loomrl.serving.audit import AuditLog, audit_folder, record
+from loomrl.serving.audit import AuditLog, audit_folder
 from loomrl.serving.history import find_decision
+from loomrl.serving.records import record
 from loomrl.serving.verification import verify_chain
 from loomrl.upkeep import commands
 

@@ -17,6 +17,7 @@ from loomrl.errors import ArtifactError
 from loomrl.serving.audit import segments
 from loomrl.serving.chain import BrokenRecord, unseal
 from loomrl.serving.history import chains
+from loomrl.serving.records import expand
 from loomrl.shadow.traffic import SIMULATED
 from loomrl.types import Episode, Json
 
@@ -115,7 +116,7 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
 
 
 def records_after(folder: Path, sequence: int) -> Iterator[Json]:
-    """The records of one chain above a sequence, oldest first, each checked against its hash.
+    """The records of one chain above a sequence, oldest first, each checked against its hash; decisions one by one.
 
     Raises:
         ArtifactError: naming the line that was changed, or the chain that ends too early.
@@ -129,7 +130,7 @@ def records_after(folder: Path, sequence: int) -> Iterator[Json]:
                 record = _checked(line, path, number)
                 last = int(record["sequence"])
                 if last > sequence:
-                    yield record
+                    yield from expand(record)
     if last < sequence:
         raise ArtifactError(
             f"{folder} ends at record {last}, but record {sequence} was read there before: the log was truncated; "

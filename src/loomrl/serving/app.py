@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from loomrl.serving import inference_protocol as v2
 from loomrl.serving.asgi import ClientGone, Receive, Response, Scope, Send, as_json, as_problem, read_body, respond
 from loomrl.serving.audit import AuditUnwritable
 from loomrl.serving.control import Control
+from loomrl.serving.decider import Group
 from loomrl.serving.guard import check_host, is_loopback
 from loomrl.serving.model import NoAnswer, ServedPolicy
 from loomrl.serving.parts import Parts
@@ -19,8 +20,8 @@ from loomrl.serving.problems import Problem
 from loomrl.serving.requests import parse_asks, parse_feedback, parse_json
 
 log = logging.getLogger(__name__)
-Handler = Callable[[Scope, bytes, float], Awaitable[Response]]
-_ANSWER_KEYS = ("decision_id", "action", "policy", "version", "value", "propensity", "override", "limited")
+HotHandler = Callable[[Scope, bytes, float], Response]
+Handler = HotHandler | Callable[[Scope, bytes, float], Awaitable[Response]]
 
 
 class PolicyServer:
@@ -30,9 +31,10 @@ class PolicyServer:
         self._parts = parts
         self._on_loopback = is_loopback(parts.settings.host)
         self._control = Control(parts)
+        self._hot: dict[str, HotHandler] = {"/decide": self._decide, "/feedback": self._feedback}
+        self._infer_path = f"/v2/models/{parts.settings.policy}/"
         self._routes: dict[tuple[str, str], Handler] = {
-            ("POST", "/decide"): self._decide,
-            ("POST", "/feedback"): self._feedback,
+            **{("POST", path): handler for path, handler in self._hot.items()},
             ("GET", "/v2"): self._metadata,
             ("GET", "/v2/health/live"): self._live,
             ("GET", "/v2/health/ready"): self._ready,
@@ -66,19 +68,45 @@ class PolicyServer:
                 check_host(scope)
             handler = self._find(scope["method"], scope["path"])
             body = await read_body(scope, receive, self._parts.settings.max_body_bytes)
-            return await handler(scope, body, time.perf_counter())
-        except Problem as problem:
-            response = as_problem(problem.status, problem.message, problem.headers)
-        except AuditUnwritable as error:
+            answer = handler(scope, body, time.perf_counter())
+            return answer if isinstance(answer, Response) else await answer
+        except ClientGone:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer to it
+            return self._failed(scope, error)
+
+    def answer_at_once(self, handler: HotHandler, scope: Any, body: bytes) -> Response:
+        """The answer to a request of agents that is whole: nothing is waited for."""
+        try:
+            if self._on_loopback:
+                check_host(scope)
+            return handler(scope, body, time.perf_counter())
+        except Exception as error:  # noqa: BLE001 - as above
+            return self._failed(scope, error)
+
+    def hot_handler(self, path: str) -> HotHandler | None:
+        """Who answers a POST of agents at once; None for every other path."""
+        if path in self._hot:
+            return self._hot[path]
+        if path.startswith(self._infer_path) and path.endswith("/infer"):
+            match path.split("/")[4:]:
+                case ["infer"]:
+                    return partial(self._infer, None)
+                case ["versions", version, "infer"]:
+                    return partial(self._infer, version)
+        return None
+
+    def _failed(self, scope: Scope, error: Exception) -> Response:
+        if isinstance(error, Problem):
+            response = as_problem(error.status, error.message, error.headers)
+        elif isinstance(error, AuditUnwritable):
             self._parts.last_audit_error = str(error)
             status = 507 if error.full else 503
             response = as_problem(status, f"nothing was decided, for it could not be recorded: {error}")
-        except NoAnswer as error:
+        elif isinstance(error, NoAnswer):
             response = as_problem(422, f"nothing was decided: {error} for this observation")
-        except ClientGone:
-            raise
-        except Exception:
-            log.exception("%s %s failed", scope["method"], scope["path"])
+        else:
+            log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
             response = as_problem(500, "the server failed; its log says why")
         self._parts.metrics.count_problem(int(response.status))
         return response
@@ -129,28 +157,26 @@ class PolicyServer:
 
     # --- decisions ----------------------------------------------------------------------------------------------
 
-    async def _decide(self, scope: Scope, body: bytes, started: float) -> Response:
+    def _decide(self, scope: Scope, body: bytes, started: float) -> Response:
         asks, batched = parse_asks(parse_json(body))
-        records = self._parts.decider.decide(asks, self._parts.roles.current, started)
-        self._parts.ledger.remember(records)
-        answers = [_answer_of(entry) for entry in records]
+        groups = self._parts.decider.decide(asks, self._parts.roles.current, started)
+        self._parts.ledger.remember(groups)
+        answers = answers_of(groups)
         return Response(orjson.dumps({"decisions": answers} if batched else answers[0]))
 
-    async def _feedback(self, scope: Scope, body: bytes, started: float) -> Response:
+    def _feedback(self, scope: Scope, body: bytes, started: float) -> Response:
         entries, _ = parse_feedback(parse_json(body))
         self._parts.ledger.accept(entries)
         self._parts.metrics.feedback.inc(len(entries))
         return Response(orjson.dumps({"recorded": len(entries)}))
 
-    async def _infer(self, version: str | None, scope: Scope, body: bytes, started: float) -> Response:
-        roles = self._parts.roles.current
+    def _infer(self, version: str | None, scope: Scope, body: bytes, started: float) -> Response:
         policy = self._acting(version)
         document = parse_json(body)
         asks, wanted = v2.parse_infer(document, policy)
-        records = self._parts.decider.decide(asks, roles, started, route="infer")
-        self._parts.ledger.remember(records)
-        decided = roles.by_version(records[0]["version"]) or policy
-        return as_json(v2.infer_response(decided, document, records, wanted))
+        groups = self._parts.decider.decide(asks, self._parts.roles.current, started, route="infer")
+        self._parts.ledger.remember(groups)
+        return as_json(v2.infer_response(document, groups[0], wanted))
 
     # --- health and metadata ------------------------------------------------------------------------------------
 
@@ -194,7 +220,25 @@ class PolicyServer:
         return policy
 
 
-def _answer_of(entry: dict[str, Any]) -> dict[str, Any]:
-    answer = {key: entry[key] for key in _ANSWER_KEYS}
-    answer["exploration"] = entry["exploration_flag"]
-    return answer
+def answers_of(groups: list[Group]) -> list[dict[str, Any]]:
+    """What agents are told of their decisions, in the order they asked."""
+    answers = {row: answer for group in groups for row, answer in zip(group.rows, _answers(group), strict=True)}
+    return [answers[row] for row in range(len(answers))]
+
+
+def _answers(group: Group) -> Iterator[dict[str, Any]]:
+    record = group.record
+    fields = record if len(group) == 1 else record["shared"]
+    values = [None] * len(group) if group.value is None else group.value.tolist()
+    for index, action in enumerate(group.action.tolist()):
+        yield {
+            "decision_id": group.decision_id(index),
+            "action": action,
+            "policy": fields["policy"],
+            "version": fields["version"],
+            "value": values[index],
+            "propensity": group.propensity[index],
+            "override": fields["override"],
+            "limited": False,
+            "exploration": group.asks.explore[index],
+        }

@@ -10,7 +10,6 @@ import fcntl
 import os
 import secrets
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.files import sync_folder
 from loomrl.home import home
 from loomrl.serving.chain import GENESIS, BrokenRecord, seal, unseal
+from loomrl.serving.records import record
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MAX_SERVERS = 1_000
@@ -49,33 +49,6 @@ def audit_folder(policy: str) -> Path:
     return home() / "audit" / policy
 
 
-def record(kind: str, **fields: Any) -> dict[str, Any]:
-    """A record of the log; the keys every record has come first. Sequence and hashes are added on writing."""
-    return {
-        "kind": kind,
-        "timestamp": timestamp(),
-        "agent_id": None,
-        "action_hash": None,
-        "reward": None,
-        "q_value": None,
-        "exploration_flag": False,
-        **fields,
-    }
-
-
-_second: tuple[int, str] = (0, "")
-
-
-def timestamp() -> str:
-    """Now, ISO 8601 in UTC, microseconds. The part down to seconds is formatted once a second."""
-    global _second  # noqa: PLW0603 - a cache of one immutable pair; a race recomputes it
-    second, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
-    cached = _second
-    if cached[0] != second:
-        cached = _second = (second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)))
-    return f"{cached[1]}.{nanoseconds // 1000:06d}Z"
-
-
 class AuditLog:
     """One chain, written by this process alone. Safe to use from several threads."""
 
@@ -86,7 +59,8 @@ class AuditLog:
         self.token = secrets.token_hex(6)
         self._lock = threading.Lock()
         self._handle, self._size, self._path = -1, 0, self.folder
-        self._dirty = False
+        self._num_written = self._num_synced = 0  # writes, to know what is durable
+        self._torn = False  # bytes of a record that was not written whole lie at the end
         try:
             self.repaired = repair(self.folder)
             self._sequence, self._digest = last_record(self.folder)
@@ -116,15 +90,24 @@ class AuditLog:
             return self._write(records)
 
     def sync(self) -> None:
-        """Make everything appended durable. Costs nothing when nothing was."""
+        """Make everything appended durable. Costs nothing when nothing was.
+
+        Raises:
+            AuditUnwritable: when the disk did not take it; the next call tries again.
+        """
         with self._lock:
-            dirty, self._dirty = self._dirty, False
-            handle = os.dup(self._handle) if dirty else -1  # synced outside the lock, however long it takes
-        if dirty:
-            try:
-                os.fdatasync(handle)
-            finally:
-                os.close(handle)
+            written = self._num_written
+            handle = os.dup(self._handle) if written > self._num_synced else -1
+        if handle < 0:
+            return
+        try:
+            os.fdatasync(handle)  # outside the lock, however long it takes
+        except OSError as error:
+            raise _unwritable(error, self._path) from error
+        finally:
+            os.close(handle)
+        with self._lock:
+            self._num_synced = max(self._num_synced, written)
 
     def close(self) -> None:
         """Sync and give the chain back."""
@@ -166,18 +149,29 @@ class AuditLog:
         return list(range(first, sequence + 1))
 
     def _write_whole(self, data: bytes) -> None:
+        if self._torn:
+            self._cut_torn()
         try:
             written = os.write(self._handle, data)
         except OSError as error:
             raise _unwritable(error, self._path) from error
         if written < len(data):  # what a full disk does first
-            os.ftruncate(self._handle, self._size)
+            self._torn = True
+            self._cut_torn()
             raise AuditUnwritable(
                 f"{self._path}: only {written} of {len(data)} bytes could be written; no space is left: free some",
                 full=True,
             )
         self._size += written
-        self._dirty = True
+        self._num_written += 1
+
+    def _cut_torn(self) -> None:
+        """Nothing may be appended behind half a record."""
+        try:
+            os.ftruncate(self._handle, self._size)
+        except OSError as error:
+            raise _unwritable(error, self._path) from error
+        self._torn = False
 
 
 def _unwritable(error: OSError, path: Path) -> AuditUnwritable:

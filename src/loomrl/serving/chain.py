@@ -19,7 +19,7 @@ class BrokenRecord(ValueError):
 
 def seal(record: dict[str, Any], previous_hash: str) -> tuple[bytes, str]:
     """The line to write (with its newline) and the record's hash."""
-    body = orjson.dumps({**record, "previous_hash": previous_hash})
+    body = orjson.dumps({**record, "previous_hash": previous_hash}, option=orjson.OPT_SERIALIZE_NUMPY)
     digest = hashlib.sha256(body).hexdigest()
     return b'%b,"hash":"%b"}\n' % (body[:-1], digest.encode()), digest
 

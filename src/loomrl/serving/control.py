@@ -9,8 +9,8 @@ from urllib.parse import parse_qs
 from pydantic import ValidationError
 
 from loomrl.errors import ArtifactError, ConfigError
+from loomrl.serving.actions import check_action
 from loomrl.serving.asgi import Response, Scope, as_json
-from loomrl.serving.decider import check_action
 from loomrl.serving.guard import check_operator, has_token
 from loomrl.serving.history import read_lines
 from loomrl.serving.model import ServedPolicy

@@ -1,39 +1,63 @@
 """Decisions, in the order of authority: a human override, the rate limit, the shield, the policy. Each is on record
 before it is answered."""
 
-import hashlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.serving.audit import AuditLog, AuditUnwritable, record
+from loomrl.serving.actions import check_action
+from loomrl.serving.audit import AuditLog, AuditUnwritable
 from loomrl.serving.exploration import explore
 from loomrl.serving.limits import RateLimiter, Refusal
 from loomrl.serving.metrics import Metrics
-from loomrl.serving.mirror import Mirror, Mirrored, action_hash
-from loomrl.serving.model import ServedPolicy
+from loomrl.serving.mirror import Mirror, Mirrored
+from loomrl.serving.model import Answer, ServedPolicy
 from loomrl.serving.overrides import Override, OverrideStore
 from loomrl.serving.problems import Problem
-from loomrl.serving.requests import Ask, observation_array
+from loomrl.serving.records import DECISION, decisions, digest, record
+from loomrl.serving.requests import Asks, observation_arrays
 from loomrl.serving.roles import Roles
 
 
 @dataclass(slots=True)
-class _Pending:
-    """One ask on its way to a decision."""
+class Group:
+    """B asks of one request that one version, or one override, decides; column by column."""
 
-    ask: Ask
-    observation: NDArray[Any]  # (*obs)
+    rows: list[int]  # their places in the request
+    asks: Asks
     policy: ServedPolicy
     override: Override | None
-    action: Any = None  # array or scalar of the graph's dtype
-    value: float | None = None
-    propensity: float = 1.0  # of a deterministic choice; a density where a continuous action was sampled
-    explored: bool = False
-    chosen: int | None = None  # by the policy, where the shield took another action
+    observations: NDArray[Any]  # (B, *obs)
+    action: NDArray[Any] = field(init=False)  # (B, *action), in the graph's dtype
+    value: NDArray[Any] | None = None  # (B,); None where a person pinned the action
+    outputs: dict[str, NDArray[Any]] = field(default_factory=dict)  # all that the policy's graph said
+    propensity: list[float] = field(default_factory=list)  # of a deterministic choice 1; densities of sampled vectors
+    chosen: list[int | None] = field(default_factory=list)  # by the policy, where the shield took another action
+    record: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def pinned(self) -> bool:
+        """Whether a person named the action."""
+        return self.override is not None and self.override.version is None
+
+    def decision_id(self, index: int) -> str:
+        """The id of one of its decisions, once they are written."""
+        whole: str = self.record["decision_id"]
+        return whole if len(self.rows) == 1 else f"{whole}.{index}"
+
+    def decided_by(self, index: int) -> str:
+        """`override`, `shield`, `explored` or `policy`."""
+        if self.override is not None:
+            return "override"
+        if self.chosen[index] is not None:
+            return "shield"
+        return "explored" if self.asks.explore[index] else "policy"
 
 
 class Decider:
@@ -52,25 +76,28 @@ class Decider:
         self.policy, self._audit, self._overrides = policy, audit, overrides
         self._limiter, self._mirror, self._metrics, self._rng = limiter, mirror, metrics, rng
 
-    def decide(self, asks: list[Ask], roles: Roles, started: float, route: str = "decide") -> list[dict[str, Any]]:
-        """The decisions' audit records, in the order of the asks, already written.
+    def decide(self, asks: Asks, roles: Roles, started: float, route: str = "decide") -> list[Group]:
+        """Decide all asks, or none; what is returned stands in the audit log already.
 
         `roles` is taken once per request, so that a swap never shows within one. `started` is the
         `time.perf_counter()` at which the request was whole.
 
         Raises:
             Problem: 400 for a bad observation, 429 with Retry-After, 503 without a policy.
-            AuditUnwritable: when the decision could not be recorded; then there is none.
+            AuditUnwritable: when a decision could not be recorded; then there is none.
         """
-        pending = [self._prepare(ask, roles) for ask in asks]
-        self._limit(pending)
-        self._consult(pending)
-        records = self._record(pending, started, route)
-        self._audit.append(records)
-        self._observe(records, time.perf_counter() - started)
+        groups = self._assign(asks, roles)
+        self._limit([agent for group in groups if not group.pinned for agent in group.asks.agent_ids])
+        for group in groups:
+            self._consult(group)
+        seconds = round(time.perf_counter() - started, 7)
+        for group in groups:
+            group.record = _recorded(self.policy, group, seconds, route)
+        self._audit.append([group.record for group in groups])
+        self._observe(groups, time.perf_counter() - started)
         if roles.challenger is not None:
-            self._offer(pending, records, roles.challenger)
-        return records
+            self._offer(groups, roles.challenger)
+        return groups
 
     def report_refusals(self) -> None:
         """Put refusals on record that no later one has reported. From any thread.
@@ -88,8 +115,17 @@ class Decider:
             self._limiter.put_back(refusals)
             raise
 
-    def _prepare(self, ask: Ask, roles: Roles) -> _Pending:
-        override = self._overrides.find(ask.agent_id) if self._overrides else None
+    def _assign(self, asks: Asks, roles: Roles) -> list[Group]:
+        """Who decides which of them."""
+        if not self._overrides:
+            return [self._group(list(range(len(asks))), asks, None, roles)]
+        found: dict[str, tuple[Override | None, list[int]]] = {}
+        for row, agent_id in enumerate(asks.agent_ids):
+            override = self._overrides.find(agent_id)
+            found.setdefault("" if override is None else override.id, (override, []))[1].append(row)
+        return [self._group(rows, asks.only(rows), override, roles) for override, rows in found.values()]
+
+    def _group(self, rows: list[int], asks: Asks, override: Override | None, roles: Roles) -> Group:
         policy = roles.champion
         if override is not None and override.version is not None:
             policy = roles.by_version(override.version)
@@ -101,17 +137,17 @@ class Decider:
             raise Problem(
                 503, f"{self.policy} has no champion yet; run `loomrl run`, or see /status for a refused version"
             )
-        return _Pending(ask, observation_array(ask.observation, policy), policy, override)
+        return Group(rows, asks, policy, override, observation_arrays(asks.observations, policy))
 
-    def _limit(self, pending: list[_Pending]) -> None:
+    def _limit(self, agent_ids: list[str]) -> None:
         """A person's pinned action comes before the limit; everything the policy decides comes after it."""
-        refusal = self._limiter.take([entry.ask.agent_id for entry in pending if not _pinned(entry)])
+        refusal = self._limiter.take(agent_ids)
         if refusal is None:
             return
         self._metrics.limited.inc()
         if refusal.num_unreported:
             self._report([refusal])
-        if sum(entry.ask.agent_id == refusal.agent_id for entry in pending) > self._limiter.burst:
+        if agent_ids.count(refusal.agent_id) > self._limiter.burst:
             raise Problem(
                 413, f"more decisions for agent {refusal.agent_id!r} than its burst of {self._limiter.burst:g}"
             )
@@ -122,129 +158,111 @@ class Decider:
             {"Retry-After": str(max(1, int(wait + 0.999)))},
         )
 
-    def _consult(self, pending: list[_Pending]) -> None:
-        """Ask each policy once, for all observations it must decide."""
-        groups: dict[int, list[_Pending]] = {}
-        for entry in pending:
-            if _pinned(entry):
-                _pin_action(entry)
-            else:
-                groups.setdefault(id(entry.policy), []).append(entry)
-        for group in groups.values():
-            policy = group[0].policy
-            single = len(group) == 1  # np.stack costs more than the decision
-            answer = policy.answer(group[0].observation[None] if single else np.stack([e.observation for e in group]))
-            for index, entry in enumerate(group):
-                entry.action, entry.value = answer.action[index], float(answer.value[index])
-                if entry.ask.explore:
-                    entry.action, entry.propensity, entry.chosen = explore(policy, answer, index, self._rng)
-                    entry.explored = True
-                elif answer.chosen is not None and answer.chosen[index] != entry.action:
-                    entry.chosen = int(answer.chosen[index])
+    def _consult(self, group: Group) -> None:
+        """Ask the policy once for all of them, unless a person has decided."""
+        count = len(group)
+        group.propensity, group.chosen = [1.0] * count, [None] * count
+        if group.pinned:
+            group.action = np.stack([_pinned_action(group)] * count)
+            return
+        answer = group.policy.answer(group.observations)
+        group.action, group.value, group.outputs = answer.action, answer.value, answer.outputs
+        if answer.chosen is not None:
+            pairs = zip(answer.chosen.tolist(), answer.action.tolist(), strict=True)
+            group.chosen = [chosen if chosen != taken else None for chosen, taken in pairs]
+        if any(group.asks.explore):
+            self._explore(group, answer)
 
-    def _record(self, pending: list[_Pending], started: float, route: str) -> list[dict[str, Any]]:
-        seconds = round(time.perf_counter() - started, 7)
-        return [_decision(self.policy, entry, seconds, route) for entry in pending]
+    def _explore(self, group: Group, answer: Answer) -> None:
+        group.action = group.action.copy()
+        for index in range(len(group)):
+            if group.asks.explore[index]:
+                sample = explore(group.policy, answer, index, self._rng)
+                group.action[index], group.propensity[index], group.chosen[index] = sample
 
-    def _observe(self, records: list[dict[str, Any]], seconds: float) -> None:
-        for entry in records:
-            self._metrics.count_decision(entry["version"], _kind(entry))
+    def _observe(self, groups: list[Group], seconds: float) -> None:
+        for group in groups:
+            for index in range(len(group)):
+                self._metrics.count_decision(group.policy.version, group.decided_by(index))
         self._metrics.observe(seconds)
 
-    def _offer(self, pending: list[_Pending], records: list[dict[str, Any]], challenger: ServedPolicy) -> None:
+    def _offer(self, groups: list[Group], challenger: ServedPolicy) -> None:
         """Mirror what the policy itself decided: a person's or a random choice says nothing about agreement."""
-        for entry, written in zip(pending, records, strict=True):
-            if entry.override is None and not entry.explored:
-                self._mirror.offer(Mirrored(challenger, entry.observation, written))
+        for group in groups:
+            if group.override is not None:
+                continue
+            for index, observation in enumerate(group.observations):
+                if not group.asks.explore[index]:
+                    self._mirror.offer(Mirrored(challenger, observation, _told(self.policy, group, index)))
 
 
-def _pinned(entry: _Pending) -> bool:
-    return entry.override is not None and entry.override.version is None
-
-
-def _pin_action(entry: _Pending) -> None:
-    assert entry.override is not None
+def _pinned_action(group: Group) -> Any:
+    assert group.override is not None
     try:
-        entry.action = check_action(entry.override.action, entry.policy)
+        return check_action(group.override.action, group.policy)
     except Problem as problem:  # set in the file, where the action space is not known: not the agent's fault
-        raise Problem(503, f"{entry.override.describe()}: {problem.message}; clear the override") from problem
+        raise Problem(503, f"{group.override.describe()}: {problem.message}; clear the override") from problem
 
 
-def check_action(value: Any, policy: ServedPolicy) -> Any:
-    """An action a person names, in the graph's dtype.
-
-    Raises:
-        Problem: 400 when it is not in the action space.
-    """
-    space = policy.manifest.environment.action
-    if policy.kind == "discrete":
-        start, size = int(space.get("start", 0)), int(space["n"])
-        if isinstance(value, bool) or not isinstance(value, int) or not start <= value < start + size:
-            raise Problem(400, f"action {value!r} is not one of {start} to {start + size - 1}")
-        return np.int64(value)
-    if policy.chooses:
-        return _check_choices(value, policy)
-    try:
-        action = np.array(value, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        raise Problem(400, f"action {value!r} is no list of numbers") from error
-    shape = tuple(policy.manifest.outputs["action"]["shape"][1:])
-    if action.shape != shape or not np.isfinite(action).all():
-        raise Problem(400, f"action {value!r} must be {list(shape)} finite numbers")
-    if policy.bounds is not None and ((action < policy.bounds[0]) | (action > policy.bounds[1])).any():
-        raise Problem(400, f"action {value!r} leaves the action space's bounds")
-    return action
-
-
-def _check_choices(value: Any, policy: ServedPolicy) -> Any:
-    """Several whole numbers, each within its own range."""
-    space = policy.manifest.environment.action
-    start = np.asarray(space.get("start", 0))
-    size = np.asarray(space["nvec"]) if policy.kind == "multi_discrete" else np.full(space["shape"], 2)
-    try:
-        action = np.array(value)
-    except ValueError as error:
-        raise Problem(400, f"action {value!r} is ragged") from error
-    if action.shape != size.shape or action.dtype.kind != "i":
-        raise Problem(400, f"action {value!r} must be {list(size.shape)} whole numbers")
-    if ((action < start) | (action >= start + size)).any():
-        ranges = f"{start.tolist()} to {(start + size - 1).tolist()}"
-        raise Problem(400, f"action {value!r} is not within {ranges}")
-    return action.astype(policy.manifest.outputs["action"]["dtype"])
+def _recorded(policy: str, group: Group, seconds: float, route: str) -> dict[str, Any]:
+    """The record of a group: one decision, or several."""
+    shared = {
+        "policy": policy,
+        "version": group.policy.version,
+        "override": None if group.override is None else group.override.mark(),
+        "route": route,
+        "seconds": seconds,
+    }
+    if len(group) == 1:
+        return _decision(group, shared)
+    shields = [None if chosen is None else {"chosen": chosen} for chosen in group.chosen]
+    columns = {
+        "agent_id": group.asks.agent_ids,
+        "episode_id": group.asks.episode_ids,
+        "observation": group.observations,
+        "action": group.action,
+        "value": [None] * len(group) if group.value is None else group.value.tolist(),
+        "propensity": group.propensity,
+        "exploration_flag": group.asks.explore,
+        "shield": shields,
+    }
+    dtypes = {"observation": group.observations.dtype.name, "action": group.action.dtype.name}
+    return decisions({"count": len(group), "dtypes": dtypes, **shared}, columns)
 
 
-def _decision(policy: str, entry: _Pending, seconds: float, route: str) -> dict[str, Any]:
+def _decision(group: Group, shared: dict[str, Any]) -> dict[str, Any]:
+    observation, action = group.observations[0], group.action[0]
+    value = None if group.value is None else float(group.value[0])
+    chosen = group.chosen[0]
     fields = record(
-        "decision",
+        DECISION,
         decision_id=None,
-        episode_id=entry.ask.episode_id,
-        policy=policy,
-        version=entry.policy.version,
-        observation=entry.observation.tolist(),
-        observation_digest=hashlib.sha256(entry.observation.tobytes()).hexdigest(),
-        action=entry.action.tolist(),
-        value=entry.value,
-        propensity=entry.propensity,
-        override=None if entry.override is None else entry.override.mark(),
-        shield=None if entry.chosen is None else {"chosen": entry.chosen},
+        episode_id=group.asks.episode_ids[0],
+        observation=observation if observation.ndim else observation.item(),
+        observation_digest=digest(observation),
+        action=action.tolist(),
+        value=value,
+        propensity=group.propensity[0],
+        shield=None if chosen is None else {"chosen": chosen},
         limited=False,
-        route=route,
-        seconds=seconds,
+        **shared,
     )
-    fields["agent_id"] = entry.ask.agent_id
-    fields["action_hash"] = action_hash(entry.action)
-    fields["q_value"] = entry.value  # actor-critic policies estimate V(s); it stands for Q(s, a) of their own choice
-    fields["exploration_flag"] = entry.explored
+    fields["agent_id"] = group.asks.agent_ids[0]
+    fields["action_hash"] = digest(action)
+    fields["q_value"] = value  # actor-critic policies estimate V(s); it stands for Q(s, a) of their own choice
+    fields["exploration_flag"] = group.asks.explore[0]
     return fields
 
 
-def _kind(decision: dict[str, Any]) -> str:
-    """Who decided."""
-    if decision["override"]:
-        return "override"
-    if decision["shield"]:
-        return "shield"
-    return "explored" if decision["exploration_flag"] else "policy"
+def _told(policy: str, group: Group, index: int) -> dict[str, Any]:
+    """What a mirror's record says of the decision it mirrors."""
+    return {
+        "decision_id": group.decision_id(index),
+        "episode_id": group.asks.episode_ids[index],
+        "policy": policy,
+        "version": group.policy.version,
+        "agent_id": group.asks.agent_ids[index],
+    }
 
 
 def _limited(policy: str, refusal: Refusal) -> dict[str, Any]:

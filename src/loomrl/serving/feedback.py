@@ -1,16 +1,29 @@
 """Rewards arrive later: which decisions wait for one, and the records that join them."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loomrl.serving.audit import AuditLog, read_records, record, segments
+from loomrl.serving.audit import AuditLog, read_records, segments
+from loomrl.serving.decider import Group
 from loomrl.serving.problems import Problem
+from loomrl.serving.records import DECISION, DECISIONS, column, record, record_of, row_of
 from loomrl.serving.requests import Feedback
 
 _REMEMBERED = 500_000  # decisions that may still get feedback; older ones are forgotten first
-_DECISION_MARK = b'{"kind":"decision"'  # how a decision's line begins
-_Decision = tuple[str, str | None, str]  # agent_id, episode_id, version
+_MARKS = tuple(b'{"kind":"%b"' % kind.encode() for kind in (DECISION, DECISIONS))  # how a decision's line begins
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """The decisions of one record."""
+
+    agent_ids: list[str]
+    episode_ids: list[str | None]
+    version: str
+    done: set[int] = field(default_factory=set)  # those whose feedback has come
 
 
 class FeedbackLedger:
@@ -22,17 +35,15 @@ class FeedbackLedger:
 
     def __init__(self, policy: str, audit: AuditLog, capacity: int = _REMEMBERED) -> None:
         self._policy, self._audit, self._capacity = policy, audit, capacity
-        self._waiting: OrderedDict[str, _Decision | None] = OrderedDict()  # None: feedback has come
+        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()  # by the id of their record
+        self._num_waiting = 0
         self._rebuild()
 
-    def remember(self, decisions: list[dict[str, Any]]) -> None:
-        """Expect feedback for these decisions."""
-        for decision in decisions:
-            self._waiting[decision["decision_id"]] = (
-                decision["agent_id"], decision["episode_id"], decision["version"],
-            )  # fmt: skip
-        while len(self._waiting) > self._capacity:
-            self._waiting.popitem(last=False)
+    def remember(self, groups: Iterable[Group]) -> None:
+        """Expect feedback for decisions that were written."""
+        for group in groups:
+            asks = group.asks
+            self._expect(group.record["decision_id"], _Waiting(asks.agent_ids, asks.episode_ids, group.policy.version))
 
     def accept(self, entries: list[Feedback]) -> None:
         """Record feedback, all entries or none.
@@ -41,38 +52,73 @@ class FeedbackLedger:
             Problem: 404 for an unknown decision, 409 for one that has its feedback.
             AuditUnwritable: when it cannot be recorded; it may be sent again.
         """
+        found = [self._find(entry.decision_id) for entry in entries]
         seen: set[str] = set()
-        for entry in entries:
-            if entry.decision_id not in self._waiting:
-                raise Problem(404, f"decision {entry.decision_id!r} is unknown here, or too old for feedback")
-            if self._waiting[entry.decision_id] is None or entry.decision_id in seen:
+        for entry, (waiting, row) in zip(entries, found, strict=True):
+            if row in waiting.done or entry.decision_id in seen:
                 raise Problem(409, f"decision {entry.decision_id!r} has its feedback already")
             seen.add(entry.decision_id)
-        self._audit.append([self._record(entry) for entry in entries])
-        for entry in entries:
-            self._waiting[entry.decision_id] = None
+        self._audit.append([self._record(entry, *place) for entry, place in zip(entries, found, strict=True)])
+        for waiting, row in found:
+            waiting.done.add(row)
 
-    def _record(self, entry: Feedback) -> dict[str, Any]:
-        agent_id, episode_id, version = self._waiting[entry.decision_id] or ("", None, "")
-        ended = {"terminated": entry.terminated, "truncated": entry.truncated}
-        names = {"decision_id": entry.decision_id, "episode_id": episode_id, "policy": self._policy, "version": version}
-        return record("feedback", **names, **ended) | {"agent_id": agent_id, "reward": entry.reward}
+    def _find(self, decision_id: str) -> tuple[_Waiting, int]:
+        """The record a decision stands in, and its place there."""
+        waiting = self._waiting.get(record_of(decision_id))
+        if waiting is not None:
+            row = row_of(decision_id, len(waiting.agent_ids))
+            if row is not None:
+                return waiting, row
+        raise Problem(404, f"decision {decision_id!r} is unknown here, or too old for feedback")
+
+    def _record(self, entry: Feedback, waiting: _Waiting, row: int) -> dict[str, Any]:
+        fields = record(
+            "feedback",
+            decision_id=entry.decision_id,
+            episode_id=waiting.episode_ids[row],
+            policy=self._policy,
+            version=waiting.version,
+            terminated=entry.terminated,
+            truncated=entry.truncated,
+        )
+        return fields | {"agent_id": waiting.agent_ids[row], "reward": entry.reward}
+
+    def _expect(self, record_id: str, waiting: _Waiting) -> None:
+        self._waiting[record_id] = waiting
+        self._num_waiting += len(waiting.agent_ids)
+        while self._num_waiting > self._capacity and len(self._waiting) > 1:
+            _, forgotten = self._waiting.popitem(last=False)
+            self._num_waiting -= len(forgotten.agent_ids)
 
     def _rebuild(self) -> None:
         """Read back from as many of the newest segments as hold enough decisions, oldest first, line by line."""
         for path in self._newest():
             for entry in read_records(path):
-                if entry["kind"] == "decision":
-                    self.remember([entry])
-                elif entry["kind"] == "feedback" and entry["decision_id"] in self._waiting:
-                    self._waiting[entry["decision_id"]] = None
+                if entry["kind"] in (DECISION, DECISIONS):
+                    self._expect(entry["decision_id"], _waiting(entry))
+                elif entry["kind"] == "feedback":
+                    self._take_back(entry["decision_id"])
+
+    def _take_back(self, decision_id: str) -> None:
+        """Feedback came before the restart; its decision may be forgotten."""
+        waiting = self._waiting.get(record_of(decision_id))
+        row = None if waiting is None else row_of(decision_id, len(waiting.agent_ids))
+        if waiting is not None and row is not None:
+            waiting.done.add(row)
 
     def _newest(self) -> list[Path]:
         paths = segments(self._audit.folder)
-        num_decisions = 0
+        num_records = 0
         for index in reversed(range(len(paths))):
             with paths[index].open("rb") as file:
-                num_decisions += sum(line.startswith(_DECISION_MARK) for line in file)
-            if num_decisions >= self._capacity:
+                num_records += sum(line.startswith(_MARKS) for line in file)
+            if num_records >= self._capacity:
                 return paths[index:]
         return paths
+
+
+def _waiting(entry: dict[str, Any]) -> _Waiting:
+    """From a record of the log."""
+    if entry["kind"] == DECISION:
+        return _Waiting([entry["agent_id"]], [entry["episode_id"]], entry["version"])
+    return _Waiting(column(entry, "agent_id"), column(entry, "episode_id"), entry["shared"]["version"])

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,9 @@ from loomrl.errors import ArtifactError, ConfigError
 from loomrl.files import write_atomic
 from loomrl.home import home
 from loomrl.serving.audit import audit_folder, segments
+from loomrl.serving.records import DECISION, DECISIONS, expand, record_of
+
+_DECISION_MARKS = tuple(b'{"kind":"%b"' % kind.encode() for kind in (DECISION, DECISIONS))
 
 
 def chains(policy: str | None = None) -> list[Path]:
@@ -22,18 +24,22 @@ def chains(policy: str | None = None) -> list[Path]:
 
 
 def read_lines(folder: Path, after: int, limit: int, kinds: Sequence[str]) -> list[bytes]:
-    """At most `limit` raw lines of these kinds whose sequence is above `after`, oldest first."""
-    marks = tuple(b'{"kind":"%b"' % kind.encode() for kind in kinds)
+    """Lines of records of these kinds whose sequence is above `after`, oldest first: `limit`, or the rest of a record.
+
+    Records of several decisions are given decision by decision.
+    """
+    marks = tuple(b'{"kind":"%b"' % kind.encode() for kind in (*kinds, *([DECISIONS] if DECISION in kinds else [])))
     paths = segments(folder)
     starts = [_first_sequence(path) for path in paths]
     skip = max((index for index, start in enumerate(starts) if start is not None and start <= after + 1), default=0)
-    matching = (
-        line
-        for path in paths[skip:]
-        for line in _whole_lines(path)
-        if line.startswith(marks) and int(orjson.loads(line)["sequence"]) > after
-    )
-    return list(itertools.islice(matching, limit))
+    found: list[bytes] = []
+    for line in (line for path in paths[skip:] for line in _whole_lines(path)):
+        if line.startswith(marks) and int((entry := orjson.loads(line))["sequence"]) > after:
+            several = entry["kind"] == DECISIONS
+            found += [orjson.dumps(one) + b"\n" for one in expand(entry)] if several else [line]
+            if len(found) >= limit:
+                break
+    return found
 
 
 def _first_sequence(path: Path) -> int | None:
@@ -50,11 +56,11 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
 
 
 def records(policy: str | None = None) -> Iterator[dict[str, Any]]:
-    """All records of all chains, chain by chain."""
+    """All records of all chains, chain by chain; of several decisions each is one."""
     for folder in chains(policy):
         for path in segments(folder):
             for number, line in enumerate(_whole_lines(path), start=1):
-                yield _parse(line, path, number)
+                yield from expand(_parse(line, path, number))
 
 
 def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:
@@ -67,14 +73,15 @@ def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 def find_decision(decision_id: str) -> dict[str, Any] | None:
     """One decision's audit record; None when no log here has it."""
-    mark = b'"decision_id":' + orjson.dumps(decision_id)
+    mark = b'"decision_id":' + orjson.dumps(record_of(decision_id))
     for folder in chains():
         for path in segments(folder):
             if mark not in path.read_bytes():
                 continue
             for number, line in enumerate(_whole_lines(path), start=1):
-                if mark in line and line.startswith(b'{"kind":"decision"'):
-                    return _parse(line, path, number)
+                if mark in line and line.startswith(_DECISION_MARKS):
+                    found = {entry["decision_id"]: entry for entry in expand(_parse(line, path, number))}
+                    return found.get(decision_id)
     return None
 
 

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl import __version__
+from loomrl.serving.decider import Group
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.problems import Problem
-from loomrl.serving.requests import Ask, as_dtype, check_id
+from loomrl.serving.requests import Asks, as_dtype, check_id
 
 DATATYPES = {
     "bool": "BOOL", "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64",
@@ -43,7 +44,7 @@ def _tensor_metadata(name: str, described: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "datatype": DATATYPES[described["dtype"]], "shape": described["shape"]}
 
 
-def parse_infer(document: dict[str, Any], policy: ServedPolicy) -> tuple[list[Ask], list[str]]:
+def parse_infer(document: dict[str, Any], policy: ServedPolicy) -> tuple[Asks, list[str]]:
     """The asks of an inference request, one per row, and the names of the outputs it wants."""
     inputs = document.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
@@ -56,7 +57,8 @@ def parse_infer(document: dict[str, Any], policy: ServedPolicy) -> tuple[list[As
     episode_id = parameters.get("episode_id")
     if episode_id is not None:
         check_id(episode_id, "parameters.episode_id")
-    return [Ask(agent_id, episode_id, row) for row in observations], _wanted(document, policy)
+    count = len(observations)
+    return Asks([agent_id] * count, [episode_id] * count, [False] * count, observations), _wanted(document, policy)
 
 
 def _wanted(document: dict[str, Any], policy: ServedPolicy) -> list[str]:
@@ -94,20 +96,17 @@ def _tensor(described: dict[str, Any], policy: ServedPolicy) -> NDArray[Any]:
     return as_dtype(data, policy.dtype, str(name)).reshape(shape)
 
 
-def infer_response(
-    policy: ServedPolicy, document: dict[str, Any], records: list[dict[str, Any]], wanted: list[str]
-) -> dict[str, Any]:
-    """The answer to an inference request whose decisions are on record."""
-    observations = np.array([entry["observation"] for entry in records], dtype=policy.dtype)
-    outputs: dict[str, NDArray[Any]] = {}
-    if set(wanted) - {"action"}:  # the same bits the decision came from: results do not depend on the batch
-        outputs = dict(policy.answer(observations.reshape(len(records), *policy.shape)).outputs)
-    described = policy.manifest.outputs["action"]
-    outputs["action"] = np.array([entry["action"] for entry in records], dtype=described["dtype"])
+def infer_response(document: dict[str, Any], group: Group, wanted: list[str]) -> dict[str, Any]:
+    """The answer to an inference request whose decisions, all of one agent, are on record."""
+    policy = group.policy
+    outputs = dict(group.outputs)
+    if set(wanted) - {"action"} - outputs.keys():  # a person pinned the action
+        outputs = dict(policy.answer(group.observations).outputs)
+    outputs["action"] = group.action
     response = {
         "model_name": policy.manifest.name,
         "model_version": policy.version,
-        "parameters": {"decision_ids": ",".join(entry["decision_id"] for entry in records)},
+        "parameters": {"decision_ids": ",".join(map(group.decision_id, range(len(group))))},
         "outputs": [_tensor_json(name, outputs[name]) for name in wanted],
     }
     if "id" in document:

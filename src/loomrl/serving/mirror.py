@@ -4,7 +4,6 @@ A worker thread behind a bounded queue: when the challenger cannot keep up, requ
 champion's answers never wait. Each result becomes a `shadow` record that names the decision it mirrors.
 """
 
-import hashlib
 import logging
 import queue
 import threading
@@ -15,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.serving.audit import AuditLog, AuditUnwritable, record
+from loomrl.serving.audit import AuditLog, AuditUnwritable
 from loomrl.serving.model import Answer, NoAnswer, ServedPolicy
+from loomrl.serving.records import digest, record
 
 log = logging.getLogger(__name__)
 _BATCH = 16
@@ -28,7 +28,7 @@ class Mirrored:
 
     challenger: ServedPolicy
     observation: NDArray[Any]  # (*obs)
-    decision: dict[str, Any]  # its audit record
+    decision: dict[str, Any]  # its ids: decision, episode, agent, policy and version
 
 
 class Mirror:
@@ -132,14 +132,9 @@ def _shadow(entry: Mirrored, **fields: Any) -> dict[str, Any]:
 
 def _decided(entry: Mirrored, answer: Answer, index: int, seconds: float) -> dict[str, Any]:
     action, value = answer.action[index], float(answer.value[index])
-    hashed = {"action_hash": action_hash(action), "q_value": value}
+    hashed = {"action_hash": digest(action), "q_value": value}
     return _shadow(entry, action=action.tolist(), value=value, seconds=seconds, error=None) | hashed
 
 
 def _failed(entry: Mirrored, error: Exception) -> dict[str, Any]:
     return _shadow(entry, action=None, value=None, seconds=None, error=str(error))
-
-
-def action_hash(action: NDArray[Any] | np.generic) -> str:
-    """SHA-256 of an action's bytes in the graph's own dtype, little-endian."""
-    return hashlib.sha256(action.tobytes()).hexdigest()

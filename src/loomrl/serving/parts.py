@@ -11,13 +11,14 @@ import numpy as np
 
 from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.serving.asgi import Receive, Send
-from loomrl.serving.audit import AuditLog, AuditUnwritable, Head, record
+from loomrl.serving.audit import AuditLog, AuditUnwritable, Head
 from loomrl.serving.decider import Decider
 from loomrl.serving.feedback import FeedbackLedger
 from loomrl.serving.limits import RateLimiter
 from loomrl.serving.metrics import Metrics
 from loomrl.serving.mirror import Mirror
 from loomrl.serving.overrides import OverrideStore
+from loomrl.serving.records import record
 from loomrl.serving.roles import RoleKeeper
 from loomrl.serving.sources import FolderSource, PolicySource, RegistrySource
 

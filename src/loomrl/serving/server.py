@@ -29,13 +29,15 @@ def serve(settings: ServerSettings, port_file: Path | None = None) -> None:
     import uvicorn
 
     from loomrl.serving.app import PolicyServer
+    from loomrl.serving.hot import protocol_of
 
     listener = bind(settings.host, settings.port)
     url = address_of(listener)
+    server = PolicyServer(Parts(settings))
     config = uvicorn.Config(
-        PolicyServer(Parts(settings)),
+        server,
         loop="uvloop",
-        http="httptools",
+        http=protocol_of(server, settings.max_body_bytes),
         ws="none",
         lifespan="on",
         log_level="warning",

@@ -18,6 +18,7 @@ from loomrl.loomdb.database import LoomDB
 from loomrl.registry import Registry
 from loomrl.serving.audit import segments
 from loomrl.serving.history import chains
+from loomrl.serving.records import DECISION, DECISIONS
 from loomrl.serving.verification import Anchor, verify_chain
 from loomrl.upkeep.items import Garbage
 
@@ -51,7 +52,8 @@ def _of_chain(folder: Path, registry: Registry, db: LoomDB, audit_days: int | No
 def _last_unreferenced(path: Path, policy: str, registry: Registry, audit_days: int | None) -> dict[str, Any] | None:
     """The last record of a segment nothing refers to; None where something does."""
     records = [orjson.loads(line) for line in path.read_bytes().splitlines()]
-    deciding = {str(entry["version"]) for entry in records if entry["kind"] == "decision" and entry.get("version")}
+    decided = (entry.get("shared", entry) for entry in records if entry["kind"] in (DECISION, DECISIONS))
+    deciding = {str(entry["version"]) for entry in decided if entry.get("version")}
     kept = {version.version for version in registry.versions(policy)}
     if audit_days is not None and path.stat().st_mtime <= time.time() - audit_days * 86_400:
         kept = set(registry.aliases(policy).values())

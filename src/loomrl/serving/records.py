@@ -1,0 +1,108 @@
+"""What stands in the audit log, and single decisions however they were written.
+
+A request for one decision leaves a `decision` record. One for several leaves a `decisions` record for each version or
+person that decided in it: what all of them share stands once, the rest column by column. `expand` gives both alike.
+"""
+
+import hashlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+DECISION, DECISIONS = "decision", "decisions"
+LINKS = ("sequence", "previous_hash", "hash")  # a record's place in its chain
+
+
+def record(kind: str, **fields: Any) -> dict[str, Any]:
+    """A record of the log; the keys every record has come first. Sequence and hashes are added on writing."""
+    return {
+        "kind": kind,
+        "timestamp": timestamp(),
+        "agent_id": None,
+        "action_hash": None,
+        "reward": None,
+        "q_value": None,
+        "exploration_flag": False,
+        **fields,
+    }
+
+
+def decisions(shared: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
+    """A record of several decisions: `shared` values, and `columns` of one value for each (arrays, or lists)."""
+    constant = {name: values[0] for name, values in columns.items() if _is_constant(values)}
+    varying = {name: values for name, values in columns.items() if name not in constant}
+    return {"kind": DECISIONS, "timestamp": timestamp(), "decision_id": None} | {
+        "shared": {**shared, **constant},
+        "columns": varying,
+    }
+
+
+def _is_constant(values: Any) -> bool:
+    return isinstance(values, list) and values.count(values[0]) == len(values)
+
+
+def expand(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A record, or for one of several decisions a `decision` record for each, with its `row`."""
+    if entry["kind"] != DECISIONS:
+        yield entry
+        return
+    shared, columns = entry["shared"], entry["columns"]
+    links = {name: entry[name] for name in LINKS if name in entry}
+    types = {name: np.dtype(shared["dtypes"][name]) for name in ("observation", "action")}
+    rest = {name: value for name, value in shared.items() if name not in ("count", "dtypes")}
+    for row in range(shared["count"]):
+        fields = rest | {name: values[row] for name, values in columns.items()}
+        yield record(
+            DECISION,
+            decision_id=f"{entry['decision_id']}.{row}",
+            observation_digest=digest(np.asarray(fields["observation"], types["observation"])),
+            limited=False,
+            **fields,
+            **links,
+            row=row,
+        ) | {
+            "timestamp": entry["timestamp"],
+            "action_hash": digest(np.asarray(fields["action"], types["action"])),
+            "q_value": fields["value"],
+        }
+
+
+def column(entry: dict[str, Any], name: str) -> list[Any]:
+    """One value for each decision of a `decisions` record, whether it stands there once or for each."""
+    shared = entry["shared"]
+    return [shared[name]] * shared["count"] if name in shared else list(entry["columns"][name])
+
+
+def record_of(decision_id: str) -> str:
+    """The id of the record a decision stands in: its own, or that of the record of several."""
+    return decision_id.partition(".")[0]
+
+
+def row_of(decision_id: str, count: int) -> int | None:
+    """The place of a decision in a record of so many; None where that has no such decision."""
+    _, dot, row = decision_id.partition(".")
+    if count == 1:
+        return None if dot else 0
+    is_row = row.isascii() and row.isdecimal() and str(int(row)) == row and int(row) < count
+    return int(row) if is_row else None
+
+
+def digest(values: NDArray[Any] | np.generic) -> str:
+    """SHA-256 of an action's or observation's bytes in the graph's own dtype, little-endian."""
+    return hashlib.sha256(values.tobytes()).hexdigest()
+
+
+_second: tuple[int, str] = (0, "")
+
+
+def timestamp() -> str:
+    """Now, ISO 8601 in UTC, microseconds. The part down to seconds is formatted once a second."""
+    global _second  # noqa: PLW0603 - a cache of one immutable pair; a race recomputes it
+    second, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+    cached = _second
+    if cached[0] != second:
+        cached = _second = (second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)))
+    return f"{cached[1]}.{nanoseconds // 1000:06d}Z"
