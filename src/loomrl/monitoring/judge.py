@@ -15,9 +15,10 @@ import numpy as np
 from pydantic import Field
 
 from loomrl.config import PolicyConfig
+from loomrl.environment.quantities import kind_of
 from loomrl.monitoring.window import LiveEpisode
 from loomrl.safety.config import ConstraintConfig
-from loomrl.safety.constraints import limits, quantity_kind, violations
+from loomrl.safety.constraints import limits, violations
 from loomrl.schema import Document
 from loomrl.sequential import LimitTest, spent
 from loomrl.types import Bound, Claim, Interval, Verdict
@@ -45,7 +46,7 @@ def judge(
     claims = [_finiteness(episodes)]
     if len(episodes) < config.monitoring.min_episodes and claims[0].verdict is not Verdict.REFUTED:
         return claims, gathered
-    shown = [limit for limit in config.safety.constraints if quantity_kind(limit) in ("observation", "action")]
+    shown = [limit for limit in config.safety.constraints if kind_of(limit.quantity) in ("observation", "action")]
     alpha = (1.0 - config.monitoring.confidence) / (len(shown) + 1)
     tests = {_about(limit): _updated(limit, episodes, gathered) for limit in shown}
     claims += [_limit(limit, tests[_about(limit)], alpha) for limit in shown]

@@ -1,17 +1,15 @@
 """Declared limits on quantities of an episode, evaluated step by step."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loomrl.environment.quantities import absent, absent_from, component, kind_of
 from loomrl.errors import ConfigError
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.types import Episode
-
-_COMPONENT = re.compile(r"^(observation|action)\[(\d+)\]$")
 
 Floats = NDArray[np.float64]
 
@@ -25,7 +23,7 @@ def violations(constraint: ConstraintConfig, episode: Episode) -> NDArray[np.boo
     Raises:
         ConfigError: when the episode has no such quantity; names those it has.
     """
-    kind = quantity_kind(constraint)
+    kind = kind_of(constraint.quantity)
     if kind in EPISODE_QUANTITIES:
         marks = np.zeros(episode.length, dtype=np.bool_)
         marks[-1] = bool(_outside(constraint, np.array([_total(constraint, episode)]))[0])
@@ -52,14 +50,9 @@ def would_violate(
     """
     marks = np.zeros(len(obs), dtype=np.bool_)
     for constraint in constraints:
-        if quantity_kind(constraint) == "action":
+        if kind_of(constraint.quantity) == "action":
             marks |= _outside(constraint, _component(constraint, action))
     return marks
-
-
-def quantity_kind(constraint: ConstraintConfig) -> str:
-    """`observation`, `action`, `reward`, `cost`, `return`, `episode_cost`, `length` or `info`."""
-    return re.split(r"[\[.]", constraint.quantity, maxsplit=1)[0]
 
 
 def quantity(constraint: ConstraintConfig, episode: Episode) -> Floats:
@@ -68,7 +61,7 @@ def quantity(constraint: ConstraintConfig, episode: Episode) -> Floats:
     Raises:
         ConfigError: when the episode has no such quantity.
     """
-    kind = quantity_kind(constraint)
+    kind = kind_of(constraint.quantity)
     if kind == "observation":
         return _component(constraint, episode.next_obs)
     if kind == "action":
@@ -87,7 +80,7 @@ def quantity(constraint: ConstraintConfig, episode: Episode) -> Floats:
 
 def _total(constraint: ConstraintConfig, episode: Episode) -> float:
     """One of EPISODE_QUANTITIES at the end."""
-    kind = quantity_kind(constraint)
+    kind = kind_of(constraint.quantity)
     if kind == "episode_cost":
         return float(np.sum(_cost(constraint, episode)))
     return episode.episode_return if kind == "return" else float(episode.length)
@@ -110,18 +103,8 @@ def check_against(constraints: Sequence[ConstraintConfig], observation_space: An
     Raises:
         ConfigError: naming the config key, the index and the size.
     """
-    spaces = {"observation": observation_space, "action": action_space}
     for place, constraint in enumerate(constraints):
-        kind = quantity_kind(constraint)
-        if kind not in spaces:
-            continue
-        shape = spaces[kind].shape
-        if shape is None:
-            raise ConfigError(
-                f"safety.constraints.{place}.quantity: limits need numbered components, which the {kind} space "
-                f"{spaces[kind]} does not have; wrap the environment so that it is a Box"
-            )
-        if problem := _absent(constraint, int(np.prod(shape, dtype=np.int64))):
+        if problem := absent_from(constraint.quantity, observation_space, action_space):
             raise ConfigError(f"safety.constraints.{place}.quantity: {constraint.name}: {problem}")
 
 
@@ -140,27 +123,10 @@ def limits(constraint: ConstraintConfig) -> str:
 
 
 def _component(constraint: ConstraintConfig, values: NDArray[np.generic]) -> Floats:
-    """One component of (N, *shape) values, (N,); `action` alone is the only component there is."""
-    flat = np.asarray(values, dtype=np.float64).reshape(len(values), -1)
-    if problem := _absent(constraint, flat.shape[1]):
+    """One component of (N, *shape) values, (N,)."""
+    if problem := absent(constraint.quantity, int(np.prod(np.shape(values)[1:], dtype=np.int64))):
         raise ConfigError(f"safety.constraints: {constraint.name}: {problem}")
-    return flat[:, _index(constraint) or 0]
-
-
-def _index(constraint: ConstraintConfig) -> int | None:
-    match = _COMPONENT.match(constraint.quantity)
-    return int(match.group(2)) if match else None
-
-
-def _absent(constraint: ConstraintConfig, size: int) -> str | None:
-    """What is wrong with a limit on a component of something with `size` of them; None when it is there."""
-    name, index = quantity_kind(constraint), _index(constraint)
-    if (index is None and size != 1) or (index or 0) >= size:
-        return (
-            f"found quantity {constraint.quantity!r}, but this environment's {name} has {size} "
-            f"component{'' if size == 1 else 's'}: {name}[0] ... {name}[{size - 1}]"
-        )
-    return None
+    return component(constraint.quantity, values)
 
 
 def _info(constraint: ConstraintConfig, episode: Episode) -> Floats:
