@@ -14,9 +14,12 @@ def check(config: PolicyConfig, project: Path) -> None:
     """
     from loomrl.algorithms.registry import get_algorithm, parameters_for
     from loomrl.environment.resolve import resolve
+    from loomrl.environment.vector.choose import constructed_like
     from loomrl.safety.check import configured_checks
 
     parameters_for(config.training, config.environment.backend)
+    if config.training.bounds is not None:
+        constructed_like(config.environment.backend)
     if getattr(get_algorithm(config.training.algorithm), "IS_RECURRENT", False):
         raise ConfigError(
             f"training.algorithm: {config.training.algorithm} trains a policy with a memory, which the policy server "

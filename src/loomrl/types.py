@@ -188,7 +188,7 @@ class TrainingReport(Document):
     parameters: Json  # the algorithm's config in full
     final_metrics: dict[str, float]
     engine: str = "torch"  # what computed the updates: "compiled", "torch" or "device"
-    backend: str = "serial"  # what stepped the environments
+    backend: str = "serial"  # what stepped the environments it learnt from
     device: str = "cpu"  # what the engine "device" ran on: "cpu", or the name of the GPU
     num_threads: int
     processor: str  # family and instruction set: results are equal bit for bit only within it

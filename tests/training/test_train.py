@@ -218,8 +218,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[VectorEnv[Any, Any, 
     """The vectors that training makes from now on, by their autoreset: "disabled" are those for validation."""
     vectors: dict[str, list[VectorEnv[Any, Any, Any]]] = {"same_step": [], "disabled": []}
 
-    def counted(folder: Path, num_envs: int, autoreset: Autoreset, backend: str) -> VectorEnv[Any, Any, Any]:
-        vectors[autoreset].append(make_envs(folder, num_envs, autoreset, backend))
+    def counted(folder: Path, num_envs: int, autoreset: Autoreset, *more: Any) -> VectorEnv[Any, Any, Any]:
+        vectors[autoreset].append(make_envs(folder, num_envs, autoreset, *more))
         return vectors[autoreset][-1]
 
     monkeypatch.setattr(train, "make_envs", counted)

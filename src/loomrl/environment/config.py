@@ -1,5 +1,7 @@
 """Which environment a policy is for."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,10 @@ from loomrl.schema import Section
 
 if TYPE_CHECKING:
     import numpy as np  # a config is read before a stage has said on how many threads NumPy may compute
+
+
+# What a limit may be on, of those quantities that are known after each step.
+STEP_QUANTITY = r"observation\[\d+\]|action(\[\d+\])?|cost|info\.[A-Za-z_][A-Za-z0-9_.]*"
 
 
 class RangeConfig(Section):
@@ -66,6 +72,74 @@ class ShieldConfig(Section):
 
     unsafe: str
     tolerance: float = Field(default=0.0, ge=0.0)
+
+
+class BoundaryConfig(Section):
+    """Where a quantity is to stay while a policy is trained.
+
+    `quantity` is `observation[i]`, `action[i]`, `action`, `cost` or `info.KEY`. A step at a limit or beyond it costs
+    `penalty` of its reward. The penalty grows linearly from 0, `margin` inside the limit. With `terminate` the episode
+    ends as soon as the quantity is outside.
+    """
+
+    quantity: str = Field(pattern=rf"^({STEP_QUANTITY})$")
+    low: float | None = None
+    high: float | None = None
+    margin: float = Field(default=0.0, ge=0.0)
+    penalty: float = Field(default=0.0, ge=0.0)
+    terminate: bool = False
+
+    @model_validator(mode="after")
+    def _does_something(self) -> "BoundaryConfig":
+        if self.low is None and self.high is None:
+            raise ValueError("needs `low`, `high` or both")
+        if self.penalty == 0.0 and not self.terminate:
+            raise ValueError("does nothing; give it a `penalty` above 0, `terminate: true` or both")
+        if self.penalty == 0.0 and self.margin > 0.0:
+            raise ValueError(f"margin {self.margin:g} is where a penalty begins, and `penalty` is 0; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _has_an_inside(self) -> "BoundaryConfig":
+        if self.low is None or self.high is None:
+            return self
+        if self.low >= self.high:
+            raise ValueError(f"low {self.low:g} is not below high {self.high:g}")
+        if 2 * self.margin > self.high - self.low:
+            raise ValueError(
+                f"margin {self.margin:g} leaves nothing without a penalty between {self.low:g} and {self.high:g}; "
+                f"let it be at most {(self.high - self.low) / 2:g}"
+            )
+        return self
+
+    def is_left(self, value: float) -> bool:
+        """Whether a value is outside. NaN is: what is not known cannot be said to stay inside."""
+        return not self._depth(value) >= 0.0
+
+    def penalty_at(self, value: float) -> float:
+        """What is taken off the reward of a step with this value."""
+        depth = self._depth(value)
+        if not depth > 0.0:
+            return self.penalty
+        return 0.0 if depth >= self.margin else self.penalty * (1.0 - depth / self.margin)
+
+    def _depth(self, value: float) -> float:
+        """How far inside the nearer limit; NaN of NaN."""
+        depths = [] if self.low is None else [value - self.low]
+        return min(depths if self.high is None else [*depths, self.high - value])
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What training adds to an environment, and nobody else: see `loomrl.environment.bounded`."""
+
+    boundaries: Sequence[BoundaryConfig] = ()
+    max_episode_cost: float | None = None
+
+    @property
+    def need_costs(self) -> bool:
+        """Whether they are nothing without an `info["cost"]`."""
+        return self.max_episode_cost is not None or any(one.quantity == "cost" for one in self.boundaries)
 
 
 class EnvironmentConfig(Section):

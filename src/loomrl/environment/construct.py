@@ -11,6 +11,7 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.wrappers import TimeLimit
 
 from loomrl.environment.base import BaseEnvironment
+from loomrl.environment.bounded import Bounded
 from loomrl.environment.flat import as_one_array
 from loomrl.environment.guard import Guard
 from loomrl.environment.randomized import Randomized
@@ -23,7 +24,7 @@ from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
 
 def construct(definition: Definition, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
     """Make the environment, guarded, with its time limit and stacked frames; structured observations become one
-    vector (`FlatBox`). Parameters that are drawn are so at each reset.
+    vector (`FlatBox`). Parameters that are drawn are so at each reset. Bounds are around all of that.
 
     Raises:
         ConfigError: for parameters or a render mode it does not take, a package it needs that is not installed, or
@@ -33,7 +34,8 @@ def construct(definition: Definition, render_mode: str | None = None) -> gymnasi
     env = construct_as_declared(definition, render_mode)
     if definition.frame_stack > 1:
         env = FrameStack(env, definition.frame_stack)
-    return as_one_array(env)
+    env = as_one_array(env)
+    return env if definition.bounds is None else Bounded(env, definition.bounds, definition.name)
 
 
 def construct_as_declared(definition: Definition, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:

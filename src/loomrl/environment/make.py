@@ -1,6 +1,7 @@
 """Environments from a snapshot's folder: what every stage after the first one runs."""
 
 import functools
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from gymnasium.vector import VectorEnv
 from pydantic import Field
 
 from loomrl.environment.backends import TIMEOUT_SECONDS
+from loomrl.environment.config import Bounds
 from loomrl.environment.construct import construct
 from loomrl.environment.resolve import Definition, ranges_of, shield_of
 from loomrl.environment.roots import find_location
@@ -27,6 +29,7 @@ from loomrl.environment.vector.choose import (
     Autoreset,
     can_seed_episodes,
     choose,
+    constructed_like,
     installed,
     is_exact,
     load_backend,
@@ -51,7 +54,7 @@ class Stepping(Document):
     )
 
 
-def make_env(folder: Path, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
+def make_env(folder: Path, render_mode: str | None = None, bounds: Bounds | None = None) -> gymnasium.Env[Any, Any]:
     """Make the environment of a snapshot: its archived source, or the importable one where that is equal.
 
     The result ends episodes at `spec.max_episode_steps` (truncated) and raises `EnvironmentFault` when the environment
@@ -61,17 +64,22 @@ def make_env(folder: Path, render_mode: str | None = None) -> gymnasium.Env[Any,
         ArtifactError: when the snapshot was changed.
         ConfigError: when a package it needs is not installed, or it has no such render mode.
     """
-    return construct(restored_definition(folder), render_mode)
+    return construct(replace(restored_definition(folder), bounds=bounds), render_mode)
 
 
 def make_envs(
-    folder: Path, num_envs: int, autoreset: Autoreset = "same_step", backend: str = "auto"
+    folder: Path,
+    num_envs: int,
+    autoreset: Autoreset = "same_step",
+    backend: str = "auto",
+    bounds: Bounds | None = None,
 ) -> VectorEnv[Any, Any, Any]:
     """Make a vector of `num_envs` environments of a snapshot.
 
     With `same_step` an episode's last step returns the next one's first observation, and the true last one in
     `info["final_obs"]`. With `disabled` the caller resets, with `options={"reset_mask": ...}`. `backend` says how they
     are stepped (`environment.backend`); whichever "auto" chooses, the numbers are those of `make_env`'s environments.
+    `bounds` are training's.
 
     Raises:
         ArtifactError: when the snapshot was changed.
@@ -79,18 +87,25 @@ def make_envs(
     """
     recorded = _recorded(folder)
     timeout_seconds = recorded.timeout_seconds if recorded else TIMEOUT_SECONDS
-    recipe = Recipe(restored_definition(folder), partial(make_env, folder), timeout_seconds)
-    name = choose_backend(folder) if backend == "auto" else backend
+    definition = replace(restored_definition(folder), bounds=bounds)
+    recipe = Recipe(definition, partial(make_env, folder, bounds=bounds), timeout_seconds)
+    name = choose_backend(folder, bounds) if backend == "auto" else backend
     if autoreset == "disabled" and not can_seed_episodes(name):
         name = _choose(load_snapshot(folder).digest, folder)  # the proof is given once in a process
     return make_vector(recipe, num_envs, autoreset, name)
 
 
-def choose_backend(folder: Path) -> str:
-    """The back-end that was settled when the snapshot was taken, else the fastest that is exact; then remembered."""
-    if recorded := _recorded(folder):
-        return recorded.backend
-    return _choose(load_snapshot(folder).digest, folder)
+def choose_backend(folder: Path, bounds: Bounds | None = None) -> str:
+    """The back-end that was settled when the snapshot was taken, else the fastest that is exact; then remembered.
+
+    With `bounds`, one that keeps them and gives the same numbers.
+
+    Raises:
+        ConfigError: when there is none for `bounds`.
+    """
+    recorded = _recorded(folder)
+    name = recorded.backend if recorded else _choose(load_snapshot(folder).digest, folder)
+    return name if bounds is None else constructed_like(name)
 
 
 def _recorded(folder: Path) -> Stepping | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.envs.registration import registry as gymnasium_registry
 
-from loomrl.environment.config import EnvironmentConfig, RangeConfig, ShieldConfig
+from loomrl.environment.config import Bounds, EnvironmentConfig, RangeConfig, ShieldConfig
 from loomrl.environment.importer import find_module
 from loomrl.environment.roots import find_location
 from loomrl.environment.source import Source, load_source, run_archive
@@ -29,7 +29,7 @@ GROUP = "loomrl.environments"
 
 @dataclass(frozen=True)
 class Definition:
-    """An environment that can be constructed: its loaded source and its parameters."""
+    """An environment that can be constructed: its loaded source and its parameters, and the bounds of training's."""
 
     name: str
     version: str
@@ -40,6 +40,7 @@ class Definition:
     frame_stack: int = 1
     randomize: Mapping[str, RangeConfig] = field(default_factory=dict)
     shield: ShieldConfig | None = None
+    bounds: Bounds | None = None
 
 
 def resolve(config: EnvironmentConfig, project: Path, live: bool = False) -> Definition:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from loomrl.environment.config import STEP_QUANTITY
 from loomrl.schema import Section, demand_distinct
 
 EPISODE_QUANTITIES = ("return", "episode_cost", "length")  # known when an episode has ended
@@ -20,10 +21,7 @@ class ConstraintConfig(Section):
     """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
-    quantity: str = Field(
-        pattern=r"^(observation\[\d+\]|action(\[\d+\])?|reward|cost|return|episode_cost|length"
-        r"|info\.[A-Za-z_][A-Za-z0-9_.]*)$"
-    )
+    quantity: str = Field(pattern=rf"^({STEP_QUANTITY}|reward|return|episode_cost|length)$")
     low: float | None = None
     high: float | None = None
     per: Literal["episode", "step"] = "episode"

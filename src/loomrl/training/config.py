@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
+from loomrl.environment.config import BoundaryConfig, Bounds
 from loomrl.schema import Section
 
 FIRST_TRAINING_SEED = 2**30  # training's own seeds lie in [2**30, 2**31); held-out ones stay below
@@ -33,7 +34,10 @@ def _interval(given: dict[str, Any]) -> int:
 
 
 class TrainingConfig(Section):
-    """`parameters` are the algorithm's own config, checked by the algorithm."""
+    """`parameters` are the algorithm's own config, checked by the algorithm.
+
+    `boundaries` and `max_episode_cost` are of the episodes that are learnt from; validations play without them.
+    """
 
     algorithm: str = "ppo"
     seed: int = Field(default=0, ge=0)
@@ -42,4 +46,13 @@ class TrainingConfig(Section):
     checkpoint_interval_seconds: float = Field(default=5.0, ge=0)  # pass over those that come sooner; 0: save each
     keep_checkpoints: int = Field(default=2, ge=1)
     validation: ValidationConfig = Field(default_factory=ValidationConfig)
+    boundaries: list[BoundaryConfig] = Field(default_factory=list)
+    max_episode_cost: float | None = Field(default=None, ge=0)  # an episode ends once it has cost more
     parameters: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """Of the episodes that are learnt from; None without any."""
+        if not self.boundaries and self.max_episode_cost is None:
+            return None
+        return Bounds(tuple(self.boundaries), self.max_episode_cost)

@@ -18,7 +18,7 @@ from gymnasium.vector import VectorEnv
 
 from loomrl.algorithms.base import Algorithm, below
 from loomrl.environment.collector import Collector
-from loomrl.errors import EnvironmentFault, LoomRLError
+from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.rows import CurveRows
 from loomrl.training.seeds import Purpose, derive
@@ -32,7 +32,8 @@ class TrainingLoop:
     """Runs an algorithm until a limit, stagnation or a request to stop.
 
     `on_update` and `on_validation` are told each row of the curves; control never depends on them. `stop_reason` is
-    None until training has ended. Without `segment_env_steps` training is one segment, of any length.
+    None until training has ended. Without `segment_env_steps` training is one segment, of any length. With
+    `needs_costs` the first rollout must tell one.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class TrainingLoop:
         segment_env_steps: int | None,
         validation: Validation | None,
         total_episodes: int | None = None,
+        needs_costs: bool = False,
         on_update: OnRow = lambda row: None,
         on_validation: OnRow = lambda row: None,
     ) -> None:
@@ -53,6 +55,7 @@ class TrainingLoop:
         self._total_env_steps, self._total_episodes = total_env_steps, total_episodes
         rollout_size = algorithm.num_envs * algorithm.rollout_length
         self._segment_updates = math.ceil(segment_env_steps / rollout_size) if segment_env_steps else None
+        self._needs_costs = needs_costs
         self._on_update, self._on_validation = on_update, on_validation
         self._rng = np.random.default_rng(derive(seed, Purpose.ACTIONS))
         self.env_steps = 0
@@ -104,6 +107,8 @@ class TrainingLoop:
     def _update(self, trajectory: Trajectory, finished: list[tuple[float, int]]) -> None:
         step = self.env_steps + trajectory.num_transitions
         _demand_rewards(trajectory, step)
+        if self._needs_costs and self.env_steps == 0:
+            _demand_costs(trajectory)
         metrics = self.algorithm.update(trajectory, self._rng)
         for name, value in metrics.items():
             if not math.isfinite(value):
@@ -182,4 +187,13 @@ def _demand_rewards(trajectory: Trajectory, step: int) -> None:
         raise EnvironmentFault(
             f"training: environment {environment} gave reward {reward}, which float32 cannot hold, within {step} "
             "environment steps; saved checkpoints are intact; clip or scale rewards"
+        )
+
+
+def _demand_costs(trajectory: Trajectory) -> None:
+    """Once costs are told, a step that tells none costs nothing."""
+    if trajectory.cost is None:
+        raise ConfigError(
+            "training.max_episode_cost and boundaries on `cost` need a cost beside the reward: the environment gave no "
+            f'info["cost"] in {trajectory.num_transitions} steps; return one, 0.0 where a step costs nothing'
         )

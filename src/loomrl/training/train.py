@@ -23,6 +23,7 @@ from loomrl import events
 from loomrl.algorithms.architecture import WEIGHTS
 from loomrl.algorithms.base import MOST_UNSAVED_SEGMENTS, Algorithm, Surroundings
 from loomrl.algorithms.registry import get_algorithm, parameters_for
+from loomrl.environment.bounded import check_bounds
 from loomrl.environment.make import choose_backend, make_envs
 from loomrl.environment.snapshot import load_snapshot
 from loomrl.environment.spaces import space_from_json
@@ -55,19 +56,24 @@ def train_policy(
     Writes `policy.safetensors`, `policy.json`, `curves.json`, `learning_curve.png` and `training.json`.
 
     Raises:
-        ConfigError: for parameters, or spaces, the algorithm does not accept.
+        ConfigError: for parameters, or spaces, the algorithm does not accept, or bounds the environment cannot have.
         EnvironmentFault: when the environment breaks its API; checkpoints stay.
         LoomRLError: when a metric is not finite; checkpoints stay.
         ArtifactError: when a folder cannot be written.
     """
     snapshot = load_snapshot(snapshot_folder)
     backend = choose_backend(snapshot_folder)
+    learning_backend = choose_backend(snapshot_folder, config.bounds)
     parameters = parameters_for(config, backend)
+    _check_bounds(config, snapshot)
     device = device_of(backend)
     checkpoints = (home or default_home()) / "checkpoints" / inputs_digest(config, snapshot, backend, device)
 
     def environments(num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
         return make_envs(snapshot_folder, num_envs, autoreset, backend)
+
+    def to_learn_from(num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
+        return make_envs(snapshot_folder, num_envs, autoreset, learning_backend, config.bounds)
 
     engine = _engine(config, parameters, snapshot)
     with one_thread(engine), CheckpointStore(checkpoints, config.keep_checkpoints) as store, ExitStack() as stack:
@@ -81,11 +87,12 @@ def train_policy(
         ):
             loop = TrainingLoop(
                 algorithm,
-                environments,
+                to_learn_from,
                 seed=config.seed,
                 total_env_steps=config.total_env_steps,
                 segment_env_steps=config.checkpoint_interval_env_steps,
                 validation=validation,
+                needs_costs=config.bounds is not None and config.bounds.need_costs,
                 on_update=narrator.update,
                 on_validation=narrator.validation,
             )
@@ -95,10 +102,17 @@ def train_policy(
             saver = _Saver(store, config.checkpoint_interval_seconds, MOST_UNSAVED_SEGMENTS if keeps_files else None)
             for checkpoint in loop.run(saver.due):
                 saver.save(checkpoint)
-        report = _write(config, parameters, snapshot, (engine, backend, device), loop, validation, output_folder)
+        computed_by = (engine, learning_backend, device)
+        report = _write(config, parameters, snapshot, computed_by, loop, validation, output_folder)
         if keeps_files:
             shutil.rmtree(checkpoints / _FILES, ignore_errors=True)  # the last checkpoint does without them
         return report
+
+
+def _check_bounds(config: TrainingConfig, snapshot: EnvironmentSnapshot) -> None:
+    if config.bounds is not None:
+        spec = snapshot.spec
+        check_bounds(config.bounds, space_from_json(spec.observation), space_from_json(spec.action))
 
 
 def _resume(loop: TrainingLoop, store: CheckpointStore) -> bool:

@@ -24,6 +24,7 @@ Autoreset = Literal["same_step", "disabled"]
 
 FASTEST_FIRST = ("batched", "mujoco", "serial")  # what "auto" chooses from; the others are for a config to ask for
 CONSTRUCTED = ("serial", "processes")  # made by `construct`, hence with all its wrappers
+NO_BOUNDS = "keeps no bounds, which training.boundaries and training.max_episode_cost ask for"
 NUM_ENVS, NUM_STEPS, EPISODE_STEPS = 3, 250, 100  # of the proof: every environment meets the time limit twice
 TOLERANCE = 2.0**-22  # relative and absolute: two float32 beside each other
 _MODES = {"same_step": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
@@ -53,7 +54,24 @@ def _only_constructed(definition: Definition) -> str | None:
         return "cannot draw parameters, which environment.randomize asks for"
     if definition.shield is not None:
         return "knows no shield, which environment.shield asks for"
-    return None
+    return NO_BOUNDS if definition.bounds is not None else None
+
+
+def constructed_like(backend: str) -> str:
+    """Of CONSTRUCTED the one that gives the numbers of a back-end, hence can take its place where wrappers are needed.
+
+    Raises:
+        ConfigError: for one with seeding of its own: its episodes would be others.
+    """
+    if backend in CONSTRUCTED:
+        return backend
+    if backend != "auto" and not can_seed_episodes(backend):
+        raise _refused(backend, NO_BOUNDS)
+    return FASTEST_FIRST[-1]
+
+
+def _refused(backend: str, lacking: str) -> ConfigError:
+    return ConfigError(f'environment.backend {backend!r} {lacking}; use "auto", or one of {", ".join(CONSTRUCTED)}')
 
 
 def is_exact(name: str, definition: Definition) -> bool:
@@ -108,7 +126,7 @@ def make_vector(recipe: Recipe, num_envs: int, autoreset: Autoreset, backend: st
     name = choose(recipe.definition) if backend == "auto" else backend
     lacking = _only_constructed(recipe.definition)
     if lacking is not None and name not in CONSTRUCTED:
-        raise ConfigError(f'environment.backend {name!r} {lacking}; use "auto", or one of {", ".join(CONSTRUCTED)}')
+        raise _refused(name, lacking)
     if autoreset == "disabled" and not can_seed_episodes(name):
         name = choose(recipe.definition)
     with installed(name):
