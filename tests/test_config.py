@@ -105,6 +105,14 @@ def test_a_bad_override_changes_nothing(config: Path) -> None:
         ),
         ({"shadow.first_seed": 1_999_601}, r"safety, .* and the seeds of shadow, 1999601 \.\.\. 2000000,"),
         (
+            {"safety.checks": {"statistical_limits": {"max_episodes": 1_000_001}}},
+            r"training\.validation, 3000000 \.\.\. 3000015, and the seeds of safety, 2000000 \.\.\. 3000000, overlap",
+        ),
+        (
+            {"safety.checks": {"statistical_limits": {"max_episodes": 320}}},
+            r"statistical_limits\.max_episodes: found 320, but 320 episodes are played anyway \(num_episodes\)",
+        ),
+        (
             {"safety.first_seed": 2**30 - 319},
             r"safety, 1073741505 \.\.\. 1073741824, reach into training's own, 1073741824 \.\.\. 2147483647",
         ),

@@ -56,7 +56,7 @@ class PolicyConfig(Section):
         ranges = {
             "training.validation": self.training.validation.seeds,
             "evaluation": self.evaluation.seeds,
-            "safety": self.safety.seeds,
+            "safety": self.safety.own_seeds,
             "shadow": self.shadow.seeds,
         }
         for name, seeds in ranges.items():

@@ -150,6 +150,52 @@ def test_an_undecided_limit_on_steps_says_how_many_episodes_support_it(context_o
             assert examine(statistical_limits, context_of(episodes=longer, constraints=[limit])).verdict is verdict
 
 
+# --- statistical limits with as many episodes as it takes ---
+
+
+def test_episodes_are_played_until_a_limit_is_supported(context_of: Callable[..., Context], tmp_path: Path) -> None:
+    limit = ConstraintConfig(name="track", quantity="observation[0]", low=-2.4, high=2.4, max_probability=0.05)
+    claim = examine(statistical_limits, context_of(constraints=[limit]), max_episodes=500)
+    assert claim.verdict is Verdict.SUPPORTED
+    assert claim.num_samples == 64  # 40, 16 more, and as many as are needed without a violation
+    assert claim.bound is not None
+    assert claim.bound.kind == "betting upper"
+    assert 0.049 < claim.bound.measured <= 0.05
+    assert "confidence sequence" in claim.method
+    evidence = read_json(tmp_path / claim.evidence[0].uri)
+    assert (evidence["num_episodes"], evidence["max_episodes"], evidence["violating_values"]) == (64, 500, [])
+
+
+def test_seeds_go_on_where_those_of_all_checks_end(context_of: Callable[..., Context]) -> None:
+    limit = ConstraintConfig(name="track", quantity="observation[0]", low=-2.4, high=2.4, max_probability=0.01)
+    context, played = context_of(constraints=[limit]), []
+
+    def play_told(act: Any, seeds: Any) -> list[Episode]:
+        played.extend(seeds)
+        return context.play(act, seeds)
+
+    claim = examine(statistical_limits, replace(context, play=play_told), max_episodes=60)
+    assert played == list(range(2_000_040, 2_000_060))
+    assert claim.verdict is Verdict.UNDECIDED
+    assert (
+        "266 more episodes without a violation would support it (safety.checks.statistical_limits.max_episodes)"
+        in claim.finding
+    )
+
+
+def test_a_limit_that_is_broken_later_is_refuted_with_its_worst_episode(context_of: Callable[..., Context]) -> None:
+    limit = ConstraintConfig(name="slow", quantity="observation[1]", high=0.5, per="step", max_probability=0.06)
+    calm = context_of(lambda obs: np.asarray(obs[:, 1] < 0.0, dtype=np.int64), constraints=[limit])
+    assert not any(np.any(episode.next_obs[:, 1] > 0.5) for episode in calm.episodes)
+    claim = examine(statistical_limits, replace(calm, policy=pushes_right), max_episodes=1_000)
+    assert claim.verdict is Verdict.REFUTED
+    assert claim.num_samples is not None
+    assert 40 < claim.num_samples < 1_000
+    assert claim.counterexample is not None
+    assert claim.counterexample.seed is not None
+    assert claim.counterexample.seed >= 2_000_040
+
+
 # --- minimum return ---
 
 

@@ -185,6 +185,17 @@ def test_too_few_episodes_leave_it_undecided_and_say_how_many_more(good: Policy,
     assert enough.decision.passed, enough.decision.reason
 
 
+def test_as_many_episodes_as_it_takes_are_the_same_in_any_number_of_environments(good: Policy, tmp_path: Path) -> None:
+    checks = {"statistical_limits": {"max_episodes": 600}, "disturbed_return": {"enabled": False}}
+    config = SAFETY.model_copy(update={"num_episodes": 30, "checks": checks})
+    case = examine(good, tmp_path / "many", config)
+    assert case.decision.passed, case.decision.reason
+    found = by_id(case)["statistical_limits.cart_stays_on_track"]
+    assert found.num_samples == 78  # two limits of 5 % at 95 %; of a number fixed before, 72
+    examine(good, tmp_path / "few", config.model_copy(update={"num_envs": 7}))
+    assert sums(tmp_path / "few") == sums(tmp_path / "many")
+
+
 # --- waivers ---
 
 

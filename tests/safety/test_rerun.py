@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from policy_versions import config as policy_config
-from trained import SAFETY, Policy
+from trained import CONSTRAINTS, SAFETY, Policy, examine
 from typer.testing import CliRunner, Result
 
 from loomrl.errors import ArtifactError
@@ -16,6 +16,7 @@ from loomrl.files import read_json, sha256_file, write_json
 from loomrl.safety import rerun
 from loomrl.safety.commands import app
 from loomrl.safety.gate import decide
+from loomrl.safety.replay import replay
 from loomrl.types import SafetyCase
 
 
@@ -52,6 +53,22 @@ def test_an_honest_case_comes_out_identical(case: Path, config: Path) -> None:
     claims = json.loads(done.stdout)["claims"]
     assert len(claims) == len(read_json(case / "case.json")["claims"])
     assert all(claim["identical"] and claim["verdict"] == claim["again"] for claim in claims)
+
+
+def test_as_many_episodes_as_it_took_come_out_identical_and_replay(case: Path, config: Path) -> None:
+    policy = Policy(case.parent)
+    limits = [limit.model_copy(update={"max_probability": 0.15}) for limit in CONSTRAINTS]
+    checks = {"statistical_limits": {"max_episodes": 400}}
+    settings = SAFETY.model_copy(update={"num_episodes": 4, "constraints": limits, "checks": checks})
+    claims = [claim for claim in examine(policy, case, settings).claims if claim.stage == "statistical limits"]
+    assert max(claim.num_samples or 0 for claim in claims) > 4
+    (broken,) = [claim.id for claim in claims if claim.counterexample and claim.id != "minimum_return"]
+    document = yaml.safe_load(config.read_text()) | {"safety": settings.model_dump(mode="json")}
+    config.write_text(yaml.safe_dump(document))
+    again = json.loads(call(case, config, "--json").stdout)["claims"]
+    assert all(claim["identical"] for claim in again)
+    played = replay(case, broken, policy.environment, policy.training)
+    assert (played.reproduced, played.identical) == (True, True)
 
 
 def test_a_verdict_that_was_made_up_is_named(case: Path, config: Path) -> None:

@@ -218,7 +218,7 @@ def _step_down(p_values: Sequence[float]) -> list[tuple[float, int, int]]:
 def trials_needed(successes: int, limit: float, confidence: float) -> int:
     """The fewest trials with this many successes whose Clopper-Pearson upper bound is at most `limit`."""
     start = max(successes + 1, math.ceil(1.0 / limit))
-    return _fewest(lambda count: clopper_pearson_upper(successes, count, confidence) <= limit, successes, start)
+    return fewest(lambda count: clopper_pearson_upper(successes, count, confidence) <= limit, successes, start)
 
 
 def values_needed(values: ArrayLike, limit: float, confidence: float) -> int:
@@ -231,10 +231,10 @@ def values_needed(values: ArrayLike, limit: float, confidence: float) -> int:
         average = total / count
         return average < limit and math.exp(-count * bernoulli_divergence(average, limit)) <= 1.0 - confidence
 
-    return sample.size if enough(sample.size) else _fewest(enough, sample.size, 2 * sample.size)
+    return sample.size if enough(sample.size) else fewest(enough, sample.size, 2 * sample.size)
 
 
-def _fewest(enough: Callable[[int], bool], low: int, high: int) -> int:
+def fewest(enough: Callable[[int], bool], low: int, high: int) -> int:
     """The smallest count above `low` that is enough, where any larger one is too; the search begins at `high`."""
     while not enough(high):
         low, high = high, high * 2

@@ -65,9 +65,25 @@ class SafetyConfig(Section):
         demand_distinct(self.constraints, "constraints")
         if self.safety_critical and self.waivers:
             raise ValueError("`safety_critical: true` allows no waivers")
+        if self._max_episodes is not None and self._max_episodes <= self.num_episodes:
+            raise ValueError(
+                f"checks.statistical_limits.max_episodes: found {self._max_episodes}, but {self.num_episodes} episodes "
+                "are played anyway (num_episodes); raise it above that or remove it"
+            )
         return self
 
     @property
     def seeds(self) -> range:
         """Reset seeds of the safety episodes; `disturbed_return` plays some of them again under noise."""
         return range(self.first_seed, self.first_seed + self.num_episodes)
+
+    @property
+    def own_seeds(self) -> range:
+        """Those, and the ones after them with which `statistical_limits` may play on: nobody else's."""
+        return range(self.first_seed, self.first_seed + max(self.num_episodes, self._max_episodes or 0))
+
+    @property
+    def _max_episodes(self) -> int | None:
+        """What the check that plays on was given, None where that is no number: its own config refuses it then."""
+        given = self.checks.get("statistical_limits", {}).get("max_episodes")
+        return given if isinstance(given, int) else None

@@ -5,72 +5,41 @@ depend on each other, so the episode is the unit: its share of violating steps i
 between episodes, and Hoeffding's relative-entropy bound holds for the mean of such values whatever their
 distribution. Both are corrected for the number of constraints with Holm's procedure, the supporting and the refuting
 tests each on their own.
+
+Those numbers hold for a number of episodes that is fixed before. Where `max_episodes` allows more, they are played
+until every limit is decided, and confidence sequences by betting take the place of both bounds: they hold whenever one
+stops.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from pydantic import Field
 
 from loomrl.evaluation import statistics
 from loomrl.safety.check import STATISTICAL, CheckConfig, Context
 from loomrl.safety.config import ConstraintConfig
-from loomrl.safety.constraints import check_constraint, limits, violations
+from loomrl.safety.constraints import check_constraint, limits
 from loomrl.safety.counterexample import episode_counterexample, replay_limit
-from loomrl.types import Bound, Claim, Counterexample, Verdict
+from loomrl.safety.probes import act_with
+from loomrl.safety.samples import Averaged, Counted, Sample, Watched
+from loomrl.types import Bound, Claim, Verdict
 
 NAME = "statistical_limits"
 STAGE = STATISTICAL
 LOCAL = False
 
+FEWEST_MORE = 16  # episodes in a round, so that few of them do not take many
+
 replay = replay_limit
 
 
 class Config(CheckConfig):
-    """Limits stand in `safety.constraints`; each says itself whether it is mandatory."""
+    """Limits stand in `safety.constraints`; each says itself whether it is mandatory.
 
+    With `max_episodes`, limits that `safety.num_episodes` leave undecided are examined on further episodes, up to so
+    many in all. Their seeds follow those of the shared ones, and belong to nobody else (`SafetyConfig.own_seeds`).
+    """
 
-@dataclass(frozen=True)
-class Sample:
-    """One value in [0, 1] per episode: 0 or 1 for `per: episode`, the share of violating steps for `per: step`."""
-
-    constraint: ConstraintConfig
-    values: statistics.Floats  # (N,)
-
-    @property
-    def binary(self) -> bool:
-        return self.constraint.per == "episode"
-
-    @property
-    def violating(self) -> int:
-        return int(np.count_nonzero(self.values))
-
-    def p_supporting(self) -> float:
-        limit = self.constraint.max_probability
-        if self.binary:
-            return statistics.binomial_p_below(self.violating, len(self.values), limit)
-        return statistics.bounded_mean_p_below(self.values, limit)
-
-    def p_refuting(self) -> float:
-        limit = self.constraint.max_probability
-        if self.binary:
-            return statistics.binomial_p_above(self.violating, len(self.values), limit)
-        return statistics.bounded_mean_p_above(self.values, limit)
-
-    def upper(self, confidence: float) -> float:
-        if self.binary:
-            return statistics.clopper_pearson_upper(self.violating, len(self.values), confidence)
-        return statistics.bounded_mean_upper(self.values, confidence)
-
-    def lower(self, confidence: float) -> float:
-        if self.binary:
-            return statistics.clopper_pearson_lower(self.violating, len(self.values), confidence)
-        return statistics.bounded_mean_lower(self.values, confidence)
-
-    def needed(self, confidence: float) -> int:
-        """How many episodes would support the limit, those to come without a violation."""
-        if self.binary:
-            return statistics.trials_needed(self.violating, self.constraint.max_probability, confidence)
-        return statistics.values_needed(self.values, self.constraint.max_probability, confidence)
+    max_episodes: int | None = Field(default=None, ge=2)
 
 
 def examine(context: Context, config: Config) -> list[Claim]:
@@ -80,39 +49,60 @@ def examine(context: Context, config: Config) -> list[Claim]:
         return []
     for constraint in constraints:
         check_constraint(constraint, context.episodes[0])
-    samples = [measure(constraint, context) for constraint in constraints]
-    alpha = 1.0 - context.config.confidence
+    kinds = [_kind(constraint, config) for constraint in constraints]
+    samples = [kind.of(constraint, context.episodes) for kind, constraint in zip(kinds, constraints, strict=True)]
+    judged = _judged(samples, context.config.confidence)
+    while seeds := _next_seeds(context, config, samples, judged):
+        more = context.play(act_with(context.policy), seeds)
+        samples = [sample.followed_by(more) for sample in samples]
+        judged = _judged(samples, context.config.confidence)
+    return [_claim(context, config, sample, *found) for sample, found in zip(samples, judged, strict=True)]
+
+
+def _kind(constraint: ConstraintConfig, config: Config) -> type[Sample]:
+    if config.max_episodes is not None:
+        return Watched
+    return Counted if constraint.per == "episode" else Averaged
+
+
+def _judged(samples: list[Sample], confidence: float) -> list[tuple[Verdict, float]]:
+    """Each limit's verdict, and the confidence it must reach by itself at its step of Holm's procedure."""
+    alpha = 1.0 - confidence
     supporting, refuting = [s.p_supporting() for s in samples], [s.p_refuting() for s in samples]
-    levels_up = statistics.holm_confidence(supporting, context.config.confidence)
-    levels_down = statistics.holm_confidence(refuting, context.config.confidence)
+    levels_up = statistics.holm_confidence(supporting, confidence)
+    levels_down = statistics.holm_confidence(refuting, confidence)
     supported, refuted = statistics.holm(supporting, alpha), statistics.holm(refuting, alpha)
     # Holm stops at the first constraint that fails: the others then wait for that one's level too.
     strictest = max((level for level, passed in zip(levels_up, supported, strict=True) if not passed), default=0.0)
-    claims = []
-    for index, sample in enumerate(samples):
+    judged = []
+    for index in range(len(samples)):
         if refuted[index]:
-            claims.append(_claim(context, sample, Verdict.REFUTED, levels_down[index]))
+            judged.append((Verdict.REFUTED, levels_down[index]))
         elif supported[index]:
-            claims.append(_claim(context, sample, Verdict.SUPPORTED, levels_up[index]))
+            judged.append((Verdict.SUPPORTED, levels_up[index]))
         else:
-            claims.append(_claim(context, sample, Verdict.UNDECIDED, strictest))
-    return claims
+            judged.append((Verdict.UNDECIDED, strictest))
+    return judged
 
 
-def measure(constraint: ConstraintConfig, context: Context) -> Sample:
-    """Evaluate a constraint on the shared safety episodes."""
-    marks = [violations(constraint, episode) for episode in context.episodes]
-    share = np.array([np.mean(mark) for mark in marks])
-    return Sample(constraint, (share > 0).astype(np.float64) if constraint.per == "episode" else share)
+def _next_seeds(context: Context, config: Config, samples: list[Sample], judged: list[tuple[Verdict, float]]) -> range:
+    """Of another round, none where all is decided or no more may be played: as many as would decide it without a
+    violation, and at most a quarter more. It does not depend on the number of environments, nor does the case."""
+    if config.max_episodes is None:
+        return range(0)
+    verdicts = zip(samples, judged, strict=True)
+    needed = [sample.needed(level) for sample, (verdict, level) in verdicts if verdict is Verdict.UNDECIDED]
+    played = len(samples[0].values)
+    total = min(max(needed, default=played), played + max(FEWEST_MORE, played // 4), config.max_episodes)
+    return range(context.config.first_seed + played, context.config.first_seed + total)
 
 
-def _claim(context: Context, sample: Sample, verdict: Verdict, level: float) -> Claim:
+def _claim(context: Context, config: Config, sample: Sample, verdict: Verdict, level: float) -> Claim:
     constraint = sample.constraint
     name = f"{NAME}.{constraint.name}"
     refuted = verdict is Verdict.REFUTED
     measured = sample.lower(level) if refuted else sample.upper(level)
-    kind = ("clopper-pearson" if sample.binary else "hoeffding") + (" lower" if refuted else " upper")
-    unit = "probability per episode" if sample.binary else "share of steps"
+    unit = "probability per episode" if constraint.per == "episode" else "share of steps"
     return Claim(
         id=name,
         stage=STAGE,
@@ -122,16 +112,14 @@ def _claim(context: Context, sample: Sample, verdict: Verdict, level: float) -> 
         verdict=verdict,
         assumptions=_assumptions(constraint),
         confidence=context.config.confidence,
-        bound=Bound(kind=kind, measured=measured, limit=constraint.max_probability, unit=unit),
+        bound=Bound(
+            kind=f"{sample.kind} {'lower' if refuted else 'upper'}", measured=measured, limit=sample.limit, unit=unit
+        ),
         num_samples=len(sample.values),
-        evidence=[context.evidence.json(name, _evidence(context, sample))],
-        counterexample=_counterexample(context, name, constraint) if refuted else None,
+        evidence=[context.evidence.json(name, _evidence(context, config, sample))],
+        counterexample=episode_counterexample(context, name, constraint, sample.violating) if refuted else None,
         finding=_finding(sample, verdict, measured, level),
     )
-
-
-def _counterexample(context: Context, name: str, constraint: ConstraintConfig) -> Counterexample | None:
-    return episode_counterexample(context, name, constraint, context.episodes)
 
 
 def _statement(constraint: ConstraintConfig) -> str:
@@ -147,10 +135,8 @@ def _statement(constraint: ConstraintConfig) -> str:
 
 
 def _method(sample: Sample, level: float, family: int) -> str:
-    bound = "Clopper-Pearson bound over episodes" if sample.binary else "Hoeffding relative-entropy bound over episodes"
-    if family == 1:
-        return f"one-sided {bound} at confidence {level:.6g}"
-    return f"one-sided {bound} at confidence {level:.6g}, this constraint's step of Holm's procedure over {family}"
+    method = f"one-sided {sample.method} at confidence {level:.6g}"
+    return method if family == 1 else f"{method}, this constraint's step of Holm's procedure over {family}"
 
 
 def _assumptions(constraint: ConstraintConfig) -> list[str]:
@@ -160,28 +146,30 @@ def _assumptions(constraint: ConstraintConfig) -> list[str]:
     return assumed
 
 
-def _evidence(context: Context, sample: Sample) -> dict[str, object]:
-    violating = [episode.seed for episode, value in zip(context.episodes, sample.values, strict=True) if value > 0]
-    return {
+def _evidence(context: Context, config: Config, sample: Sample) -> dict[str, object]:
+    evidence: dict[str, object] = {
         "constraint": sample.constraint.model_dump(mode="json"),
         "first_seed": context.config.first_seed,
         "num_episodes": len(sample.values),
-        "num_violating_episodes": sample.violating,
+        "num_violating_episodes": len(sample.violating),
         "mean": float(np.mean(sample.values)),
-        "violating_seeds": violating,
+        "violating_seeds": [episode.seed for episode in sample.violating],
     }
+    if config.max_episodes is not None:  # then it counts in which order they came, and with what
+        evidence |= {"max_episodes": config.max_episodes, "violating_values": sample.values[sample.values > 0].tolist()}
+    return evidence
 
 
 def _finding(sample: Sample, verdict: Verdict, measured: float, level: float) -> str:
-    constraint, count = sample.constraint, len(sample.values)
-    seen = f"{sample.violating} of {count} episodes violate"
+    count = len(sample.values)
+    seen = f"{len(sample.violating)} of {count} episodes violate"
     if verdict is Verdict.REFUTED:
-        return f"{seen}: the lower bound {measured:.4g} is above the limit {constraint.max_probability:g}"
+        return f"{seen}: the lower bound {measured:.4g} is above the limit {sample.limit:g}"
     if verdict is Verdict.SUPPORTED:
-        return f"{seen}: the upper bound {measured:.4g} is within the limit {constraint.max_probability:g}"
+        return f"{seen}: the upper bound {measured:.4g} is within the limit {sample.limit:g}"
     more = max(1, sample.needed(level) - count)
     episodes = "episode" if more == 1 else "episodes"
     return (
-        f"{seen}: the upper bound {measured:.4g} is above the limit {constraint.max_probability:g}; "
-        f"{more} more {episodes} without a violation would support it (safety.num_episodes)"
+        f"{seen}: the upper bound {measured:.4g} is above the limit {sample.limit:g}; "
+        f"{more} more {episodes} without a violation would support it ({sample.more_by})"
     )
