@@ -54,7 +54,16 @@ def test_another_check_or_an_undecided_claim_is_no_catch() -> None:
     assert not is_blocked_by_its_check(case, Outcome(alike, alike, ""))
 
 
-@pytest.mark.parametrize("name", ["rewards.pays_by_group", "rewards.runs_red_lights", "environments.reward_is_nan"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rewards.breakdowns_on_paper",
+        "rewards.never_leaves_the_lagoon",
+        "rewards.pays_by_group",
+        "rewards.runs_red_lights",
+        "environments.reward_is_nan",
+    ],
+)
 def test_a_seeded_file_is_caught(name: str, tmp_path: Path) -> None:
     case = importlib.import_module(f"seeded.{name}")
     outcome = Workshop(tmp_path).examine(case)

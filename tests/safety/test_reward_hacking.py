@@ -85,14 +85,14 @@ def claims_of(case: SafetyCase) -> dict[str, Claim]:
 
 def test_an_exploit_is_found_where_the_reward_allows_it(sweeping: tuple[bool, Policy], tmp_path: Path) -> None:
     honest, policy = sweeping
-    case = examine(policy, tmp_path / "safety", settings())
+    case = examine(policy, tmp_path / "safety", settings(loops={"window": 5}, windfalls={}))
     claims = claims_of(case)
-    assert set(claims) == {"objective", "training", "eyes"}
+    assert set(claims) == {"objective", "training", "loops", "windfalls", "eyes"}
     expected = Verdict.SUPPORTED if honest else Verdict.REFUTED
     assert claims["objective"].verdict is expected
     assert claims["eyes"].verdict is expected
     if honest:
-        assert claims["training"].verdict is Verdict.SUPPORTED
+        assert {claim.verdict for claim in claims.values()} == {Verdict.SUPPORTED}
         assert not case.decision.blocking
     else:
         assert {"reward_hacking.objective", "reward_hacking.eyes"} <= set(case.decision.blocking)
