@@ -309,7 +309,7 @@ def test_local_outputs_that_are_not_finite(good: Policy) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"checks": {"minimum_retrun": {}}}, r"safety\.checks\.minimum_retrun: no such check; checks: action_bounds,"),
+        ({"checks": {"minimum_retrun": {}}}, r"safety\.checks\.minimum_retrun: no such check; checks: abstraction,"),
         (
             {"checks": {"robustness": {"nose": 1}}},
             r"safety\.checks\.robustness\.nose: Extra .* keys of this check: enabled,",
