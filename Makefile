@@ -54,11 +54,16 @@ up: | $(BIN)/loomrl  ## start Prefect, MLflow and the policy server on loopback
 down:  ## stop what `make up` started
 	deploy/local/down
 
-peers: .venv-peers/installed  ## install the trainers LoomRL is compared with, in an environment of their own
+peers: .venv-peers/installed .venv-mlserver/installed  ## install what LoomRL is compared with, in environments of their own
 
 .venv-peers/installed: benchmarks/peers/requirements.txt
 	$(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	touch $@
+
+.venv-mlserver/installed: benchmarks/served/requirements.txt
+	$(PYTHON) -m venv .venv-mlserver
+	.venv-mlserver/bin/pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@
 
 bench: peers | $(BIN)/loomrl  ## measure speed and learning beside the peers, replay, serving, life cycles; takes hours

@@ -1,0 +1,134 @@
+"""Load on a server: connections that ask again as soon as they are answered, and what that costs the server.
+
+The generator shares the machine with the server, so the server's own CPU time per request, of all its processes, is the
+figure to trust; requests per second depend on what is left for it.
+"""
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import uvloop
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running server: where it answers, and the process it began as."""
+
+    name: str
+    host: str
+    port: int
+    pid: int
+
+
+def request(path: str, document: Any, token: str = "") -> bytes:
+    """A whole HTTP request with a JSON body."""
+    body = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    ]
+    if token:
+        lines.append(f"Authorization: Bearer {token}")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+class Asking(asyncio.Protocol):
+    """One connection: a request, its answer, the next request, until the deadline."""
+
+    def __init__(self, requests: list[bytes], first: int, deadline: float, done: asyncio.Future[None]) -> None:
+        self._requests, self._next, self._deadline, self._done = requests, first, deadline, done
+        self._buffer, self._wanted, self._sent = b"", -1, 0.0
+        self.latencies: list[float] = []
+        self._transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._ask()
+
+    def _ask(self) -> None:
+        self._sent = time.perf_counter()
+        self._transport.write(self._requests[self._next % len(self._requests)])
+        self._next += 1
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if self._wanted < 0:
+            head, found, _ = self._buffer.partition(b"\r\n\r\n")
+            if not found:
+                return
+            if not head.startswith(b"HTTP/1.1 200"):
+                self._fail(RuntimeError(self._buffer[:500].decode(errors="replace")))
+                return
+            length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+            self._wanted = len(head) + 4 + int(length)
+        if len(self._buffer) < self._wanted:
+            return
+        now = time.perf_counter()
+        self.latencies.append(now - self._sent)
+        self._buffer, self._wanted = b"", -1
+        if now < self._deadline:
+            self._ask()
+        else:
+            self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._done.done():
+            self._done.set_exception(error)
+        self._transport.close()
+
+
+async def _ask_all(served: Served, requests: list[bytes], connections: int, seconds: float) -> list[float]:
+    loop, deadline = asyncio.get_running_loop(), time.perf_counter() + seconds
+    ends, asking = [loop.create_future() for _ in range(connections)], []
+    for number, end in enumerate(ends):
+        protocol = Asking(requests, number * 7, deadline, end)
+        await loop.create_connection(lambda made=protocol: made, served.host, served.port)
+        asking.append(protocol)
+    await asyncio.gather(*ends)
+    return [latency for one in asking for latency in one.latencies]
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time so far of a process and all that came of it."""
+    total, waiting = 0.0, [pid]
+    while waiting:
+        number = waiting.pop()
+        try:
+            fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+            children = [Path(f"/proc/{number}/task/{task}/children") for task in os.listdir(f"/proc/{number}/task")]
+            waiting += [int(child) for path in children for child in path.read_text().split()]
+        except FileNotFoundError:
+            continue  # it has just ended
+        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def measure(served: Served, requests: list[bytes], connections: int, seconds: float, rows: int = 1) -> dict[str, Any]:
+    """Requests per second, latency at the client, and the server's CPU time per request."""
+    uvloop.run(_ask_all(served, requests, connections, min(1.0, seconds / 2)))  # warm up
+    before, started = cpu_seconds(served.pid), time.perf_counter()
+    latencies = uvloop.run(_ask_all(served, requests, connections, seconds))
+    elapsed, used, count = time.perf_counter() - started, cpu_seconds(served.pid) - before, len(latencies)
+    p50, p99 = np.quantile(latencies, (0.5, 0.99))
+    return {
+        "connections": connections,
+        "rows": rows,
+        "requests": count,
+        "decisions_per_second": count * rows / elapsed,
+        "cpu_us_per_request": used / count * 1e6,
+        "cpu_us_per_decision": used / count / rows * 1e6,
+        "client_p50_us": float(p50) * 1e6,
+        "client_p99_us": float(p99) * 1e6,
+    }
