@@ -16,9 +16,11 @@ class SideStore:
         self._open(room)
 
     def _open(self, room: int) -> None:
-        self.room = room
-        self.keys: NDArray[np.int64] = self._storage.array(f"{self._name}_keys", (room,), np.int64)
-        self.values: NDArray[np.uint8] = self._storage.array(f"{self._name}s", (room, self._entry_bytes), np.uint8)
+        values = self._storage.array(f"{self._name}s", (room, self._entry_bytes), np.uint8)
+        keys = self._storage.array(f"{self._name}_keys", (room,), np.int64)
+        self.room = room  # last, as all three belong together: there may be no room
+        self.keys: NDArray[np.int64] = keys
+        self.values: NDArray[np.uint8] = values
 
     def grow(self, begin: int, end: int) -> None:
         """Double the room. Only the new half is written, so that the old one stays valid until the room is noted."""
