@@ -1,6 +1,5 @@
-"""Replay in mapped files: the same transitions, states restored from the folder, and what can go wrong with it."""
+"""Replay in files, mapped or encrypted: the same transitions, restored states, and what can go wrong with a folder."""
 
-import resource
 import subprocess
 import sys
 import time
@@ -12,21 +11,34 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+from full_disk import no_file_larger_than
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_replay import NaiveReplay, World, vector_spec
 
+from loomrl.encryption import KEYS, new_entry
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.replay.buffer import ReplayBuffer
 from loomrl.replay.prioritized import PrioritizedReplayBuffer
+from loomrl.replay.sealed import SealedStorage
 from loomrl.replay.spec import ReplaySpec
-from loomrl.replay.storage import MappedStorage
+from loomrl.replay.storage import FolderStorage, MappedStorage
+
+Kind = type[FolderStorage]
+both = pytest.mark.parametrize("kind", [MappedStorage, SealedStorage])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def keys() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(KEYS, new_entry("key"))
+        yield
 
 
 @contextmanager
-def mapped(folder: Path, spare_fraction: float = 1.0) -> Iterator[MappedStorage]:
+def opened(kind: Kind, folder: Path, spare_fraction: float = 1.0) -> Iterator[Any]:
     """A storage that lets go of its folder, as the end of a process does."""
-    storage = MappedStorage(folder, spare_fraction)
+    storage = kind(folder, spare_fraction)
     try:
         yield storage
     finally:
@@ -44,17 +56,18 @@ def assert_same(left: list[np.ndarray], right: list[np.ndarray]) -> None:
         np.testing.assert_array_equal(one, other)
 
 
+@both
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_goes_on_from_a_saved_state_whatever_was_written_after_it(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+    kind: Kind, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     k = data.draw(st.integers(1, 3))
     spec = vector_spec(n_step=2, frame_stack=k, obs_shape=(3 * k,))
     ends, padding = data.draw(st.sampled_from([0.0, 0.2, 0.8])), data.draw(st.sampled_from(["reset", "zero"]))
     world = World(spec, np.random.default_rng(0), terminate=ends, truncate=ends / 2, cut=0.4, padding=padding)
     naive, folder = NaiveReplay(spec), tmp_path_factory.mktemp("replay")
-    with mapped(folder, spare_fraction=2.0) as storage:
+    with opened(kind, folder, spare_fraction=2.0) as storage:
         buffer = ReplayBuffer(spec, storage)
         for num_steps in data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=4)):
             trajectory = world.trajectory(num_steps)
@@ -63,7 +76,7 @@ def test_goes_on_from_a_saved_state_whatever_was_written_after_it(
         state, saved = buffer.state_dict(), contents(buffer)
         for num_steps in data.draw(st.lists(st.integers(1, 12), max_size=2)):  # at most the 24 spared rows
             buffer.add(world.trajectory(num_steps))
-    with mapped(folder, spare_fraction=2.0) as storage:
+    with opened(kind, folder, spare_fraction=2.0) as storage:
         restored = ReplayBuffer(spec, storage)
         assert len(restored) == 0  # nothing is taken over unasked
         restored.load_state_dict(state)
@@ -75,11 +88,12 @@ def test_goes_on_from_a_saved_state_whatever_was_written_after_it(
             naive.check(restored.sample(24, np.random.default_rng(1)))
 
 
-def test_a_break_after_the_saved_state_is_forgotten(tmp_path: Path) -> None:
+@both
+def test_a_break_after_the_saved_state_is_forgotten(tmp_path: Path, kind: Kind) -> None:
     spec = vector_spec(n_step=3)
     world = World(spec, np.random.default_rng(0), terminate=0.0, truncate=0.0, cut=0.0)
     first, second = world.trajectory(5), world.trajectory(5)
-    with mapped(tmp_path) as storage:
+    with opened(kind, tmp_path) as storage:
         buffer, naive = ReplayBuffer(spec, storage), NaiveReplay(spec)
         buffer.add(first)
         state = buffer.state_dict()
@@ -92,10 +106,11 @@ def test_a_break_after_the_saved_state_is_forgotten(tmp_path: Path) -> None:
         naive.check(buffer.sample(24, np.random.default_rng(0)))
 
 
-def test_final_observations_written_over_after_the_saved_state_are_passed_over(tmp_path: Path) -> None:
+@both
+def test_final_observations_written_over_after_the_saved_state_are_passed_over(tmp_path: Path, kind: Kind) -> None:
     spec = vector_spec()
     world = World(spec, np.random.default_rng(0), terminate=1.0, cut=0.0)
-    with mapped(tmp_path, spare_fraction=2.0) as storage:
+    with opened(kind, tmp_path, spare_fraction=2.0) as storage:
         buffer, naive = ReplayBuffer(spec, storage), NaiveReplay(spec)
         # Many ends that left the window, few in it, then many that take the place of the first ones.
         for terminate, num_steps in ((1.0, 24), (0.1, 12)):
@@ -112,17 +127,18 @@ def test_final_observations_written_over_after_the_saved_state_are_passed_over(t
         naive.check(buffer.sample(24, np.random.default_rng(1)))
 
 
-def test_prioritised_goes_on_from_a_saved_state(tmp_path: Path) -> None:
+@both
+def test_prioritised_goes_on_from_a_saved_state(tmp_path: Path, kind: Kind) -> None:
     spec = vector_spec()
     world, rng = World(spec, np.random.default_rng(0)), np.random.default_rng(1)
-    with mapped(tmp_path) as storage:
+    with opened(kind, tmp_path) as storage:
         buffer = PrioritizedReplayBuffer(spec, storage=storage)
         buffer.add(world.trajectory(30))
         buffer.update_priorities(buffer.sample(24, rng).index, rng.exponential(size=24))
         state, saved = buffer.state_dict(), contents(buffer)
         buffer.add(world.trajectory(5))
         buffer.update_priorities(buffer.sample(24, rng).index, rng.exponential(size=24))
-    with mapped(tmp_path) as storage:
+    with opened(kind, tmp_path) as storage:
         restored = PrioritizedReplayBuffer(spec, storage=storage)
         restored.load_state_dict(state)
         assert_same(contents(restored), saved)
@@ -168,16 +184,17 @@ def test_a_killed_process_leaves_the_saved_state_whole(tmp_path: Path) -> None:
     in_memory, world = ReplayBuffer(spec), World(spec, np.random.default_rng(0))
     in_memory.add(world.trajectory(17))
     state: dict[str, Any] = dict(safetensors.numpy.load_file(tmp_path / "state.safetensors"))
-    with mapped(tmp_path, 10_000.0) as storage:
+    with opened(MappedStorage, tmp_path, 10_000.0) as storage:
         restored = ReplayBuffer(spec, storage)
         restored.load_state_dict({name: value.item() if value.ndim == 0 else value for name, value in state.items()})
         assert_same(contents(restored), contents(in_memory))
 
 
-def test_a_state_whose_rows_were_overwritten_is_refused(tmp_path: Path) -> None:
+@both
+def test_a_state_whose_rows_were_overwritten_is_refused(tmp_path: Path, kind: Kind) -> None:
     spec = vector_spec()
     world = World(spec, np.random.default_rng(0))
-    with mapped(tmp_path, spare_fraction=0.5) as storage:  # six rows
+    with opened(kind, tmp_path, spare_fraction=0.5) as storage:  # six rows
         buffer = ReplayBuffer(spec, storage)
         buffer.add(world.trajectory(30))
         state = buffer.state_dict()
@@ -189,26 +206,28 @@ def test_a_state_whose_rows_were_overwritten_is_refused(tmp_path: Path) -> None:
         assert len(buffer) == 24
 
 
-def test_states_of_an_earlier_run_end_with_the_first_row_of_the_next(tmp_path: Path) -> None:
+@both
+def test_states_of_an_earlier_run_end_with_the_first_row_of_the_next(tmp_path: Path, kind: Kind) -> None:
     spec = vector_spec()
     world = World(spec, np.random.default_rng(0))
-    with mapped(tmp_path) as storage:
+    with opened(kind, tmp_path) as storage:
         buffer = ReplayBuffer(spec, storage)
         buffer.add(world.trajectory(8))
         state = buffer.state_dict()
-    with mapped(tmp_path) as storage:
+    with opened(kind, tmp_path) as storage:
         other = ReplayBuffer(spec, storage)
         other.add(world.trajectory(9))
         with pytest.raises(ArtifactError, match="another run wrote to it"):
             other.load_state_dict(state)
-    with mapped(tmp_path / "empty") as storage, pytest.raises(ArtifactError, match="emptied"):
+    with opened(kind, tmp_path / "empty") as storage, pytest.raises(ArtifactError, match="emptied"):
         ReplayBuffer(spec, storage).load_state_dict(state)
 
 
-def test_states_do_not_move_between_kinds_of_storage(tmp_path: Path) -> None:
+@both
+def test_states_do_not_move_between_kinds_of_storage(tmp_path: Path, kind: Kind) -> None:
     spec = vector_spec()
     trajectory = World(spec, np.random.default_rng(0)).trajectory(8)
-    with mapped(tmp_path) as storage:
+    with opened(kind, tmp_path) as storage:
         in_files, in_memory = ReplayBuffer(spec, storage), ReplayBuffer(spec)
         in_files.add(trajectory)
         in_memory.add(trajectory)
@@ -217,34 +236,31 @@ def test_states_do_not_move_between_kinds_of_storage(tmp_path: Path) -> None:
                 target.load_state_dict(source.state_dict())
 
 
-def test_folder_of_another_buffer_is_refused(tmp_path: Path) -> None:
+@both
+def test_folder_of_another_buffer_is_refused(tmp_path: Path, kind: Kind) -> None:
     spec = vector_spec()
-    with mapped(tmp_path) as storage:
-        ReplayBuffer(spec, storage).add(World(spec, np.random.default_rng(0)).trajectory(3))
-    with mapped(tmp_path) as storage, pytest.raises(ConfigError, match="another capacity"):
+    with opened(kind, tmp_path) as storage:
+        buffer = ReplayBuffer(spec, storage)
+        buffer.add(World(spec, np.random.default_rng(0)).trajectory(3))
+        buffer.state_dict()
+    with opened(kind, tmp_path) as storage, pytest.raises(ConfigError, match="another capacity"):
         ReplayBuffer(vector_spec(capacity=48), storage)
 
 
-def test_folder_is_held_by_one(tmp_path: Path) -> None:
-    with mapped(tmp_path), pytest.raises(ArtifactError, match="in use by another process"):
-        MappedStorage(tmp_path)
-    MappedStorage(tmp_path).close()
-
-
-@contextmanager
-def no_file_larger_than(size: int) -> Iterator[None]:
-    """The system itself refuses to make room, as a full disk does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+@both
+def test_folder_is_held_by_one(tmp_path: Path, kind: Kind) -> None:
+    with opened(kind, tmp_path), pytest.raises(ArtifactError, match="in use by another process"):
+        kind(tmp_path)
+    kind(tmp_path).close()
 
 
 def test_no_room_on_the_disk_is_an_error_at_once(tmp_path: Path) -> None:
     spec = ReplaySpec(10_000, 1, (17,), np.float32, (6,), np.float32)
-    with mapped(tmp_path) as storage, no_file_larger_than(100_000), pytest.raises(ArtifactError) as error:
+    with (
+        opened(MappedStorage, tmp_path) as storage,
+        no_file_larger_than(100_000),
+        pytest.raises(ArtifactError) as error,
+    ):
         ReplayBuffer(spec, storage)
     assert str(tmp_path) in str(error.value)
     assert "free space" in str(error.value)
@@ -255,7 +271,7 @@ def test_disk_that_fills_up_keeps_what_is_whole(tmp_path: Path, kind: Callable[.
     # Only the side store grows later: every step ends an episode here, each leaves a final observation.
     spec = ReplaySpec(200, 1, (17,), np.float32, (6,), np.float32)
     world = World(spec, np.random.default_rng(0), terminate=1.0)
-    with mapped(tmp_path) as storage:
+    with opened(MappedStorage, tmp_path) as storage:
         buffer, naive = kind(spec, storage=storage), NaiveReplay(spec)
         trajectory = world.trajectory(100)
         with no_file_larger_than(1000), pytest.raises(ArtifactError, match="free space"):
@@ -264,10 +280,13 @@ def test_disk_that_fills_up_keeps_what_is_whole(tmp_path: Path, kind: Callable[.
         naive.add(trajectory)
         del naive.steps[len(buffer) :]
         naive.check(buffer.sample(50, np.random.default_rng(0)))
-        buffer.add(world.trajectory(3))  # room again
-        assert len(buffer) > 3
+        trajectory = world.trajectory(60)  # room again
+        buffer.add(trajectory)
+        naive.add(trajectory)
+        naive.check(buffer.sample(50, np.random.default_rng(1)))
 
 
-def test_bad_spare_fraction(tmp_path: Path) -> None:
+@both
+def test_bad_spare_fraction(tmp_path: Path, kind: Kind) -> None:
     with pytest.raises(ConfigError, match="spare_fraction is -1"):
-        MappedStorage(tmp_path, spare_fraction=-1)
+        kind(tmp_path, spare_fraction=-1)

@@ -36,7 +36,7 @@ class Rows:
         self._places = None if self._order is None else np.argsort(self._order).astype(np.uint32)  # the way back
         self._by_frames = np.empty((2, 0, spec.obs_bytes), np.uint8)  # (2, N, s), for a batch
         self._journal = Journal(spec, self.num_slots, storage)
-        self._obs = storage.array("obs", (*batch, self._frame_bytes), np.uint8)  # (B, P, f)
+        self._obs = storage.array("obs", (*batch, self._frame_bytes), np.uint8, paged=True)  # (B, P, f)
         self._action = storage.array("action", (*batch, spec.action_bytes), np.uint8)  # (B, P, a)
         self._reward = storage.array("reward", batch, np.float32)  # (B, P)
         self._flags = storage.array("flags", batch, np.uint8)  # (B, P)
@@ -100,6 +100,7 @@ class Rows:
         self._journal.begin(self.num_written, self.num_written + batch[0])
         done = 0
         while done < batch[0]:
+            self._storage.prepare_write("obs", self.num_written, self.num_written + batch[0] - done)
             done = kernels.append(*self._ring, obs, action, reward, terminated, truncated, next_obs, done)
             if done < batch[0]:
                 self._make_room()
@@ -142,6 +143,7 @@ class Rows:
         spec, size = self.spec, len(out.index)
         observations = out.obs.reshape(size, -1).view(np.uint8), out.next_obs.reshape(size, -1).view(np.uint8)
         obs, next_obs = observations if self._places is None else self._room_by_frames(size)
+        self._storage.prepare_read("obs", out.index, spec.frame_stack - 1, spec.n_step)
         kernels.gather(
             *self._ring,
             out.index,

@@ -1,7 +1,7 @@
 """Where a buffer's arrays live.
 
 A buffer asks its storage for named arrays and works on them in place; it keeps no other bulk data. Whatever can hand
-out such arrays can hold a replay buffer: memory, files mapped into it, and, later, files encrypted at rest.
+out such arrays can hold a replay buffer: memory, files mapped into it, or encrypted files (`sealed`).
 """
 
 import mmap
@@ -16,6 +16,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from loomrl.errors import ArtifactError, ConfigError
 
+PLAIN, SEALED = ".bin", ".sealed"  # how the names of a folder's files end
+
 
 class Storage(Protocol):
     """Hands out arrays by name."""
@@ -27,12 +29,24 @@ class Storage(Protocol):
     def spare_rows(self, num_rows: int) -> int:
         """Rows beyond the `num_rows` newest that are kept, so that a state saved that many rows ago is still whole."""
 
-    def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, paged: bool = False) -> NDArray[Any]:
         """A writable contiguous array: what is kept under this name, zeros beyond it along the first axis.
+
+        A `paged` one is a ring (B, P, f) of rows, of which a storage may have only those in memory that
+        `prepare_read` and `prepare_write` named last.
 
         Raises:
             ArtifactError: where there is no room.
         """
+
+    def prepare_read(self, name: str, index: NDArray[np.int64], before: int, after: int) -> None:
+        """Row r of environment b of a paged array is about to be read for every r * B + b in `index` (N,).
+
+        So are the `before` rows before it and the `after` rows after it.
+        """
+
+    def prepare_write(self, name: str, first: int, stop: int) -> None:
+        """Rows `first` to `stop` (exclusive) of all environments of a paged array are about to be written."""
 
     def flush(self) -> None:
         """Make everything written so far outlive the machine, where arrays are kept at all."""
@@ -53,7 +67,7 @@ class MemoryStorage:
         """None: saved states hold their own rows."""
         return 0
 
-    def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, paged: bool = False) -> NDArray[Any]:
         """Zeros: the system gives the pages when they are first written."""
         try:
             array: NDArray[Any] = np.zeros(shape, dtype)
@@ -68,6 +82,12 @@ class MemoryStorage:
         self._arrays[name] = array
         return array
 
+    def prepare_read(self, name: str, index: NDArray[np.int64], before: int, after: int) -> None:
+        """All of it is in memory."""
+
+    def prepare_write(self, name: str, first: int, stop: int) -> None:
+        """All of it is in memory."""
+
     def flush(self) -> None:
         """Memory does not outlive the process."""
 
@@ -75,11 +95,10 @@ class MemoryStorage:
         """Nobody else wants it."""
 
 
-class MappedStorage:
-    """Arrays in files of a folder, mapped into memory: the system keeps in RAM what fits, the disk holds the rest.
+class FolderStorage:
+    """What storages that keep their arrays in files of a folder have in common.
 
-    Room is taken from the disk when an array is made, so that a full disk is an error then and no crash later. One
-    process holds the folder at a time. A state saved with `state_dict` can be restored from the folder until
+    One process holds the folder at a time. A state saved with `state_dict` can be restored from the folder until
     `spare_fraction` of the capacity, or `least_spare_rows` steps of all environments if these are more, has been
     written after it.
 
@@ -97,7 +116,6 @@ class MappedStorage:
             raise ConfigError(f"replay least_spare_rows is {least_spare_rows}; it must be 0 or more")
         self.folder = folder
         self._spare_fraction, self._least_spare_rows = spare_fraction, least_spare_rows
-        self._maps: dict[str, mmap.mmap] = {}
         self._lock = FileLock(folder / ".lock")
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -111,9 +129,41 @@ class MappedStorage:
         """`spare_fraction` of them, at least `least_spare_rows`, at least one."""
         return max(1, self._least_spare_rows, round(self._spare_fraction * num_rows))
 
-    def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    def close(self) -> None:
+        """Let another process have the folder; this one's arrays must not be used any more."""
+        self._lock.release()
+
+    def _unwritable(self, what: str, error: OSError) -> ArtifactError:
+        reason = error.strerror or str(error)
+        return ArtifactError(
+            f"cannot {what} the replay folder {self.folder}: {reason}; free space, lower "
+            "training.parameters.replay_capacity, or set LOOMRL_HOME to another disk"
+        )
+
+
+class MappedStorage(FolderStorage):
+    """Arrays in files of a folder, mapped into memory: the system keeps in RAM what fits, the disk holds the rest.
+
+    Room is taken from the disk when an array is made, so that a full disk is an error then and no crash later.
+
+    Raises:
+        ConfigError: as `FolderStorage` does, and where the folder holds an encrypted replay.
+        ArtifactError: as `FolderStorage` does.
+    """
+
+    def __init__(self, folder: Path, spare_fraction: float = 0.02, least_spare_rows: int = 0) -> None:
+        super().__init__(folder, spare_fraction, least_spare_rows)
+        self._maps: dict[str, mmap.mmap] = {}
+        if any(folder.glob(f"*{SEALED}")):
+            self.close()
+            raise ConfigError(
+                f"the replay folder {folder} is encrypted; configure the keys that it was written with, or delete what "
+                "is in it"
+            )
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, paged: bool = False) -> NDArray[Any]:
         """The file NAME.bin: raw values, row by row."""
-        path, size = self.folder / f"{name}.bin", prod(shape) * np.dtype(dtype).itemsize
+        path, size = self.folder / f"{name}{PLAIN}", prod(shape) * np.dtype(dtype).itemsize
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             try:
@@ -128,6 +178,12 @@ class MappedStorage:
         self._maps[name] = mapped
         return np.frombuffer(mapped, dtype).reshape(shape)
 
+    def prepare_read(self, name: str, index: NDArray[np.int64], before: int, after: int) -> None:
+        """The system reads what is touched."""
+
+    def prepare_write(self, name: str, first: int, stop: int) -> None:
+        """The system notices what is touched."""
+
     def flush(self) -> None:
         """Write changed pages to the disk and wait for it."""
         try:
@@ -135,14 +191,3 @@ class MappedStorage:
                 mapped.flush()
         except OSError as error:
             raise self._unwritable("write to", error) from error
-
-    def close(self) -> None:
-        """Let another process have the folder; this one's arrays must not be used any more."""
-        self._lock.release()
-
-    def _unwritable(self, what: str, error: OSError) -> ArtifactError:
-        reason = error.strerror or str(error)
-        return ArtifactError(
-            f"cannot {what} the replay folder {self.folder}: {reason}; free space, lower "
-            "training.parameters.replay_capacity, or set LOOMRL_HOME to another disk"
-        )
