@@ -16,6 +16,8 @@ from loomrl.cli import app
 from loomrl.encryption import KEYS, KEYS_FILE, is_encrypted, keyring, new_entry, read_private, write_private
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.evaluation.tables import read_table, write_table
+from loomrl.replay.sealed import SealedStorage
+from loomrl.replay.storage import MappedStorage
 from loomrl.training.checkpoints import Checkpoint, CheckpointStore
 
 TABLE = pa.table({"obs_0": np.arange(1_000) * 0.5, "reward": np.ones(1_000)})
@@ -153,7 +155,10 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (tmp_path / "plain").read_bytes() == b"plain content"
 
 
-def test_a_replay_on_the_disk_is_refused(key: str, tmp_path: Path) -> None:
-    config = dqn.Config(replay_storage="disk")
-    with pytest.raises(ConfigError, match="replay_storage: disk keeps plain files"):
-        replay_storage(config, Surroundings(folder=tmp_path, segment_env_steps=64))
+@pytest.mark.parametrize(("has_key", "kind"), [(True, SealedStorage), (False, MappedStorage)])
+def test_a_replay_on_the_disk(has_key: bool, kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if has_key:
+        monkeypatch.setenv(KEYS, new_entry("2026"))
+    storage = replay_storage(dqn.Config(replay_storage="disk"), Surroundings(folder=tmp_path, segment_env_steps=64))
+    assert isinstance(storage, kind)
+    storage.close()

@@ -1,4 +1,7 @@
-"""Training with `replay_storage: disk`: the bits of one in memory, killed anywhere, and checkpoints that stay small."""
+"""Training with `replay_storage: disk`: the bits of one in memory, killed anywhere, and checkpoints that stay small.
+
+With keys or without.
+"""
 
 import json
 import signal
@@ -14,6 +17,7 @@ from gymnasium.spaces import Box
 
 from loomrl.algorithms import sac
 from loomrl.algorithms.base import MOST_UNSAVED_SEGMENTS, Surroundings
+from loomrl.encryption import KEYS, new_entry
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshot import take_snapshot
 from loomrl.errors import ConfigError
@@ -108,22 +112,26 @@ def resumed_at(events: Path) -> list[int]:
 
 
 ROWS_WRITTEN = "loomrl.replay.rows:Rows.append"
+FLUSH_HALF_DONE = "loomrl.replay.sealed_file:SealedFile.write"
 CHECKPOINT_HALF_WRITTEN = "loomrl.training.checkpoints:write_sums"
 SAVED = [SEGMENT, (1 + MOST_UNSAVED_SEGMENTS) * SEGMENT, (1 + 2 * MOST_UNSAVED_SEGMENTS) * SEGMENT]
 
 
 @pytest.mark.parametrize(
-    ("learner", "kills", "resumed"),
+    ("learner", "has_keys", "kills", "resumed"),
     [
-        ("sac", [(CHECKPOINT_HALF_WRITTEN, 2)], SAVED[:1]),
-        ("prioritised", [(ROWS_WRITTEN, 3 * 9)], [SAVED[1]]),  # the last moment before the third is built
-        ("dqn", [], []),
+        ("sac", False, [(CHECKPOINT_HALF_WRITTEN, 2)], SAVED[:1]),
+        ("prioritised", False, [(ROWS_WRITTEN, 3 * 9)], [SAVED[1]]),  # the last moment before the third is built
+        ("dqn", False, [], []),
+        ("sac", True, [(FLUSH_HALF_DONE, 4 * 9 + 5)], SAVED[:1]),  # of the second checkpoint, nine arrays each
+        ("prioritised", True, [(ROWS_WRITTEN, 3 * 9), (CHECKPOINT_HALF_WRITTEN, 1)], [SAVED[1]] * 2),
     ],
 )
 def test_the_bits_of_training_in_memory_though_it_is_killed(
     cartpole: Path,
     tmp_path: Path,
     learner: str,
+    has_keys: bool,
     kills: list[tuple[str, int]],
     resumed: list[int],
     monkeypatch: pytest.MonkeyPatch,
@@ -132,6 +140,8 @@ def test_the_bits_of_training_in_memory_though_it_is_killed(
     train_policy(config(learner, "memory"), cartpole, tmp_path / "memory", tmp_path / "home-of-memory")
     assert not files_of_algorithms(tmp_path / "home-of-memory")
     on_disk = config(learner, "disk")
+    if has_keys:
+        monkeypatch.setenv(KEYS, new_entry("key"))
     for place, calls in kills:
         kill_in(place, calls, on_disk, cartpole, tmp_path)
     train_policy(on_disk, cartpole, tmp_path / "output", tmp_path / "home")

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from loomrl.algorithms.base import MOST_UNSAVED_SEGMENTS, Surroundings
-from loomrl.encryption import KEYS, keyring
+from loomrl.encryption import keyring
 from loomrl.errors import ConfigError
+from loomrl.replay.sealed import SealedStorage
 from loomrl.replay.spec import ReplaySpec
 from loomrl.replay.storage import MappedStorage, MemoryStorage, Storage
 
@@ -45,9 +46,12 @@ def replay_spec(
 def replay_storage(config: "dqn.Config | sac.Config", surroundings: Surroundings) -> Storage:
     """Memory, or the folder that training gives; it holds what was saved as long as `Surroundings` demands.
 
+    Where keys are configured its files are encrypted.
+
     Raises:
-        ConfigError: for `disk` where there is no folder, or files are to be encrypted.
-        ArtifactError: when the folder cannot be made or is held by another process.
+        ConfigError: for `disk` where there is no folder, or it was written with keys that are not configured, or
+            without any and some are.
+        ArtifactError: when the folder cannot be made, is held by another process, or was changed.
     """
     if config.replay_storage == "memory":
         return MemoryStorage()
@@ -56,11 +60,7 @@ def replay_storage(config: "dqn.Config | sac.Config", surroundings: Surroundings
             "training.parameters.replay_storage: disk needs the folder of a training that keeps checkpoints, and "
             'there is none; set it to "memory"'
         )
-    if keyring() is not None:
-        raise ConfigError(
-            f"training.parameters.replay_storage: disk keeps plain files, and {KEYS} asks for encrypted ones; set it "
-            'to "memory", which is encrypted in checkpoints'
-        )
     rollout_size = config.num_envs * config.rollout_length
     segment_rows = math.ceil(surroundings.segment_env_steps / rollout_size) * config.rollout_length
-    return MappedStorage(surroundings.folder, least_spare_rows=MOST_UNSAVED_SEGMENTS * segment_rows)
+    kind = MappedStorage if keyring() is None else SealedStorage
+    return kind(surroundings.folder, least_spare_rows=MOST_UNSAVED_SEGMENTS * segment_rows)
