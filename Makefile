@@ -73,6 +73,7 @@ bench: peers | $(BIN)/loomrl  ## measure speed and learning beside the peers, re
 	python benchmarks/learning.py
 	python benchmarks/stepping.py
 	python benchmarks/replay.py
+	python benchmarks/sealed_replay.py
 	python benchmarks/memory.py
 	python benchmarks/device.py
 	python benchmarks/serving.py
