@@ -48,7 +48,10 @@ class SealedStorage(FolderStorage):
             self._tables = self._read_index()
             self._key = self._tables.pop(_KEY, np.frombuffer(AESGCM.generate_key(256), np.uint8))
             self._write_index()  # under the key that is the active one now
-        except BaseException:
+        except OSError as error:
+            self.close()
+            raise self._unwritable("open", error) from error
+        except (ArtifactError, ConfigError):
             self.close()
             raise
 
