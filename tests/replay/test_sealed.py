@@ -356,7 +356,7 @@ def test_rotation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         SealedStorage(tmp_path)
 
 
-@pytest.mark.parametrize("entries", ["", new_entry("another")])
+@pytest.mark.parametrize("entries", ["", new_entry("another")], ids=["none", "another"])
 def test_without_its_key_nothing_is_opened_or_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: str
 ) -> None:
