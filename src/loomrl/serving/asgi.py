@@ -1,11 +1,13 @@
-"""The little HTTP the server needs on top of ASGI: whole bodies within a limit, JSON answers."""
+"""The little HTTP the server needs on top of ASGI: whole bodies within a limit, JSON answers, compression."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 
+from loomrl.serving.compression import MIN_BYTES, accepted, compress, inflate
 from loomrl.serving.problems import Problem
 
 Scope = MutableMapping[str, Any]
@@ -15,6 +17,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 JSON = b"application/json"
 _JSON_HEADER = (b"content-type", JSON)
+_LARGE = 2**16  # packing more would keep decisions waiting
 
 
 class ClientGone(Exception):
@@ -48,16 +51,18 @@ def header(scope: Scope, name: bytes) -> str:
 
 
 async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
-    """The whole body.
+    """The whole body, unpacked where it is compressed.
 
     Raises:
-        Problem: 413 as soon as it is, or says it is, larger than `max_bytes`; 415 when it is compressed.
+        Problem: 413 as soon as it is, or says it is, larger than `max_bytes`, packed or not; 415 for an unknown
+            compression, 400 for a damaged one.
     """
+    encoding = ""
     for name, value in scope["headers"]:
         if name == b"content-length" and int(value) > max_bytes:
             raise Problem(413, f"the body has {int(value)} bytes; at most {max_bytes} are read")
         if name == b"content-encoding" and value != b"identity":
-            raise Problem(415, f"content-encoding {value.decode('latin-1')!r} is not read; send the body as it is")
+            encoding = value.decode("latin-1")
     message = await receive()
     body: bytes = message.get("body", b"")
     while message.get("more_body", False):
@@ -69,7 +74,18 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
             raise Problem(413, f"the body is larger than the {max_bytes} bytes that are read")
     if message["type"] == "http.disconnect":
         raise ClientGone
-    return body
+    return inflate(body, encoding, max_bytes) if encoding else body
+
+
+async def packed(scope: Scope, response: Response) -> Response:
+    """The response in the encoding its client prefers; as it is where that is none, or where it is short."""
+    if len(response.body) < MIN_BYTES or (encoding := accepted(header(scope, b"accept-encoding"))) is None:
+        return response
+    if len(response.body) < _LARGE:
+        body = compress(response.body, encoding)
+    else:
+        body = await asyncio.to_thread(compress, response.body, encoding)
+    return replace(response, body=body, headers={**response.headers, "Content-Encoding": encoding})
 
 
 async def respond(send: Send, response: Response) -> None:
