@@ -1,10 +1,16 @@
 """A web page that a person of this machine looks at must not operate the server on it."""
 
+import os
+import shutil
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 import pytest
+from playwright.sync_api import sync_playwright
 from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.serving.guard import is_local_host
@@ -34,7 +40,8 @@ def ask(server: ServerProcess, method: str, path: str, body: bytes | None = None
     [
         ({"Content_Type": "text/plain"}, 415, "application/json"),
         ({"Content_Type": "application/x-www-form-urlencoded"}, 415, "application/json"),
-        ({}, 415, "application/json"),
+        ({"Sec_Fetch_Site": "cross-site"}, 415, "application/json"),
+        ({"Origin": "http://evil.example"}, 403, "Origin"),
         ({"Content_Type": "application/json", "Origin": "http://evil.example"}, 403, "Origin"),
         ({"Content_Type": "application/json", "Origin": "null"}, 403, "Origin"),
         ({"Content_Type": "application/json", "Host": "evil.example"}, 421, "evil.example"),
@@ -45,6 +52,52 @@ def test_a_web_page_cannot_override(open_server: ServerProcess, headers: dict, s
     answer = ask(open_server, "POST", "/override", OVERRIDE, **headers)
     assert (answer.status_code, message in answer.json()["error"]) == (status, True), answer.text
     assert ask(open_server, "GET", "/override").json() == {"overrides": []}
+
+
+PAGE = """async url => {
+  const untyped = new Blob(['{"action": 0, "person": "page", "reason": "x"}']);
+  await fetch(url, {method: "POST", mode: "no-cors", body: untyped}).catch(error => error);
+  navigator.sendBeacon(url, untyped);
+  await fetch(url, {method: "POST", mode: "no-cors", body: await untyped.text()}).catch(error => error);
+}"""
+
+
+@pytest.mark.skipif(os.environ.get("LOOMRL_TEST_BROWSER") == "off", reason="LOOMRL_TEST_BROWSER=off")
+def test_nor_can_one_in_a_real_browser_that_declares_no_type(open_server: ServerProcess) -> None:
+    with page_of_another_server() as url, sync_playwright() as playwright:
+        quiet = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=quiet)
+        page = browser.new_page()
+        page.goto(url)
+        answers = []
+        page.on("response", lambda answer: answers.append(answer.status))
+        with page.expect_event("requestfinished", lambda sent: sent.resource_type == "ping"):
+            page.evaluate(PAGE, f"{open_server.url}/override")
+        browser.close()
+    assert answers == [403, 403, 403]
+    assert ask(open_server, "GET", "/override").json() == {"overrides": []}
+
+
+@contextmanager
+def page_of_another_server() -> Iterator[str]:
+    """The URL of an empty page at another port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), EmptyPage)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class EmptyPage(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+
+    def log_message(self, *about: object) -> None:
+        """Say nothing."""
 
 
 @pytest.mark.parametrize(
@@ -71,6 +124,11 @@ def test_people_and_programs_of_this_machine_can(open_server: ServerProcess) -> 
     assert ask(open_server, "DELETE", "/override").status_code == 200
     with open_server.client() as client:
         client.decide("a", OBSERVATIONS[0])
+
+
+def test_a_program_may_leave_the_type_out(open_server: ServerProcess) -> None:
+    assert ask(open_server, "POST", "/override", OVERRIDE).status_code == 201
+    assert ask(open_server, "DELETE", "/override").status_code == 200
 
 
 def test_a_token_covers_loading_and_the_overrides_in_the_status(server: ServerProcess, server_home: Path) -> None:

@@ -2,6 +2,8 @@
 
 A browser on this machine sends what any page tells it to, to loopback too. Such a request names the page in `Origin`,
 comes with a content type that needs no leave (text or a form), or reaches us under a name that was rebound to loopback.
+Triton's clients send JSON as a body of no type, or of plain bytes: a browser needs leave for those bytes, and shows
+itself by `Sec-Fetch-Site` where it sends no type.
 """
 
 import hmac
@@ -12,6 +14,7 @@ from functools import lru_cache
 from loomrl.serving.asgi import Scope, header
 from loomrl.serving.problems import Problem
 
+_TYPES = ("application/json", "application/octet-stream")
 _HOST = re.compile(r"(\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(:[0-9]+)?")
 
 
@@ -45,12 +48,13 @@ def check_operator(scope: Scope, token: str, body: bytes) -> None:
     """Demand that a person's own program asks, and that it shows the token where one is set.
 
     Raises:
-        Problem: 403 for a web page, 415 for a body that is not said to be JSON, 401 without the token.
+        Problem: 403 for a web page, 415 for a body that is said to be other than JSON, 401 without the token.
     """
     if any(name == b"origin" for name, _ in scope["headers"]):
         raise Problem(403, "this route answers no web page: the request has an Origin")
     content_type = header(scope, b"content-type")
-    if (body or content_type) and content_type.partition(";")[0].strip().lower() != "application/json":
+    untyped = body and not content_type and header(scope, b"sec-fetch-site")
+    if untyped or (content_type and content_type.partition(";")[0].strip().lower() not in _TYPES):
         raise Problem(415, f"this route wants `Content-Type: application/json`, found {content_type!r}")
     if not has_token(scope, token):
         raise Problem(
