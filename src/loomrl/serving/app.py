@@ -1,15 +1,29 @@
 """The server as an ASGI application: the routes of agents (`/decide`, `/feedback`, V2) and what they share."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 import orjson
 
 from loomrl.serving import inference_protocol as v2
-from loomrl.serving.asgi import ClientGone, Receive, Response, Scope, Send, as_json, as_problem, read_body, respond
+from loomrl.serving.asgi import (
+    ClientGone,
+    Receive,
+    Response,
+    Scope,
+    Send,
+    as_json,
+    as_problem,
+    header,
+    packed,
+    read_body,
+    respond,
+)
 from loomrl.serving.audit import AuditUnwritable
 from loomrl.serving.control import Control
 from loomrl.serving.decider import Group
@@ -22,6 +36,8 @@ from loomrl.serving.requests import parse_asks, parse_feedback, parse_json
 log = logging.getLogger(__name__)
 HotHandler = Callable[[Scope, bytes, float], Response]
 Handler = HotHandler | Callable[[Scope, bytes, float], Awaitable[Response]]
+_MAX_INT32 = 2**31 - 1  # of the field `max_batch_size`
+_LARGE = 2**16  # packing more would keep decisions waiting
 
 
 class PolicyServer:
@@ -38,6 +54,7 @@ class PolicyServer:
             ("GET", "/v2"): self._metadata,
             ("GET", "/v2/health/live"): self._live,
             ("GET", "/v2/health/ready"): self._ready,
+            ("GET", "/v2/models/stats"): partial(self._model_statistics, None),
             ("POST", "/v2/repository/index"): self._control.index,
             ("GET", "/status"): self._control.status,
             ("GET", "/metrics"): self._control.metrics,
@@ -59,14 +76,17 @@ class PolicyServer:
             response = await self._answer(scope, receive)
         except ClientGone:
             return
-        await respond(send, response)
+        if len(response.body) < _LARGE:
+            await respond(send, packed(scope, response))
+        else:
+            await respond(send, await asyncio.to_thread(packed, scope, response))
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
         """Whatever happens to one request, it is answered and the server lives on."""
         try:
             if self._on_loopback:
                 check_host(scope)
-            handler = self._find(scope["method"], scope["path"])
+            handler = self._find(scope)
             body = await read_body(scope, receive, self._parts.settings.max_body_bytes)
             answer = handler(scope, body, time.perf_counter())
             return answer if isinstance(answer, Response) else await answer
@@ -80,7 +100,7 @@ class PolicyServer:
         try:
             if self._on_loopback:
                 check_host(scope)
-            return handler(scope, body, time.perf_counter())
+            return packed(scope, handler(scope, body, time.perf_counter()))
         except Exception as error:  # noqa: BLE001 - as above
             return self._failed(scope, error)
 
@@ -93,7 +113,7 @@ class PolicyServer:
                 case ["infer"]:
                     return partial(self._infer, None)
                 case ["versions", version, "infer"]:
-                    return partial(self._infer, version)
+                    return partial(self._infer, unquote(version))
         return None
 
     def _failed(self, scope: Scope, error: Exception) -> Response:
@@ -111,12 +131,13 @@ class PolicyServer:
         self._parts.metrics.count_problem(int(response.status))
         return response
 
-    def _find(self, method: str, path: str) -> Handler:
+    def _find(self, scope: Scope) -> Handler:
+        method, path = scope["method"], scope["path"]
         handler = self._routes.get((method, path))
         if handler is not None:
             return handler
         if path.startswith("/v2/"):
-            return self._find_model(method, path)
+            return self._find_model(method, scope["raw_path"].decode("latin-1"))
         if method == "DELETE" and path.startswith("/override/"):
             return partial(self._control.clear_override, path.removeprefix("/override/"))
         if allowed := sorted(other for other, known in self._routes if known == path):
@@ -124,13 +145,19 @@ class PolicyServer:
         raise Problem(404, f"no route {path}; see /status, or docs/serving.md for the routes")
 
     def _find_model(self, method: str, path: str) -> Handler:
-        """`/v2/models/{m}[/versions/{v}][/ready|/infer]` and `/v2/repository/models/{m}/load`."""
+        """`/v2/models/{m}[/versions/{v}][/...]` and `/v2/repository/models/{m}[/versions/{v}]/...`, quoted as sent."""
         wanted: str
         handler: Handler
-        match path.split("/")[2:]:
+        match [unquote(part) for part in path.split("/")[2:]]:
             case ["repository", "models", name, "load"]:
                 self._check_name(name)
                 wanted, handler = "POST", self._control.load
+            case ["repository", "models", name, "unload"]:
+                self._check_name(name)
+                wanted, handler = "POST", partial(self._control.unload, None)
+            case ["repository", "models", name, "versions", unwanted, "unload"]:
+                self._check_name(name)
+                wanted, handler = "POST", partial(self._control.unload, unwanted)
             case ["models", name, *rest]:
                 self._check_name(name)
                 version = rest[1] if len(rest) > 1 and rest[0] == "versions" else None
@@ -147,9 +174,13 @@ class PolicyServer:
                 return "GET", partial(self._model_metadata, version)
             case ["ready"]:
                 return "GET", partial(self._model_ready, version)
+            case ["config"]:
+                return "GET", partial(self._model_config, version)
+            case ["stats"]:
+                return "GET", partial(self._model_statistics, version)
             case ["infer"]:
                 return "POST", partial(self._infer, version)
-        raise Problem(404, f"no model route {'/'.join(rest)!r}; there are: (nothing), ready, infer")
+        raise Problem(404, f"no model route {'/'.join(rest)!r}; there are: (nothing), ready, config, stats, infer")
 
     def _check_name(self, name: str) -> None:
         if name != self._parts.settings.policy:
@@ -172,11 +203,10 @@ class PolicyServer:
 
     def _infer(self, version: str | None, scope: Scope, body: bytes, started: float) -> Response:
         policy = self._acting(version)
-        document = parse_json(body)
-        asks, wanted = v2.parse_infer(document, policy)
-        groups = self._parts.decider.decide(asks, self._parts.roles.current, started, route="infer")
+        asked = v2.parse_infer(body, header(scope, b"inference-header-content-length"), policy)
+        groups = self._parts.decider.decide(asked.asks, self._parts.roles.current, started, route="infer")
         self._parts.ledger.remember(groups)
-        return as_json(v2.infer_response(document, groups[0], wanted))
+        return v2.infer_response(asked, groups[0])
 
     # --- health and metadata ------------------------------------------------------------------------------------
 
@@ -195,10 +225,18 @@ class PolicyServer:
         return as_json({"name": policy.manifest.name, "ready": True})
 
     async def _model_metadata(self, version: str | None, scope: Scope, body: bytes, started: float) -> Response:
-        roles = self._parts.roles.current
-        loaded = {policy.version for policy in (roles.champion, roles.challenger, *roles.pinned.values()) if policy}
-        policy = self._loaded(version)
-        return as_json(v2.model_metadata(policy, loaded))
+        return as_json(v2.model_metadata(self._loaded(version), self._parts.roles.current.versions()))
+
+    async def _model_config(self, version: str | None, scope: Scope, body: bytes, started: float) -> Response:
+        return as_json(v2.model_config(self._loaded(version), int(min(self._parts.limiter.burst, _MAX_INT32))))
+
+    async def _model_statistics(self, version: str | None, scope: Scope, body: bytes, started: float) -> Response:
+        """Of one version, or of all that are loaded or were asked since the server started."""
+        known = self._parts.roles.current.versions() | self._parts.statistics.versions()
+        if version is not None and version not in known:
+            raise Problem(404, f"version {version!r} was never loaded; see /v2/models/{self._parts.settings.policy}")
+        shown = known if version is None else {version}
+        return as_json(self._parts.statistics.report(self._parts.settings.policy, shown))
 
     def _loaded(self, version: str | None) -> ServedPolicy:
         """A loaded version; without one named, the champion."""

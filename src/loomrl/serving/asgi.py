@@ -1,6 +1,5 @@
 """The little HTTP the server needs on top of ASGI: whole bodies within a limit, JSON answers, compression."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +16,6 @@ Send = Callable[[Message], Awaitable[None]]
 
 JSON = b"application/json"
 _JSON_HEADER = (b"content-type", JSON)
-_LARGE = 2**16  # packing more would keep decisions waiting
 
 
 class ClientGone(Exception):
@@ -77,15 +75,12 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
     return inflate(body, encoding, max_bytes) if encoding else body
 
 
-async def packed(scope: Scope, response: Response) -> Response:
+def packed(scope: Scope, response: Response) -> Response:
     """The response in the encoding its client prefers; as it is where that is none, or where it is short."""
     if len(response.body) < MIN_BYTES or (encoding := accepted(header(scope, b"accept-encoding"))) is None:
         return response
-    if len(response.body) < _LARGE:
-        body = compress(response.body, encoding)
-    else:
-        body = await asyncio.to_thread(compress, response.body, encoding)
-    return replace(response, body=body, headers={**response.headers, "Content-Encoding": encoding})
+    headers = {**response.headers, "Content-Encoding": encoding}
+    return replace(response, body=compress(response.body, encoding), headers=headers)
 
 
 async def respond(send: Send, response: Response) -> None:

@@ -1,10 +1,11 @@
-"""A small typed client of the policy server."""
+"""Small typed clients of the policy server: `PolicyClient`, and `AsyncPolicyClient` for programs of many agents."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 import numpy as np
@@ -37,6 +38,8 @@ class Decision:
     propensity: float
     override: dict[str, Any] | None
     limited: bool
+    shield: dict[str, Any] | None = None  # what the policy chose, where the shield took another action
+    role: str | None = None  # of the version that decided, where the server says it
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,8 @@ class PolicyClient:
     """
 
     def __init__(self, url: str, token: str | None = None, timeout_seconds: float = 30.0) -> None:
-        token = os.environ.get("LOOMRL_OPERATOR_TOKEN", "") if token is None else token
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.url = url.rstrip("/")
-        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_seconds, trust_env=False)
+        self._http = httpx.Client(base_url=self.url, headers=_headers(token), timeout=timeout_seconds, trust_env=False)
 
     def __enter__(self) -> Self:
         return self
@@ -142,11 +143,9 @@ class PolicyClient:
         self, policy: str, observations: ArrayLike, version: str | None = None, **parameters: Any
     ) -> dict[str, Any]:
         """Open Inference Protocol V2 inference on observations (N, *obs)."""
-        (described,) = self._object("GET", f"/v2/models/{policy}")["inputs"]
-        tensor = np.asarray(observations)
-        entry = {**described, "shape": list(tensor.shape), "data": tensor.reshape(-1).tolist()}
-        place = f"/v2/models/{policy}/versions/{version}" if version else f"/v2/models/{policy}"
-        return self._object("POST", f"{place}/infer", {"inputs": [entry], "parameters": parameters})
+        place = _model_path(policy, version)
+        tensor = _tensor(self._object("GET", place), observations)
+        return self._object("POST", f"{place}/infer", {"inputs": [tensor], "parameters": parameters})
 
     def _object(self, method: str, path: str, document: Any = None) -> dict[str, Any]:
         answer: dict[str, Any] = self._send(method, path, document)
@@ -156,16 +155,101 @@ class PolicyClient:
         return orjson.loads(self._request(method, path, document).content)
 
     def _request(self, method: str, path: str, document: Any) -> httpx.Response:
-        content, headers = (None, {}) if document is None else (_encode(document), _JSON)
         try:
-            response = self._http.request(method, path, content=content, headers=headers)
+            response = self._http.request(method, path, **_content(document))
         except httpx.TransportError as error:
-            raise ServiceError(
-                f"the policy server at {self.url} cannot be reached: {error!r}; start one: `loomrl serve`"
-            ) from error
+            raise _unreachable(self.url, error) from error
         if response.is_error:
             raise _refused(response)
         return response
+
+
+class AsyncPolicyClient:
+    """What agents need of `PolicyClient`, for asyncio: one thread has the requests of many agents under way at once.
+
+    Raises:
+        Refused, ServiceError: as `PolicyClient` does.
+    """
+
+    def __init__(self, url: str, token: str | None = None, timeout_seconds: float = 30.0) -> None:
+        self.url = url.rstrip("/")
+        self._http = httpx.AsyncClient(
+            base_url=self.url, headers=_headers(token), timeout=timeout_seconds, trust_env=False
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def decide(
+        self, agent_id: str, observation: ArrayLike, episode_id: str | None = None, explore: bool = False
+    ) -> Decision:
+        """Ask what to do about one observation (*obs)."""
+        return _decision(await self._send("POST", "/decide", _ask(Ask(agent_id, observation, episode_id, explore))))
+
+    async def decide_many(self, asks: Sequence[Ask]) -> list[Decision]:
+        """Ask for several agents in one request; all are answered or none."""
+        answer = await self._send("POST", "/decide", {"requests": [_ask(ask) for ask in asks]})
+        return [_decision(entry) for entry in answer["decisions"]]
+
+    async def feedback(
+        self, decision_id: str, reward: float, terminated: bool = False, truncated: bool = False
+    ) -> None:
+        """Say what came of a decision."""
+        await self.feedback_many([Outcome(decision_id, reward, terminated, truncated)])
+
+    async def feedback_many(self, outcomes: Sequence[Outcome]) -> None:
+        """Say what came of several decisions; all are recorded or none."""
+        await self._send("POST", "/feedback", {"feedback": [vars(outcome) for outcome in outcomes]})
+
+    async def is_ready(self) -> bool:
+        """Whether a champion decides."""
+        try:
+            return (await self._http.get("/v2/health/ready")).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    async def infer(
+        self, policy: str, observations: ArrayLike, version: str | None = None, **parameters: Any
+    ) -> dict[str, Any]:
+        """Open Inference Protocol V2 inference on observations (N, *obs)."""
+        place = _model_path(policy, version)
+        tensor = _tensor(await self._send("GET", place), observations)
+        answer: dict[str, Any] = await self._send(
+            "POST", f"{place}/infer", {"inputs": [tensor], "parameters": parameters}
+        )
+        return answer
+
+    async def _send(self, method: str, path: str, document: Any = None) -> Any:
+        try:
+            response = await self._http.request(method, path, **_content(document))
+        except httpx.TransportError as error:
+            raise _unreachable(self.url, error) from error
+        if response.is_error:
+            raise _refused(response)
+        return orjson.loads(response.content)
+
+
+def _headers(token: str | None) -> dict[str, str]:
+    """Of every request. Answers come as they are: packing them would cost the server more than sending them."""
+    token = os.environ.get("LOOMRL_OPERATOR_TOKEN", "") if token is None else token
+    return {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {token}"} if token else {})}
+
+
+def _content(document: Any) -> dict[str, Any]:
+    return {} if document is None else {"content": _encode(document), "headers": _JSON}
+
+
+def _unreachable(url: str, error: httpx.TransportError) -> ServiceError:
+    return ServiceError(f"the policy server at {url} cannot be reached: {error!r}; start one: `loomrl serve`")
 
 
 def _encode(document: Any) -> bytes:
@@ -183,7 +267,19 @@ def _ask(ask: Ask) -> dict[str, Any]:
 
 
 def _decision(entry: dict[str, Any]) -> Decision:
-    return Decision(**{name: entry[name] for name in Decision.__dataclass_fields__})
+    return Decision(**{name: entry[name] for name in Decision.__dataclass_fields__ if name in entry})
+
+
+def _model_path(policy: str, version: str | None) -> str:
+    place = f"/v2/models/{quote(policy, safe='')}"
+    return place if version is None else f"{place}/versions/{quote(version, safe='')}"
+
+
+def _tensor(metadata: dict[str, Any], observations: ArrayLike) -> dict[str, Any]:
+    """Observations (N, *obs) as the input that a model's metadata describes."""
+    (described,) = metadata["inputs"]
+    tensor = np.asarray(observations)
+    return {**described, "shape": list(tensor.shape), "data": tensor.reshape(-1).tolist()}
 
 
 def _refused(response: httpx.Response) -> Refused:

@@ -18,6 +18,7 @@ from loomrl.serving.overrides import Override
 from loomrl.serving.parts import Parts
 from loomrl.serving.problems import Problem
 from loomrl.serving.requests import parse_json
+from loomrl.serving.tensors import parameters_of
 
 _MAX_LINES = 10_000
 
@@ -40,20 +41,23 @@ class Control:
         return Response(self._parts.metrics.text(), content_type=b"text/plain; version=0.0.4; charset=utf-8")
 
     async def index(self, scope: Scope, body: bytes, started: float) -> Response:
-        """V2 model repository extension: what is loaded, what was refused."""
-        parts, name = self._parts, self._parts.settings.policy
-        roles = parts.roles.current
-        loaded = {p.version for p in (roles.champion, roles.challenger, *roles.pinned.values()) if p is not None}
-        entries = [{"name": name, "version": version, "state": "READY", "reason": ""} for version in sorted(loaded)]
-        refused = [
-            {"name": name, "version": entry.version, "state": "UNAVAILABLE", "reason": entry.reason}
-            for entry in list(parts.roles.refused.values())
-        ]
-        return as_json(entries + refused)
+        """V2 model repository extension: what is loaded and, unless `ready` is asked for, what is not, and why."""
+        ready = parse_json(body).get("ready", False) if body else False
+        if not isinstance(ready, bool):
+            raise Problem(400, f"`ready` must be true or false, found {ready!r}")
+        keeper, name = self._parts.roles, self._parts.settings.policy
+        loaded = [(version, "READY", "") for version in sorted(keeper.current.versions())]
+        others = [(entry.version, "UNAVAILABLE", entry.reason) for entry in list(keeper.refused.values())]
+        if keeper.unloaded is not None:
+            others.append((keeper.unloaded, "UNAVAILABLE", "unloaded"))
+        shown = loaded if ready else loaded + others
+        return as_json([{"name": name, "version": one[0], "state": one[1], "reason": one[2]} for one in shown])
 
     async def load(self, scope: Scope, body: bytes, started: float) -> Response:
-        """Follow the registry now; a version refused before is tried again."""
+        """Follow the registry now; a version that was refused or unloaded before is tried again."""
         self._operator(scope, body)
+        if body and (parameters := parameters_of(parse_json(body), "the request")):
+            raise Problem(400, f"{next(iter(parameters))!r} is not read: what is loaded is what the registry names")
         await asyncio.to_thread(self._parts.roles.refresh, True)
         keeper = self._parts.roles
         if keeper.unreachable is not None:
@@ -61,6 +65,23 @@ class Control:
         if keeper.refused:
             reasons = "; ".join(f"version {entry.version}: {entry.reason}" for entry in keeper.refused.values())
             raise Problem(409, f"refused, what was loaded goes on: {reasons}")
+        return as_json({"roles": _roles(self._parts)})
+
+    async def unload(self, version: str | None, scope: Scope, body: bytes, started: float) -> Response:
+        """Let a version go that decides for nobody, until it is loaded again."""
+        self._operator(scope, body)
+        name, roles = self._parts.settings.policy, self._parts.roles
+        champion = roles.current.champion
+        if version is None or (champion is not None and champion.version == version):
+            raise Problem(
+                409,
+                f"the champion of {name} stays: agents would be left without decisions. Promote another version or "
+                f"stop the server; a challenger goes by /v2/repository/models/{name}/versions/VERSION/unload",
+            )
+        if pins := [override.id for override in self._parts.overrides.active() if override.version == version]:
+            raise Problem(409, f"version {version!r} is pinned by override {pins[0]}: clear that first")
+        if not await asyncio.to_thread(roles.unload, version):
+            raise Problem(404, f"version {version!r} is not loaded; see /v2/repository/index")
         return as_json({"roles": _roles(self._parts)})
 
     async def shadow_records(self, scope: Scope, body: bytes, started: float) -> Response:

@@ -14,12 +14,13 @@ from loomrl.serving.exploration import explore
 from loomrl.serving.limits import RateLimiter, Refusal
 from loomrl.serving.metrics import Metrics
 from loomrl.serving.mirror import Mirror, Mirrored
-from loomrl.serving.model import Answer, ServedPolicy
+from loomrl.serving.model import Answer, NoAnswer, ServedPolicy
 from loomrl.serving.overrides import Override, OverrideStore
 from loomrl.serving.problems import Problem
 from loomrl.serving.records import DECISION, decisions, digest, record
 from loomrl.serving.requests import Asks, observation_arrays
 from loomrl.serving.roles import Roles
+from loomrl.serving.statistics import Statistics
 
 
 @dataclass(slots=True)
@@ -37,6 +38,8 @@ class Group:
     propensity: list[float] = field(default_factory=list)  # of a deterministic choice 1; densities of sampled vectors
     chosen: list[int | None] = field(default_factory=list)  # by the policy, where the shield took another action
     record: dict[str, Any] = field(default_factory=dict)
+    asked: float = 0.0  # `time.perf_counter()` at which the policy was asked,
+    answered: float = 0.0  # and at which it had answered
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -71,10 +74,12 @@ class Decider:
         limiter: RateLimiter,
         mirror: Mirror,
         metrics: Metrics,
+        statistics: Statistics,
         rng: np.random.Generator,
     ) -> None:
         self.policy, self._audit, self._overrides = policy, audit, overrides
         self._limiter, self._mirror, self._metrics, self._rng = limiter, mirror, metrics, rng
+        self._statistics = statistics
 
     def decide(self, asks: Asks, roles: Roles, started: float, route: str = "decide") -> list[Group]:
         """Decide all asks, or none; what is returned stands in the audit log already.
@@ -86,15 +91,20 @@ class Decider:
             Problem: 400 for a bad observation, 429 with Retry-After, 503 without a policy.
             AuditUnwritable: when a decision could not be recorded; then there is none.
         """
-        groups = self._assign(asks, roles)
-        self._limit([agent for group in groups if not group.pinned for agent in group.asks.agent_ids])
-        for group in groups:
-            self._consult(group)
-        seconds = round(time.perf_counter() - started, 7)
-        for group in groups:
-            group.record = _recorded(self.policy, group, seconds, route)
-        self._audit.append([group.record for group in groups])
-        self._observe(groups, time.perf_counter() - started)
+        try:
+            groups = self._assign(asks, roles)
+            self._limit([agent for group in groups if not group.pinned for agent in group.asks.agent_ids])
+            for group in groups:
+                self._consult(group)
+            seconds = round(time.perf_counter() - started, 7)
+            for group in groups:
+                group.record = _recorded(self.policy, group, seconds, route)
+            self._audit.append([group.record for group in groups])
+        except (Problem, AuditUnwritable, *NoAnswer):
+            if roles.champion is not None:
+                self._statistics.count_failure(roles.champion.version, time.perf_counter() - started)
+            raise
+        self._observe(groups, started)
         if roles.challenger is not None:
             self._offer(groups, roles.challenger)
         return groups
@@ -165,7 +175,9 @@ class Decider:
         if group.pinned:
             group.action = np.stack([_pinned_action(group)] * count)
             return
+        group.asked = time.perf_counter()
         answer = group.policy.answer(group.observations)
+        group.answered = time.perf_counter()
         group.action, group.value, group.outputs = answer.action, answer.value, answer.outputs
         if answer.chosen is not None:
             pairs = zip(answer.chosen.tolist(), answer.action.tolist(), strict=True)
@@ -180,11 +192,15 @@ class Decider:
                 sample = explore(group.policy, answer, index, self._rng)
                 group.action[index], group.propensity[index], group.chosen[index] = sample
 
-    def _observe(self, groups: list[Group], seconds: float) -> None:
+    def _observe(self, groups: list[Group], started: float) -> None:
+        ended = time.perf_counter()
         for group in groups:
             for index in range(len(group)):
                 self._metrics.count_decision(group.policy.version, group.decided_by(index))
-        self._metrics.observe(seconds)
+            if not group.pinned:
+                moments = (started, group.asked, group.answered, ended)
+                self._statistics.count(group.policy.version, len(group), moments)
+        self._metrics.observe(ended - started)
 
     def _offer(self, groups: list[Group], challenger: ServedPolicy) -> None:
         """Mirror what the policy itself decided: a person's or a random choice says nothing about agreement."""

@@ -1,31 +1,42 @@
-"""The Open Inference Protocol V2, JSON tensors: metadata, health and inference.
+"""The Open Inference Protocol V2: metadata, model configuration and inference.
 
-https://github.com/kserve/open-inference-protocol, `specification/protocol/inference_rest.md`.
+https://github.com/kserve/open-inference-protocol, `specification/protocol/inference_rest.md`; the extensions are
+Triton's, https://github.com/triton-inference-server/server, `docs/protocol`.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from loomrl import __version__
+from loomrl.serving.asgi import Response
 from loomrl.serving.decider import Group
-from loomrl.serving.model import ServedPolicy
+from loomrl.serving.model import GRAPH, ServedPolicy
 from loomrl.serving.problems import Problem
-from loomrl.serving.requests import Asks, as_dtype, check_id
+from loomrl.serving.requests import Asks, check_id, parse_json
+from loomrl.serving.tensors import DATATYPES, parameters_of, read_tensor, split, write_tensor
 
-DATATYPES = {
-    "bool": "BOOL", "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64",
-    "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64",
-    "float16": "FP16", "float32": "FP32", "float64": "FP64",
-}  # fmt: skip
 DEFAULT_AGENT = "v2"
+EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "statistics"]
+_JSON_LENGTH = "Inference-Header-Content-Length"
+_UNSUPPORTED = ("classification", "shared_memory_region")  # they would change what an output is
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """What an inference request asks for."""
+
+    asks: Asks  # one per row
+    outputs: dict[str, bool]  # by name: whether it is sent as bytes behind the JSON
+    id: str | None
 
 
 def server_metadata() -> dict[str, Any]:
     """`GET /v2`."""
-    return {"name": "loomrl", "version": __version__, "extensions": ["model_repository"]}
+    return {"name": "loomrl", "version": __version__, "extensions": EXTENSIONS}
 
 
 def model_metadata(policy: ServedPolicy, versions: Iterable[str]) -> dict[str, Any]:
@@ -44,76 +55,101 @@ def _tensor_metadata(name: str, described: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "datatype": DATATYPES[described["dtype"]], "shape": described["shape"]}
 
 
-def parse_infer(document: dict[str, Any], policy: ServedPolicy) -> tuple[Asks, list[str]]:
-    """The asks of an inference request, one per row, and the names of the outputs it wants."""
+def model_config(policy: ServedPolicy, max_batch_size: int) -> dict[str, Any]:
+    """`GET /v2/models/{m}/config`, as Triton would describe the same graph."""
+    manifest = policy.manifest
+    return {
+        "name": manifest.name,
+        "platform": "onnxruntime_onnx",
+        "backend": "onnxruntime",
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": max_batch_size,
+        "input": [_tensor_config(name, described) for name, described in manifest.inputs.items()],
+        "output": [_tensor_config(name, described) for name, described in manifest.outputs.items()],
+        "instance_group": [{"name": manifest.name, "kind": "KIND_CPU", "count": 1}],
+        "default_model_filename": GRAPH,
+        "parameters": {"onnx_sha256": {"string_value": manifest.onnx_sha256}},
+    }
+
+
+def _tensor_config(name: str, described: dict[str, Any]) -> dict[str, Any]:
+    """Without the batch, which `max_batch_size` stands for."""
+    return {"name": name, "data_type": f"TYPE_{DATATYPES[described['dtype']]}", "dims": described["shape"][1:]}
+
+
+def parse_infer(body: bytes, json_length: str, policy: ServedPolicy) -> Inference:
+    """Read an inference request. `json_length` is its `Inference-Header-Content-Length`, empty where it has none.
+
+    Raises:
+        Problem: 400, naming the tensor and what is wrong with it.
+    """
+    text, binary = split(body, json_length)
+    document = parse_json(text)
     inputs = document.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
         raise Problem(400, f"`inputs` must hold exactly one tensor, {policy.input_name!r}")
-    observations = _tensor(inputs[0], policy)  # (B, *obs)
-    parameters = document.get("parameters") or {}
-    if not isinstance(parameters, dict):
-        raise Problem(400, "`parameters` must be an object")
+    observations = read_tensor(inputs[0], binary, policy.input_name, policy.dtype, policy.shape)  # (B, *obs)
+    parameters = parameters_of(document, "the request")
     agent_id = check_id(parameters.get("agent_id", DEFAULT_AGENT), "parameters.agent_id")
     episode_id = parameters.get("episode_id")
     if episode_id is not None:
         check_id(episode_id, "parameters.episode_id")
+    request_id = document.get("id")
+    if request_id is not None and not isinstance(request_id, str):
+        raise Problem(400, f"`id` must be a text, found {type(request_id).__name__}")
     count = len(observations)
-    return Asks([agent_id] * count, [episode_id] * count, [False] * count, observations), _wanted(document, policy)
+    asks = Asks([agent_id] * count, [episode_id] * count, [False] * count, observations)
+    return Inference(asks, _outputs(document, parameters, policy), request_id)
 
 
-def _wanted(document: dict[str, Any], policy: ServedPolicy) -> list[str]:
+def _outputs(document: dict[str, Any], parameters: dict[str, Any], policy: ServedPolicy) -> dict[str, bool]:
+    as_bytes = _flag(parameters, "binary_data_output", False)
     outputs = document.get("outputs")
     if outputs is None or outputs == []:
-        return policy.output_names
+        return dict.fromkeys(policy.output_names, as_bytes)
     if not isinstance(outputs, list) or not all(isinstance(entry, dict) for entry in outputs):
         raise Problem(400, "`outputs` must be a list of objects with a `name`")
-    names = [entry.get("name") for entry in outputs]
-    if unknown := [name for name in names if name not in policy.output_names]:
-        raise Problem(400, f"no output {unknown[0]!r}; outputs: {', '.join(policy.output_names)}")
-    return [str(name) for name in names]
+    wanted = {}
+    for entry in outputs:
+        name = entry.get("name")
+        if name not in policy.output_names:
+            raise Problem(400, f"no output {name!r}; outputs: {', '.join(policy.output_names)}")
+        told = parameters_of(entry, f"output {name!r}")
+        if unsupported := next((key for key in _UNSUPPORTED if key in told), None):
+            raise Problem(400, f"output {name!r}: {unsupported!r} is not supported; ask for the numbers")
+        wanted[name] = _flag(told, "binary_data", as_bytes)
+    return wanted
 
 
-def _tensor(described: dict[str, Any], policy: ServedPolicy) -> NDArray[Any]:
-    name, shape, datatype = described.get("name"), described.get("shape"), described.get("datatype")
-    if name != policy.input_name:
-        raise Problem(400, f"no input {name!r}; the policy's input is {policy.input_name!r}")
-    if datatype != DATATYPES[policy.dtype.name]:
-        raise Problem(400, f"input {name!r} has datatype {datatype!r}, expected {DATATYPES[policy.dtype.name]!r}")
-    if not isinstance(shape, list) or not all(isinstance(size, int) and size >= 0 for size in shape):
-        raise Problem(400, f"input {name!r} needs a `shape` of whole numbers")
-    if tuple(shape[1:]) != policy.shape or not shape or shape[0] < 1:
-        raise Problem(
-            400, f"input {name!r} has shape {shape}, expected [N, {str(list(policy.shape))[1:-1]}] with N >= 1"
-        )
-    if "data" not in described:
-        raise Problem(400, f"input {name!r} has no `data`; binary tensors are not read, send JSON")
-    try:
-        data = np.array(described["data"])
-    except ValueError as error:
-        raise Problem(400, f"input {name!r} is ragged: {error}") from error
-    if data.size != np.prod(shape) or (data.ndim > 1 and data.shape != tuple(shape)):
-        raise Problem(400, f"input {name!r} holds {data.size} numbers, its shape {shape} needs {int(np.prod(shape))}")
-    return as_dtype(data, policy.dtype, str(name)).reshape(shape)
+def _flag(parameters: dict[str, Any], key: str, default: bool) -> bool:
+    value = parameters.get(key, default)
+    if not isinstance(value, bool):
+        raise Problem(400, f"`{key}` must be true or false, found {value!r}")
+    return value
 
 
-def infer_response(document: dict[str, Any], group: Group, wanted: list[str]) -> dict[str, Any]:
+def infer_response(asked: Inference, group: Group) -> Response:
     """The answer to an inference request whose decisions, all of one agent, are on record."""
-    policy = group.policy
-    outputs = dict(group.outputs)
-    if set(wanted) - {"action"} - outputs.keys():  # a person pinned the action
-        outputs = dict(policy.answer(group.observations).outputs)
-    outputs["action"] = group.action
-    response = {
+    policy, tensors = group.policy, _tensors(group, asked.outputs)
+    written = [write_tensor(name, tensors[name], as_bytes) for name, as_bytes in asked.outputs.items()]
+    answer = {
         "model_name": policy.manifest.name,
         "model_version": policy.version,
         "parameters": {"decision_ids": ",".join(map(group.decision_id, range(len(group))))},
-        "outputs": [_tensor_json(name, outputs[name]) for name in wanted],
+        "outputs": [shown for shown, _ in written],
     }
-    if "id" in document:
-        response["id"] = document["id"]
-    return response
+    if asked.id is not None:
+        answer["id"] = asked.id
+    text = orjson.dumps(answer)
+    if not any(asked.outputs.values()):
+        return Response(text)
+    body = b"".join([text, *(data for _, data in written)])
+    return Response(body, content_type=b"application/octet-stream", headers={_JSON_LENGTH: str(len(text))})
 
 
-def _tensor_json(name: str, tensor: NDArray[Any]) -> dict[str, Any]:
-    shown = {"name": name, "shape": list(tensor.shape), "datatype": DATATYPES[tensor.dtype.name]}
-    return {**shown, "data": tensor.reshape(-1).tolist()}
+def _tensors(group: Group, wanted: Iterable[str]) -> dict[str, NDArray[Any]]:
+    """The outputs by name; `action` is what was decided, whoever decided it."""
+    outputs = group.outputs
+    if set(wanted) - {"action"} - outputs.keys():  # a person pinned the action
+        outputs = group.policy.answer(group.observations).outputs
+    return {**outputs, "action": group.action}

@@ -21,6 +21,7 @@ from loomrl.serving.overrides import OverrideStore
 from loomrl.serving.records import record
 from loomrl.serving.roles import RoleKeeper
 from loomrl.serving.sources import FolderSource, PolicySource, RegistrySource
+from loomrl.serving.statistics import Statistics
 
 log = logging.getLogger(__name__)
 _SYNC_SECONDS = 0.05
@@ -68,11 +69,20 @@ class Parts:
         self.overrides = OverrideStore(settings.policy)
         self.roles = RoleKeeper(settings.source(), self.overrides.versions)
         self.metrics = Metrics(settings.policy)
+        self.statistics = Statistics()
         self.mirror = Mirror(self.audit, settings.mirror_capacity)
         self.ledger = FeedbackLedger(settings.policy, self.audit)
-        limiter = RateLimiter(settings.rate, settings.burst)
-        rng = np.random.default_rng(settings.seed)
-        self.decider = Decider(settings.policy, self.audit, self.overrides, limiter, self.mirror, self.metrics, rng)
+        self.limiter = RateLimiter(settings.rate, settings.burst)
+        self.decider = Decider(
+            settings.policy,
+            self.audit,
+            self.overrides,
+            self.limiter,
+            self.mirror,
+            self.metrics,
+            self.statistics,
+            np.random.default_rng(settings.seed),
+        )
         self.anchored: Head | None = None
         self.last_anchor_error: str | None = None
         self.last_audit_error: str | None = None

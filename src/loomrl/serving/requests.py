@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from loomrl.serving.problems import Problem
 MAX_ID = 128
 _ASK_KEYS = frozenset(("agent_id", "episode_id", "observation", "explore"))
 _FEEDBACK_KEYS = frozenset(("decision_id", "reward", "terminated", "truncated"))
-_FLOAT32_MAX, _FLOAT64_MAX = float(np.finfo(np.float32).max), float(np.finfo(np.float64).max)
+_FLOAT_MAX = {np.dtype(kind).itemsize: float(np.finfo(kind).max) for kind in (np.float16, np.float32, np.float64)}
+_KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "fiu"}  # numpy's kinds of numbers that each kind of input takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ def observation_arrays(values: Any, policy: ServedPolicy) -> NDArray[Any]:
     """
     try:
         found = np.array(values)  # all at once costs a tenth of one by one
-        if found.shape[1:] == policy.shape:
+        if found.shape[1:] == policy.shape and not _hides_booleans(values, policy.dtype):
             return as_dtype(found, policy.dtype, "observation")
     except (ValueError, Problem):
         found = None  # what is wrong, and where, is found one by one
@@ -159,25 +161,41 @@ def _check_observation(value: Any, policy: ServedPolicy) -> NDArray[Any]:
         raise Problem(
             400, f"`observation` has shape {list(found.shape)}; {policy.manifest.name} observes {list(policy.shape)}"
         )
+    if _hides_booleans(value, policy.dtype):
+        raise Problem(400, f"`observation` must hold {policy.dtype.name} numbers, found booleans")
     return as_dtype(found, policy.dtype, "observation")
+
+
+def _hides_booleans(value: Any, dtype: np.dtype[Any]) -> bool:
+    return dtype.kind != "b" and holds_booleans(value)
+
+
+def holds_booleans(value: Any) -> bool:
+    """Whether a boolean stands in evenly nested lists; beside numbers, numpy silently makes a number of it."""
+    level = value
+    while isinstance(level, list):
+        kinds = set(map(type, level))
+        if list not in kinds:
+            return bool in kinds
+        level = list(chain.from_iterable(level))
+    return isinstance(level, bool)
 
 
 def as_dtype(found: NDArray[Any], dtype: np.dtype[Any], name: str) -> NDArray[Any]:
     """Numbers as the graph wants them. Nothing is rounded to an integer, nothing becomes infinite silently."""
-    kinds = "iu" if dtype.kind in "iu" else "fiu"
-    if found.dtype.kind not in kinds:
+    if found.dtype.kind not in _KINDS[dtype.kind]:
         raise Problem(400, f"`{name}` must hold {dtype.name} numbers, found {_kind(found)}")
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         if found.size and (found.min() < limits.min or found.max() > limits.max):
             raise Problem(400, f"`{name}` is outside of {dtype.name}")
-    elif not _fits_float(found, dtype):
+    elif dtype.kind == "f" and not _fits_float(found, dtype):
         raise Problem(400, f"`{name}` must be finite in {dtype.name}; NaN, infinity and larger numbers are refused")
     return np.asarray(found, dtype=dtype, order="C")  # `ascontiguousarray` makes a row of a single number
 
 
 def _fits_float(found: NDArray[Any], dtype: np.dtype[Any]) -> bool:
-    limit = _FLOAT32_MAX if dtype.itemsize <= 4 else _FLOAT64_MAX
+    limit = _FLOAT_MAX[dtype.itemsize]
     if found.size <= SMALL:
         numbers = found.ravel().tolist()
         return not numbers or (math.isfinite(sum(numbers)) and -limit <= min(numbers) and max(numbers) <= limit)
@@ -186,4 +204,5 @@ def _fits_float(found: NDArray[Any], dtype: np.dtype[Any]) -> bool:
 
 def _kind(found: NDArray[Any]) -> str:
     names = {"b": "booleans", "U": "text", "S": "text", "O": "null or mixed values", "f": "fractions"}
+    names |= {"i": "whole numbers", "u": "whole numbers"}
     return names.get(found.dtype.kind, str(found.dtype))

@@ -27,6 +27,11 @@ class Roles:
     challenger: ServedPolicy | None = None
     pinned: dict[str, ServedPolicy] = field(default_factory=dict)  # versions that overrides ask for
 
+    def versions(self) -> set[str]:
+        """All loaded versions."""
+        loaded = (self.champion, self.challenger, *self.pinned.values())
+        return {policy.version for policy in loaded if policy is not None}
+
     def by_version(self, version: str) -> ServedPolicy | None:
         """A loaded version, whatever its role."""
         loaded = [policy for policy in (self.champion, self.challenger) if policy is not None]
@@ -50,6 +55,7 @@ class RoleKeeper:
         self._lock = threading.Lock()
         self.current = Roles()
         self.refused: dict[str, Refused] = {}
+        self.unloaded: str | None = None  # the challenger's version, where a person let it go
         self.unreachable: str | None = None
         self.num_swaps = 0
 
@@ -57,9 +63,9 @@ class RoleKeeper:
         """Look at the source once and follow it. Nothing is raised: what went wrong is kept in the attributes."""
         with self._lock:
             if retry_refused:
-                self.refused = {}
+                self.refused, self.unloaded = {}, None
             try:
-                wanted = self._source.roles()
+                wanted = self._wanted_roles()
             except LoomRLError as error:
                 self._report_unreachable(str(error))
                 return
@@ -73,6 +79,29 @@ class RoleKeeper:
             after = Roles(loaded[CHAMPION], loaded[CHALLENGER], ready)
             self.num_swaps += any(getattr(before, role) is not getattr(after, role) for role in ROLES)
             self.current = after
+
+    def unload(self, version: str) -> bool:
+        """Let go of a version that is not the champion; False where there is no such version.
+
+        It stays away until `refresh(retry_refused=True)`, or until it gets another role.
+        """
+        with self._lock:
+            before = self.current
+            pinned = {name: policy for name, policy in before.pinned.items() if name != version}
+            challenges = before.challenger is not None and before.challenger.version == version
+            if challenges:
+                self.unloaded = version
+            self.current = replace(before, challenger=None if challenges else before.challenger, pinned=pinned)
+            return challenges or len(pinned) < len(before.pinned)
+
+    def _wanted_roles(self) -> dict[str, str]:
+        """Role -> version by the source, without a challenger that was unloaded."""
+        wanted = dict(self._source.roles())
+        if self.unloaded is not None and wanted.get(CHALLENGER) == self.unloaded:
+            del wanted[CHALLENGER]
+        else:
+            self.unloaded = None
+        return wanted
 
     def ensure(self, versions: set[str]) -> None:
         """Load versions a person wants to pin, before the override is in force.
