@@ -9,7 +9,7 @@ export DVC_NO_ANALYTICS := 1
 unexport PYTHONDONTWRITEBYTECODE  # a module is compiled when it is first imported, not in every process
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format up down peers bench mutations clean
+.PHONY: help setup run test check format up down peers kserve bench mutations clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -66,6 +66,13 @@ peers: .venv-peers/installed .venv-mlserver/installed  ## install what LoomRL is
 	.venv-mlserver/bin/pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@
 
+kserve: .venv-kserve/installed  ## install the KServe SDK, in an environment of its own: a test drives it
+
+.venv-kserve/installed: tests/support/kserve_requirements.txt
+	$(PYTHON) -m venv .venv-kserve
+	.venv-kserve/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	touch $@
+
 bench: peers | $(BIN)/loomrl  ## measure speed and learning beside the peers, replay, serving, life cycles; takes hours
 	python benchmarks/compare.py speed
 	python benchmarks/compare.py learn
@@ -87,4 +94,4 @@ mutations: | $(BIN)/loomrl  ## plant classic silent bugs one at a time and see w
 	python benchmarks/mutations.py render
 
 clean:  ## remove the virtual environments and all caches; state and artifacts stay
-	rm -rf $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-peers .venv-mlserver .venv-kserve .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

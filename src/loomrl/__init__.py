@@ -17,13 +17,17 @@ _PUBLIC = {
     "StateEncoder": "loomrl.algorithms.networks",
     "GaussianPolicyHead": "loomrl.algorithms.networks",
     "ValueHead": "loomrl.algorithms.networks",
+    "PolicyClient": "loomrl.serving.client",
+    "AsyncPolicyClient": "loomrl.serving.client",
 }
 
 __all__ = [
+    "AsyncPolicyClient",
     "BaseEnvironment",
     "GaussianPolicyHead",
     "PPOConfig",
     "PPOTrainer",
+    "PolicyClient",
     "PolicyNetwork",
     "StateEncoder",
     "ValueHead",
@@ -42,4 +46,5 @@ if TYPE_CHECKING:
     from loomrl.algorithms.networks import GaussianPolicyHead, PolicyNetwork, StateEncoder, ValueHead
     from loomrl.environment.base import BaseEnvironment
     from loomrl.environment.registry import register_environment
+    from loomrl.serving.client import AsyncPolicyClient, PolicyClient
     from loomrl.training.trainer import PPOConfig, PPOTrainer
