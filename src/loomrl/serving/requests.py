@@ -198,7 +198,7 @@ def _fits_float(found: NDArray[Any], dtype: np.dtype[Any]) -> bool:
     limit = _FLOAT_MAX[dtype.itemsize]
     if found.size <= SMALL:
         numbers = found.ravel().tolist()
-        return not numbers or (math.isfinite(sum(numbers)) and -limit <= min(numbers) and max(numbers) <= limit)
+        return not numbers or (-limit <= min(numbers) and max(numbers) <= limit and not math.isnan(sum(numbers)))
     return bool((np.abs(found) <= limit).all())  # also false for NaN
 
 
