@@ -129,8 +129,8 @@ def test_infer_answers_and_records_each_row(client: PolicyClient) -> None:
         ({"name": "obs"}, "no input"),
         ({"datatype": "BYTES"}, "datatype 'BYTES'"),
         ({"data": [["a"] * 4, ["b"] * 4]}, "found text"),
-        ({"data": [0.0] * 7 + [True]}, "holds booleans"),
-        ({"data": [[0.0] * 4, [False, 1, 2, 3]]}, "holds booleans"),
+        ({"data": [0.0] * 7 + [True]}, "found booleans"),
+        ({"data": [[0.0] * 4, [False, 1, 2, 3]]}, "found booleans"),
         ({"parameters": 3}, "must be an object"),
         ({"data": None}, "holds 1 numbers"),
         ({"data": [[1, 2], [3]]}, "ragged"),
@@ -158,6 +158,7 @@ def test_bad_tensors_are_refused(server: ServerProcess, change: dict, message: s
         (b'{"agent_id":"a","observation":[[0,0,0,0]]}', 400, "shape [1, 4]"),
         (b'{"agent_id":"a","observation":[0,[0],0,0]}', 400, "ragged"),
         (b'{"agent_id":"a","observation":["0",0,0,0]}', 400, "text"),
+        (b'{"agent_id":"a","observation":["%b"%b]}' % (b"0" * 9_000, b',""' * 30_000), 400, "text"),  # a GB for numpy
         (b'{"agent_id":"a","observation":[null,0,0,0]}', 400, "null"),
         (b'{"agent_id":"a","observation":[true,true,true,false]}', 400, "booleans"),
         (b'{"agent_id":"a","observation":[1,2,3,true]}', 400, "booleans"),

@@ -134,8 +134,9 @@ def observation_arrays(values: Any, policy: ServedPolicy) -> NDArray[Any]:
         Problem: 400; of several, it says which.
     """
     try:
+        check_kinds(values, policy.dtype, "observation")
         found = np.array(values)  # all at once costs a tenth of one by one
-        if found.shape[1:] == policy.shape and not _hides_booleans(values, policy.dtype):
+        if found.shape[1:] == policy.shape:
             return as_dtype(found, policy.dtype, "observation")
     except (ValueError, Problem):
         found = None  # what is wrong, and where, is found one by one
@@ -153,6 +154,7 @@ def _nth_observation(row: int, values: Any, policy: ServedPolicy) -> NDArray[Any
 
 def _check_observation(value: Any, policy: ServedPolicy) -> NDArray[Any]:
     """One observation (*obs)."""
+    check_kinds(value, policy.dtype, "observation")
     try:
         found = np.array(value)
     except ValueError as error:
@@ -161,24 +163,22 @@ def _check_observation(value: Any, policy: ServedPolicy) -> NDArray[Any]:
         raise Problem(
             400, f"`observation` has shape {list(found.shape)}; {policy.manifest.name} observes {list(policy.shape)}"
         )
-    if _hides_booleans(value, policy.dtype):
-        raise Problem(400, f"`observation` must hold {policy.dtype.name} numbers, found booleans")
     return as_dtype(found, policy.dtype, "observation")
 
 
-def _hides_booleans(value: Any, dtype: np.dtype[Any]) -> bool:
-    return dtype.kind != "b" and holds_booleans(value)
+def check_kinds(value: Any, dtype: np.dtype[Any], name: str) -> None:
+    """Refuse text and booleans within JSON's lists before numpy sees them.
 
-
-def holds_booleans(value: Any) -> bool:
-    """Whether a boolean stands in evenly nested lists; beside numbers, numpy silently makes a number of it."""
-    level = value
-    while isinstance(level, list):
+    It would give every text the room of the longest, a terabyte for a body of a megabyte, and make numbers of booleans
+    that stand beside numbers.
+    """
+    level, kinds = [value], {type(value)}
+    while kinds == {list}:
+        level = level[0] if len(level) == 1 else list(chain.from_iterable(level))
         kinds = set(map(type, level))
-        if list not in kinds:
-            return bool in kinds
-        level = list(chain.from_iterable(level))
-    return isinstance(level, bool)
+    if str in kinds or (bool in kinds and dtype.kind != "b"):
+        found = "text" if str in kinds else "booleans"
+        raise Problem(400, f"`{name}` must hold {dtype.name} numbers, found {found}")
 
 
 def as_dtype(found: NDArray[Any], dtype: np.dtype[Any], name: str) -> NDArray[Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.serving.problems import Problem
-from loomrl.serving.requests import as_dtype, holds_booleans
+from loomrl.serving.requests import as_dtype, check_kinds
 
 DATATYPES = {
     "bool": "BOOL", "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64",
@@ -93,14 +93,13 @@ def _shape(shape: Any, row_shape: tuple[int, ...], place: str) -> tuple[int, ...
 def _from_json(described: dict[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...], place: str) -> NDArray[Any]:
     if "data" not in described:
         raise Problem(400, f"{place} has neither `data` nor a `binary_data_size`; shared memory is not read")
+    check_kinds(described["data"], dtype, described["name"])
     try:
         found = np.array(described["data"])
     except ValueError as error:
         raise Problem(400, f"{place} is ragged: {error}") from error
     if found.size != math.prod(shape) or (found.ndim > 1 and found.shape != shape):
         raise Problem(400, f"{place} holds {found.size} numbers, its shape {list(shape)} needs {math.prod(shape)}")
-    if dtype.kind != "b" and holds_booleans(described["data"]):
-        raise Problem(400, f"{place} holds booleans, expected {DATATYPES[dtype.name]} numbers")
     return found
 
 
