@@ -13,7 +13,7 @@ from loomrl.serving.guard import is_loopback
 from loomrl.serving.parts import Parts, ServerSettings
 
 log = logging.getLogger(__name__)
-_DRAIN_SECONDS = 10
+DRAIN_SECONDS = 10  # for requests in flight
 
 
 def serve(settings: ServerSettings, port_file: Path | None = None) -> None:
@@ -43,7 +43,7 @@ def serve(settings: ServerSettings, port_file: Path | None = None) -> None:
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=_DRAIN_SECONDS,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
     )
     log.info("%s is served on %s", settings.policy, url)
     if port_file is not None:
