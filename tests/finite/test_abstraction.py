@@ -148,6 +148,9 @@ class Described(gymnasium.Env[Any, Any]):
         ([0.0], [1.0], [0.5], [1.5], "component 0: .* is no part of"),
         ([1.0], [1.0], [1.0], [1.0], "component 0"),
         ([np.nan], [1.0], [1.0], [1.0], "component 0"),
+        ([-np.inf], [1.0], [0.5], [0.5], r"component 0: \[-inf, 1\] cannot be cut into cells; cover a finite part"),
+        ([0.0], [np.inf], [0.5], [0.5], r"component 0: \[0, inf\] cannot be cut"),
+        ([-1.7e308], [1.7e308], [0.5], [0.5], r"component 0: .* cannot be cut"),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -156,6 +159,18 @@ def test_what_does_not_fit_is_refused(
     ends = [np.array(end) for end in (low, high, first, last)]
     with pytest.raises(ConfigError, match=message):
         abstraction_of(Described(Abstraction(*ends, line().successors, line().unsafe)))
+
+
+def test_lists_are_numbers_too() -> None:
+    plain: Any = ([0.0], [10.0], [4.0], [5.0])
+    found = abstraction_of(Described(Abstraction(*plain, line().successors, line().unsafe, line().ended)))
+    assert worst_case(found, [10], one_action, 9).probability == worst_case(line(), [10], one_action, 9).probability
+
+
+def test_what_is_no_abstraction_is_named() -> None:
+    described: Any = {"low": [0.0]}
+    with pytest.raises(ConfigError, match=r"Described: abstraction\(\) gave a dict, not an Abstraction"):
+        abstraction_of(Described(described))
 
 
 def test_an_environment_that_tells_nothing_is_named() -> None:

@@ -9,7 +9,7 @@ state of the first cells (Bacci and Parker, Probabilistic guarantees for safe de
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -24,6 +24,7 @@ from loomrl.finite.of_environment import demand_bare, shield_around
 _BATCH = 4_096  # cells asked about at once
 _ONE = 1e-9  # how far a sum of probabilities may be from 1
 _ULP = 2.0**-52
+_ENDS = ("low", "high", "initial_low", "initial_high")
 
 Outcome = tuple[float, Floats, Floats]  # a probability, and boxes (M, D) that hold all states it may lead to
 
@@ -121,16 +122,27 @@ def abstraction_of(env: gymnasium.Env[Any, Any]) -> Abstraction:
     demand_bare(env)
     if shield_around(env) is not None:
         raise ConfigError(f"{name} is behind a shield, which its abstraction knows nothing of; leave one of them out")
-    found: Abstraction = bare.abstraction()
-    size = len(found.low)
+    found = bare.abstraction()
+    if not isinstance(found, Abstraction):
+        raise ConfigError(f"{name}: abstraction() gave a {type(found).__name__}, not an Abstraction")
+    ends: dict[str, Any] = {key: np.asarray(getattr(found, key), np.float64) for key in _ENDS}
+    found = replace(found, **ends)
+    size = found.low.size
     if env.observation_space.shape != (size,):
         raise ConfigError(
             f"{name}: its abstraction has {size} components, and a policy observes {env.observation_space}: what is "
             "observed must be the state"
         )
-    for key in ("high", "initial_low", "initial_high"):
-        if np.shape(getattr(found, key)) != (size,):
-            raise ConfigError(f"{name}: abstraction().{key} has shape {np.shape(getattr(found, key))}, not ({size},)")
+    for key in _ENDS:
+        if getattr(found, key).shape != (size,):
+            raise ConfigError(f"{name}: abstraction().{key} has shape {getattr(found, key).shape}, not ({size},)")
+    with np.errstate(over="ignore", invalid="ignore"):
+        is_endless = ~np.isfinite(found.high - found.low)
+    for place in np.flatnonzero(is_endless).tolist():
+        raise ConfigError(
+            f"{name}: abstraction(), component {place}: [{found.low[place]:g}, {found.high[place]:g}] cannot be cut "
+            "into cells; cover a finite part, what leaves it counts as unsafe"
+        )
     ordered = found.low < found.high
     inside = (found.low <= found.initial_low) & (found.initial_low <= found.initial_high)
     for place in np.flatnonzero(~(ordered & inside & (found.initial_high <= found.high))).tolist():
