@@ -58,6 +58,10 @@ def test_what_cannot_happen_has_probability_0() -> None:
     assert worst_case(line(up=1e-9), [10], one_action, 4).num_reached == 9
 
 
+def test_what_is_too_seldom_for_a_double_is_not_said_to_be_impossible() -> None:
+    assert worst_case(line(up=1e-200), [10], one_action, 9).probability > 0.0
+
+
 def test_unsure_steps_count_at_their_worst() -> None:
     exact = random_walk(0.3, 20)
     unsure = worst_case(line(width=0.2), [10], one_action, 20).probability

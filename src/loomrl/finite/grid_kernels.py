@@ -9,6 +9,8 @@ from loomrl.machine_code import njit
 
 compiled = njit(nogil=True)
 
+_LEAST = 2.0**-1074  # the smallest double above 0: what may happen, however seldom, is not what cannot
+
 
 @compiled
 def _first_cell(counts, first, place):  # type: ignore[no-untyped-def]
@@ -58,5 +60,6 @@ def worst_values(counts, cells, shares, first, last, outside, value, after):  # 
             while cell >= 0 and worst < 1.0:
                 worst = max(worst, value[cell])
                 cell = _next_cell(counts, first[move, outcome], last[move, outcome], place, cell)
-            total += shares[outcome] * worst
+            if worst > 0.0:
+                total += max(shares[outcome] * worst, _LEAST)
         after[cells[move]] = max(after[cells[move]], min(total, 1.0))
