@@ -1,4 +1,8 @@
-"""Which actions a policy may take somewhere in a box of observations, by bounds: none that it takes is left out."""
+"""Which actions a policy may take somewhere in a box of observations, by bounds: none that it takes is left out.
+
+Bounds are in real arithmetic, and the policy computes in float32: both may differ by as much as reader and runtime may
+(`verify.DIFFERENCE`), so that actions between which so little decides are all possible.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +15,7 @@ from loomrl.safety.certified import kernels
 from loomrl.safety.certified.network import Network
 from loomrl.safety.certified.packed import pack
 from loomrl.safety.certified.regions import preferred
-from loomrl.safety.certified.search import SLACK
+from loomrl.safety.certified.verify import DIFFERENCE
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -26,23 +30,32 @@ def possible_actions(network: Network, space: Any) -> Possible:
     """
     packed = pack(network)
     size = network.num_outputs
+    signs = np.stack([np.eye(size), -np.eye(size)])
+
+    def outputs(low: Array, high: Array) -> tuple[Array, Array, Array]:
+        """Lows and highs of the outputs, and how far what is computed may be from them, (N, size) each."""
+        least = _bounds(packed, low, high, signs)
+        unsure = DIFFERENCE * (1.0 + np.abs(least).max(axis=1))
+        return least[:, 0], -least[:, 1], unsure
+
     if isinstance(space, spaces.Discrete):
         rows = np.stack([preferred(choice, size) for choice in range(size)])
 
         def choices(low: Array, high: Array) -> tuple[Ints, Array, Array]:
             is_possible = np.ones((len(low), size), np.bool_)
             if size > 1:  # excluded where another one's logit is larger everywhere in the box
-                is_possible = ~(_bounds(packed, *_as_observed(low, high), rows).max(axis=2) > SLACK)
+                observed = _as_observed(low, high)
+                unsure = 2.0 * outputs(*observed)[2].max(axis=1)
+                is_possible = ~(_bounds(packed, *observed, rows).max(axis=2) > unsure[:, None])
             box, choice = np.nonzero(is_possible)
             action = (choice + int(space.start)).astype(np.float64)[:, None]
             return box, action, action
 
         return choices
-    signs = np.stack([np.eye(size), -np.eye(size)])
 
     def ranges(low: Array, high: Array) -> tuple[Ints, Array, Array]:
-        least = _bounds(packed, *_as_observed(low, high), signs)
-        return np.arange(len(low)), least[:, 0] - SLACK, SLACK - least[:, 1]
+        least, most, unsure = outputs(*_as_observed(low, high))
+        return np.arange(len(low)), least - unsure, most + unsure
 
     return ranges
 

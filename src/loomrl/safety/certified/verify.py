@@ -23,7 +23,7 @@ from loomrl.safety.certified.vnnlib import Case, Property, read_property
 
 _OWN_SHARE = 0.6  # of the time, before what is open is handed over
 _ASKED, _CASES = 8, 4  # inputs of each of the first cases on which reader and runtime must agree ...
-_DIFFERENCE = 1e-4  # ... up to this, relative and absolute
+DIFFERENCE = 1e-4  # ... up to this, relative and absolute
 _LINEAR = {"relu", "leaky_relu"}  # what Marabou decides completely
 
 
@@ -85,7 +85,7 @@ def demand_agreement(
     expected = network(inputs.astype(np.float64))
     for one, wanted in zip(inputs, expected, strict=True):
         found = replay(one).astype(np.float64)
-        if found.shape != wanted.shape or not np.all(np.abs(found - wanted) <= _DIFFERENCE * (1.0 + np.abs(wanted))):
+        if found.shape != wanted.shape or not np.all(np.abs(found - wanted) <= DIFFERENCE * (1.0 + np.abs(wanted))):
             raise ArtifactError(
                 f"{source}: for {one.tolist()} onnxruntime says {found.tolist()}, real arithmetic {wanted.tolist()}: "
                 "its numbers are too large for float32, or an operator means something else here; it is not verified"

@@ -56,6 +56,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     from loomrl.finite.abstraction import abstraction_of, worst_case
     from loomrl.safety.certified.choices import possible_actions
     from loomrl.safety.certified.policies import METHOD, network_of
+    from loomrl.safety.certified.verify import DIFFERENCE, demand_agreement
 
     check_spaces(config, context.observation_space, context.action_space)
     steps = config.steps or context.snapshot.spec.max_episode_steps
@@ -72,8 +73,9 @@ def examine(context: Context, config: Config) -> list[Claim]:
     env = make_env(context.snapshot_folder)
     try:
         model = abstraction_of(env)
-        network = network_of(context.policy, context.action_space).network
-        found = worst_case(model, config.cells, possible_actions(network, context.action_space), steps)
+        policy = network_of(context.policy, context.action_space)
+        demand_agreement(policy.network, policy.replay, model.low, model.high, "the policy's graph")
+        found = worst_case(model, config.cells, possible_actions(policy.network, context.action_space), steps)
     except ArtifactError as error:
         return [undecided(NAME, STAGE, statement, config.mandatory, str(error))]
     finally:
@@ -98,7 +100,8 @@ def examine(context: Context, config: Config) -> list[Claim]:
             verdict=Verdict.PROVED if holds else Verdict.UNDECIDED,
             assumptions=[
                 "no state leads out of the boxes and probabilities that the environment's author states",
-                "bounds of the policy are in real arithmetic: no proof about the rounding of float32",
+                f"the policy's float32 differs from real arithmetic by at most {DIFFERENCE:g}, relative and absolute: "
+                "that was compared at some states, and is no proof",
             ],
             bound=Bound(
                 kind="sound upper", measured=found.probability, limit=config.max_probability, unit="probability"
