@@ -156,6 +156,14 @@ def test_cells_that_do_not_fit_are_refused_before_training(values: dict[str, Any
         check_spaces(Config.model_validate(values), spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(2))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.int64, np.uint8])
+def test_observations_that_round_the_state_are_refused_before_training(dtype: Any) -> None:
+    config = Config.model_validate({"cells": [10]})
+    with pytest.raises(ConfigError, match=rf"cells: observations are {np.dtype(dtype)}, which rounds states"):
+        check_spaces(config, spaces.Box(0, 9, (1,), dtype), spaces.Discrete(2))
+    check_spaces(config, spaces.Box(0, 9, (1,), np.float64), spaces.Discrete(2))
+
+
 def test_an_environment_that_describes_no_boxes_is_refused(good: Policy, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no method abstraction\(\)"):
         examine(good, tmp_path / "safety", settings(cells=[2, 2, 2, 2]))

@@ -40,6 +40,11 @@ def check_spaces(config: Config, observation_space: Any, action_space: Any) -> N
     place = f"safety.checks.{NAME}.cells"
     if not isinstance(observation_space, spaces.Box) or len(observation_space.shape) != 1:
         raise ConfigError(f"{place}: observations are {observation_space}; cells need a vector of numbers")
+    if observation_space.dtype not in (np.float32, np.float64):
+        raise ConfigError(
+            f"{place}: observations are {observation_space.dtype}, which rounds states by more than bounds allow for; "
+            "declare the observation space as float32"
+        )
     if not isinstance(action_space, spaces.Box | spaces.Discrete):
         raise ConfigError(f"{place}: actions are {action_space}; bounds need a Box, or a choice of actions")
     if len(config.cells) != observation_space.shape[0] or min(config.cells) < 1:
