@@ -139,6 +139,19 @@ def test_clean_values_are_few_more_than_a_fixed_number_needs() -> None:
     assert clean_needed(0.01, 0.05, violating=1) == 698  # 473
 
 
+@pytest.mark.parametrize("values", [[], [0.0], [1.0, 0.0], [0.0] * 30 + [1.0] * 3, [0.02, 0.3] * 20])
+def test_zeros_that_are_needed_are_those_that_decide(values: list[float]) -> None:
+    count = sequential.zeros_needed(values, 0.05, 0.95)
+    assert sequential.p_below([*values, *[0.0] * count], 0.05) <= 0.05 + 1e-12
+    assert sequential.p_below([*values, *[0.0] * (count - 1)], 0.05) > 0.05
+
+
+def test_a_rare_limit_is_counted_and_not_played_through() -> None:
+    """One stake of a half is never lost, so ln(2 * 20) / limit zeros would do, and the others save a few of them."""
+    count = sequential.zeros_needed([0.0, 1.0], 1e-12, 0.95)
+    assert sequential.zeros_needed([0.0], 1e-12, 0.95) < 3.7e12 < count < 8e12
+
+
 def test_what_is_far_from_its_limit_is_decided_soon() -> None:
     rng = np.random.default_rng(12)
     often = (rng.random((500, 400)) < 0.10).astype(float)

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from loomrl.errors import ConfigError
+from loomrl.evaluation.statistics import fewest
 from loomrl.schema import Document
 
 Floats = NDArray[np.float64]
@@ -102,6 +103,15 @@ def p_above(values: ArrayLike, limit: float) -> float:
     return math.exp(-_log_peak(_unit_interval(values), limit, _ABOVE))
 
 
+def zeros_needed(values: ArrayLike, limit: float, confidence: float) -> int:
+    """How many more values, all 0, bring `p_below` of all down to 1 - `confidence`: at least 1."""
+    clean = 1.0 - _unit_interval(values)
+    won = np.log(_gains(1.0, 1.0 - limit, _BELOW.stakes))  # with each of them, (J,)
+    fortunes = _log_fortunes(clean, 1.0 - limit, _BELOW)[-1] if clean.size else np.log(_BELOW.weights)
+    missing = -math.log(1.0 - confidence)
+    return fewest(lambda count: float(np.logaddexp.reduce(fortunes + count * won)) >= missing, 0, 1)
+
+
 def upper_bound(values: ArrayLike, confidence: float) -> float:
     """The least limit that `p_below` has excluded at this confidence, now or before: the mean is always below all
     of these bounds, whenever they are computed, with a probability of at least `confidence`."""
@@ -126,13 +136,17 @@ def _greatest_excluded(values: Floats, confidence: float, bets: Bets) -> float:
 def _log_peak(values: Floats, limit: float, bets: Bets) -> float:
     """Logarithm of the most that 1 ever became, at the start or later, when it was bet against "the mean is at most
     `limit`"."""
+    return float(np.logaddexp.reduce(_log_fortunes(values, limit, bets), axis=1).max(initial=0.0))
+
+
+def _log_fortunes(values: Floats, limit: float, bets: Bets) -> Floats:
+    """Of each stake after each value, (N, J)."""
     with np.errstate(divide="ignore"):  # a stake that was lost whole stays lost
-        won = np.log(_gains(values[:, None], limit, bets.stakes))  # (N, J)
-    fortunes = np.cumsum(won, axis=0) + np.log(bets.weights)
-    return float(np.logaddexp.reduce(fortunes, axis=1).max(initial=0.0))
+        won = np.log(_gains(values[:, None], limit, bets.stakes))
+    return np.asarray(np.cumsum(won, axis=0) + np.log(bets.weights))
 
 
-def _gains(values: Floats | np.float64, limit: float, stakes: Floats) -> Floats:
+def _gains(values: Floats | np.float64 | float, limit: float, stakes: Floats) -> Floats:
     """What 1 becomes with one value: its expectation is at most 1 while the mean is at most `limit`."""
     return np.asarray(1.0 + stakes * (values / limit - 1.0))
 

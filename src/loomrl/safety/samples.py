@@ -133,8 +133,4 @@ class Watched(Sample):
         return sequential.lower_bound(self.values, confidence)
 
     def needed(self, confidence: float) -> int:
-        def enough(count: int) -> bool:
-            longer = np.concatenate([self.values, np.zeros(count - len(self.values))])
-            return sequential.p_below(longer, self.limit) <= 1.0 - confidence
-
-        return statistics.fewest(enough, len(self.values), 2 * len(self.values))
+        return len(self.values) + sequential.zeros_needed(self.values, self.limit, confidence)
