@@ -1,5 +1,6 @@
 """Bounds over boxes of states: of a braking policy that learnt to stop, and against what is really played."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_env
 from loomrl.errors import ConfigError
 from loomrl.export.graph import build_graph
-from loomrl.finite.abstraction import Abstraction, worst_case
+from loomrl.finite.abstraction import Abstraction, demand_held, worst_case
 from loomrl.safety.certified.choices import possible_actions
 from loomrl.safety.certified.policies import network_of
 from loomrl.safety.checks.abstraction import Config, check_spaces
@@ -21,7 +22,7 @@ from loomrl.safety.config import SafetyConfig
 from loomrl.safety.gate import recheck_local
 from loomrl.serving.model import open_session
 from loomrl.training.config import TrainingConfig
-from loomrl.types import Claim, Verdict
+from loomrl.types import Claim, Episode, Verdict
 
 APPROACHING = PROJECT / "examples" / "approaching"
 NUM_STEPS, CELLS = 40, [352, 128]
@@ -127,6 +128,46 @@ def test_every_state_that_is_played_lies_in_the_boxes_that_were_said(described: 
             outcomes = described.successors(low[None], high[None], ranges, ranges)
             state = env.unwrapped.state
             assert any(((begin <= state) & (state <= end)).all() for _, begin, end in outcomes)
+
+
+def played(seed: int = 3) -> Episode:
+    """Rolls, then brakes until it stops, as the environment does it."""
+    gap, speed, states, actions = 31.0, 6.5, [], [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]
+    for action in actions:
+        states.append([gap, speed])
+        speed = max(0.0, speed - 1.5 * action)
+        gap -= 0.5 * speed
+    states.append([gap, speed])
+    obs = np.array(states, np.float32)
+    nothing = np.zeros(len(actions))
+    return Episode(seed, obs[:-1], np.array(actions), nothing, obs[1:], terminated=True, truncated=False, info={})
+
+
+def off_by(outcomes: Any, by: float) -> Any:
+    return lambda *box: [(share, begin + by, end + by) for share, begin, end in outcomes(*box)]
+
+
+def test_what_was_played_must_lie_in_the_boxes(described: Abstraction) -> None:
+    demand_held(described, [played()], "Road")
+    demand_held(replace(described, successors=off_by(described.successors, 1e-7)), [played()], "Road")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"initial_high": np.array([30.5, 7.0])}, r"step 0 of .* seed 3 it begins with \[31.0, 6.5\], .*initial_low"),
+        ({"ended": lambda low, high: high[:, 1] < 1.0}, r"step 9 of .* it goes on after \[9.25, 0.5\], .*\.ended"),
+        ({"by": 1e-3}, r"Road: in step 0 of .* a step leads to \[27.75, 6.5\], .*successors says does not happen"),
+    ],
+)
+def test_what_was_played_and_lies_in_no_box_is_named(
+    described: Abstraction, change: dict[str, Any], message: str
+) -> None:
+    by = change.get("by", 0.0)
+    others = {key: value for key, value in change.items() if key != "by"}
+    wrong = replace(described, successors=off_by(described.successors, by), **others)
+    with pytest.raises(ConfigError, match=message):
+        demand_held(wrong, [played()], "Road")
 
 
 def test_no_action_that_is_taken_is_left_out(careful: Policy) -> None:

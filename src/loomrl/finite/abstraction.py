@@ -20,10 +20,12 @@ from loomrl.errors import ConfigError
 from loomrl.finite.grid_kernels import mark_blocks, worst_values
 from loomrl.finite.model import Floats, Ints, Mask
 from loomrl.finite.of_environment import demand_bare, shield_around
+from loomrl.types import Episode
 
 _BATCH = 4_096  # cells asked about at once
 _ONE = 1e-9  # how far a sum of probabilities may be from 1
 _ULP = 2.0**-52
+_ROUNDED = 1e-6
 _ENDS = ("low", "high", "initial_low", "initial_high")
 
 Outcome = tuple[float, Floats, Floats]  # a probability, and boxes (M, D) that hold all states it may lead to
@@ -153,6 +155,38 @@ def abstraction_of(env: gymnasium.Env[Any, Any]) -> Abstraction:
     return found
 
 
+def demand_held(model: Abstraction, episodes: Sequence[Episode], name: str) -> None:
+    """Every state that was played must lie where the abstraction says, up to a millionth of what it covers: that much
+    rounding may do to observations, and to what an environment computes in float32.
+
+    Raises:
+        ConfigError: naming the first episode and step that do not.
+    """
+    slack = _ROUNDED * (model.high - model.low)
+    for episode in episodes:
+        low, high = episode.obs - slack, episode.obs + slack
+        next_low, next_high = episode.next_obs - slack, episode.next_obs + slack
+        if not ((low[0] <= model.initial_high) & (high[0] >= model.initial_low)).all():
+            raise _missed(name, episode, 0, "it begins with", "initial_low and initial_high", episode.obs)
+        if model.ended is not None:
+            for step in np.flatnonzero(_mask(model.ended(low, high), len(low), "ended")).tolist():
+                raise _missed(name, episode, step, "it goes on after", "ended", episode.obs)
+        action = episode.action.reshape(len(low), -1).astype(np.float64)
+        held = np.zeros(len(low), np.bool_)
+        for _, begin, end in _outcomes(model, low, high, action, action):
+            held |= ((begin <= next_high) & (end >= next_low)).all(axis=1)
+        for step in np.flatnonzero(~held).tolist():
+            raise _missed(name, episode, step, "a step leads to", "successors", episode.next_obs)
+
+
+def _missed(name: str, episode: Episode, step: int, what: str, part: str, obs: NDArray[Any]) -> ConfigError:
+    state = [float(f"{number:.7g}") for number in obs[step].tolist()]
+    return ConfigError(
+        f"{name}: in step {step} of the episode of seed {episode.seed} {what} {state}, which abstraction().{part} says "
+        "does not happen; its boxes must hold all that does"
+    )
+
+
 def worst_case(model: Abstraction, counts: Sequence[int], possible: Possible, steps: int) -> WorstCase:
     """Bound how likely an unsafe state is met within so many steps.
 
@@ -209,21 +243,29 @@ def _explore(
 
 def _moves(model: Abstraction, grid: Grid, possible: Possible, cells: Ints, low: Floats, high: Floats) -> _Moves:
     owner, least, most = possible(low, high)
-    outcomes = model.successors(low[owner], high[owner], least, most)
+    outcomes = _outcomes(model, low[owner], high[owner], least, most)
+    shares = np.array([share for share, _, _ in outcomes], np.float64)
+    blocks = [grid.blocks(begin, end) for _, begin, end in outcomes]
+    first, last, outside = (np.stack(part, axis=1) for part in zip(*blocks, strict=True))
+    return _Moves(cells[owner], shares, first, last, outside)
+
+
+def _outcomes(model: Abstraction, low: Floats, high: Floats, least: Floats, most: Floats) -> list[Outcome]:
+    """What may follow, checked."""
+    outcomes = list(model.successors(low, high, least, most))
     shares = np.array([share for share, _, _ in outcomes], np.float64)
     if not len(shares) or not (shares > 0.0).all() or abs(math.fsum(shares) - 1.0) > _ONE:
         raise ConfigError(f"abstraction().successors: probabilities {shares.tolist()} are not positive with the sum 1")
-    blocks = []
+    checked = []
     for share, begin, end in outcomes:
-        fits = np.shape(begin) == np.shape(end) == (len(owner), len(grid.counts))
+        fits = np.shape(begin) == np.shape(end) == low.shape
         if not fits or not (np.asarray(begin) <= np.asarray(end)).all():
             raise ConfigError(
                 f"abstraction().successors, outcome of probability {share:g}: boxes {np.shape(begin)} and "
-                f"{np.shape(end)}; wanted are lows and highs ({len(owner)}, {len(grid.counts)}), in order and no NaN"
+                f"{np.shape(end)}; wanted are lows and highs {low.shape}, in order and no NaN"
             )
-        blocks.append(grid.blocks(np.asarray(begin, np.float64), np.asarray(end, np.float64)))
-    first, last, outside = (np.stack(part, axis=1) for part in zip(*blocks, strict=True))
-    return _Moves(cells[owner], shares, first, last, outside)
+        checked.append((share, np.asarray(begin, np.float64), np.asarray(end, np.float64)))
+    return checked
 
 
 def _mask(found: NDArray[Any], size: int, name: str) -> Mask:

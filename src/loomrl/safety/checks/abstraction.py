@@ -58,7 +58,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     if config.cells is None:
         return []
     from loomrl.environment.make import make_env
-    from loomrl.finite.abstraction import abstraction_of, worst_case
+    from loomrl.finite.abstraction import abstraction_of, demand_held, worst_case
     from loomrl.safety.certified.choices import possible_actions
     from loomrl.safety.certified.policies import METHOD, network_of
     from loomrl.safety.certified.verify import DIFFERENCE, demand_agreement
@@ -78,6 +78,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     env = make_env(context.snapshot_folder)
     try:
         model = abstraction_of(env)
+        demand_held(model, context.episodes, type(env.unwrapped).__name__)
         policy = network_of(context.policy, context.action_space)
         demand_agreement(policy.network, policy.replay, model.low, model.high, "the policy's graph")
         found = worst_case(model, config.cells, possible_actions(policy.network, context.action_space), steps)
@@ -104,7 +105,8 @@ def examine(context: Context, config: Config) -> list[Claim]:
             method=f"worst case over cells of states, within {steps} steps; the policy's actions in a cell by {METHOD}",
             verdict=Verdict.PROVED if holds else Verdict.UNDECIDED,
             assumptions=[
-                "no state leads out of the boxes and probabilities that the environment's author states",
+                "no state leads out of the boxes and probabilities that the environment's author states; what was "
+                "played lay in the boxes",
                 f"the policy's float32 differs from real arithmetic by at most {DIFFERENCE:g}, relative and absolute: "
                 "that was compared at some states, and is no proof",
             ],
