@@ -160,6 +160,20 @@ def test_a_finished_training_does_without_its_files(
     assert sums(tmp_path / "second") == sums(tmp_path / "first")
 
 
+def test_a_run_without_the_key_leaves_nothing_in_the_way_of_one_with_it(
+    cartpole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEYS, new_entry("key"))
+    train_policy(config("dqn", "disk"), cartpole, tmp_path / "first", tmp_path / "home")
+    with monkeypatch.context() as without:
+        without.delenv(KEYS)
+        with pytest.raises(ConfigError, match="is encrypted with the key 'key'"):
+            train_policy(config("dqn", "disk"), cartpole, tmp_path / "refused", tmp_path / "home")
+    assert not files_of_algorithms(tmp_path / "home")
+    train_policy(config("dqn", "disk"), cartpole, tmp_path / "second", tmp_path / "home")
+    assert sums(tmp_path / "second") == sums(tmp_path / "first")
+
+
 def test_checkpoints_whose_files_are_gone_are_passed_over(
     cartpole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -28,7 +28,7 @@ from loomrl.environment.make import choose_backend, make_envs
 from loomrl.environment.snapshot import load_snapshot
 from loomrl.environment.spaces import space_from_json
 from loomrl.environment.stacking import frame_places
-from loomrl.errors import ArtifactError
+from loomrl.errors import ArtifactError, ConfigError
 from loomrl.files import sha256_file
 from loomrl.home import home as default_home
 from loomrl.schema import Section
@@ -77,6 +77,7 @@ def train_policy(
 
     engine = _engine(config, parameters, snapshot)
     with one_thread(engine), CheckpointStore(checkpoints, config.keep_checkpoints) as store, ExitStack() as stack:
+        had_files = (checkpoints / _FILES).exists()
         surroundings = surroundings_of(snapshot, checkpoints / _FILES, config.checkpoint_interval_env_steps)
         algorithm = _build(config, parameters, snapshot, surroundings)
         stack.callback(getattr(algorithm, "close", lambda: None))
@@ -96,7 +97,13 @@ def train_policy(
                 on_update=narrator.update,
                 on_validation=narrator.validation,
             )
-            if _resume(loop, store):
+            try:
+                is_resumed = _resume(loop, store)
+            except ConfigError:  # the key of its checkpoints is missing, and new files would stand in the way of it
+                if not had_files:
+                    shutil.rmtree(checkpoints / _FILES, ignore_errors=True)
+                raise
+            if is_resumed:
                 narrator.resumed(loop.env_steps)
             keeps_files = (checkpoints / _FILES).exists()
             saver = _Saver(store, config.checkpoint_interval_seconds, MOST_UNSAVED_SEGMENTS if keeps_files else None)
