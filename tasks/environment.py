@@ -25,7 +25,7 @@ def environment(run_id: str) -> None:
             reproduce(run_id, "environment", entry, force=True)
         snapshot = load_snapshot(folder)
         entry.verdict = f"{snapshot.spec.name} {snapshot.spec.version}, snapshot {snapshot.digest[:12]}"
-        check_limits(run_config(run_id).safety, snapshot.spec)
+        check_limits(run_config(run_id).safety, folder)
         store_snapshot(folder)
         with LoomDB.open() as db:
             db.link(f"run:{run_id}", "used", f"snapshot:{snapshot.digest}")

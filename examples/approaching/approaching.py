@@ -10,7 +10,7 @@ SECONDS, BRAKES, ON_ICE, ICE = 0.5, 3.0, 1.5, 0.1  # s, m/s^2, m/s^2, its probab
 
 
 class Approaching(BaseEnvironment):
-    observation_space = spaces.Box(np.float32([-1.0, 0.0]), np.float32([40.0, 8.0]))  # metres to the line, m/s
+    observation_space = spaces.Box(np.float32([-4.0, 0.0]), np.float32([40.0, 8.0]))  # metres to the line, m/s
     action_space = spaces.Discrete(2)  # roll, brake
 
     def reset(self):

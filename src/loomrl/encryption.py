@@ -83,6 +83,12 @@ def is_encrypted(path: Path) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
+def key_of(path: Path) -> str:
+    """The id of the key that an encrypted file's header names."""
+    with path.open("rb") as file:
+        return _key_name(file.read(len(_MAGIC) + 1 + 255))
+
+
 def read_private(path: Path) -> bytes:
     """A file's bytes, decrypted where it is encrypted.
 
@@ -121,8 +127,7 @@ def _sealed(data: bytes, ring: Keyring) -> Iterator[bytes]:
 
 
 def _opened(data: bytes, path: Path) -> bytes:
-    start = len(_MAGIC) + 1
-    name = data[start : start + (data[len(_MAGIC)] if len(data) > len(_MAGIC) else 0)].decode("ascii", "replace")
+    start, name = len(_MAGIC) + 1, _key_name(data)
     ring = keyring()
     if ring is None or name not in ring.keys:
         raise ConfigError(f"{path} is encrypted with the key {name!r}, which is not among {KEYS}; add it there")
@@ -139,6 +144,11 @@ def _opened(data: bytes, path: Path) -> bytes:
     except (InvalidTag, ValueError) as error:
         raise ArtifactError(f"{path} was changed, or {name!r} is another key now: it cannot be decrypted") from error
     return frames[0] if len(frames) == 1 else b"".join(frames)
+
+
+def _key_name(data: bytes) -> str:
+    start = len(_MAGIC) + 1
+    return data[start : start + (data[len(_MAGIC)] if len(data) > len(_MAGIC) else 0)].decode("ascii", "replace")
 
 
 def _nonce(number: int, is_last: bool) -> bytes:

@@ -385,7 +385,7 @@ def test_plain_and_encrypted_files_do_not_mix(tmp_path: Path) -> None:
     before = sums(tmp_path)
     with pytest.raises(ConfigError, match="holds plain files"):
         SealedStorage(plain)
-    with pytest.raises(ConfigError, match=f"{encrypted} is encrypted; configure the keys"):
+    with pytest.raises(ConfigError, match=f"{encrypted} is encrypted with the key 'first'; configure the keys"):
         MappedStorage(encrypted)
     assert sums(tmp_path) == before
 

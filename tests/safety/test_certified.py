@@ -9,7 +9,6 @@ from gymnasium import spaces
 from trained import Policy, examine
 
 from loomrl.algorithms.policy import load_policy
-from loomrl.environment.snapshot import load_snapshot
 from loomrl.errors import ConfigError
 from loomrl.export.graph import build_graph
 from loomrl.files import read_json
@@ -95,7 +94,7 @@ def test_a_budget_that_is_too_small_leaves_it_open_and_blocks(good: Policy, tmp_
 )
 def test_what_does_not_fit_is_refused_before_training(good: Policy, prop: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        check_limits(settings([{"name": "one", **prop}]), load_snapshot(good.environment).spec)
+        check_limits(settings([{"name": "one", **prop}]), good.environment)
     assert told in str(raised.value)
     assert "safety.checks.certified" in str(raised.value)
 

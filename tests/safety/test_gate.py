@@ -13,7 +13,6 @@ from scipy.stats import binom
 from trained import CONSTRAINTS, SAFETY, Policy, examine
 
 from loomrl.algorithms.policy import load_policy
-from loomrl.environment.snapshot import load_snapshot
 from loomrl.errors import ConfigError
 from loomrl.evaluation.evaluate import evaluation_digest
 from loomrl.files import sha256_file, sums
@@ -355,11 +354,10 @@ def test_optional_checks_may_be_switched_off_and_local_ones_where_nothing_is_cri
 def test_a_limit_the_environment_lacks_is_found_before_anything_is_trained(
     good: Policy, quantity: str, message: str
 ) -> None:
-    spec = load_snapshot(good.environment).spec
     fits = [ConstraintConfig(name=f"fits_{i}", quantity=q, low=0) for i, q in enumerate(["action", "action[0]"])]
-    check_limits(SafetyConfig(constraints=[*CONSTRAINTS, *fits]), spec)
+    check_limits(SafetyConfig(constraints=[*CONSTRAINTS, *fits]), good.environment)
     limit = ConstraintConfig(name="limit", quantity=quantity, low=0)
     with pytest.raises(ConfigError, match=message):
-        check_limits(SafetyConfig(constraints=[CONSTRAINTS[0], limit]), spec)
+        check_limits(SafetyConfig(constraints=[CONSTRAINTS[0], limit]), good.environment)
     with pytest.raises(ConfigError, match="no such check"):
-        check_limits(SafetyConfig(checks={"nothing": {}}), spec)
+        check_limits(SafetyConfig(checks={"nothing": {}}), good.environment)

@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.errors import ConfigError
+from loomrl.errors import ConfigError, EnvironmentFault
 from loomrl.finite.grid_kernels import mark_blocks, worst_values
 from loomrl.finite.model import Floats, Ints, Mask
 from loomrl.finite.of_environment import demand_bare, shield_around
@@ -252,7 +252,10 @@ def _moves(model: Abstraction, grid: Grid, possible: Possible, cells: Ints, low:
 
 def _outcomes(model: Abstraction, low: Floats, high: Floats, least: Floats, most: Floats) -> list[Outcome]:
     """What may follow, checked."""
-    outcomes = list(model.successors(low, high, least, most))
+    try:
+        outcomes = list(model.successors(low, high, least, most))
+    except Exception as error:
+        raise EnvironmentFault(f"abstraction().successors raised {type(error).__name__}: {error}") from error
     shares = np.array([share for share, _, _ in outcomes], np.float64)
     if not len(shares) or not (shares > 0.0).all() or abs(math.fsum(shares) - 1.0) > _ONE:
         raise ConfigError(f"abstraction().successors: probabilities {shares.tolist()} are not positive with the sum 1")

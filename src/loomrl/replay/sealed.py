@@ -19,9 +19,9 @@ from loomrl.encryption import KEYS, is_encrypted, keyring, read_private, write_p
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.replay.sealed_arrays import PagedArray, ResidentArray
 from loomrl.replay.sealed_file import NEVER, SealedFile
-from loomrl.replay.storage import PLAIN, SEALED, FolderStorage
+from loomrl.replay.storage import INDEX, PLAIN, SEALED, FolderStorage
 
-_INDEX, _KEY = f"index{SEALED}", "key"
+_KEY = "key"
 _BLOCK, _PAGE, _ROWS_PER_BLOCK = 1 << 16, 4096, 4
 
 
@@ -61,9 +61,9 @@ class SealedStorage(FolderStorage):
                 f"the replay folder {self.folder} holds plain files, and {KEYS} asks for encrypted ones; go on without "
                 "keys, or delete what is in it"
             )
-        for left in self.folder.glob(f".{_INDEX}.*"):  # by a process that was killed
+        for left in self.folder.glob(f".{INDEX}.*"):  # by a process that was killed
             left.unlink()
-        path = self.folder / _INDEX
+        path = self.folder / INDEX
         if not path.exists():
             return {}
         if not is_encrypted(path):
@@ -79,7 +79,7 @@ class SealedStorage(FolderStorage):
         tables = self._tables | {name: array.file.written for name, array in self._arrays().items()}
         content = io.BytesIO()
         np.savez(content, allow_pickle=False, **{_KEY: self._key}, **tables)
-        write_private(self.folder / _INDEX, content.getvalue())
+        write_private(self.folder / INDEX, content.getvalue())
 
     def _arrays(self) -> dict[str, ResidentArray | PagedArray]:
         return {**self._resident, **self._paged}

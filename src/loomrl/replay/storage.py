@@ -14,9 +14,11 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import DTypeLike, NDArray
 
+from loomrl.encryption import KEYS, key_of
 from loomrl.errors import ArtifactError, ConfigError
 
 PLAIN, SEALED = ".bin", ".sealed"  # how the names of a folder's files end
+INDEX = f"index{SEALED}"  # of encrypted files: their tables and their key
 
 
 class Storage(Protocol):
@@ -156,9 +158,11 @@ class MappedStorage(FolderStorage):
         self._maps: dict[str, mmap.mmap] = {}
         if any(folder.glob(f"*{SEALED}")):
             self.close()
+            index = folder / INDEX
+            key = f" with the key {key_of(index)!r}" if index.is_file() else ""
             raise ConfigError(
-                f"the replay folder {folder} is encrypted; configure the keys that it was written with, or delete what "
-                "is in it"
+                f"the replay folder {folder} is encrypted{key}; configure the keys that it was written with in {KEYS}, "
+                "or delete what is in it"
             )
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, paged: bool = False) -> NDArray[Any]:

@@ -3,7 +3,8 @@
 A check is one module in `loomrl/safety/checks/`, or one that an installed package names under the entry-point group
 `loomrl.safety_checks`. It has NAME, STAGE, LOCAL, Config and examine(). One whose claims carry counterexamples also
 has replay(failure: Failure) -> Replayed (loomrl.safety.counterexample), which `loomrl safety replay` calls. One whose
-config can be wrong for an environment has check_spaces(config, observation_space, action_space), asked before training.
+config can be wrong for an environment has check_spaces(config, observation_space, action_space), and where that takes
+more than spaces check_environment(config, snapshot_folder): both are asked before training.
 """
 
 import importlib

@@ -23,7 +23,6 @@ from loomrl.safety.probes import act_with, is_recurrent
 from loomrl.types import (
     Claim,
     EnvironmentSnapshot,
-    EnvironmentSpec,
     Episode,
     GateDecision,
     Policy,
@@ -54,10 +53,9 @@ def build_case(
         EnvironmentFault: when the environment breaks its API.
     """
     from loomrl.algorithms.policy import WEIGHTS, load_policy
-    from loomrl.environment.snapshot import load_snapshot
 
     checks = configured_checks(config)
-    check_limits(config, load_snapshot(snapshot_folder).spec)
+    check_limits(config, snapshot_folder)
     policy = load_policy(policy_folder)
     writer = EvidenceWriter(output_folder)
     episodes = play(act_with(policy), snapshot_folder, config.seeds, config.num_envs, "safety")
@@ -93,19 +91,23 @@ def recheck_local(
     return {claim.id: claim.verdict for claim in claims}
 
 
-def check_limits(config: SafetyConfig, spec: EnvironmentSpec) -> None:
+def check_limits(config: SafetyConfig, snapshot_folder: Path) -> None:
     """Find what could not be examined in this environment, before a policy is trained in it.
 
     Raises:
-        ConfigError: for a check that is unknown or must not be switched off, or a limit on a component the
-            environment does not have.
+        ConfigError: for a check that is unknown or must not be switched off, a limit on a component the environment
+            does not have, or a check that needs what the environment does not tell.
     """
+    from loomrl.environment.snapshot import load_snapshot
     from loomrl.environment.spaces import space_from_json
 
+    spec = load_snapshot(snapshot_folder).spec
     observation_space, action_space = space_from_json(spec.observation), space_from_json(spec.action)
     for check, settings in configured_checks(config):
         if check_spaces := getattr(check, "check_spaces", None):
             check_spaces(settings, observation_space, action_space)
+        if check_environment := getattr(check, "check_environment", None):
+            check_environment(settings, snapshot_folder)
     check_against(config.constraints, observation_space, action_space)
 
 

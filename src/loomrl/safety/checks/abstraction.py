@@ -4,6 +4,7 @@ For environments with infinitely many states that say where boxes of them lead (
 actions the policy may take in a box is bounded on its exported graph, as certified properties are.
 """
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ NAME = "abstraction"
 STAGE = MODEL_CHECKING
 LOCAL = True
 
-MOST_CELLS = 20_000_000
+MOST_CELLS = 5_000_000  # with some 500 bytes each where all are visited
 
 
 class Config(CheckConfig):
@@ -50,7 +51,21 @@ def check_spaces(config: Config, observation_space: Any, action_space: Any) -> N
     if len(config.cells) != observation_space.shape[0] or min(config.cells) < 1:
         raise ConfigError(f"{place}: found {config.cells}; give {observation_space.shape[0]} numbers, each at least 1")
     if (count := int(np.prod([float(count) for count in config.cells]))) > MOST_CELLS:
-        raise ConfigError(f"{place}: {config.cells} are {count} cells; at most {MOST_CELLS} fit into memory")
+        raise ConfigError(f"{place}: {config.cells} are {count} cells; at most {MOST_CELLS} are held in memory")
+
+
+def check_environment(config: Config, snapshot_folder: Path) -> None:
+    """Raises `ConfigError` for an environment without an abstraction, before anything is trained."""
+    if config.cells is None:
+        return
+    from loomrl.environment.make import make_env
+    from loomrl.finite.abstraction import abstraction_of
+
+    env = make_env(snapshot_folder)
+    try:
+        abstraction_of(env)
+    finally:
+        env.close()
 
 
 def examine(context: Context, config: Config) -> list[Claim]:

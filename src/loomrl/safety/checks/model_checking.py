@@ -3,6 +3,7 @@
 The chain is the environment's finite model with the policy's action in every state. See `loomrl.safety.model_checking`.
 """
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,22 +45,34 @@ def check_spaces(config: Config, observation_space: Any, action_space: Any) -> N
         _parsed(prop)
 
 
+def check_environment(config: Config, snapshot_folder: Path) -> None:
+    """Raises `ConfigError` for an environment without a finite model, before anything is trained."""
+    if config.properties:
+        _modelled(snapshot_folder)
+
+
+def _modelled(snapshot_folder: Path) -> Any:
+    from loomrl.environment.make import make_env
+    from loomrl.finite.of_environment import model_of
+
+    env = make_env(snapshot_folder)
+    try:
+        return model_of(env)
+    finally:
+        env.close()
+
+
 def examine(context: Context, config: Config) -> list[Claim]:
     """One claim for each property."""
     if not config.properties:
         return []
-    from loomrl.environment.make import make_env
-    from loomrl.finite.of_environment import model_of
-
     if is_recurrent(context.policy):
         why = "a recurrent policy has more states than its environment's model"
         return [
             undecided(f"{NAME}.{prop.name}", STAGE, _statement(prop), config.mandatory, why)
             for prop in config.properties
         ]
-    env = make_env(context.snapshot_folder)
-    modelled = model_of(env)
-    env.close()
+    modelled = _modelled(context.snapshot_folder)
     chain = modelled.chain(_actions(context, modelled.observations))
     return [_claim(context, config, prop, chain) for prop in config.properties]
 
