@@ -189,7 +189,7 @@ def test_no_action_that_is_taken_is_left_out(careful: Policy) -> None:
     [
         ({"cells": [10]}, r"safety\.checks\.abstraction\.cells: found \[10\]; give 2 numbers, each at least 1"),
         ({"cells": [10, 0]}, "each at least 1"),
-        ({"cells": [10_000, 10_000]}, "are 100000000 cells; at most 20000000 fit"),
+        ({"cells": [10_000, 10_000]}, "are 100000000 cells; at most 5000000 are held"),
     ],
 )
 def test_cells_that_do_not_fit_are_refused_before_training(values: dict[str, Any], message: str) -> None:
