@@ -1,4 +1,5 @@
-"""Monitoring: one look at a champion, shown as a table; when it is degraded, Prefect's automations hear of it."""
+"""Monitoring: one look at a champion, and at a challenger beside it, shown as tables; when the champion is degraded,
+Prefect's automations hear of it."""
 
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
@@ -10,8 +11,11 @@ from prefect.events import emit_event
 from prefect.events.worker import EventsWorker
 from prefect.logging import get_run_logger
 
+from loomrl.comparison.compare import VersionComparison, compare_versions
 from loomrl.config import load_config
+from loomrl.loomdb.database import LoomDB
 from loomrl.monitoring.look import DEGRADED, Look, looking
+from loomrl.registry import CHALLENGER, CHAMPION, Registry
 from tasks.record import config_path
 
 DEGRADED_EVENT = "loomrl.policy.degraded"
@@ -27,6 +31,22 @@ def look_at(policy: str) -> Look:
             get_run_logger().warning(look.sentence)
             announce(look, seed=config.training.seed + 1)
     return look
+
+
+@task(name="comparison", cache_policy=NO_CACHE)
+def compare_roles(policy: str) -> VersionComparison | None:
+    """Compare the challenger with the champion by the audit log, show and keep it; None where nobody challenges."""
+    config, registry = load_config(config_path(policy)), Registry()
+    champion, challenger = (registry.get(policy, role) for role in (CHAMPION, CHALLENGER))
+    if champion is None or challenger is None or champion.version == challenger.version:
+        return None
+    found = compare_versions(config, registry, champion, challenger)
+    found.write(found.path)
+    with LoomDB.open() as db:
+        db.record_event(f"comparison {policy}", found.to_json())
+    key = f"comparison-{policy}".replace("_", "-")
+    create_table_artifact(difference_rows(found), key=key, description=found.sentence)
+    return found
 
 
 def announce(look: Look, seed: int) -> None:
@@ -48,3 +68,22 @@ def announce(look: Look, seed: int) -> None:
 def claim_rows(look: Look) -> list[dict[str, Any]]:
     """The look as rows of a table."""
     return [{"claim": claim.id, "verdict": str(claim.verdict), "finding": claim.finding} for claim in look.claims]
+
+
+def difference_rows(found: VersionComparison) -> list[dict[str, Any]]:
+    """The comparison as rows of a table: what both did live, then what the champion's log says of the challenger."""
+    live = [
+        {"compared": one.quantity, "finding": one.finding, "value": f"{one.low:+.4g} to {one.high:+.4g}"}
+        for one in found.live.differences
+    ]
+    estimates = found.off_policy.estimates
+    by_log = [
+        {"compared": one.estimator, "finding": one.refused or "estimated", "value": _shown(one.value, one.low)}
+        for one in estimates
+    ]
+    return live + by_log
+
+
+def _shown(value: float | None, low: float | None) -> str:
+    shown = "-" if value is None else f"{value:.4g}"
+    return shown if low is None else f"{shown}, at least {low:.4g}"

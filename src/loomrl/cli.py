@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from loomrl.comparison import commands as comparison_commands
 from loomrl.environment.commands import app as environment_app
 from loomrl.errors import LoomRLError
 from loomrl.promotion.commands import app as policy_app
@@ -31,6 +32,7 @@ app.add_typer(safety_app, name="safety")
 app.add_typer(model_app, name="model")
 app.add_typer(keys_app, name="keys")
 serving_commands.register(app)
+comparison_commands.register(app)
 report_commands.register(app)
 certified_commands.register(app)
 upkeep_commands.register(app)

@@ -9,16 +9,19 @@ from loomrl.serving.records import record
 def decide(log: AuditLog, agent: str, episode: str | None, observation: Any, version: str = "1", **changes: Any) -> str:
     """Put a decision on record; returns its id."""
     names = {"decision_id": None, "episode_id": episode, "policy": log.policy, "version": version}
-    told = {"observation": observation, "action": 1, "value": 0.5, "override": None, **changes}
+    told = {"observation": observation, "action": 1, "value": 0.5, "propensity": 1.0, "override": None, **changes}
     entry = record("decision", **names, **told) | {"agent_id": agent}
     log.append([entry])
     return str(entry["decision_id"])
 
 
-def reward(log: AuditLog, decision: str, agent: str, episode: str | None, value: float, ended: bool = False) -> None:
+def reward(
+    log: AuditLog, decision: str, agent: str, episode: str | None, value: float, ended: bool = False, **more: Any
+) -> None:
     """Put a decision's feedback on record."""
     names = {"decision_id": decision, "episode_id": episode, "policy": log.policy, "version": "1"}
-    log.append([record("feedback", **names, terminated=ended, truncated=False) | {"agent_id": agent, "reward": value}])
+    told = {"agent_id": agent, "reward": value, **more}
+    log.append([record("feedback", **names, terminated=ended, truncated=False) | told])
 
 
 def play(log: AuditLog, episode: str, angles: list[float], agent: str = "a", **changes: Any) -> None:

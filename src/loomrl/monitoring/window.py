@@ -30,17 +30,23 @@ class LiveEpisode:
 
     cut: bool  # it began before
     versions: set[str] = field(default_factory=set)
-    by_others: bool = False  # a person's override or exploration decided in it
+    overridden: bool = False  # a person decided in it
     ended: bool = False
+    terminated: bool = False  # ended by itself, not by a limit on its time
     observations: list[Any] = field(default_factory=list)
     actions: list[Any] = field(default_factory=list)
     values: list[float | None] = field(default_factory=list)
+    explored: list[bool] = field(default_factory=list)
+    propensities: list[float] = field(default_factory=list)  # of each decision alone; 1 where none was explored
     rewards: dict[str, float | None] = field(default_factory=dict)  # decision id -> reward, None until it has come
+    costs: list[float] = field(default_factory=list)  # of the decisions whose feedback told one
 
     def decided(self, record: Json) -> None:
         """Add a decision's record."""
         self.versions.add(record["version"])
-        self.by_others |= record["override"] is not None or record["exploration_flag"]
+        self.overridden |= record["override"] is not None
+        self.explored.append(record["exploration_flag"])
+        self.propensities.append(record["propensity"])
         self.observations.append(record["observation"])
         self.actions.append(record["action"])
         self.values.append(record["value"])
@@ -50,11 +56,14 @@ class LiveEpisode:
         """Add a feedback's record; one on a decision before the window shows that the episode began there."""
         self.cut |= record["decision_id"] not in self.rewards
         self.rewards[record["decision_id"]] = record["reward"]
+        self.terminated |= record["terminated"]
         self.ended |= record["terminated"] or record["truncated"]
+        if record.get("cost") is not None:
+            self.costs.append(record["cost"])
 
     def belongs_to(self, version: str) -> bool:
-        """Whether this version, and nobody else, took every decision."""
-        return self.versions == {version} and not self.by_others
+        """Whether this version, and neither a person nor chance, took every decision."""
+        return self.versions == {version} and not self.overridden and not any(self.explored)
 
     @property
     def can_end(self) -> bool:
@@ -66,6 +75,12 @@ class LiveEpisode:
         """The undiscounted return; None where the log does not show the whole episode with all its rewards."""
         rewards = [reward for reward in self.rewards.values() if reward is not None]
         return sum(rewards) if self.ended and not self.cut and len(rewards) == len(self.rewards) else None
+
+    @property
+    def episode_cost(self) -> float | None:
+        """The undiscounted sum of costs; None where there is no return, or not every feedback told a cost."""
+        known = self.episode_return is not None and len(self.costs) == len(self.rewards)
+        return sum(self.costs) if known else None
 
     @property
     def num_not_finite(self) -> int:

@@ -4,6 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from loomrl.comparison.config import ComparisonConfig
+from loomrl.offpolicy.config import OffPolicyConfig
 from loomrl.schema import Section
 
 
@@ -11,6 +13,8 @@ class PromotionConfig(Section):
     """How much lower than the champion's the paired mean return may be: the larger of `max_regression`, in units of
     return, and `max_regression_fraction` of the champion's absolute mean return. Both 0 demand that the challenger is
     shown to be at least as good, which noise denies to most equals.
+
+    With `comparison` the two must have been compared live, with `off_policy` by the champion's logged decisions.
     """
 
     require_not_worse: bool = True
@@ -21,3 +25,6 @@ class PromotionConfig(Section):
     min_success_rate: float | None = Field(default=None, ge=0, le=1)
     approval: Literal["none", "human"] = "none"
     approval_timeout_seconds: float = Field(default=86_400.0, gt=0)
+    # Left out where they are None, so that decisions from before there were such rules keep their digest.
+    comparison: ComparisonConfig | None = Field(default=None, exclude_if=lambda rule: rule is None)
+    off_policy: OffPolicyConfig | None = Field(default=None, exclude_if=lambda rule: rule is None)

@@ -4,8 +4,12 @@ import tempfile
 from datetime import date
 from pathlib import Path
 
+from loomrl.comparison.compare import live_comparison, off_policy_estimate
+from loomrl.comparison.live import LiveComparison
 from loomrl.config import PolicyConfig
 from loomrl.errors import ArtifactError
+from loomrl.monitoring.window import read_window
+from loomrl.offpolicy.report import OffPolicyReport
 from loomrl.promotion import envelope
 from loomrl.promotion.rules import (
     PROMOTED,
@@ -17,6 +21,7 @@ from loomrl.promotion.rules import (
     concerns,
     decide,
     inputs_digest,
+    is_champion,
 )
 from loomrl.registry import CHAMPION, PolicyVersion, Registry
 from loomrl.runs import RunRecord, list_runs
@@ -37,7 +42,7 @@ def review(
     The reasons begin by naming the run that decided the same on the same inputs before, if there is one.
 
     Raises:
-        ArtifactError: when a version's files are not what was registered.
+        ArtifactError: when a version's files, or audit logs that a rule demands, are not what was written.
         ServiceError: when the registry cannot be reached.
     """
     version = registry.require(version.policy, version.version)  # its tags may have moved on since it was registered
@@ -47,6 +52,7 @@ def review(
         champion_folder = (
             registry.download(champion, Path(temporary) / f"champion-{champion.version}") if champion else None
         )
+        compared, estimated = _live_evidence(config, version, folder, champion, champion_folder)
         decision = decide(
             Inputs(
                 config=config,
@@ -59,6 +65,8 @@ def review(
                 by_hand=by_hand,
                 today=today,
                 chain_problem=_chain_problem(registry, version.policy, folder),
+                comparison=compared,
+                off_policy=estimated,
             )
         )
     earlier = recorded(registry, config, version)
@@ -66,6 +74,25 @@ def review(
         return decision
     reasons = [f"nothing changed since run {earlier.run_id} decided", *decision.reasons]
     return decision.model_copy(update={"reasons": reasons})
+
+
+def _live_evidence(
+    config: PolicyConfig,
+    version: PolicyVersion,
+    folder: Path,
+    champion: PolicyVersion | None,
+    champion_folder: Path | None,
+) -> tuple[LiveComparison | None, OffPolicyReport | None]:
+    """What the audit logs say about version and champion, as far as the config demands it."""
+    promotion = config.promotion
+    if champion is None or champion_folder is None or is_champion(version, champion):
+        return None, None
+    if promotion.comparison is None and promotion.off_policy is None:
+        return None, None
+    episodes, versions = read_window(config.name, {}, []).episodes, (champion.version, version.version)
+    compared = promotion.comparison and live_comparison(config, episodes, versions, champion_folder)
+    estimated = promotion.off_policy and off_policy_estimate(config, episodes, versions, (champion_folder, folder))
+    return compared or None, estimated or None
 
 
 def _chain_problem(registry: Registry, policy: str, folder: Path) -> str | None:

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+from loomrl.comparison.config import ComparisonConfig
+from loomrl.comparison.live import COST, REWARD, Difference, LiveComparison
 from loomrl.config import PolicyConfig
 from loomrl.errors import ArtifactError
 from loomrl.files import canonical_json, sha256
+from loomrl.offpolicy.report import OffPolicyReport
 from loomrl.promotion import envelope
 from loomrl.promotion.comparison import compare
+from loomrl.promotion.config import PromotionConfig
 from loomrl.promotion.envelope import EVALUATION
 from loomrl.registry import PolicyVersion
 from loomrl.safety.standing import explain_lapsed, failed_on_graph, lapsed
@@ -51,6 +55,8 @@ class Inputs:
     by_hand: str | None = None  # the person who promotes by hand
     today: date | None = None
     chain_problem: str | None = None  # why the case does not follow the one before it
+    comparison: LiveComparison | None = None  # with the champion; read where the config demands it
+    off_policy: OffPolicyReport | None = None
 
 
 Rule = Callable[[Inputs], Claim]
@@ -262,6 +268,93 @@ def min_success_rate(inputs: Inputs) -> Claim:
     )
 
 
+def compared_live(inputs: Inputs) -> Claim:
+    """Beside the champion in production the challenger earns no less, costs no more and breaks no limit more often,
+    than the config allows: bounds that hold at every look."""
+    method = "confidence sequences of the differences, by betting"
+    settings, found = inputs.config.promotion.comparison, inputs.comparison
+    if settings is None:
+        return _claim("compared_live", "no live comparison is demanded", Verdict.PROVED, method, False)
+    if alone := _alone(inputs):
+        return _claim("compared_live", alone, Verdict.PROVED, method)
+    if found is None:
+        return _claim("compared_live", "the two were not compared live", Verdict.UNDECIDED, method)
+    allowed = [(one, _allowed(inputs.config.promotion, settings, one)) for one in found.differences]
+    verdicts = [_verdict(one, margin) for one, margin in allowed]
+    worst = next((v for v in (Verdict.REFUTED, Verdict.UNDECIDED) if v in verdicts), Verdict.SUPPORTED)
+    return _claim(
+        "compared_live",
+        "; ".join(_difference_in_words(one, margin) for one, margin in allowed),
+        worst,
+        method,
+        confidence=found.confidence,
+        num_samples=min(one.num_pairs for one in found.differences),
+    )
+
+
+def _alone(inputs: Inputs) -> str | None:
+    """Why there is nothing to compare with; None where there is a champion other than the version."""
+    if inputs.champion is None:
+        return "there is no champion yet to compare with"
+    return "the version is the champion itself" if is_champion(inputs.version, inputs.champion) else None
+
+
+def _allowed(promotion: PromotionConfig, settings: ComparisonConfig, difference: Difference) -> float:
+    """How much worse the challenger may be."""
+    if difference.quantity == REWARD:
+        mean = abs(difference.champion_mean or 0.0)
+        return max(promotion.max_regression, promotion.max_regression_fraction * mean)
+    return settings.max_cost_increase if difference.quantity == COST else settings.max_rate_increase
+
+
+def _verdict(difference: Difference, margin: float) -> Verdict:
+    low, high = difference.low, difference.high
+    if difference.better == "lower":
+        low, high = -high, -low
+    if low >= -margin:
+        return Verdict.SUPPORTED
+    return Verdict.REFUTED if high < -margin else Verdict.UNDECIDED
+
+
+def _difference_in_words(difference: Difference, margin: float) -> str:
+    sign = "-" if difference.better == "higher" else "+"
+    return (
+        f"{difference.quantity} differs by {difference.low:+.4g} to {difference.high:+.4g} over {difference.num_pairs} "
+        f"pairs of episodes, allowed {sign}{margin:.4g}"
+    )
+
+
+def off_policy(inputs: Inputs) -> Claim:
+    """By the champion's logged decisions the challenger would earn at least as much more as the config demands."""
+    method = "importance sampling per decision, bounds by betting"
+    settings, found = inputs.config.promotion.off_policy, inputs.off_policy
+    if settings is None:
+        return _claim("off_policy", "no estimate from the log is demanded", Verdict.PROVED, method, False)
+    if alone := _alone(inputs):
+        return _claim("off_policy", alone, Verdict.PROVED, method)
+    if found is None:
+        return _claim("off_policy", "nothing was estimated from the log", Verdict.UNDECIDED, method)
+    if found.improvement is None:
+        return _claim("off_policy", f"the log does not tell: {found.refused}", Verdict.UNDECIDED, method)
+    needed, gain = settings.min_improvement, found.improvement
+    verdict = Verdict.UNDECIDED
+    if gain.low is not None and gain.low >= needed:
+        verdict = Verdict.SUPPORTED
+    elif gain.high is not None and gain.high < needed:
+        verdict = Verdict.REFUTED
+    shown = "has no bound" if gain.low is None else f"lower {found.confidence:.0%} bound {gain.low:+.4g}"
+    statement = f"by the champion's log it would earn {gain.value:+.4g} more, {shown}, needed {needed:+.4g}"
+    return _claim(
+        "off_policy",
+        statement,
+        verdict,
+        method,
+        bound=None if gain.low is None else Bound(kind="lower", measured=gain.low, limit=needed, unit="return"),
+        confidence=found.confidence,
+        num_samples=found.num_episodes,
+    )
+
+
 def not_rolled_back(inputs: Inputs) -> Claim:
     """What a person took back returns only by hand."""
     reason = inputs.version.tags.get(ROLLED_BACK)
@@ -298,6 +391,8 @@ RULES: tuple[Rule, ...] = (
     shadow_passed,
     minimum_decisions,
     min_success_rate,
+    compared_live,
+    off_policy,
     not_rolled_back,
     approval,
 )

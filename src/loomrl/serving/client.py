@@ -60,6 +60,7 @@ class Outcome:
     reward: float
     terminated: bool = False
     truncated: bool = False
+    cost: float | None = None
 
 
 class PolicyClient:

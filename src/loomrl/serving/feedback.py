@@ -81,7 +81,8 @@ class FeedbackLedger:
             terminated=entry.terminated,
             truncated=entry.truncated,
         )
-        return fields | {"agent_id": waiting.agent_ids[row], "reward": entry.reward}
+        told = {} if entry.cost is None else {"cost": entry.cost}
+        return fields | {"agent_id": waiting.agent_ids[row], "reward": entry.reward} | told
 
     def _expect(self, record_id: str, waiting: _Waiting) -> None:
         self._waiting[record_id] = waiting

@@ -14,7 +14,7 @@ from loomrl.serving.problems import Problem
 
 MAX_ID = 128
 _ASK_KEYS = frozenset(("agent_id", "episode_id", "observation", "explore"))
-_FEEDBACK_KEYS = frozenset(("decision_id", "reward", "terminated", "truncated"))
+_FEEDBACK_KEYS = frozenset(("decision_id", "reward", "terminated", "truncated", "cost"))
 _FLOAT_MAX = {np.dtype(kind).itemsize: float(np.finfo(kind).max) for kind in (np.float16, np.float32, np.float64)}
 _KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "fiu"}  # numpy's kinds of numbers that each kind of input takes
 
@@ -49,6 +49,7 @@ class Feedback:
     reward: float
     terminated: bool
     truncated: bool
+    cost: float | None = None
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
@@ -108,15 +109,21 @@ def _parse_feedback(entry: Any) -> Feedback:
         raise Problem(400, f"a feedback must be an object, found {type(entry).__name__}")
     if unknown := entry.keys() - _FEEDBACK_KEYS:
         raise Problem(400, f"unknown key {sorted(unknown)[0]!r}; allowed: {', '.join(sorted(_FEEDBACK_KEYS))}")
-    reward = entry.get("reward")
-    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-        raise Problem(400, f"`reward` must be a finite number, found {reward!r}")
+    reward, cost = _finite(entry.get("reward"), "reward"), entry.get("cost")
+    if cost is not None:
+        cost = _finite(cost, "cost")
     ended = {}
     for key in ("terminated", "truncated"):
         ended[key] = entry.get(key, False)
         if not isinstance(ended[key], bool):
             raise Problem(400, f"`{key}` must be true or false, found {ended[key]!r}")
-    return Feedback(check_id(entry.get("decision_id"), "decision_id"), float(reward), **ended)
+    return Feedback(check_id(entry.get("decision_id"), "decision_id"), reward, **ended, cost=cost)
+
+
+def _finite(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise Problem(400, f"`{name}` must be a finite number, found {value!r}")
+    return float(value)
 
 
 def check_id(value: Any, name: str) -> str:

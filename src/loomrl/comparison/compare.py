@@ -1,0 +1,92 @@
+"""Everything the audit log says about a challenger beside a champion: live where both decided, else by the log."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from loomrl.comparison.config import ComparisonConfig
+from loomrl.comparison.live import LiveComparison, compare_live
+from loomrl.config import PolicyConfig
+from loomrl.errors import ConfigError
+from loomrl.home import home
+from loomrl.monitoring.window import LiveEpisode, read_window
+from loomrl.offpolicy.config import OffPolicyConfig
+from loomrl.offpolicy.report import OffPolicyReport, estimate
+from loomrl.promotion.comparison import read_returns
+from loomrl.registry import PolicyVersion, Registry
+from loomrl.schema import Document
+from loomrl.serving.model import ServedPolicy
+
+
+class VersionComparison(Document):
+    """Both comparisons of two versions."""
+
+    policy: str
+    champion_version: str
+    challenger_version: str
+    live: LiveComparison
+    off_policy: OffPolicyReport
+
+    @property
+    def path(self) -> Path:
+        """Where it is kept."""
+        name = f"{self.policy}-{self.champion_version}-{self.challenger_version}.json"
+        return home() / "comparisons" / name
+
+    @property
+    def sentence(self) -> str:
+        """The comparison for a person."""
+        found = [f"{one.quantity} {one.finding}" for one in self.live.differences]
+        return f"{self.policy} version {self.challenger_version} beside {self.champion_version}: {', '.join(found)}"
+
+
+def compare_versions(
+    config: PolicyConfig, registry: Registry, champion: PolicyVersion, challenger: PolicyVersion, on: str | None = None
+) -> VersionComparison:
+    """Read the policy's audit logs and compare, as `promotion.comparison` and `promotion.off_policy` say.
+
+    Raises:
+        ConfigError: for one version named twice, a quantity there is not, or a log that contradicts a declared range.
+        ArtifactError: when a log or a version's files are not what they were.
+    """
+    if champion.version == challenger.version:
+        raise ConfigError(f"both are version {champion.version} of {config.name}; name two that differ")
+    episodes = read_window(config.name, {}, []).episodes
+    folders = [registry.download(one, home() / "versions" / one.policy / one.version) for one in (champion, challenger)]
+    versions = champion.version, challenger.version
+    return VersionComparison(
+        policy=config.name,
+        champion_version=champion.version,
+        challenger_version=challenger.version,
+        live=live_comparison(config, episodes, versions, folders[0], on),
+        off_policy=off_policy_estimate(config, episodes, versions, (folders[0], folders[1])),
+    )
+
+
+def live_comparison(
+    config: PolicyConfig,
+    episodes: Sequence[LiveEpisode],
+    versions: tuple[str, str],
+    champion_folder: Path,
+    on: str | None = None,
+) -> LiveComparison:
+    """Champion and challenger side by side."""
+    settings = config.promotion.comparison or ComparisonConfig()
+    span = settings.return_range or evaluated_range(champion_folder)
+    return compare_live(episodes, versions, config.safety.constraints, settings, span, on)
+
+
+def off_policy_estimate(
+    config: PolicyConfig, episodes: Sequence[LiveEpisode], versions: tuple[str, str], folders: tuple[Path, Path]
+) -> OffPolicyReport:
+    """The challenger by the champion's log."""
+    champion, challenger = (
+        ServedPolicy.load(folder, version) for folder, version in zip(folders, versions, strict=True)
+    )
+    return estimate(config.name, episodes, champion, challenger, config.promotion.off_policy or OffPolicyConfig())
+
+
+def evaluated_range(folder: Path) -> tuple[float, float]:
+    """The returns of the episodes a version was evaluated in, and 0: known before anything was decided live."""
+    returns = read_returns(folder).values()
+    low, high = min(0.0, *returns), max(0.0, *returns)
+    return (low, high) if low < high else (0.0, 1.0)

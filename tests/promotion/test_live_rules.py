@@ -1,0 +1,121 @@
+"""The rules that look at production: side by side, and by the champion's log."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from live import play
+from policy_versions import config, register, shadow_report
+from simulated_logs import CHALLENGER, CHAMPION, Bandit, greedy, register_linear, write_log
+
+from loomrl.promotion.review import review
+from loomrl.promotion.rules import inputs_digest
+from loomrl.registry import CHAMPION as ACTING
+from loomrl.registry import PolicyVersion, Registry
+from loomrl.serving.audit import AuditLog
+from loomrl.types import Claim, Verdict
+
+Pair = tuple[Registry, PolicyVersion, PolicyVersion]
+
+
+@pytest.fixture
+def signed(ready_home: Path, tmp_path: Path) -> Pair:
+    """A champion and a challenger that pass every other rule, evaluated with returns of 5."""
+    registry = Registry()
+    champion = register(tmp_path, "run-1", registry, bias=1.0, returns=(5.0,) * 40)
+    registry.set_aliases("cartpole", {ACTING: champion.version})
+    return registry, champion, register(tmp_path, "run-2", registry, returns=(5.0,) * 40)
+
+
+@pytest.fixture
+def deciding(ready_home: Path, tmp_path: Path) -> Pair:
+    """A champion and a challenger that really decide."""
+    registry = Registry()
+    champion = register_linear(tmp_path / "one", CHAMPION, registry, [0.0, 1.0])
+    registry.set_aliases("cartpole", {ACTING: champion.version})
+    return registry, champion, register_linear(tmp_path / "two", CHALLENGER, registry, [0.0, 1.0])
+
+
+def judged(pair: Pair, version: PolicyVersion, name: str, **rules: Any) -> tuple[str, Claim]:
+    registry, champion, _ = pair
+    decision = review(
+        registry, config(require_not_worse=False, **rules), version, shadow_report(version.version, champion.version)
+    )
+    return decision.decision, next(claim for claim in decision.rules if claim.id == name)
+
+
+def play_both(champion_steps: int, challenger_steps: int, number: int) -> None:
+    log = AuditLog("cartpole")
+    for episode in range(number):
+        play(log, f"one {episode}", [0.0] * champion_steps)
+        play(log, f"two {episode}", [0.0] * challenger_steps, version="2")
+
+
+def test_without_the_sections_all_is_as_it_was(signed: Pair) -> None:
+    _, champion, challenger = signed
+    for name in ("compared_live", "off_policy"):
+        decision, claim = judged(signed, challenger, name)
+        assert (decision, claim.verdict, claim.mandatory) == ("promoted", Verdict.PROVED, False)
+    rules = config().promotion.model_dump(mode="json")
+    assert rules.keys().isdisjoint({"comparison", "off_policy"})
+    with_rule = inputs_digest(config(comparison={}), challenger, champion)
+    assert inputs_digest(config(), challenger, champion) != with_rule
+
+
+@pytest.mark.parametrize(
+    ("steps", "number", "verdict", "decision"),
+    [
+        (5, 300, Verdict.SUPPORTED, "promoted"),
+        (5, 20, Verdict.UNDECIDED, "refused"),
+        (1, 300, Verdict.REFUTED, "refused"),
+    ],
+)
+def test_what_both_did_live_counts(signed: Pair, steps: int, number: int, verdict: Verdict, decision: str) -> None:
+    play_both(5, steps, number)
+    found, claim = judged(signed, signed[2], "compared_live", comparison={}, max_regression=0.5)
+    assert (found, claim.verdict, claim.num_samples) == (decision, verdict, number)
+    assert "reward differs by" in claim.statement
+    assert "allowed -0.5" in claim.statement
+
+
+def test_a_challenger_that_was_never_live_is_undecided(signed: Pair) -> None:
+    decision, claim = judged(signed, signed[2], "compared_live", comparison={})
+    assert (decision, claim.verdict) == ("refused", Verdict.UNDECIDED)
+    assert "over 0 pairs of episodes" in claim.statement
+
+
+def test_the_champion_itself_needs_no_comparison(signed: Pair) -> None:
+    decision, claim = judged(signed, signed[1], "compared_live", comparison={}, off_policy={})
+    assert claim.statement == "the version is the champion itself"
+    assert claim.verdict is Verdict.PROVED
+
+
+@pytest.mark.parametrize(
+    ("rule", "verdict"),
+    [
+        ({"min_improvement": -0.05}, Verdict.SUPPORTED),
+        ({"min_improvement": 0.1}, Verdict.UNDECIDED),
+        ({"min_improvement": 0.9, "min_propensity": 0.25}, Verdict.REFUTED),
+        ({"min_effective_sample_size": 5_000.0}, Verdict.UNDECIDED),
+    ],
+)
+def test_what_the_log_says_counts(deciding: Pair, rule: dict[str, Any], verdict: Verdict) -> None:
+    log = Bandit().log(np.random.default_rng(1), 2_000, partial(greedy, weights=CHAMPION, epsilon=0.5))
+    write_log(AuditLog("cartpole"), log)
+    _, claim = judged(deciding, deciding[2], "off_policy", off_policy=rule)
+    assert claim.verdict is verdict, claim.statement
+    refused = "min_effective_sample_size" in rule
+    assert ("the log does not tell" in claim.statement) == refused
+    assert (claim.bound is None) == refused
+
+
+def test_a_log_without_exploration_tells_nothing(deciding: Pair) -> None:
+    log = Bandit().log(np.random.default_rng(1), 50, partial(greedy, weights=CHAMPION))
+    for one in log:
+        one.explored = [False]
+    write_log(AuditLog("cartpole"), log)
+    decision, claim = judged(deciding, deciding[2], "off_policy", off_policy={})
+    assert (decision, claim.verdict) == ("refused", Verdict.UNDECIDED)
+    assert "decided without exploration" in claim.statement
