@@ -7,9 +7,14 @@ from typing import Any
 import httpx
 import pytest
 from live import play
+from policies import BALANCING
 from prefect_api import prefect_api
 from projects import copy_state, run, until
+from simulated_logs import register_linear
 
+from loomrl.comparison.compare import VersionComparison
+from loomrl.loomdb.database import LoomDB
+from loomrl.registry import CHALLENGER, Registry
 from loomrl.serving.audit import AuditLog
 
 
@@ -44,3 +49,27 @@ def test_a_degraded_champion_triggers_its_retraining_once(
     assert [one["parameters"] for one in triggered()] == [{"policy": "cartpole", "overrides": {"training.seed": 2}}]
     artifact = api.get("/artifacts/monitoring-cartpole/latest").json()
     assert (artifact["type"], "limits.pole_stays_up" in artifact["data"]) == ("table", True)
+
+
+def test_a_challenger_is_compared_with_the_champion(
+    finished_project: Path, tmp_path: Path, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = copy_state(finished_project, tmp_path / "project")
+    monkeypatch.setenv("LOOMRL_HOME", str(project / ".loomrl"))
+    registry = Registry()
+    challenger = register_linear(tmp_path / "challenger", BALANCING, registry, [500.0])
+    registry.set_aliases("cartpole", {CHALLENGER: challenger.version})
+    log = AuditLog("cartpole")
+    for number in range(20):
+        play(log, f"own {number}", [0.0] * 3)
+        play(log, f"other {number}", [0.0] * 3, version=challenger.version)
+    log.close()
+    output = run(project, "python", "-m", "flows.monitor", "cartpole", expect=None)
+    assert "cartpole version 2 beside 1: reward undecided, limits.cart_stays_on_track undecided" in output
+    assert "fitted Q" in output
+    artifact = api.get("/artifacts/comparison-cartpole/latest").json()
+    assert (artifact["type"], "limits.pole_stays_up" in artifact["data"]) == ("table", True)
+    with LoomDB.open() as db:
+        kept = db.latest_event("comparison cartpole")
+    assert kept is not None
+    assert VersionComparison.model_validate(kept.data).live.of("reward") is not None

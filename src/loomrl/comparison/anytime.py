@@ -1,9 +1,9 @@
 """The difference of two means, with bounds that hold however often one looks.
 
 The k-th episode of one version stands beside the k-th of the other, or beside the mean of several where one gets more
-traffic; both bounds of the mean difference are by betting (`loomrl.betting`). They never need a number of episodes that
-is fixed beforehand (Howard, Ramdas, McAuliffe and Sekhon, Time-uniform, nonparametric, nonasymptotic confidence
-sequences, 2021, for what that is worth).
+traffic; both bounds of the mean difference are by betting (`loomrl.betting`). They are a confidence sequence (Howard,
+Ramdas, McAuliffe and Sekhon, Time-uniform, nonparametric, nonasymptotic confidence sequences, Annals of Statistics 49,
+2021): no number of episodes has to be fixed beforehand.
 """
 
 import numpy as np

@@ -107,11 +107,7 @@ def compare_live(
 
 def _decided_by(version: str, episodes: Sequence[LiveEpisode], explored: bool) -> list[LiveEpisode]:
     own = [one for one in episodes if one.versions == {version} and not one.overridden and not one.cut]
-    return [one for one in own if (all if explored else _none)(one.explored)]
-
-
-def _none(marks: Sequence[bool]) -> bool:
-    return not any(marks)
+    return [one for one in own if (all(one.explored) if explored else not any(one.explored))]
 
 
 def _quantities(

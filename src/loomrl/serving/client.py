@@ -98,9 +98,16 @@ class PolicyClient:
         answer = self._send("POST", "/decide", {"requests": [_ask(ask) for ask in asks]})
         return [_decision(entry) for entry in answer["decisions"]]
 
-    def feedback(self, decision_id: str, reward: float, terminated: bool = False, truncated: bool = False) -> None:
+    def feedback(
+        self,
+        decision_id: str,
+        reward: float,
+        terminated: bool = False,
+        truncated: bool = False,
+        cost: float | None = None,
+    ) -> None:
         """Say what came of a decision."""
-        self.feedback_many([Outcome(decision_id, reward, terminated, truncated)])
+        self.feedback_many([Outcome(decision_id, reward, terminated, truncated, cost)])
 
     def feedback_many(self, outcomes: Sequence[Outcome]) -> None:
         """Say what came of several decisions; all are recorded or none."""
@@ -202,10 +209,15 @@ class AsyncPolicyClient:
         return [_decision(entry) for entry in answer["decisions"]]
 
     async def feedback(
-        self, decision_id: str, reward: float, terminated: bool = False, truncated: bool = False
+        self,
+        decision_id: str,
+        reward: float,
+        terminated: bool = False,
+        truncated: bool = False,
+        cost: float | None = None,
     ) -> None:
         """Say what came of a decision."""
-        await self.feedback_many([Outcome(decision_id, reward, terminated, truncated)])
+        await self.feedback_many([Outcome(decision_id, reward, terminated, truncated, cost)])
 
     async def feedback_many(self, outcomes: Sequence[Outcome]) -> None:
         """Say what came of several decisions; all are recorded or none."""
