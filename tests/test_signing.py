@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from loomrl import signing
 from loomrl.errors import ArtifactError, ConfigError
+from loomrl.signing_keys import ED25519
 
 TYPE = "application/vnd.loomrl.test+json"
 
@@ -18,7 +19,7 @@ TYPE = "application/vnd.loomrl.test+json"
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOOMRL_HOME", str(tmp_path))
-    monkeypatch.delenv(signing.KEY_VARIABLE, raising=False)
+    monkeypatch.delenv(ED25519.variable, raising=False)
 
 
 def test_pre_authentication_encoding_is_that_of_the_dsse_specification() -> None:
@@ -89,7 +90,7 @@ def test_a_stranger_that_borrows_a_trusted_key_id_is_refused() -> None:
 def test_envelopes_of_an_older_key_stay_verifiable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = signing.sign_envelope(b"payload", TYPE)
     _write_key(tmp_path / "new.pem", Ed25519PrivateKey.generate())
-    monkeypatch.setenv(signing.KEY_VARIABLE, str(tmp_path / "new.pem"))
+    monkeypatch.setenv(ED25519.variable, str(tmp_path / "new.pem"))
     new = signing.sign_envelope(b"payload", TYPE)
     assert new.signatures[0].keyid != old.signatures[0].keyid
     assert signing.verify_envelope(old, TYPE) == signing.verify_envelope(new, TYPE) == b"payload"
@@ -102,7 +103,7 @@ def test_an_unusable_configured_key_is_named(kind: str, tmp_path: Path, monkeypa
         path.write_text("not a key")
     elif kind == "elliptic curve":
         _write_key(path, generate_private_key(SECP256R1()))
-    monkeypatch.setenv(signing.KEY_VARIABLE, str(path))
+    monkeypatch.setenv(ED25519.variable, str(path))
     with pytest.raises(ConfigError, match=r"bad\.pem"):
         signing.sign_envelope(b"payload", TYPE)
 

@@ -1,27 +1,16 @@
-"""Signed envelopes: DSSE (github.com/secure-systems-lab/dsse, protocol v1.0.0) with Ed25519 keys.
-
-The key is made on first use under `LOOMRL_HOME/keys`, readable by its owner only, or read from the PEM file that
-`LOOMRL_SIGNING_KEY` names. Every public key under `LOOMRL_HOME/keys` is trusted, so an older key's envelopes stay
-verifiable after the key was changed.
-"""
+"""Signed envelopes: DSSE (github.com/secure-systems-lab/dsse, protocol v1.0.0) with Ed25519 keys."""
 
 import base64
 import binascii
-import os
-from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from filelock import FileLock
 from pydantic import Field
 
-from loomrl.errors import ArtifactError, ConfigError
-from loomrl.files import sha256, sync_folder, write_atomic
+from loomrl.errors import ArtifactError
 from loomrl.home import home
 from loomrl.schema import Document
-
-KEY_VARIABLE = "LOOMRL_SIGNING_KEY"
+from loomrl.signing_keys import ED25519, key_id, private_key, trusted
 
 
 class Signature(Document):
@@ -90,88 +79,21 @@ def pre_authentication_encoding(payload_type: str, payload: bytes) -> bytes:
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
 
 
-def key_id(key: Ed25519PublicKey) -> str:
-    """SHA-256 of the 32 raw bytes of a public key."""
-    raw = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
-    return sha256(raw)
-
-
 def signing_key() -> Ed25519PrivateKey:
     """The private key of this installation, made on first use.
 
     Raises:
         ConfigError: when the file that should hold it does not.
     """
-    if configured := os.environ.get(KEY_VARIABLE):
-        key = _read_private(Path(configured).expanduser())
-        _publish(key.public_key())
-        return key
-    folder = _keys_folder()
-    path = folder / "signing.pem"
-    with FileLock(folder / "signing.lock", timeout=60):
-        if not path.exists():
-            _create_private(path)
-        key = _read_private(path)
-        _publish(key.public_key())
+    key = private_key(ED25519)
+    assert isinstance(key, Ed25519PrivateKey)
     return key
 
 
 def trusted_keys() -> dict[str, Ed25519PublicKey]:
-    """Key id -> public key, of every `*.pub.pem` under `LOOMRL_HOME/keys`."""
-    keys = [_read_public(path) for path in sorted(_keys_folder().glob("*.pub.pem"))]
-    return {key_id(key): key for key in keys}
-
-
-def _keys_folder() -> Path:
-    folder = home() / "keys"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
-
-
-def _create_private(path: Path) -> None:
-    """Write a new key: never readable by others, whole or absent."""
-    pem = Ed25519PrivateKey.generate().private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    temporary = path.with_suffix(".new")
-    temporary.unlink(missing_ok=True)  # left by a process killed here before
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(pem)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_folder(path.parent)
-
-
-def _publish(key: Ed25519PublicKey) -> None:
-    path = _keys_folder() / f"{key_id(key)[:16]}.pub.pem"
-    if not path.exists():
-        pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-        write_atomic(path, pem)
-
-
-def _read_private(path: Path) -> Ed25519PrivateKey:
-    try:
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ConfigError(
-            f"{path} holds no usable private key: {error}; restore it from a backup, or point {KEY_VARIABLE} to an "
-            "unencrypted Ed25519 key (`openssl genpkey -algorithm ed25519`)"
-        ) from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigError(f"{path} holds a {type(key).__name__}; {KEY_VARIABLE} must be an Ed25519 key")
-    return key
-
-
-def _read_public(path: Path) -> Ed25519PublicKey:
-    try:
-        key = serialization.load_pem_public_key(path.read_bytes())
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        raise ArtifactError(f"{path} holds no public key: {error}; restore it from a backup or remove it") from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise ArtifactError(f"{path} holds a {type(key).__name__}; only Ed25519 keys are trusted")
-    return key
+    """Key id -> public key, of every Ed25519 key among `LOOMRL_HOME/keys/*.pub.pem`."""
+    keys = {identity: one.key for identity, one in trusted(ED25519).items()}
+    return {identity: key for identity, key in keys.items() if isinstance(key, Ed25519PublicKey)}
 
 
 def _decode(text: str, what: str) -> bytes:

@@ -1,18 +1,18 @@
-"""`loomrl keys`: keys that encrypt what was observed."""
+"""`loomrl keys`: keys that encrypt what was observed, keys that sign, and keys that are trusted."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Keys that encrypt trajectories, evidence and checkpoints.", no_args_is_help=True)
+app = typer.Typer(help="Keys that encrypt, keys that sign, keys that are trusted.", no_args_is_help=True)
 
 
 @app.command()
 def new(
     name: Annotated[str, typer.Argument(metavar="ID", help="What the key is called in files it encrypts.")],
 ) -> None:
-    """Print a fresh key, as LOOMRL_DATA_KEYS and the file of LOOMRL_DATA_KEYS_FILE take it."""
+    """Print a fresh key that encrypts what was observed, as LOOMRL_DATA_KEYS and LOOMRL_DATA_KEYS_FILE take it."""
     from loomrl.encryption import new_entry
 
     typer.echo(new_entry(name))
@@ -33,3 +33,34 @@ def decrypt(
     except OSError as error:
         raise ArtifactError(f"cannot read {file}: {error.strerror}") from error
     write_atomic(output, data)
+
+
+@app.command()
+def signing() -> None:
+    """Show what this installation signs with; keys that are missing are made."""
+    from loomrl.signing_keys import ED25519, ELLIPTIC, key_id, private_key, private_path
+
+    for kind in (ED25519, ELLIPTIC):
+        identity = key_id(private_key(kind).public_key())
+        typer.echo(f"{kind.signs:<13} {identity}  {kind.algorithm}  {private_path(kind)}")
+
+
+@app.command()
+def trusted() -> None:
+    """List the public keys whose signatures are trusted here."""
+    from loomrl.signing_keys import ED25519, ELLIPTIC
+    from loomrl.signing_keys import trusted as trusted_keys
+
+    for kind in (ED25519, ELLIPTIC):
+        for identity, key in trusted_keys(kind).items():
+            typer.echo(f"{kind.signs:<13} {identity}  {key.path}")
+
+
+@app.command()
+def trust(
+    file: Annotated[Path, typer.Argument(help="A public key, from another machine's LOOMRL_HOME/keys/*.pub.pem.")],
+) -> None:
+    """Trust what a key signs from now on: on machines that only verify, and for a colleague's key."""
+    from loomrl.signing_keys import trust as trust_key
+
+    typer.echo(f"trusted: {trust_key(file)}")
