@@ -1,4 +1,4 @@
-"""The files of a version: what identifies them, where they lie, and whether they are still what was registered."""
+"""The files of a version: what identifies them, who signed them, and whether they are still what was registered."""
 
 import shutil
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 from loomrl.errors import ArtifactError
 from loomrl.files import SUMS, canonical_json, changed_file, sha256, sha256_file, write_atomic, write_sums
 from loomrl.home import home
+from loomrl.model_signature import sign
 from loomrl.schema import Document
 
 ARTIFACT_FOLDER = "policy"
@@ -96,11 +97,12 @@ def is_intact(folder: Path, version: PolicyVersion) -> bool:
     return True
 
 
-def stage_export(folder: Path, staged: Path, mlflow_run_id: str) -> Path:
-    """Copy an export folder, check it against its own manifest, add `MLmodel`, and manifest the whole."""
+def stage_export(folder: Path, staged: Path, policy: str, mlflow_run_id: str) -> Path:
+    """Copy an export folder, check it against its own manifest, add `MLmodel`, sign and manifest the whole."""
     shutil.copytree(folder, staged)
     _verify_listed(staged)
     write_atomic(staged / _MLMODEL, _mlmodel(mlflow_run_id))
+    sign(staged, policy)
     write_sums(staged)
     return staged
 

@@ -42,10 +42,11 @@ class Registry:
         """Make a version of an export folder; return the existing one when the same policy is there already.
 
         The folder is verified against its `SHA256SUMS`; files that joined it since (envelope, evaluation) are added
-        to the version's own. The same policy means the same `policy.onnx` and `manifest.json`.
+        to the version's own, and all are signed. The same policy means the same `policy.onnx` and `manifest.json`.
 
         Raises:
-            ArtifactError: when a file is missing or was changed.
+            ArtifactError: when a file is missing or was changed, is of a kind that no version holds, or names another
+                policy.
             ServiceError: when MLflow cannot be reached.
         """
         digest = export_digest(folder)
@@ -61,7 +62,7 @@ class Registry:
             mlflow_run_id = start_run(policy, run_id, uri=self.tracking_uri)
             finish_run(mlflow_run_id, "FINISHED", self.tracking_uri)
         with tempfile.TemporaryDirectory(prefix="loomrl-register-") as temporary:
-            staged = stage_export(folder, Path(temporary) / ARTIFACT_FOLDER, mlflow_run_id)
+            staged = stage_export(folder, Path(temporary) / ARTIFACT_FOLDER, policy, mlflow_run_id)
             sums_digest = sha256_file(staged / SUMS)
             # Named by its content: a folder left behind by an interrupted registration never mixes with this one.
             place = f"{ARTIFACT_FOLDER}/{sums_digest[:16]}"
