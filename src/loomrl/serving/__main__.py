@@ -35,6 +35,7 @@ def main(arguments: list[str]) -> int:
         mirror_capacity=options.mirror_capacity,
         segment_bytes=options.segment_bytes,
         server=options.server,
+        require_signature=options.require_signature,
     )
     if options.die_with_parent is not None:
         die_with_parent(parent=options.die_with_parent, grace_seconds=_GRACE_SECONDS)
@@ -65,6 +66,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--mirror-capacity", type=int, default=default.mirror_capacity)
     parser.add_argument("--segment-bytes", type=int, default=default.segment_bytes)
     parser.add_argument("--server", help="name of the audit chain; default: the first that is free")
+    parser.add_argument(
+        "--require-signature",
+        action=argparse.BooleanOptionalAction,
+        help="refuse unsigned versions; default: those of the registry, not of a folder",
+    )
     parser.add_argument("--die-with-parent", type=int, metavar="PID", help="end when this parent process is gone")
     parser.add_argument("--port-file", type=Path, help="gets the URL and the process id once bound")
     return parser

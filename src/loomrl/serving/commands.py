@@ -37,6 +37,9 @@ def serve(
         str | None, typer.Option(envvar="LOOMRL_AUDIT_SERVER", help="Name of its audit chain; default: the first free.")
     ] = None,
     port_file: Annotated[Path | None, typer.Option(help="Gets the URL and process id once bound.")] = None,
+    require_signature: Annotated[
+        bool | None, typer.Option(help="Refuse unsigned versions; default: those of the registry, not of a folder.")
+    ] = None,
 ) -> None:
     """Serve a policy's champion; its challenger decides the same requests without acting."""
     import logging
@@ -56,6 +59,7 @@ def serve(
         rate=rate,
         seed=seed,
         server=server,
+        require_signature=require_signature,
     )
     run(settings, port_file)
 

@@ -163,6 +163,7 @@ def describe(parts: Parts) -> dict[str, Any]:
         "ready": keeper.current.champion is not None,
         "roles": _roles(parts),
         "refused": [{"version": entry.version, "reason": entry.reason} for entry in list(keeper.refused.values())],
+        "loading": keeper.loading,
         "registry_error": keeper.unreachable,
         "num_swaps": keeper.num_swaps,
         "audit": {

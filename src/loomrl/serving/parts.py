@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from loomrl.errors import ArtifactError, LoomRLError
+from loomrl.errors import LoomRLError
 from loomrl.serving.asgi import Receive, Send
 from loomrl.serving.audit import AuditLog, AuditUnwritable, Head
 from loomrl.serving.decider import Decider
@@ -30,7 +30,10 @@ _REPORT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How one server runs. `champion` and `challenger` pin versions; `folders` serves folders without a registry."""
+    """How one server runs. `champion` and `challenger` pin versions; `folders` serves folders without a registry.
+
+    `require_signature` None demands a signature of what the registry holds, and not of a folder.
+    """
 
     policy: str
     host: str = "127.0.0.1"
@@ -48,14 +51,17 @@ class ServerSettings:
     segment_bytes: int = 64 * 2**20
     seed: int | None = None  # of exploration; None takes the system's entropy
     server: str | None = None  # name of the audit chain
+    require_signature: bool | None = None
 
     def source(self) -> PolicySource:
         """Where this server finds policies."""
         if self.folders:
-            return FolderSource(self.folders)
+            return FolderSource(self.policy, self.folders, require_signature=self.require_signature is True)
         pinned = {"champion": self.champion, "challenger": self.challenger}
         versions = {role: version for role, version in pinned.items() if version is not None}
-        return RegistrySource(self.policy, self.tracking_uri, versions)
+        return RegistrySource(
+            self.policy, self.tracking_uri, versions, require_signature=self.require_signature is not False
+        )
 
 
 class Parts:
@@ -130,18 +136,10 @@ class Parts:
             log.error("overrides stay as they were: %s", error)
             changed = False
         if changed:
-            self._load_pinned()
-        self.roles.refresh()
+            self.roles.load_pinned()
+        self.roles.look()
         if changed:
             self.record_overrides()
-
-    def _load_pinned(self) -> None:
-        """One by one: a version that cannot be loaded keeps no other from it. Works without the registry's aliases."""
-        for version in sorted(self.overrides.versions()):
-            try:
-                self.roles.ensure({version})
-            except ArtifactError as error:
-                log.error("%s; agents it is pinned for get 503", error)
 
     def record_overrides(self) -> None:
         """Put the overrides now in force on record."""

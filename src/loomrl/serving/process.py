@@ -126,5 +126,11 @@ class ServerProcess:
 
 
 def _arguments(options: Mapping[str, Any]) -> list[str]:
-    given = {name: value for name, value in options.items() if value is not None}
-    return [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    given = {name.replace("_", "-"): value for name, value in options.items() if value is not None}
+    return [part for name, value in given.items() for part in _argument(name, value)]
+
+
+def _argument(name: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [f"--{name}", str(value)]

@@ -1,14 +1,16 @@
 """Which policy holds which role in this server, following the registry without a lost request.
 
-A new version is fetched, verified, loaded and probed in a background thread; only then one reference is assigned.
-A version that fails is refused: the former one goes on deciding and the reason stands in `/status`.
+A new version is fetched, verified, loaded and probed in a thread of its own; only then one reference is assigned. What
+arrives is held against the latest look at the source, so the newest alias wins, and neither a person's pin nor another
+role waits for a download that hangs. A version that fails is refused: the former one goes on deciding and the reason
+stands in `/status`. A request keeps the policies it began with; the last one to end releases a replaced policy.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.registry import CHALLENGER, CHAMPION
@@ -17,6 +19,8 @@ from loomrl.serving.sources import ROLES, PolicySource
 
 log = logging.getLogger(__name__)
 _RETRY_SECONDS = 30.0  # a refused version is tried again, for its files may be restored
+_PIN_SECONDS = 60.0  # a version a person asked for is kept this long without an override: it is about to come
+_WAIT_SECONDS = 60.0  # nobody waits longer for a version; what brings it goes on
 
 
 @dataclass(frozen=True)
@@ -47,12 +51,37 @@ class Refused:
     at: float  # time.monotonic() seconds
 
 
+class Loading(threading.Thread):
+    """Brings one version; afterwards either `policy` or `error` is set."""
+
+    def __init__(self, source: PolicySource, version: str, arrived: Callable[["Loading"], None]) -> None:
+        super().__init__(name=f"load {version}", daemon=True)
+        self._source, self._arrived = source, arrived
+        self.version = version
+        self.policy: ServedPolicy | None = None
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        """Fetch, verify, load and probe."""
+        try:
+            policy = ServedPolicy.load(self._source.fetch(self.version), self.version)
+            _demand_memoryless(policy)
+            self.policy = policy
+        except Exception as error:  # whatever a parser raises for a bad file: it is refused, the server goes on
+            self.error = error
+        self._arrived(self)
+
+
 class RoleKeeper:
-    """Keeps `current` in step with a source. `refresh` may run in any thread; one at a time."""
+    """Keeps `current` in step with a source; every method may be called from any thread."""
 
     def __init__(self, source: PolicySource, wanted_versions: Callable[[], set[str]] = set) -> None:
         self._source, self._wanted_versions = source, wanted_versions
-        self._lock = threading.Lock()
+        self._looking = threading.Lock()  # held while the source is asked: an older answer never comes last
+        self._lock = threading.Lock()  # held for assignments only, never while anything blocks
+        self._wanted: Mapping[str, str] = {}  # role -> version, as of the latest look
+        self._asked: dict[str, float] = {}  # version a person asked for -> time.monotonic() seconds
+        self._loading: dict[str, Loading] = {}
         self.current = Roles()
         self.refused: dict[str, Refused] = {}
         self.unloaded: str | None = None  # the challenger's version, where a person let it go
@@ -60,25 +89,46 @@ class RoleKeeper:
         self.num_swaps = 0
 
     def refresh(self, retry_refused: bool = False) -> None:
-        """Look at the source once and follow it. Nothing is raised: what went wrong is kept in the attributes."""
-        with self._lock:
-            if retry_refused:
-                self.refused, self.unloaded = {}, None
+        """Look at the source once, and wait up to a minute until what it asks for is loaded or refused."""
+        _wait(self.look(retry_refused))
+
+    def look(self, retry_refused: bool = False) -> list[Loading]:
+        """Look at the source once and begin to load what is missing; roles follow as soon as a version is there.
+
+        Nothing is raised: what went wrong is kept in the attributes.
+        """
+        with self._looking:
             try:
-                wanted = self._wanted_roles()
+                wanted = self._source.roles()
             except LoomRLError as error:
                 self._report_unreachable(str(error))
-                return
+                return []
             self.unreachable = None
-            before, pins = self.current, self._wanted_versions()
-            asked_for = {*wanted.values(), *pins}
-            self.refused = {version: entry for version, entry in self.refused.items() if version in asked_for}
-            loaded = {role: self._follow(getattr(before, role), wanted.get(role)) for role in ROLES}
-            pinned = {version: self._follow(before.by_version(version), version) for version in pins}
-            ready = {version: policy for version, policy in pinned.items() if policy is not None}
-            after = Roles(loaded[CHAMPION], loaded[CHALLENGER], ready)
-            self.num_swaps += any(getattr(before, role) is not getattr(after, role) for role in ROLES)
-            self.current = after
+            with self._lock:
+                self.unloaded = None if retry_refused else self.unloaded
+                self._wanted = self._without_unloaded(wanted)
+                asked_for = {*self._wanted.values(), *self._pins()}
+                kept = set() if retry_refused else asked_for
+                self.refused = {version: entry for version, entry in self.refused.items() if version in kept}
+                self._assign()
+                return self._begin(asked_for)
+
+    def ensure(self, versions: set[str]) -> None:
+        """Load versions a person wants to pin, before the override is in force. Works without the source's roles.
+
+        Raises:
+            ArtifactError: when one cannot be taken into service.
+        """
+        with self._lock:
+            self._asked.update(dict.fromkeys(versions, time.monotonic()))
+            self.refused = {version: entry for version, entry in self.refused.items() if version not in versions}
+            self._assign()
+            begun = self._begin(versions)
+        _wait(begun)
+        for loading in begun:
+            if loading.policy is None:
+                reason = loading.error or f"it is still being loaded after {_WAIT_SECONDS:.0f} s; ask again"
+                raise ArtifactError(f"version {loading.version} cannot be pinned: {reason}") from loading.error
 
     def unload(self, version: str) -> bool:
         """Let go of a version that is not the champion; False where there is no such version.
@@ -87,61 +137,87 @@ class RoleKeeper:
         """
         with self._lock:
             before = self.current
-            pinned = {name: policy for name, policy in before.pinned.items() if name != version}
-            challenges = before.challenger is not None and before.challenger.version == version
-            if challenges:
+            if before.challenger is not None and before.challenger.version == version:
                 self.unloaded = version
-            self.current = replace(before, challenger=None if challenges else before.challenger, pinned=pinned)
-            return challenges or len(pinned) < len(before.pinned)
+            self._asked.pop(version, None)
+            self._wanted = self._without_unloaded(self._wanted)
+            self._assign()
+            return version in before.versions() - self.current.versions()
 
-    def _wanted_roles(self) -> dict[str, str]:
-        """Role -> version by the source, without a challenger that was unloaded."""
-        wanted = dict(self._source.roles())
-        if self.unloaded is not None and wanted.get(CHALLENGER) == self.unloaded:
-            del wanted[CHALLENGER]
-        else:
-            self.unloaded = None
-        return wanted
-
-    def ensure(self, versions: set[str]) -> None:
-        """Load versions a person wants to pin, before the override is in force.
-
-        Raises:
-            ArtifactError: when one cannot be taken into service.
-        """
+    def load_pinned(self) -> None:
+        """Begin to load the versions that overrides pin. Works without the source's roles."""
         with self._lock:
-            for version in sorted(versions):
-                self.refused.pop(version, None)
-                policy = self._follow(None, version)
-                if policy is None:
-                    raise ArtifactError(f"version {version} cannot be pinned: {self.refused[version].reason}")
-                self.current = replace(self.current, pinned={**self.current.pinned, version: policy})
+            self._assign()
+            self._begin(self._pins())
 
-    def _follow(self, held: ServedPolicy | None, wanted: str | None) -> ServedPolicy | None:
-        """The policy of the wanted version; what is held where that cannot be taken into service."""
-        if wanted is None:
-            return None
-        if held is not None and held.version == wanted:
-            return held
-        if known := self.current.by_version(wanted):
-            return known
-        if (refused := self.refused.get(wanted)) and time.monotonic() - refused.at < _RETRY_SECONDS:
-            return held
-        try:
-            policy = ServedPolicy.load(self._source.fetch(wanted), wanted)
-            _demand_memoryless(policy)
-        except LoomRLError as error:
-            self.refused[wanted] = Refused(wanted, str(error), time.monotonic())
-            log.error("version %s refused, %s kept: %s", wanted, held.version if held else "nothing", error)
-            return held
-        self.refused.pop(wanted, None)
-        log.info("version %s taken into service", wanted)
-        return policy
+    @property
+    def loading(self) -> list[str]:
+        """The versions that are being fetched, verified or probed now."""
+        return sorted(self._loading.copy())
+
+    def _without_unloaded(self, wanted: Mapping[str, str]) -> dict[str, str]:
+        """Roles without a challenger that was unloaded; once another version challenges, that is forgotten."""
+        if self.unloaded is not None and wanted.get(CHALLENGER) == self.unloaded:
+            return {role: version for role, version in wanted.items() if role != CHALLENGER}
+        self.unloaded = None
+        return dict(wanted)
+
+    def _pins(self) -> set[str]:
+        """The versions overrides pin, and those a person has just asked for."""
+        oldest = time.monotonic() - _PIN_SECONDS
+        self._asked = {version: at for version, at in self._asked.items() if at > oldest}
+        return self._wanted_versions() | self._asked.keys()
+
+    def _begin(self, versions: set[str]) -> list[Loading]:
+        """What brings the versions that are neither loaded nor refused; call it with the lock held."""
+        latest = time.monotonic() - _RETRY_SECONDS
+        missing = [version for version in sorted(versions) if self.current.by_version(version) is None]
+        due = [version for version in missing if version not in self.refused or self.refused[version].at < latest]
+        for version in due:
+            if version not in self._loading:
+                self._loading[version] = Loading(self._source, version, self._arrived)
+                self._loading[version].start()
+        return [self._loading[version] for version in due]
+
+    def _arrived(self, loading: Loading) -> None:
+        version = loading.version
+        with self._lock:
+            del self._loading[version]
+            if loading.error is not None:
+                self._asked.pop(version, None)
+                reason = str(loading.error) or type(loading.error).__name__
+                self.refused = {**self.refused, version: Refused(version, reason, time.monotonic())}
+                log.error("version %s refused, what was loaded goes on: %s", version, reason)
+                return
+            self.refused = {refused: entry for refused, entry in self.refused.items() if refused != version}
+            self._assign(loading.policy)
+            in_service = self.current.by_version(version) is not None
+        log.info("version %s %s", version, "taken into service" if in_service else "came too late: nobody wants it now")
+
+    def _assign(self, arrived: ServedPolicy | None = None) -> None:
+        """One assignment: each role gets the version it wants where that is loaded, and keeps what it has where not."""
+        before = self.current
+        known = [policy for policy in (arrived, before.champion, before.challenger) if policy is not None]
+        loaded = before.pinned | {policy.version: policy for policy in known}
+        held = {
+            role: loaded.get(self._wanted[role], getattr(before, role)) if role in self._wanted else None
+            for role in ROLES
+        }
+        pinned = {version: loaded[version] for version in self._pins() if version in loaded}
+        after = Roles(held[CHAMPION], held[CHALLENGER], pinned)
+        self.num_swaps += any(getattr(before, role) is not getattr(after, role) for role in ROLES)
+        self.current = after
 
     def _report_unreachable(self, reason: str) -> None:
         if reason != self.unreachable:
             log.error("cannot look up roles, the loaded policies go on: %s", reason)
         self.unreachable = reason
+
+
+def _wait(loadings: list[Loading]) -> None:
+    deadline = time.monotonic() + _WAIT_SECONDS
+    for loading in loadings:
+        loading.join(max(0.0, deadline - time.monotonic()))
 
 
 def _demand_memoryless(policy: ServedPolicy) -> None:
