@@ -9,7 +9,7 @@ export DVC_NO_ANALYTICS := 1
 unexport PYTHONDONTWRITEBYTECODE  # a module is compiled when it is first imported, not in every process
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format up down peers kserve bench mutations clean
+.PHONY: help setup run test check format up down peers kserve bench soak mutations clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -88,6 +88,9 @@ bench: peers | $(BIN)/loomrl  ## measure speed and learning beside the peers, re
 	python benchmarks/gate.py
 	python benchmarks/constrained.py
 	python benchmarks/model_checking.py
+
+soak: | $(BIN)/loomrl  ## what must never happen to a server, at length: swaps, bad versions; takes an hour
+	PYTHONPATH=tests/support python -m tests.soak
 
 mutations: | $(BIN)/loomrl  ## plant classic silent bugs one at a time and see which the tests notice; takes an hour
 	python benchmarks/mutations.py run

@@ -1,0 +1,59 @@
+"""Swaps under load: no answer but 200, and no decision by a version older than one already seen."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from policies import discrete_folder
+from steady_load import Load
+
+from loomrl.registry import CHAMPION, Registry
+from loomrl.serving.process import ServerProcess
+
+NUM_SWAPS = 1_000
+
+
+def run(folder: Path, num_swaps: int = NUM_SWAPS) -> dict[str, Any]:
+    """Move the champion's alias through `num_swaps` ever newer versions, each as soon as the one before has decided.
+
+    Raises:
+        AssertionError: when a request fails, an older version decides again, or the server does not follow.
+    """
+    registry = Registry()
+    for number in range(num_swaps + 1):
+        registry.register("cartpole", discrete_folder(folder / f"{number}", value=float(number)), f"run-{number}")
+    registry.set_aliases("cartpole", {CHAMPION: "1"})
+    seconds = []
+    server = ServerProcess("cartpole", refresh_seconds=0.05, rate=1e9)
+    with server, server.client() as client, Load(server) as load:
+        load.wait_until(lambda: load.num_requests > 10)
+        memory = [_resident_bytes(server)]
+        for version in range(2, num_swaps + 2):
+            started = time.monotonic()
+            registry.set_aliases("cartpole", {CHAMPION: str(version)})
+            load.wait_until(lambda version=version: load.newest == version)
+            seconds.append(time.monotonic() - started)
+        memory.append(_resident_bytes(server))
+        num_swaps_seen = client.status()["num_swaps"] - 1  # the first champion is one, too
+    load.check()
+    assert num_swaps_seen == num_swaps
+    return {
+        "num_swaps": num_swaps,
+        "num_requests": load.num_requests,
+        "num_decisions": load.num_decisions,
+        "num_failures": len(load.failures),
+        "alias_to_decision_seconds": {
+            name: round(float(np.quantile(seconds, share)), 3)
+            for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1))
+        },
+        "server_memory_mb": {
+            name: round(size / 2**20, 1) for name, size in zip(("before", "after"), memory, strict=True)
+        },
+    }
+
+
+def _resident_bytes(server: ServerProcess) -> int:
+    assert server.process is not None
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) * 1024

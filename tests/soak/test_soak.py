@@ -1,0 +1,36 @@
+"""The checks of `make soak` with small numbers."""
+
+import json
+from pathlib import Path
+
+import pytest
+from attacks import ATTACKS
+
+from tests.soak import __main__ as soak
+from tests.soak import bad_versions, swaps
+
+
+@pytest.mark.usefixtures("ready_home")
+def test_swaps_lose_no_request_and_never_go_back(tmp_path: Path) -> None:
+    found = swaps.run(tmp_path, num_swaps=20)
+    assert found["num_requests"] >= 20
+
+
+@pytest.mark.usefixtures("ready_home")
+def test_bad_versions_are_refused_and_leave_the_champion_alone(tmp_path: Path) -> None:
+    found = bad_versions.run(tmp_path, num_versions=30)
+    assert len(found["by_kind"]) == len(ATTACKS)
+
+
+def test_every_check_is_found() -> None:
+    assert {"bad_versions", "swaps"} <= set(soak.CHECKS)
+
+
+def test_results_are_merged_per_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soak, "RESULTS", tmp_path / "soak.json")
+    monkeypatch.setenv("LOOMRL_HOME", str(tmp_path))
+    (tmp_path / "soak.json").write_text(json.dumps({"other": {"num_kills": 200}}))
+    monkeypatch.setattr(swaps, "run", lambda folder: {"num_swaps": 3})
+    soak.main(["swaps"])
+    kept = json.loads((tmp_path / "soak.json").read_text())
+    assert (kept["other"], kept["swaps"]["num_swaps"]) == ({"num_kills": 200}, 3)
