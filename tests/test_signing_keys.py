@@ -11,7 +11,16 @@ from typer.testing import CliRunner
 
 from loomrl.cli import app
 from loomrl.errors import ArtifactError, ConfigError
-from loomrl.signing_keys import ED25519, ELLIPTIC, key_id, private_key, private_path, trust, trusted
+from loomrl.signing_keys import (
+    ED25519,
+    ELLIPTIC,
+    TRUSTED_VARIABLE,
+    key_id,
+    private_key,
+    private_path,
+    trust,
+    trusted,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +45,18 @@ def test_another_machines_key_is_trusted_once_it_is_put_there(tmp_path: Path) ->
     path = write_public(tmp_path / "theirs.pem", theirs)
     assert trust(path) == trust(path) == key_id(theirs)
     assert list(trusted(ELLIPTIC)) == [key_id(theirs)]
+
+
+def test_a_folder_of_trusted_keys_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = generate_private_key(SECP384R1()).public_key()
+    (tmp_path / "mounted").mkdir()
+    write_public(tmp_path / "mounted" / "theirs.pub.pem", theirs)
+    monkeypatch.setenv(TRUSTED_VARIABLE, str(tmp_path / "mounted"))
+    ours = private_key(ELLIPTIC).public_key()
+    assert set(trusted(ELLIPTIC)) == {key_id(ours), key_id(theirs)}
+    monkeypatch.setenv(TRUSTED_VARIABLE, str(tmp_path / "missing"))
+    with pytest.raises(ConfigError, match=f"{TRUSTED_VARIABLE}.*missing is no folder"):
+        trusted(ELLIPTIC)
 
 
 @pytest.mark.parametrize("kind", ["RSA", "Bitcoin's curve", "no key"])

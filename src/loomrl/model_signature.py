@@ -12,7 +12,7 @@ from typing import Any
 
 from loomrl.errors import ArtifactError
 from loomrl.files import SUMS, files_below
-from loomrl.signing_keys import ELLIPTIC, key_id, keys_folder, private_key, private_path, trusted
+from loomrl.signing_keys import ELLIPTIC, key_id, private_key, private_path, trusted, trusted_folders
 from loomrl.types import PolicyManifest
 
 SIGNATURE = "model.sig"
@@ -58,7 +58,8 @@ def verify(folder: Path, policy: str) -> str:
     if signer not in keys:
         raise ArtifactError(
             f"{folder / SIGNATURE} is by the key {signer[:16]}, which is not among the {len(keys)} trusted keys in "
-            f"{keys_folder()}; if that key is yours, put its public half there: `loomrl keys trust FILE`"
+            f"{' and '.join(map(str, trusted_folders()))}; if that key is yours, `loomrl keys trust FILE` with its "
+            "public half"
         )
     verifier = verifying.Config().use_elliptic_key_verifier(public_key=keys[signer].path)
     try:

@@ -2,8 +2,9 @@
 
 Safety cases and audit heads are signed with Ed25519 (`loomrl.signing`); a version's files with a NIST elliptic curve,
 the kind that the `model-signing` library takes (`loomrl.model_signature`). A private key is made on first use, readable
-by its owner only, or read from the PEM file that its variable names. Every public key `*.pub.pem` in the folder is
-trusted for what its kind signs, so an older key's signatures stay verifiable after the key was changed.
+by its owner only, or read from the PEM file that its variable names. Every public key `*.pub.pem` in the folder, and in
+the one that `LOOMRL_TRUSTED_KEYS` names, is trusted for what its kind signs: an older key's signatures stay verifiable
+after the key was changed.
 """
 
 import os
@@ -29,6 +30,7 @@ from loomrl.files import sha256, sync_folder, write_atomic
 from loomrl.home import home
 
 PUBLIC_SUFFIX = ".pub.pem"
+TRUSTED_VARIABLE = "LOOMRL_TRUSTED_KEYS"  # a folder that may be read-only, such as one that Kubernetes mounts
 PrivateKey = Ed25519PrivateKey | EllipticCurvePrivateKey
 PublicKey = Ed25519PublicKey | EllipticCurvePublicKey
 _CURVES = (SECP256R1, SECP384R1, SECP521R1)  # those of the Sigstore bundle format
@@ -96,13 +98,30 @@ def private_path(kind: KeyKind) -> Path:
 
 
 def trusted(kind: KeyKind) -> dict[str, TrustedKey]:
-    """Key id -> public key of a kind, of every `*.pub.pem` under `LOOMRL_HOME/keys`.
+    """Key id -> public key of a kind, of every `*.pub.pem` in the trusted folders.
 
     Raises:
         ArtifactError: for a file there that holds no public key of any kind that is trusted.
+        ConfigError: when `LOOMRL_TRUSTED_KEYS` names no folder.
     """
-    found = {path: read_public(path) for path in sorted(keys_folder().glob(f"*{PUBLIC_SUFFIX}"))}
+    paths = [path for folder in trusted_folders() for path in sorted(folder.glob(f"*{PUBLIC_SUFFIX}"))]
+    found = {path: read_public(path) for path in paths}
     return {key_id(key): TrustedKey(key, path) for path, key in found.items() if kind_of(key) is kind}
+
+
+def trusted_folders() -> list[Path]:
+    """Where trusted public keys lie: `LOOMRL_HOME/keys`, and the folder that `LOOMRL_TRUSTED_KEYS` names.
+
+    Raises:
+        ConfigError: when it names no folder.
+    """
+    configured = os.environ.get(TRUSTED_VARIABLE)
+    if not configured:
+        return [keys_folder()]
+    folder = Path(configured).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(f"{TRUSTED_VARIABLE}={configured} is no folder; name one with the signers' *{PUBLIC_SUFFIX}")
+    return [keys_folder(), folder]
 
 
 def trust(path: Path) -> str:
