@@ -49,6 +49,11 @@ def loomdb_url() -> str:
     return os.environ.get("LOOMRL_DATABASE_URL") or f"sqlite:///{home() / 'loom.db'}"
 
 
+def shares_loomdb() -> bool:
+    """Whether LoomDB may be that of other homes, too."""
+    return bool(os.environ.get("LOOMRL_DATABASE_URL"))
+
+
 def tracking_uri() -> str:
     """MLflow's tracking URI: `$MLFLOW_TRACKING_URI`, else SQLite under the home."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home() / 'mlflow.db'}"

@@ -12,7 +12,7 @@ from policies import OBSERVATIONS, discrete_folder
 from typer.testing import CliRunner
 
 from loomrl.serving.client import Ask, PolicyClient, Refused
-from loomrl.serving.commands import override_app
+from loomrl.serving.operator_commands import override_app
 
 OBS = OBSERVATIONS[0].tolist()
 

@@ -18,9 +18,10 @@ from loomrl.errors import ServiceError
 from loomrl.registry import CHALLENGER, CHAMPION, PolicyVersion, Registry
 from loomrl.serving.audit import AuditLog
 from loomrl.serving.client import PolicyClient, Refused
+from loomrl.serving.controls import Controls
 from loomrl.serving.history import find_decision, join, records
 from loomrl.serving.model import GRAPH
-from loomrl.serving.overrides import Override, OverrideStore
+from loomrl.serving.overrides import Override
 from loomrl.serving.process import ServerProcess
 from loomrl.serving.verification import verify_chain
 
@@ -133,12 +134,13 @@ def test_an_override_survives_a_restart(loomrl_home: Path, tmp_path: Path) -> No
         os.kill(server.process.pid, signal.SIGKILL)
     with ServerProcess("cartpole", champion_folder=folder) as server, server.client() as client:
         assert client.decide("a", OBS).action == 1 - normal
-        OverrideStore("cartpole").clear()  # by the command line, say
+        Controls("cartpole").clear_overrides(None, "test", "test")  # by the command line, say
         wait_for(lambda: client.decide("a", OBS).action == normal)
-        OverrideStore("cartpole").set(Override(action=1 - normal, agent_id="b", person="Bob", reason="test"))
+        controls = Controls("cartpole")
+        controls.set_override(Override(action=1 - normal, agent_id="b", person="Bob", reason="test"), "test")
         wait_for(lambda: client.decide("b", OBS).action == 1 - normal)
         assert client.decide("a", OBS).action == normal
-        OverrideStore("cartpole").set(Override(action=7, agent_id="c", person="Bob", reason="a slip"))
+        controls.set_override(Override(action=7, agent_id="c", person="Bob", reason="a slip"), "test")
         wait_for(lambda: "c" in [entry["agent_id"] for entry in client.overrides()])
         with pytest.raises(Refused, match="not one of 0 to 1; clear the override") as refused:
             client.decide("c", OBS)
@@ -163,10 +165,10 @@ def test_a_bad_pin_in_the_file_does_not_keep_an_emergency_action_out(loomrl_home
     folder = discrete_folder(tmp_path / "policy")
     with ServerProcess("cartpole", champion_folder=folder, refresh_seconds=0.1) as server, server.client() as client:
         normal = client.decide("b", OBS).action
-        store = OverrideStore("cartpole")
-        store.set(Override(version="99", agent_id="a", person="Ada", reason="a slip"))
+        controls = Controls("cartpole")
+        controls.set_override(Override(version="99", agent_id="a", person="Ada", reason="a slip"), "test")
         wait_for(lambda: bool(client.overrides()))
-        store.set(Override(action=1 - normal, person="Ada", reason="emergency"))
+        controls.set_override(Override(action=1 - normal, person="Ada", reason="emergency"), "test")
         wait_for(lambda: client.decide("b", OBS).action == 1 - normal)
         with pytest.raises(Refused, match="99.*not loaded") as refused:
             client.decide("a", OBS)

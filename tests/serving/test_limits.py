@@ -1,5 +1,6 @@
 """The rate limit."""
 
+import math
 import time
 
 from loomrl.serving.limits import RateLimiter
@@ -41,9 +42,20 @@ def test_no_refusal_goes_unreported() -> None:
     refusals = [limiter.take([agent]) for agent in "aaaabb"]
     reported = sum(refusal.num_unreported for refusal in refusals if refusal)
     rest = limiter.flush()
-    assert {refusal.agent_id: refusal.num_unreported for refusal in rest} == {"a": 3, "b": 1}
+    assert rest == {"a": 3, "b": 1}
     assert reported + 4 == 6
-    assert limiter.flush() == []
+    assert limiter.flush() == {}
     limiter.put_back(rest)
     limiter.take(["a"])
-    assert {refusal.agent_id: refusal.num_unreported for refusal in limiter.flush()} == {"a": 4, "b": 1}
+    assert limiter.flush() == {"a": 4, "b": 1}
+
+
+def test_all_agents_together_have_a_limit_too() -> None:
+    limiter = RateLimiter(rate=0.001, burst=1, total_rate=3.0)
+    assert limiter.take(["a", "b", "c"]) is None
+    refusal = limiter.take(["d"])
+    assert refusal is not None
+    assert (refusal.agent_id, refusal.rate) == (None, 3.0)
+    assert limiter.take(["e", "f", "g", "h"]).retry_after_seconds == math.inf
+    time.sleep(refusal.retry_after_seconds + 0.001)
+    assert limiter.take(["d"]) is None  # the refusal took no token of its own

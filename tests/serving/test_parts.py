@@ -14,12 +14,14 @@ from typer.testing import CliRunner
 from loomrl.errors import ConfigError, GateRefused
 from loomrl.loomdb.database import LoomDB
 from loomrl.serving.audit import AuditLog, segments
-from loomrl.serving.commands import audit_app, override_app
+from loomrl.serving.commands import audit_app
 from loomrl.serving.exploration import explore
 from loomrl.serving.mirror import Mirror, Mirrored
 from loomrl.serving.model import ServedPolicy
+from loomrl.serving.operator_commands import override_app
 from loomrl.serving.records import record
 from loomrl.serving.server import check_exposure
+from loomrl.serving.tokens import Holder, Tokens
 
 BLOCKED = """
 import importlib, pkgutil, sys
@@ -39,14 +41,14 @@ def test_serving_needs_neither_torch_nor_an_orchestrator() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])
 def test_loopback_needs_no_token(host: str) -> None:
-    check_exposure(host, "")
+    check_exposure(host, Tokens())
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org"])
 def test_other_addresses_need_a_token(host: str) -> None:
-    check_exposure(host, "token")
+    check_exposure(host, Tokens([Holder("Ada", frozenset({"operate"}), b"digest")]))
     with pytest.raises(ConfigError, match="LOOMRL_OPERATOR_TOKEN"):
-        check_exposure(host, "")
+        check_exposure(host, Tokens())
 
 
 def test_actions_do_not_depend_on_the_batch(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""LoomDB: environments, snapshots, lineage, deployments, approvals, audit heads and events.
+"""LoomDB: environments, snapshots, lineage, deployments, approvals, audit heads, controls and events.
 
 SQLite by default (write-ahead log, writers wait for each other), PostgreSQL by URL:
 `postgresql+psycopg://user:password@host/database`. Opening migrates the schema when it must.
@@ -9,18 +9,19 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from sqlalchemy import Engine, Select, func, select
+from sqlalchemy import Engine, Select, func, select, tuple_
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from loomrl.errors import ConfigError, ServiceError
 from loomrl.home import loomdb_url
-from loomrl.loomdb.engine import WRITES, make_engine, unreachable
+from loomrl.loomdb.engine import BUSY_SECONDS, WRITES, make_engine, unreachable
 from loomrl.loomdb.migrate import ensure_schema
 from loomrl.loomdb.models import (
     ApprovalRow,
     AuditHeadRow,
     Base,
+    ControlRow,
     DeploymentRow,
     EdgeRow,
     EnvironmentRow,
@@ -31,6 +32,7 @@ from loomrl.loomdb.models import (
 from loomrl.loomdb.records import (
     Approval,
     AuditHead,
+    Control,
     Deployment,
     Edge,
     EnvironmentRecord,
@@ -52,14 +54,16 @@ class LoomDB:
         self._writers = sessionmaker(engine.execution_options(**{WRITES: True}))
 
     @classmethod
-    def open(cls, url: str | None = None) -> Self:
+    def open(cls, url: str | None = None, wait_seconds: int = BUSY_SECONDS) -> Self:
         """Open the database at a SQLAlchemy URL (default: `LOOMRL_DATABASE_URL`, else SQLite under the home).
+
+        `wait_seconds` is how long a locked file, or a server that does not answer, is waited for.
 
         Raises:
             ConfigError: when the URL is not one, or its driver is not installed.
             ServiceError: when the database cannot be reached or read.
         """
-        engine = make_engine(url or loomdb_url())
+        engine = make_engine(url or loomdb_url(), wait_seconds)
         try:
             ensure_schema(engine)
         except SQLAlchemyError as error:
@@ -232,6 +236,28 @@ class LoomDB:
         """Open approvals, oldest first."""
         query = select(ApprovalRow).where(ApprovalRow.approved.is_(None)).order_by(ApprovalRow.requested)
         return self._all(query, Approval)
+
+    # --- controls -------------------------------------------------------------------------------------------------
+
+    def add_control(self, control: Control) -> bool:
+        """Add a revision; False where another host was faster with this one."""
+        try:
+            self._insert(ControlRow(**control.model_dump()), Control)
+        except IntegrityError:
+            return False
+        return True
+
+    def controls(self, policy: str) -> list[Control]:
+        """The newest revision of each of a policy's controls, lifted ones too, by name."""
+        newest = select(ControlRow.name, func.max(ControlRow.revision)).where(ControlRow.policy == policy)
+        is_newest = tuple_(ControlRow.name, ControlRow.revision).in_(newest.group_by(ControlRow.name))
+        query = select(ControlRow).where(ControlRow.policy == policy, is_newest).order_by(ControlRow.name)
+        return self._all(query, Control)
+
+    def num_controls(self, policy: str) -> int:
+        """How many revisions of a policy's controls there are: as long as it stays, nothing was changed."""
+        with self._reading() as session:
+            return session.scalar(select(func.count()).where(ControlRow.policy == policy)) or 0
 
     # --- audit heads and events -----------------------------------------------------------------------------------
 

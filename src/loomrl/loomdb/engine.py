@@ -15,8 +15,8 @@ BUSY_SECONDS = 30
 WRITES = "loomrl_writes"  # execution option of the engine that writing transactions use
 
 
-def make_engine(url: str) -> Engine:
-    """An engine for a SQLAlchemy URL.
+def make_engine(url: str, wait_seconds: int = BUSY_SECONDS) -> Engine:
+    """An engine for a SQLAlchemy URL, which waits so long for a lock, or for a server to answer.
 
     Raises:
         ConfigError: when the URL is not one, or its driver is not installed.
@@ -25,8 +25,8 @@ def make_engine(url: str) -> Engine:
     parsed = _parse(url)
     try:
         if parsed.get_backend_name() == "sqlite":
-            return _sqlite(parsed)
-        return create_engine(parsed, pool_pre_ping=True)
+            return _sqlite(parsed, wait_seconds)
+        return create_engine(parsed, pool_pre_ping=True, connect_args=_waits(parsed, wait_seconds))
     except (ModuleNotFoundError, NoSuchModuleError) as error:
         fix = "pip install 'loomrl[postgresql]'" if "psycopg" in str(error) else "use sqlite or postgresql+psycopg"
         raise ConfigError(f"LoomDB URL {parsed.render_as_string()}: {error}; {fix}") from error
@@ -44,13 +44,21 @@ def _parse(url: str) -> URL:
     return parsed
 
 
-def _sqlite(url: URL) -> Engine:
+def _waits(url: URL, seconds: int) -> dict[str, int]:
+    """libpq's time-outs for connecting and for what was sent and is not confirmed; what the URL says comes first."""
+    if url.get_driver_name() != "psycopg":
+        return {}
+    waits = {"connect_timeout": seconds, "tcp_user_timeout": 1_000 * seconds}
+    return {name: value for name, value in waits.items() if name not in url.query}
+
+
+def _sqlite(url: URL, wait_seconds: int) -> Engine:
     in_memory = url.database in (None, "", ":memory:")
     if in_memory:
         engine = create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
     else:
         _make_parent(Path(str(url.database)))
-        engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
+        engine = create_engine(url, connect_args={"timeout": wait_seconds})
 
     @event.listens_for(engine, "connect")
     def _configure(connection: sqlite3.Connection, _: Any) -> None:
@@ -59,7 +67,7 @@ def _sqlite(url: URL) -> Engine:
         if not in_memory:
             connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
-        connection.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000}")
+        connection.execute(f"PRAGMA busy_timeout={wait_seconds * 1000}")
         connection.execute("PRAGMA foreign_keys=ON")
 
     @event.listens_for(engine, "begin")

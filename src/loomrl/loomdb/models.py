@@ -3,13 +3,13 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, DateTime, Float, Index, Integer, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, DateTime, Float, Index, Integer, LargeBinary, String, Text, UniqueConstraint
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 # The newest migration. Opening compares one string with it, and needs alembic only where they differ.
-HEAD = "0001"
+HEAD = "0002"
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -122,6 +122,22 @@ class AuditHeadRow(Base):
     segment: Mapped[str] = mapped_column(String(255))
     sequence: Mapped[int]
     digest: Mapped[str] = mapped_column(String(64))
+    created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+
+
+class ControlRow(Base):
+    """One change of what people have set for a policy's servers; the newest revision of a name is in force."""
+
+    __tablename__ = "controls"
+    __table_args__ = (UniqueConstraint("policy", "name", "revision"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    policy: Mapped[str] = mapped_column(String(255))
+    name: Mapped[str] = mapped_column(String(255))
+    revision: Mapped[int] = mapped_column(BigInteger)
+    document: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    actor: Mapped[str] = mapped_column(String(255))
+    reason: Mapped[str] = mapped_column(Text)
     created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 

@@ -79,6 +79,18 @@ class AuditHead(Document):
     created: datetime
 
 
+class Control(Document):
+    """What a person set for a policy's servers: an override, the plan, the kill switch. `document` None: lifted."""
+
+    policy: str
+    name: str
+    revision: int  # microseconds since 1970, or one more than the newest that was known: the newest is in force
+    document: Json | None
+    actor: str
+    reason: str
+    created: datetime
+
+
 class Event(Document):
     """One event of a trace."""
 

@@ -28,6 +28,7 @@ def main(arguments: list[str]) -> int:
         folders={role: folder for role, folder in folders.items() if folder is not None},
         rate=options.rate,
         burst=options.burst,
+        total_rate=options.total_rate,
         seed=options.seed,
         refresh_seconds=options.refresh_seconds,
         anchor_seconds=options.anchor_seconds,
@@ -59,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--challenger-folder", type=Path)
     parser.add_argument("--rate", type=float, default=default.rate, help="decisions per second and agent")
     parser.add_argument("--burst", type=float)
+    parser.add_argument("--total-rate", type=float, help="decisions per second of all agents together")
     parser.add_argument("--seed", type=int, help="of exploration; default: the system's entropy")
     parser.add_argument("--refresh-seconds", type=float, default=default.refresh_seconds)
     parser.add_argument("--anchor-seconds", type=float, default=default.anchor_seconds)

@@ -27,7 +27,7 @@ from loomrl.serving.asgi import (
 from loomrl.serving.audit import AuditUnwritable
 from loomrl.serving.control import Control
 from loomrl.serving.decider import Group
-from loomrl.serving.guard import check_host, is_loopback
+from loomrl.serving.guard import check_agent, check_host, is_loopback
 from loomrl.serving.model import NoAnswer, ServedPolicy
 from loomrl.serving.parts import Parts
 from loomrl.serving.problems import Problem
@@ -61,6 +61,9 @@ class PolicyServer:
             ("GET", "/override"): self._control.list_overrides,
             ("POST", "/override"): self._control.set_override,
             ("DELETE", "/override"): self._control.clear_overrides,
+            ("GET", "/plan"): self._control.plan,
+            ("PUT", "/plan"): self._control.set_plan,
+            ("PUT", "/kill-switch"): self._control.set_kill_switch,
             ("GET", "/shadow/records"): self._control.shadow_records,
         }
 
@@ -189,6 +192,7 @@ class PolicyServer:
     # --- decisions ----------------------------------------------------------------------------------------------
 
     def _decide(self, scope: Scope, body: bytes, started: float) -> Response:
+        check_agent(scope, self._parts.tokens)
         asks, batched = parse_asks(parse_json(body))
         groups = self._parts.decider.decide(asks, self._parts.roles.current, started)
         self._parts.ledger.remember(groups)
@@ -196,12 +200,14 @@ class PolicyServer:
         return Response(orjson.dumps({"decisions": answers} if batched else answers[0]))
 
     def _feedback(self, scope: Scope, body: bytes, started: float) -> Response:
+        check_agent(scope, self._parts.tokens)
         entries, _ = parse_feedback(parse_json(body))
         self._parts.ledger.accept(entries)
         self._parts.metrics.feedback.inc(len(entries))
         return Response(orjson.dumps({"recorded": len(entries)}))
 
     def _infer(self, version: str | None, scope: Scope, body: bytes, started: float) -> Response:
+        check_agent(scope, self._parts.tokens)
         policy = self._acting(version)
         asked = v2.parse_infer(body, header(scope, b"inference-header-content-length"), policy)
         groups = self._parts.decider.decide(asked.asks, self._parts.roles.current, started, route="infer")
@@ -249,11 +255,13 @@ class PolicyServer:
         return policy
 
     def _acting(self, version: str | None) -> ServedPolicy:
-        """The champion. The challenger is loaded too, but it never acts."""
+        """The champion, or a version of the split. A challenger is loaded too, but it never acts."""
         policy, roles = self._loaded(version), self._parts.roles.current
-        if policy is not roles.champion:
+        if policy is not roles.champion and version not in self._parts.controls.orders.plan.split:
             raise Problem(
-                403, f"version {version!r} does not act here: only the champion does, or a version pinned by hand"
+                403,
+                f"version {version!r} does not act here: only the champion does, the versions of the plan's split, or "
+                "a version pinned by hand",
             )
         return policy
 
@@ -276,6 +284,8 @@ def _answers(group: Group) -> Iterator[dict[str, Any]]:
             "version": fields["version"],
             "value": values[index],
             "propensity": group.propensity[index],
+            "role": fields["role"],
+            "assignment_probability": fields["assignment_probability"],
             "override": fields["override"],
             "limited": False,
             "exploration": group.asks.explore[index],

@@ -36,10 +36,11 @@ class Decision:
     value: float | None
     exploration: bool
     propensity: float
+    role: str  # who decided: champion, split, fallback, kill_switch, override
+    assignment_probability: float  # that the split deals an agent to this version
     override: dict[str, Any] | None
     limited: bool
     shield: dict[str, Any] | None = None  # what the policy chose, where the shield took another action
-    role: str | None = None  # of the version that decided, where the server says it
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Outcome:
 
 
 class PolicyClient:
-    """Keeps one connection. `token` is for operators' routes; default `$LOOMRL_OPERATOR_TOKEN`.
+    """Keeps one connection. `token` says who asks; default `$LOOMRL_TOKEN`, else `$LOOMRL_OPERATOR_TOKEN`.
 
     Raises:
         Refused: when the server refuses, with its own sentence.
@@ -130,7 +131,7 @@ class PolicyClient:
         return [orjson.loads(line) for line in lines]
 
     def set_override(self, **fields: Any) -> dict[str, Any]:
-        """Pin an `action` or a `version`: see `loomrl.serving.overrides.Override`; `expires_in_seconds` ends it."""
+        """Pin an `action`, a `version` or the `fallback`: see `Override`; `expires_in_seconds` ends it."""
         return self._object("POST", "/override", fields)
 
     def clear_override(self, override_id: str | None = None) -> list[str]:
@@ -142,6 +143,18 @@ class PolicyClient:
         """The overrides in force."""
         found: list[dict[str, Any]] = self._send("GET", "/override")["overrides"]
         return found
+
+    def plan(self) -> dict[str, Any]:
+        """The plan, its revision, and the kill switch."""
+        return self._object("GET", "/plan")
+
+    def set_plan(self, **fields: Any) -> dict[str, Any]:
+        """Replace the plan: see `loomrl.serving.plan.Plan`. With a `revision`, only where it is still that one."""
+        return self._object("PUT", "/plan", fields)
+
+    def set_kill_switch(self, on: bool, person: str, reason: str) -> dict[str, Any]:
+        """Have the fallback decide everything that no override does, or the policy again."""
+        return self._object("PUT", "/kill-switch", {"on": on, "person": person, "reason": reason})
 
     def refresh(self, policy: str) -> dict[str, Any]:
         """Have the server follow the registry now."""
@@ -253,7 +266,8 @@ class AsyncPolicyClient:
 
 def _headers(token: str | None) -> dict[str, str]:
     """Of every request. Answers come as they are: packing them would cost the server more than sending them."""
-    token = os.environ.get("LOOMRL_OPERATOR_TOKEN", "") if token is None else token
+    if token is None:
+        token = os.environ.get("LOOMRL_TOKEN") or os.environ.get("LOOMRL_OPERATOR_TOKEN", "")
     return {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {token}"} if token else {})}
 
 

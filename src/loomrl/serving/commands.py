@@ -1,4 +1,4 @@
-"""`loomrl serve`, `loomrl audit` and `loomrl override`."""
+"""`loomrl serve` and `loomrl audit`; what operators do to running servers is in `operator_commands`."""
 
 import json
 from pathlib import Path
@@ -6,32 +6,33 @@ from typing import Annotated, Any
 
 import typer
 
+from loomrl.serving import operator_commands
+
 audit_app = typer.Typer(help="Read and verify the record of every decision.", no_args_is_help=True)
-override_app = typer.Typer(help="Take decisions out of a policy's hands.", no_args_is_help=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Policy = Annotated[str, typer.Option("--policy", help="The policy's name.")]
 AnyPolicy = Annotated[str | None, typer.Option("--policy", help="Only this policy's; all if left out.")]
-Server = Annotated[
-    str | None, typer.Option("--server", help="URL of a running server; without it the file servers follow is changed.")
-]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the top level."""
     app.command("serve")(serve)
     app.add_typer(audit_app, name="audit")
-    app.add_typer(override_app, name="override")
+    operator_commands.register(app)
 
 
 def serve(
     policy: Policy,
-    host: Annotated[str, typer.Option(help="Others can reach it only with LOOMRL_OPERATOR_TOKEN set.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Others can reach it only with tokens configured.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8100,
     champion: Annotated[str | None, typer.Option(help="Pin a version instead of following the alias.")] = None,
     challenger: Annotated[str | None, typer.Option(help="Pin a version instead of following the alias.")] = None,
     folder: Annotated[Path | None, typer.Option(help="Serve an export folder, without a registry.")] = None,
     rate: Annotated[float, typer.Option(help="Decisions per second and agent.")] = 1_000.0,
+    total_rate: Annotated[
+        float | None, typer.Option(help="Decisions per second of all agents together; default: no limit.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Of exploration; default: the system's entropy.")] = None,
     server: Annotated[
         str | None, typer.Option(envvar="LOOMRL_AUDIT_SERVER", help="Name of its audit chain; default: the first free.")
@@ -57,6 +58,7 @@ def serve(
         challenger=challenger,
         folders=folders,
         rate=rate,
+        total_rate=total_rate,
         seed=seed,
         server=server,
         require_signature=require_signature,
@@ -135,106 +137,12 @@ def export(
 
 
 def _line(entry: dict[str, Any]) -> str:
-    shown = ("decision_id", "agent_id", "version", "action", "reward", "q_value", "exploration_flag", "override")
+    shown = (
+        "decision_id", "agent_id", "version", "role", "action", "reward", "q_value", "exploration_flag", "override",
+        "operation", "actor", "reason",
+    )  # fmt: skip
     facts = "  ".join(f"{key}={entry[key]}" for key in shown if entry.get(key) is not None and entry[key] is not False)
     return f"{entry['timestamp']}  {entry['kind']:<9} {facts}"
-
-
-# --- overrides --------------------------------------------------------------------------------------------------
-
-
-@override_app.command("set")
-def set_override(
-    policy: Policy,
-    reason: Annotated[str, typer.Option(help="Why; it stands in the audit log.")],
-    action: Annotated[str | None, typer.Option(help="Pin this action, as JSON: 0, or [0.1, -0.3].")] = None,
-    version: Annotated[str | None, typer.Option(help="Pin this version.")] = None,
-    agent: Annotated[str | None, typer.Option(help="For this agent; for all if left out.")] = None,
-    person: Annotated[str | None, typer.Option(help="Who; default: the user's name.")] = None,
-    expires_in: Annotated[float | None, typer.Option(min=0.001, help="Seconds; until cleared if left out.")] = None,
-    server: Server = None,
-    as_json: AsJson = False,
-) -> None:
-    """Pin an action or a version. It holds until it expires or is cleared, also over a restart."""
-    import getpass
-
-    fields: dict[str, Any] = {"reason": reason, "person": person or getpass.getuser(), "agent_id": agent}
-    fields |= {"action": None if action is None else _parse_action(action), "version": version}
-    if server is not None:
-        from loomrl.serving.client import PolicyClient
-
-        lifetime = {} if expires_in is None else {"expires_in_seconds": expires_in}
-        with PolicyClient(server) as client:
-            set_one = client.set_override(**fields, **lifetime)
-    else:
-        set_one = _set_in_file(policy, fields, expires_in)
-    if as_json:
-        _print_json(set_one)
-    elif server is not None:
-        typer.echo(f"override {set_one['id']} is in force on {server}")
-    else:
-        typer.echo(f"override {set_one['id']} is written; running servers follow within a second")
-
-
-@override_app.command("clear")
-def clear_override(
-    policy: Policy,
-    override_id: Annotated[str | None, typer.Argument(help="An override's id; all if left out.")] = None,
-    server: Server = None,
-) -> None:
-    """Lift one override, or all: the policy decides again."""
-    if server is not None:
-        from loomrl.serving.client import PolicyClient
-
-        with PolicyClient(server) as client:
-            lifted = client.clear_override(override_id)
-        when = f"on {server}"
-    else:
-        from loomrl.serving.overrides import OverrideStore
-
-        lifted = [override.id for override in OverrideStore(policy).clear(override_id)]
-        when = "in the file; running servers follow within a second"
-    typer.echo(f"lifted: {', '.join(lifted) or 'none'} ({when})")
-
-
-@override_app.command("list")
-def list_overrides(policy: Policy, as_json: AsJson = False) -> None:
-    """The overrides in force."""
-    from loomrl.serving.overrides import OverrideStore
-
-    active = OverrideStore(policy).active()
-    if as_json:
-        _print_json({"overrides": [override.to_json() for override in active]})
-        return
-    for override in active:
-        typer.echo(f"{override.id}  {override.describe()}")
-    if not active:
-        typer.echo("no override is in force")
-
-
-def _set_in_file(policy: str, fields: dict[str, Any], expires_in: float | None) -> dict[str, Any]:
-    import time
-
-    from pydantic import ValidationError
-
-    from loomrl.errors import ConfigError
-    from loomrl.serving.overrides import Override, OverrideStore
-
-    try:
-        override = Override(**fields, expires=None if expires_in is None else time.time() + expires_in)
-    except ValidationError as error:
-        raise ConfigError(error.errors()[0]["msg"]) from error
-    OverrideStore(policy).set(override)
-    return override.to_json()
-
-
-def _parse_action(text: str) -> Any:
-    from loomrl.errors import ConfigError
-
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"--action {text!r} is not JSON; examples: 0, [0.1, -0.3]") from error
 
 
 def _print_json(document: Any) -> None:

@@ -1,21 +1,24 @@
-"""Decisions, in the order of authority: a human override, the rate limit, the shield, the policy. Each is on record
-before it is answered."""
+"""Decisions, in the order of authority: a human override, the kill switch, the rate limit, the shield, the policy. Each
+is on record before it is answered."""
 
+import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.serving.actions import check_action
 from loomrl.serving.audit import AuditLog, AuditUnwritable
+from loomrl.serving.authority import Authority, Mandate
+from loomrl.serving.controls import Controls
 from loomrl.serving.exploration import explore
-from loomrl.serving.limits import RateLimiter, Refusal
+from loomrl.serving.limits import RateLimiter
 from loomrl.serving.metrics import Metrics
 from loomrl.serving.mirror import Mirror, Mirrored
 from loomrl.serving.model import Answer, NoAnswer, ServedPolicy
-from loomrl.serving.overrides import Override, OverrideStore
+from loomrl.serving.overrides import Override
 from loomrl.serving.problems import Problem
 from loomrl.serving.records import DECISION, decisions, digest, record
 from loomrl.serving.requests import Asks, observation_arrays
@@ -25,15 +28,14 @@ from loomrl.serving.statistics import Statistics
 
 @dataclass(slots=True)
 class Group:
-    """B asks of one request that one version, or one override, decides; column by column."""
+    """B asks of one request that one version, or one person, decides; column by column."""
 
     rows: list[int]  # their places in the request
     asks: Asks
-    policy: ServedPolicy
-    override: Override | None
+    mandate: Mandate
     observations: NDArray[Any]  # (B, *obs)
     action: NDArray[Any] = field(init=False)  # (B, *action), in the graph's dtype
-    value: NDArray[Any] | None = None  # (B,); None where a person pinned the action
+    value: NDArray[Any] | None = None  # (B,); None where a person named the action
     outputs: dict[str, NDArray[Any]] = field(default_factory=dict)  # all that the policy's graph said
     propensity: list[float] = field(default_factory=list)  # of a deterministic choice 1; densities of sampled vectors
     chosen: list[int | None] = field(default_factory=list)  # by the policy, where the shield took another action
@@ -45,9 +47,19 @@ class Group:
         return len(self.rows)
 
     @property
-    def pinned(self) -> bool:
-        """Whether a person named the action."""
-        return self.override is not None and self.override.version is None
+    def policy(self) -> ServedPolicy:
+        """The version that decides, or whose actions a person chose from."""
+        return self.mandate.policy
+
+    @property
+    def override(self) -> Override | None:
+        """Of the person who decides."""
+        return self.mandate.override
+
+    def only(self, indices: list[int]) -> "Group":
+        """Some of them, before anything is decided."""
+        rows = [self.rows[index] for index in indices]
+        return Group(rows, self.asks.only(indices), self.mandate, self.observations[indices])
 
     def decision_id(self, index: int) -> str:
         """The id of one of its decisions, once they are written."""
@@ -55,9 +67,9 @@ class Group:
         return whole if len(self.rows) == 1 else f"{whole}.{index}"
 
     def decided_by(self, index: int) -> str:
-        """`override`, `shield`, `explored` or `policy`."""
-        if self.override is not None:
-            return "override"
+        """`override`, `kill_switch`, `fallback`, `shield`, `explored` or `policy`."""
+        if not self.mandate.is_policys:
+            return self.mandate.role
         if self.chosen[index] is not None:
             return "shield"
         return "explored" if self.asks.explore[index] else "policy"
@@ -70,16 +82,17 @@ class Decider:
         self,
         policy: str,
         audit: AuditLog,
-        overrides: OverrideStore,
+        controls: Controls,
         limiter: RateLimiter,
         mirror: Mirror,
         metrics: Metrics,
         statistics: Statistics,
         rng: np.random.Generator,
     ) -> None:
-        self.policy, self._audit, self._overrides = policy, audit, overrides
+        self.policy, self._audit, self._controls = policy, audit, controls
         self._limiter, self._mirror, self._metrics, self._rng = limiter, mirror, metrics, rng
         self._statistics = statistics
+        self._authority = Authority(policy, controls.orders, Roles())
 
     def decide(self, asks: Asks, roles: Roles, started: float, route: str = "decide") -> list[Group]:
         """Decide all asks, or none; what is returned stands in the audit log already.
@@ -92,10 +105,10 @@ class Decider:
             AuditUnwritable: when a decision could not be recorded; then there is none.
         """
         try:
-            groups = self._assign(asks, roles)
-            self._limit([agent for group in groups if not group.pinned for agent in group.asks.agent_ids])
-            for group in groups:
-                self._consult(group)
+            authority = self._authority_over(roles)
+            groups = _assign(asks, authority)
+            self._limit([agent for group in groups if group.mandate.is_limited for agent in group.asks.agent_ids])
+            groups = [decided for group in groups for decided in self._decided(group, authority, route)]
             seconds = round(time.perf_counter() - started, 7)
             for group in groups:
                 group.record = _recorded(self.policy, group, seconds, route)
@@ -105,8 +118,8 @@ class Decider:
                 self._statistics.count_failure(roles.champion.version, time.perf_counter() - started)
             raise
         self._observe(groups, started)
-        if roles.challenger is not None:
-            self._offer(groups, roles.challenger)
+        for challenger in authority.challengers:
+            self._offer(groups, challenger)
         return groups
 
     def report_refusals(self) -> None:
@@ -118,62 +131,65 @@ class Decider:
         if refusals := self._limiter.flush():
             self._report(refusals)
 
-    def _report(self, refusals: list[Refusal]) -> None:
+    def _report(self, refusals: Mapping[str | None, int]) -> None:
         try:
-            self._audit.append([_limited(self.policy, refusal) for refusal in refusals])
+            self._audit.append([_limited(self.policy, agent_id, count) for agent_id, count in refusals.items()])
         except AuditUnwritable:
             self._limiter.put_back(refusals)
             raise
 
-    def _assign(self, asks: Asks, roles: Roles) -> list[Group]:
-        """Who decides which of them."""
-        if not self._overrides:
-            return [self._group(list(range(len(asks))), asks, None, roles)]
-        found: dict[str, tuple[Override | None, list[int]]] = {}
-        for row, agent_id in enumerate(asks.agent_ids):
-            override = self._overrides.find(agent_id)
-            found.setdefault("" if override is None else override.id, (override, []))[1].append(row)
-        return [self._group(rows, asks.only(rows), override, roles) for override, rows in found.values()]
-
-    def _group(self, rows: list[int], asks: Asks, override: Override | None, roles: Roles) -> Group:
-        policy = roles.champion
-        if override is not None and override.version is not None:
-            policy = roles.by_version(override.version)
-            if policy is None:
-                raise Problem(
-                    503, f"{override.describe()}; that version is not loaded: see /status, or clear the override"
-                )
-        if policy is None:
-            raise Problem(
-                503, f"{self.policy} has no champion yet; run `loomrl run`, or see /status for a refused version"
-            )
-        return Group(rows, asks, policy, override, observation_arrays(asks.observations, policy))
+    def _authority_over(self, roles: Roles) -> Authority:
+        """Put together anew where people's orders or the loaded versions have changed."""
+        orders, authority = self._controls.orders, self._authority
+        if authority.orders is not orders or authority.roles is not roles:
+            authority = self._authority = Authority(self.policy, orders, roles)
+        return authority
 
     def _limit(self, agent_ids: list[str]) -> None:
-        """A person's pinned action comes before the limit; everything the policy decides comes after it."""
+        """What a person or the kill switch decides comes before the limit; everything else comes after it."""
         refusal = self._limiter.take(agent_ids)
         if refusal is None:
             return
         self._metrics.limited.inc()
         if refusal.num_unreported:
-            self._report([refusal])
-        if agent_ids.count(refusal.agent_id) > self._limiter.burst:
-            raise Problem(
-                413, f"more decisions for agent {refusal.agent_id!r} than its burst of {self._limiter.burst:g}"
-            )
+            self._report({refusal.agent_id: refusal.num_unreported})
+        who = "all agents together" if refusal.agent_id is None else f"agent {refusal.agent_id!r}"
         wait = refusal.retry_after_seconds
+        if wait == math.inf:
+            raise Problem(413, f"more decisions for {who} than the burst of {refusal.burst:g}")
         raise Problem(
             429,
-            f"agent {refusal.agent_id!r} may ask {self._limiter.rate:g} times a second; try again in {wait:.3f} s",
-            {"Retry-After": str(max(1, int(wait + 0.999)))},
+            f"{who} may ask {refusal.rate:g} times a second; try again in {wait:.3f} s",
+            {"Retry-After": str(max(1, math.ceil(wait)))},
         )
 
+    def _decided(self, group: Group, authority: Authority, route: str) -> list[Group]:
+        """The group with its decisions; what its policy has no answer to goes to the fallback, where one is set.
+
+        A tensor of the V2 protocol is one version's answer: there the fallback decides for the whole of it.
+        """
+        try:
+            self._consult(group)
+        except NoAnswer:
+            if not group.mandate.is_policys or authority.orders.plan.fallback is None:
+                raise
+        else:
+            return [group]
+        can = [route == "decide" and _has_answer(group, index) for index in range(len(group))]
+        answered, left = ([index for index, one in enumerate(can) if one is wanted] for wanted in (True, False))
+        rest = group.only(left)
+        found = [_group(rest.rows, rest.asks, authority.fallback)]
+        found += [group.only(answered)] if answered else []
+        for part in found:
+            self._consult(part)
+        return found
+
     def _consult(self, group: Group) -> None:
-        """Ask the policy once for all of them, unless a person has decided."""
+        """Ask the policy once for all of them, unless a person has named the action."""
         count = len(group)
         group.propensity, group.chosen = [1.0] * count, [None] * count
-        if group.pinned:
-            group.action = np.stack([_pinned_action(group)] * count)
+        if group.mandate.action is not None:
+            group.action = np.stack([group.mandate.action] * count)
             return
         group.asked = time.perf_counter()
         answer = group.policy.answer(group.observations)
@@ -197,7 +213,7 @@ class Decider:
         for group in groups:
             for index in range(len(group)):
                 self._metrics.count_decision(group.policy.version, group.decided_by(index))
-            if not group.pinned:
+            if group.mandate.action is None:
                 moments = (started, group.asked, group.answered, ended)
                 self._statistics.count(group.policy.version, len(group), moments)
         self._metrics.observe(ended - started)
@@ -205,19 +221,34 @@ class Decider:
     def _offer(self, groups: list[Group], challenger: ServedPolicy) -> None:
         """Mirror what the policy itself decided: a person's or a random choice says nothing about agreement."""
         for group in groups:
-            if group.override is not None:
+            if not group.mandate.is_policys or group.policy is challenger:
                 continue
             for index, observation in enumerate(group.observations):
                 if not group.asks.explore[index]:
                     self._mirror.offer(Mirrored(challenger, observation, _told(self.policy, group, index)))
 
 
-def _pinned_action(group: Group) -> Any:
-    assert group.override is not None
+def _assign(asks: Asks, authority: Authority) -> list[Group]:
+    """Who decides which of them."""
+    if authority.is_one:
+        return [_group(list(range(len(asks))), asks, authority.usual)]
+    found: dict[Mandate, list[int]] = {}
+    for row, agent_id in enumerate(asks.agent_ids):
+        found.setdefault(authority.mandate(agent_id), []).append(row)
+    several = len(found) > 1
+    return [_group(rows, asks.only(rows) if several else asks, mandate) for mandate, rows in found.items()]
+
+
+def _group(rows: list[int], asks: Asks, mandate: Mandate) -> Group:
+    return Group(rows, asks, mandate, observation_arrays(asks.observations, mandate.policy))
+
+
+def _has_answer(group: Group, index: int) -> bool:
     try:
-        return check_action(group.override.action, group.policy)
-    except Problem as problem:  # set in the file, where the action space is not known: not the agent's fault
-        raise Problem(503, f"{group.override.describe()}: {problem.message}; clear the override") from problem
+        group.policy.answer(group.observations[index : index + 1])
+    except NoAnswer:
+        return False
+    return True
 
 
 def _recorded(policy: str, group: Group, seconds: float, route: str) -> dict[str, Any]:
@@ -225,6 +256,9 @@ def _recorded(policy: str, group: Group, seconds: float, route: str) -> dict[str
     shared = {
         "policy": policy,
         "version": group.policy.version,
+        "role": group.mandate.role,
+        "assignment_probability": group.mandate.probability,
+        "experiment": group.mandate.experiment,
         "override": None if group.override is None else group.override.mark(),
         "route": route,
         "seconds": seconds,
@@ -281,7 +315,5 @@ def _told(policy: str, group: Group, index: int) -> dict[str, Any]:
     }
 
 
-def _limited(policy: str, refusal: Refusal) -> dict[str, Any]:
-    return record("limited", policy=policy, limited=True, num_refused=refusal.num_unreported) | {
-        "agent_id": refusal.agent_id
-    }
+def _limited(policy: str, agent_id: str | None, count: int) -> dict[str, Any]:
+    return record("limited", policy=policy, limited=True, num_refused=count) | {"agent_id": agent_id}

@@ -1,4 +1,4 @@
-"""Who may operate a server: whoever has the token; without one, the programs of this machine, but no web page.
+"""Who may use a server: whoever has a token for it; without any, the programs of this machine, but no web page.
 
 A browser on this machine sends what any page tells it to, to loopback too. Such a request names the page in `Origin`,
 comes with a content type that needs no leave (text or a form), or reaches us under a name that was rebound to loopback.
@@ -6,13 +6,13 @@ Triton's clients send JSON as a body of no type, or of plain bytes: a browser ne
 itself by `Sec-Fetch-Site` where it sends no type.
 """
 
-import hmac
 import ipaddress
 import re
 from functools import lru_cache
 
 from loomrl.serving.asgi import Scope, header
 from loomrl.serving.problems import Problem
+from loomrl.serving.tokens import DECIDE, OBSERVE, OPERATE, Holder, Tokens
 
 _TYPES = ("application/json", "application/octet-stream")
 _HOST = re.compile(r"(\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(:[0-9]+)?")
@@ -44,11 +44,12 @@ def check_host(scope: Scope) -> None:
         raise Problem(421, f"host {host!r} is not this machine; on loopback, ask 127.0.0.1, localhost or [::1]")
 
 
-def check_operator(scope: Scope, token: str, body: bytes) -> None:
-    """Demand that a person's own program asks, and that it shows the token where one is set.
+def check_operator(scope: Scope, tokens: Tokens, body: bytes, role: str = OPERATE) -> str:
+    """Demand that a person's own program asks, with a token of a role where there are any; returns who it is.
 
     Raises:
-        Problem: 403 for a web page, 415 for a body that is said to be other than JSON, 401 without the token.
+        Problem: 403 for a web page, 415 for a body that is said to be other than JSON, 401 without a token, 403 for one
+            that has another role.
     """
     if any(name == b"origin" for name, _ in scope["headers"]):
         raise Problem(403, "this route answers no web page: the request has an Origin")
@@ -56,13 +57,48 @@ def check_operator(scope: Scope, token: str, body: bytes) -> None:
     untyped = body and not content_type and header(scope, b"sec-fetch-site")
     if untyped or (content_type and content_type.partition(";")[0].strip().lower() not in _TYPES):
         raise Problem(415, f"this route wants `Content-Type: application/json`, found {content_type!r}")
-    if not has_token(scope, token):
+    return f"token {_demand(scope, tokens, role).name}" if tokens else "loopback"
+
+
+def check_agent(scope: Scope, tokens: Tokens) -> None:
+    """Demand a token that may decide, where there is one.
+
+    Raises:
+        Problem: 401, 403.
+    """
+    if DECIDE in tokens.guarded:
+        _demand(scope, tokens, DECIDE)
+
+
+def check_observer(scope: Scope, tokens: Tokens) -> None:
+    """Demand a token that may observe, where there is one.
+
+    Raises:
+        Problem: 401, 403.
+    """
+    if OBSERVE in tokens.guarded:
+        _demand(scope, tokens, OBSERVE)
+
+
+def sees_orders(scope: Scope, tokens: Tokens) -> bool:
+    """Whether who set what, and why, may be told: to observers, and to everyone where there are no tokens."""
+    holder = tokens.holder(_authorization(scope))
+    return not tokens or (holder is not None and holder.may(OBSERVE))
+
+
+def _demand(scope: Scope, tokens: Tokens, role: str) -> Holder:
+    holder = tokens.holder(_authorization(scope))
+    if holder is None:
         raise Problem(
-            401, "this route needs `Authorization: Bearer $LOOMRL_OPERATOR_TOKEN`", {"WWW-Authenticate": "Bearer"}
+            401, f"this route needs `Authorization: Bearer TOKEN`, with the role {role}", {"WWW-Authenticate": "Bearer"}
         )
+    if not holder.may(role):
+        raise Problem(403, f"the token of {holder.name!r} has not the role {role}; `loomrl tokens new` makes others")
+    return holder
 
 
-def has_token(scope: Scope, token: str) -> bool:
-    """Whether the request shows the token, or none is set; compared in constant time."""
-    offered = header(scope, b"authorization").removeprefix("Bearer ")
-    return not token or hmac.compare_digest(offered.encode(), token.encode())
+def _authorization(scope: Scope) -> bytes:
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            return bytes(value)
+    return b""

@@ -150,6 +150,6 @@ def infer_response(asked: Inference, group: Group) -> Response:
 def _tensors(group: Group, wanted: Iterable[str]) -> dict[str, NDArray[Any]]:
     """The outputs by name; `action` is what was decided, whoever decided it."""
     outputs = group.outputs
-    if set(wanted) - {"action"} - outputs.keys():  # a person pinned the action
-        outputs = group.policy.answer(group.observations).outputs
+    if set(wanted) - {"action"} - outputs.keys():  # a person named the action
+        outputs = group.policy.outputs(group.observations)
     return {**outputs, "action": group.action}

@@ -1,31 +1,41 @@
 """The parts of a running server, and the threads that keep them in step with the world."""
 
 import logging
-import os
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from loomrl.errors import LoomRLError
+from loomrl.home import shares_loomdb
+from loomrl.loomdb.records import Control
 from loomrl.serving.asgi import Receive, Send
-from loomrl.serving.audit import AuditLog, AuditUnwritable, Head
+from loomrl.serving.audit import AuditLog, Head
+from loomrl.serving.controls import Controls, Orders
 from loomrl.serving.decider import Decider
 from loomrl.serving.feedback import FeedbackLedger
 from loomrl.serving.limits import RateLimiter
 from loomrl.serving.metrics import Metrics
 from loomrl.serving.mirror import Mirror
-from loomrl.serving.overrides import OverrideStore
-from loomrl.serving.records import record
+from loomrl.serving.records import operation
 from loomrl.serving.roles import RoleKeeper
 from loomrl.serving.sources import FolderSource, PolicySource, RegistrySource
 from loomrl.serving.statistics import Statistics
+from loomrl.serving.tokens import configured
+
+if TYPE_CHECKING:
+    from loomrl.loomdb.database import LoomDB
 
 log = logging.getLogger(__name__)
 _SYNC_SECONDS = 0.05
+_ORDERS_SECONDS = 0.5  # between looks at the file of controls, and at LoomDB
 _REPORT_SECONDS = 1.0
+_LOOMDB_SECONDS = 2  # that a locked or silent database is waited for
+_FIRST_ORDERS_SECONDS = 5.0  # that the first decision waits for LoomDB's controls, where it does not answer
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,7 @@ class ServerSettings:
     tracking_uri: str | None = None
     rate: float = 1_000.0  # decisions per second and agent
     burst: float | None = None
+    total_rate: float | None = None  # decisions per second of all agents together; None: as many as they ask for
     refresh_seconds: float = 0.5
     anchor_seconds: float = 5.0
     max_body_bytes: int = 4 * 2**20
@@ -70,19 +81,19 @@ class Parts:
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.started = time.time()
-        self.operator_token = os.environ.get("LOOMRL_OPERATOR_TOKEN", "")
+        self.tokens = configured()
         self.audit = AuditLog(settings.policy, settings.server, settings.segment_bytes)
-        self.overrides = OverrideStore(settings.policy)
-        self.roles = RoleKeeper(settings.source(), self.overrides.versions)
+        self.controls = Controls(settings.policy, self._record_controls)
+        self.roles = RoleKeeper(settings.source(), self.controls.versions)
         self.metrics = Metrics(settings.policy)
         self.statistics = Statistics()
         self.mirror = Mirror(self.audit, settings.mirror_capacity)
         self.ledger = FeedbackLedger(settings.policy, self.audit)
-        self.limiter = RateLimiter(settings.rate, settings.burst)
+        self.limiter = RateLimiter(settings.rate, settings.burst, settings.total_rate)
         self.decider = Decider(
             settings.policy,
             self.audit,
-            self.overrides,
+            self.controls,
             self.limiter,
             self.mirror,
             self.metrics,
@@ -90,10 +101,24 @@ class Parts:
             np.random.default_rng(settings.seed),
         )
         self.anchored: Head | None = None
-        self.last_anchor_error: str | None = None
         self.last_audit_error: str | None = None
-        self._stopping = threading.Event()
-        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._follow, self._keep)]
+        self.errors: dict[str, str] = {}  # what the threads' works fail at now, by the work
+        self._loomdb: LoomDB | None = None
+        self._opening = threading.Lock()
+        self._stopping, self._has_orders = threading.Event(), threading.Event()
+        self._orders_loaded = Orders()
+        self._threads = [
+            threading.Thread(target=self._repeat, args=work, name=work[0].__name__, daemon=True)
+            for work in (
+                (self.follow_roles, settings.refresh_seconds),
+                (self.follow_orders, min(_ORDERS_SECONDS, settings.refresh_seconds)),
+                (self.follow_tokens, _ORDERS_SECONDS),
+                (self.agree, _ORDERS_SECONDS),
+                (self.audit.sync, _SYNC_SECONDS),
+                (self.decider.report_refusals, _REPORT_SECONDS),
+                (self.anchor, settings.anchor_seconds),
+            )
+        ]
         self._gauges()
 
     async def live(self, receive: Receive, send: Send) -> None:
@@ -106,7 +131,7 @@ class Parts:
         await send({"type": "lifespan.shutdown.complete"})
 
     def start(self) -> None:
-        """Begin following and mirroring."""
+        """Begin following and mirroring: each thread does one thing, so that none waits for another's."""
         self.mirror.start()
         for thread in self._threads:
             thread.start()
@@ -117,34 +142,62 @@ class Parts:
         self.mirror.stop()
         for thread in self._threads:
             thread.join(10)
-        try:
-            self.decider.report_refusals()
-        except AuditUnwritable as error:
-            log.error("the last refusals are not on record: %s", error)
-        self.anchor()
+        self._attempt(self.decider.report_refusals)
+        self._attempt(self.anchor)
         self.audit.close()
+        if self._loomdb is not None:
+            self._loomdb.close()
+
+    def follow_orders(self) -> None:
+        """Put in force what people set on this host. Waits for no database, no registry and no download."""
+        self.controls.refresh()
+
+    def follow_tokens(self) -> None:
+        """Let in whom the tokens name now: what was taken out is refused without a restart."""
+        tokens = configured()
+        if tokens.holders != self.tokens.holders:
+            self.tokens = tokens
+
+    def agree(self) -> None:
+        """Exchange what people set with the other hosts."""
+        try:
+            self.controls.exchange(self._open_loomdb())
+        finally:
+            self._has_orders.set()
+
+    def follow_roles(self) -> None:
+        """Follow the registry, and load the versions that people name.
+
+        Before there is a champion, what people set on other hosts is known; on this one it stands in the file.
+        """
+        if shares_loomdb():
+            self._has_orders.wait(_FIRST_ORDERS_SECONDS)
+        self.refresh()
 
     def refresh(self) -> None:
-        """Follow the override file and the registry, once.
+        """Load what the registry and people name, once. Works without the registry's aliases for what people name.
 
-        Overrides are in force before the versions they pin are loaded, and whether or not those can be: an emergency
-        action must not wait for a download. Until then such a version answers 503.
+        Orders are in force before their versions are loaded, and whether or not those can be: an emergency action must
+        not wait for a download. Until then such a version answers 503.
         """
-        try:
-            changed = self.overrides.refresh()
-        except LoomRLError as error:
-            log.error("overrides stay as they were: %s", error)
-            changed = False
-        if changed:
+        orders = self.controls.orders
+        if orders is not self._orders_loaded:
+            self._orders_loaded = orders
             self.roles.load_pinned()
         self.roles.look()
-        if changed:
-            self.record_overrides()
 
-    def record_overrides(self) -> None:
-        """Put the overrides now in force on record."""
-        active = [override.to_json() for override in self.overrides.active()]
-        self.audit.append([record("overrides", policy=self.settings.policy, overrides=active)])
+    def _record_controls(self, changed: Sequence[Control]) -> None:
+        """On record before it is in force."""
+        self.audit.append([_control_record(control) for control in changed])
+
+    def _open_loomdb(self) -> "LoomDB":
+        """Opened when it is first needed, by whoever comes first."""
+        from loomrl.loomdb.database import LoomDB
+
+        with self._opening:
+            if self._loomdb is None:
+                self._loomdb = LoomDB.open(wait_seconds=_LOOMDB_SECONDS)
+            return self._loomdb
 
     def anchor(self) -> None:
         """Record the head in LoomDB: a chain alone cannot show that its end is missing."""
@@ -152,41 +205,25 @@ class Parts:
         if head == self.anchored:
             return
         self.audit.sync()
+        self._open_loomdb().anchor_audit_head(head.server, head.segment, head.sequence, head.digest)
+        self.anchored = head
+
+    def _repeat(self, work: Callable[[], None], seconds: float) -> None:
+        self._attempt(work)
+        while not self._stopping.wait(seconds):
+            self._attempt(work)
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        """Whatever goes wrong is told once, and tried again: a thread that dies would leave the server as it is."""
+        name = work.__name__
         try:
-            from loomrl.loomdb.database import LoomDB
-
-            LoomDB.open().anchor_audit_head(head.server, head.segment, head.sequence, head.digest)
-        except LoomRLError as error:
-            if self.last_anchor_error is None:
-                log.error("the audit head is not anchored: %s", error)
-            self.last_anchor_error = str(error)
-            return
-        self.anchored, self.last_anchor_error = head, None
-
-    def _follow(self) -> None:
-        while True:
-            try:
-                self.refresh()
-            except AuditUnwritable as error:
-                self.last_audit_error = str(error)
-            except Exception:  # a thread that dies silently would leave the server on an old version for ever
-                log.exception("following the registry failed; it is tried again")
-            if self._stopping.wait(self.settings.refresh_seconds):
-                return
-
-    def _keep(self) -> None:
-        anchored = reported = time.monotonic()
-        while not self._stopping.wait(_SYNC_SECONDS):
-            try:
-                if time.monotonic() - reported >= _REPORT_SECONDS:
-                    reported = time.monotonic()
-                    self.decider.report_refusals()
-                self.audit.sync()
-                if time.monotonic() - anchored >= self.settings.anchor_seconds:
-                    anchored = time.monotonic()
-                    self.anchor()
-            except Exception:  # as above: syncing and anchoring must go on
-                log.exception("keeping the audit log failed; it is tried again")
+            work()
+        except Exception as error:  # noqa: BLE001
+            if str(error) != self.errors.get(name):
+                log.error("%s: %s", name, error, exc_info=not isinstance(error, LoomRLError))
+            self.errors[name] = str(error)
+        else:
+            self.errors.pop(name, None)
 
     def _gauges(self) -> None:
         show = self.metrics.gauge
@@ -196,4 +233,10 @@ class Parts:
         show("shadow_dropped", "Mirrored requests dropped", lambda: float(self.mirror.num_dropped))
         show("shadow_errors", "Mirrored requests the challenger failed on", lambda: float(self.mirror.num_errors))
         show("refused_versions", "Versions not taken into service", lambda: float(len(self.roles.refused)))
-        show("overrides", "Overrides in force", lambda: float(len(self.overrides.active())))
+        show("kill_switch", "1 while it is on", lambda: float(self.controls.orders.kill_switch is not None))
+        show("overrides", "Overrides in force", lambda: float(len(self.controls.orders.active_overrides())))
+
+
+def _control_record(control: Control) -> dict[str, Any]:
+    told = {"document": control.document, "revision": control.revision, "set_at": control.created.isoformat()}
+    return operation(control.policy, control.name, control.actor, control.reason, **told)

@@ -30,6 +30,11 @@ def record(kind: str, **fields: Any) -> dict[str, Any]:
     }
 
 
+def operation(policy: str, what: str, actor: str, reason: str, **fields: Any) -> dict[str, Any]:
+    """The record of what an operator did: what, who (whose token, or which user's command) and why."""
+    return record("operation", policy=policy, operation=what, actor=actor, reason=reason, **fields)
+
+
 def decisions(shared: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
     """A record of several decisions: `shared` values, and `columns` of one value for each (arrays, or lists)."""
     constant = {name: values[0] for name, values in columns.items() if _is_constant(values)}

@@ -11,6 +11,7 @@ from loomrl.errors import ConfigError, ServiceError
 from loomrl.files import write_json
 from loomrl.serving.guard import is_loopback
 from loomrl.serving.parts import Parts, ServerSettings
+from loomrl.serving.tokens import Tokens, configured
 
 log = logging.getLogger(__name__)
 DRAIN_SECONDS = 10  # for requests in flight
@@ -22,10 +23,10 @@ def serve(settings: ServerSettings, port_file: Path | None = None) -> None:
     `port_file` gets `{"url": ..., "pid": ...}` once the port is bound.
 
     Raises:
-        ConfigError: when the address may be reached by others but no operator token is set.
+        ConfigError: when the address may be reached by others but there is no token.
         ServiceError: when the address cannot be bound.
     """
-    check_exposure(settings.host, os.environ.get("LOOMRL_OPERATOR_TOKEN", ""))
+    check_exposure(settings.host, configured())
     import uvicorn
 
     from loomrl.serving.app import PolicyServer
@@ -57,16 +58,16 @@ def _end_well(number: int, frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
-def check_exposure(host: str, token: str) -> None:
+def check_exposure(host: str, tokens: Tokens) -> None:
     """Refuse an address that others can reach unless operators must show a token.
 
     Raises:
         ConfigError: saying how to go on.
     """
-    if not token and not is_loopback(host):
+    if not tokens and not is_loopback(host):
         raise ConfigError(
-            f"--host {host} can be reached from other machines: set LOOMRL_OPERATOR_TOKEN, so that not everyone can "
-            "override decisions, or bind 127.0.0.1"
+            f"--host {host} can be reached from other machines: set LOOMRL_TOKENS_FILE or LOOMRL_OPERATOR_TOKEN, so "
+            "that not everyone can override decisions, or bind 127.0.0.1"
         )
 
 

@@ -1,0 +1,135 @@
+"""Who decides, in the order of authority: a human override, the kill switch, the rate limit, the shield, the policy.
+
+Overrides, the kill switch and the plan settle it before anything is computed, and are put together here. The rate limit
+holds for what neither a person nor the kill switch decides; where the shield or the policy has no answer to an
+observation, the fallback has.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from numpy.typing import NDArray
+
+from loomrl.serving.actions import check_action
+from loomrl.serving.controls import Orders
+from loomrl.serving.model import ServedPolicy
+from loomrl.serving.overrides import Override
+from loomrl.serving.plan import Deal
+from loomrl.serving.problems import Problem
+from loomrl.serving.roles import Roles
+
+OVERRIDE, KILL_SWITCH, FALLBACK, CHAMPION, SPLIT = "override", "kill_switch", "fallback", "champion", "split"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Mandate:
+    """Who decides for an agent, and in which role."""
+
+    role: str
+    policy: ServedPolicy
+    action: NDArray[Any] | None = None  # for every observation, instead of the policy's
+    override: Override | None = None
+    probability: float = 1.0  # that the split deals an agent to this version
+    experiment: str | None = None  # whose split it is
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the rate limit comes before it."""
+        return self.role not in (OVERRIDE, KILL_SWITCH)
+
+    @property
+    def is_policys(self) -> bool:
+        """Whether one of the policies on trial decides, not a person and not what stands in for them."""
+        return self.role in (CHAMPION, SPLIT)
+
+
+class Authority:
+    """The mandates that follow from one view of what people ordered and one of what is loaded."""
+
+    def __init__(self, policy: str, orders: Orders, roles: Roles) -> None:
+        self.policy, self.orders, self.roles = policy, orders, roles
+        self._deal = Deal(policy, orders.plan)
+        self._overridden: dict[str, Mandate] = {}  # by the override's id
+        self._dealt = {} if orders.kill_switch is not None else self._split()
+        self.is_one = not orders.overrides and not self._dealt  # `usual`, for all agents
+        self.challengers = self._challengers()
+
+    def mandate(self, agent_id: str) -> Mandate:
+        """Who decides for an agent.
+
+        Raises:
+            Problem: 503 where those who should cannot.
+        """
+        if self.orders.overrides and (override := self.orders.override_for(agent_id)) is not None:
+            return self._by_override(override)
+        if self._dealt and (version := self._deal.version_of(agent_id)) is not None:
+            return self._dealt.get(version) or self.usual
+        return self.usual
+
+    @cached_property
+    def usual(self) -> Mandate:
+        """Who decides for agents that no override and no split names; raises as `mandate` does."""
+        if (switch := self.orders.kill_switch) is not None:
+            return self._fallback(KILL_SWITCH, f"the kill switch is on, by {switch.person}: {switch.reason}")
+        if (champion := self.roles.champion) is None:
+            missing = f"{self.policy} has no champion yet; run `loomrl run`, or see /status for a refused version"
+            return self._fallback(FALLBACK, missing)
+        left = 1.0 - sum(map(self.orders.plan.fraction, self._dealt))
+        return Mandate(CHAMPION, champion, probability=round(left, 6), experiment=self.orders.plan.experiment)
+
+    @cached_property
+    def fallback(self) -> Mandate:
+        """Who decides where the shield or the policy has no answer; raises as `mandate` does."""
+        return self._fallback(FALLBACK, "the policy has no answer to this observation")
+
+    def _split(self) -> dict[str, Mandate]:
+        """By version; agents of a version that is not loaded stay with the champion."""
+        plan = self.orders.plan
+        loaded = {version: self.roles.by_version(version) for version in plan.split}
+        return {
+            version: Mandate(SPLIT, policy, probability=plan.fraction(version), experiment=plan.experiment)
+            for version, policy in loaded.items()
+            if policy is not None
+        }
+
+    def _challengers(self) -> list[ServedPolicy]:
+        named = [self.roles.challenger, *map(self.roles.by_version, self.orders.plan.challengers)]
+        return list({policy.version: policy for policy in named if policy is not None}.values())
+
+    def _by_override(self, override: Override) -> Mandate:
+        found = self._overridden.get(override.id)
+        if found is None:
+            found = self._overridden[override.id] = self._overriding(override)
+        return found
+
+    def _overriding(self, override: Override) -> Mandate:
+        if override.fallback:
+            return self._fallback(OVERRIDE, override.describe(), override)
+        if override.version is None:
+            return self._constant(OVERRIDE, override.action, override.describe(), "clear the override", override)
+        policy = self.roles.by_version(override.version)
+        if policy is None:
+            raise Problem(503, f"{override.describe()}; that version is not loaded: see /status, or clear the override")
+        return Mandate(OVERRIDE, policy, override=override)
+
+    def _fallback(self, role: str, why: str, override: Override | None = None) -> Mandate:
+        fallback = self.orders.plan.fallback
+        if fallback is None:
+            raise Problem(503, f"{why}; no fallback is set")
+        if fallback.version is None:
+            return self._constant(role, fallback.action, why, "set another fallback", override)
+        policy = self.roles.by_version(fallback.version)
+        if policy is None:
+            raise Problem(503, f"{why}; the fallback, version {fallback.version}, is not loaded: see /status")
+        return Mandate(role, policy, override=override)
+
+    def _constant(self, role: str, action: Any, why: str, fix: str, override: Override | None) -> Mandate:
+        """An action that a person named, checked against the action space of what is loaded."""
+        policy = self.roles.champion or next(iter(self.roles.pinned.values()), self.roles.challenger)
+        if policy is None:
+            raise Problem(503, f"{why}; no version of {self.policy} is loaded, so its actions are not known")
+        try:
+            return Mandate(role, policy, check_action(action, policy), override)
+        except Problem as problem:  # set where the action space is not known: not the agent's fault
+            raise Problem(503, f"{why}: {problem.message}; {fix}") from problem
