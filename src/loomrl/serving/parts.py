@@ -238,5 +238,6 @@ class Parts:
 
 
 def _control_record(control: Control) -> dict[str, Any]:
+    what, _, agent_id = control.name.partition("/")
     told = {"document": control.document, "revision": control.revision, "set_at": control.created.isoformat()}
-    return operation(control.policy, control.name, control.actor, control.reason, **told)
+    return operation(control.policy, what, control.actor, control.reason, **told) | {"agent_id": agent_id or None}

@@ -1,0 +1,153 @@
+"""Tokens with roles: who may do what, and what a server without them, or with some, is open to."""
+
+from pathlib import Path
+
+import pytest
+from inside import Inside
+from policies import OBSERVATIONS, discrete_folder
+from typer.testing import CliRunner
+
+from loomrl.errors import ConfigError
+from loomrl.serving.history import records
+from loomrl.serving.operator_commands import tokens_app
+from loomrl.serving.parts import ServerSettings
+from loomrl.serving.tokens import ROLES, add, configured
+
+OBS = OBSERVATIONS[0].tolist()
+OVERRIDE = {"action": 0, "person": "Ada", "reason": "test"}
+V2 = "/v2/models/cartpole"
+INFER = {"inputs": [{"name": "observation", "shape": [1, 4], "datatype": "FP32", "data": OBS}]}
+
+# method, route, document, the role it needs
+ROUTES = [
+    ("POST", "/decide", {"agent_id": "a", "observation": OBS}, "decide"),
+    ("POST", "/feedback", {"decision_id": "none", "reward": 1.0}, "decide"),
+    ("POST", f"{V2}/infer", INFER, "decide"),
+    ("GET", "/status", None, "observe"),
+    ("GET", "/metrics", None, "observe"),
+    ("GET", "/override", None, "observe"),
+    ("GET", "/plan", None, "observe"),
+    ("GET", "/shadow/records", None, "observe"),
+    ("POST", "/override", OVERRIDE, "operate"),
+    ("DELETE", "/override", None, "operate"),
+    ("PUT", "/plan", {"person": "Ada", "reason": "test"}, "operate"),
+    ("PUT", "/kill-switch", {"on": False, "person": "Ada", "reason": "test"}, "operate"),
+    ("POST", "/v2/repository/models/cartpole/load", None, "operate"),
+]
+MAY = {"decide": {"decide"}, "observe": {"observe"}, "operate": {"observe", "operate"}}
+
+
+@pytest.fixture
+def settings(loomrl_home: Path, tmp_path: Path) -> ServerSettings:
+    return ServerSettings("cartpole", folders={"champion": discrete_folder(tmp_path / "policy")})
+
+
+@pytest.fixture
+def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A token for each role, by the role."""
+    path = tmp_path / "tokens"
+    monkeypatch.setenv("LOOMRL_TOKENS_FILE", str(path))
+    monkeypatch.delenv("LOOMRL_OPERATOR_TOKEN", raising=False)
+    return {role: add(path, f"{role}-holder", [role]) for role in ROLES}
+
+
+def test_each_route_wants_its_role(settings: ServerSettings, tokens: dict[str, str]) -> None:
+    with Inside(settings) as server:
+        for method, route, document, wanted in ROUTES:
+            for token in ("", "wrong", tokens["decide"][:-1], tokens["decide"] + "x"):
+                assert server.ask(method, route, document, token).status_code == 401, (route, token)
+            for role in ROLES:
+                status = server.ask(method, route, document, tokens[role]).status_code
+                assert (status == 403) is (wanted not in MAY[role]), (route, role, status)
+                assert status != 401
+        for route in ("/v2/health/ready", "/v2/health/live", V2):
+            assert server.ask("GET", route).status_code == 200
+
+
+def test_what_no_token_is_made_for_is_open(
+    settings: ServerSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOOMRL_OPERATOR_TOKEN", "correct horse")
+    with Inside(settings) as server:
+        for method, route, document, role in ROUTES:
+            is_open = role == "decide" or route in ("/status", "/metrics")
+            status = server.ask(method, route, document).status_code
+            assert (status == 401) is not is_open, (route, status)
+            assert server.ask(method, route, document, "correct horse").status_code not in (401, 403)
+        server.ask("POST", "/override", OVERRIDE, "correct horse")
+        assert server.ask("GET", "/status").json()["overrides"] is None
+        assert server.ask("GET", "/status", token="correct horse").json()["overrides"]
+
+
+def test_what_an_operator_does_is_on_record_with_the_tokens_name(
+    settings: ServerSettings, tokens: dict[str, str]
+) -> None:
+    with Inside(settings) as server:
+        for method, route, document, role in ROUTES:
+            if role == "operate":
+                assert server.ask(method, route, document, tokens["operate"]).is_success
+    done = [entry for entry in records("cartpole") if entry["kind"] == "operation"]
+    assert [entry["operation"] for entry in done] == ["override", "override", "plan", "kill_switch", "load"]
+    assert {entry["actor"] for entry in done} == {"token operate-holder"}
+    assert all(entry["reason"] for entry in done)
+    assert [bool(entry.get("document")) for entry in done] == [True, False, True, False, False]
+
+
+def test_a_token_that_is_taken_out_is_refused(settings: ServerSettings, tokens: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    with Inside(settings) as server:
+        ask = ("POST", "/decide", {"agent_id": "a", "observation": OBS}, tokens["decide"])
+        assert server.ask(*ask).status_code == 200
+        add(path, "another", ["decide"])
+        path.write_text("".join(line for line in path.read_text().splitlines(True) if "decide-holder" not in line))
+        server.parts.follow_tokens()
+        assert server.ask(*ask).status_code == 401
+
+
+def test_a_token_stands_in_no_file_and_in_no_answer(
+    settings: ServerSettings, tokens: dict[str, str], tmp_path: Path
+) -> None:
+    with Inside(settings) as server:
+        told = server.ask("POST", "/override", OVERRIDE, tokens["decide"])
+        assert "decide-holder" in told.text
+        assert tokens["decide"] not in told.text
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert not any(token.encode() in written for token in tokens.values())
+
+
+def test_the_command_makes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "tokens"
+    run = lambda *options: CliRunner().invoke(tokens_app, [*options, "--file", str(path)])  # noqa: E731
+    token = run("--name", "cart 7", "--role", "decide", "--role", "observe").stdout.strip()
+    monkeypatch.setenv("LOOMRL_TOKENS_FILE", str(path))
+    monkeypatch.delenv("LOOMRL_OPERATOR_TOKEN", raising=False)
+    holder = configured().holder(f"Bearer {token}".encode())
+    assert holder is not None
+    assert (holder.name, holder.roles) == ("cart 7", {"decide", "observe"})
+    assert configured().holder(token.encode()) is None
+    assert "has a token already" in str(run("--name", "cart 7", "--role", "decide").exception)
+    assert "no role 'rule'" in str(run("--name", "x", "--role", "rule").exception)
+    assert "without colons" in str(run("--name", "a:b", "--role", "decide").exception)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("decide:a", "line 2 is not ROLE"),
+        (f"decide:a:{'0' * 63}", "line 2 is not ROLE"),
+        (f"decide::{'0' * 64}", "line 2 is not ROLE"),
+        (f"decide,rule:a:{'0' * 64}", "line 2: no role 'rule'"),
+        (f"decide:a:{'0' * 64}\noperate:a:{'1' * 64}", "two tokens have one holder"),
+    ],
+)
+def test_lines_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, message: str) -> None:
+    monkeypatch.delenv("LOOMRL_TOKENS_FILE", raising=False)
+    monkeypatch.setenv("LOOMRL_TOKENS", f"# of this project\n{line}")
+    with pytest.raises(ConfigError, match=message):
+        configured()
+    monkeypatch.setenv("LOOMRL_TOKENS_FILE", str(tmp_path / "tokens"))
+    with pytest.raises(ConfigError, match="unset one of them"):
+        configured()
+    monkeypatch.delenv("LOOMRL_TOKENS")
+    with pytest.raises(ConfigError, match="No such file"):
+        configured()

@@ -1,0 +1,52 @@
+"""A server without a port: its parts in the test's own process, asked through ASGI."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Self
+
+import httpx
+
+from loomrl.serving.app import PolicyServer
+from loomrl.serving.parts import Parts, ServerSettings
+
+
+class Inside:
+    """`with Inside(settings) as server: server.ask("POST", "/decide", {...})`; with `threads` it follows by itself."""
+
+    def __init__(self, settings: ServerSettings, threads: bool = False) -> None:
+        self.parts, self._threads = Parts(settings), threads
+        self._application = PolicyServer(self.parts)
+
+    def __enter__(self) -> Self:
+        if self._threads:
+            self.parts.start()
+            wait_for(lambda: self.parts.roles.current.champion is not None)
+        else:
+            self.parts.refresh()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._threads:
+            self.parts.stop()
+        else:
+            self.parts.audit.close()
+
+    def ask(self, method: str, path: str, document: Any = None, token: str = "") -> httpx.Response:
+        return asyncio.run(self._ask(method, path, document, token))
+
+    def decide(self, agent_id: str, observation: Any) -> httpx.Response:
+        return self.ask("POST", "/decide", {"agent_id": agent_id, "observation": observation})
+
+    async def _ask(self, method: str, path: str, document: Any, token: str) -> httpx.Response:
+        transport = httpx.ASGITransport(app=self._application)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return await client.request(method, path, json=document, headers=headers)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.02)
