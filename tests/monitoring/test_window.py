@@ -59,11 +59,13 @@ def test_what_others_decided_is_told_apart_and_simulated_agents_are_left_out() -
     log = AuditLog("cartpole")
     play(log, "own", [0.0])
     play(log, "held", [0.0], override={"person": "grace"})
+    play(log, "killed", [0.0], role="kill_switch")
+    play(log, "dealt", [0.0], role="split")
     play(log, "curious", [0.0], exploration_flag=True)
     play(log, "other", [0.0], version="2")
     play(log, "simulated", [0.0], agent="shadow-1-0")
     episodes = read_window("cartpole", {}, []).episodes
-    assert [episode.belongs_to("1") for episode in episodes] == [True, False, False, False]
+    assert [episode.belongs_to("1") for episode in episodes] == [True, False, False, True, False, False]
 
 
 def test_a_line_being_written_waits_and_a_changed_or_truncated_log_is_named() -> None:

@@ -17,7 +17,7 @@ from loomrl.errors import ArtifactError
 from loomrl.serving.audit import segments
 from loomrl.serving.chain import BrokenRecord, unseal
 from loomrl.serving.history import chains
-from loomrl.serving.records import expand
+from loomrl.serving.records import expand, is_taken_over
 from loomrl.shadow.traffic import SIMULATED
 from loomrl.types import Episode, Json
 
@@ -30,7 +30,7 @@ class LiveEpisode:
 
     cut: bool  # it began before
     versions: set[str] = field(default_factory=set)
-    overridden: bool = False  # a person decided in it
+    overridden: bool = False  # a person or a fallback decided in it
     ended: bool = False
     terminated: bool = False  # ended by itself, not by a limit on its time
     observations: list[Any] = field(default_factory=list)
@@ -44,7 +44,7 @@ class LiveEpisode:
     def decided(self, record: Json) -> None:
         """Add a decision's record."""
         self.versions.add(record["version"])
-        self.overridden |= record["override"] is not None
+        self.overridden |= is_taken_over(record)
         self.explored.append(record["exploration_flag"])
         self.propensities.append(record["propensity"])
         self.observations.append(record["observation"])

@@ -17,9 +17,10 @@ from loomrl.serving.model import ServedPolicy
 from loomrl.serving.overrides import Override
 from loomrl.serving.plan import Deal
 from loomrl.serving.problems import Problem
+from loomrl.serving.records import CHAMPION, ON_TRIAL, SPLIT
 from loomrl.serving.roles import Roles
 
-OVERRIDE, KILL_SWITCH, FALLBACK, CHAMPION, SPLIT = "override", "kill_switch", "fallback", "champion", "split"
+OVERRIDE, KILL_SWITCH, FALLBACK = "override", "kill_switch", "fallback"  # roles beside those of `ON_TRIAL`
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -39,9 +40,9 @@ class Mandate:
         return self.role not in (OVERRIDE, KILL_SWITCH)
 
     @property
-    def is_policys(self) -> bool:
-        """Whether one of the policies on trial decides, not a person and not what stands in for them."""
-        return self.role in (CHAMPION, SPLIT)
+    def is_on_trial(self) -> bool:
+        """Whether a version decides for itself, not for a person and not in another's place."""
+        return self.role in ON_TRIAL
 
 
 class Authority:

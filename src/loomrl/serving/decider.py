@@ -68,7 +68,7 @@ class Group:
 
     def decided_by(self, index: int) -> str:
         """`override`, `kill_switch`, `fallback`, `shield`, `explored` or `policy`."""
-        if not self.mandate.is_policys:
+        if not self.mandate.is_on_trial:
             return self.mandate.role
         if self.chosen[index] is not None:
             return "shield"
@@ -171,7 +171,7 @@ class Decider:
         try:
             self._consult(group)
         except NoAnswer:
-            if not group.mandate.is_policys or authority.orders.plan.fallback is None:
+            if not group.mandate.is_on_trial or authority.orders.plan.fallback is None:
                 raise
         else:
             return [group]
@@ -221,7 +221,7 @@ class Decider:
     def _offer(self, groups: list[Group], challenger: ServedPolicy) -> None:
         """Mirror what the policy itself decided: a person's or a random choice says nothing about agreement."""
         for group in groups:
-            if not group.mandate.is_policys or group.policy is challenger:
+            if not group.mandate.is_on_trial or group.policy is challenger:
                 continue
             for index, observation in enumerate(group.observations):
                 if not group.asks.explore[index]:

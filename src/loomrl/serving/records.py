@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 DECISION, DECISIONS = "decision", "decisions"
+CHAMPION, SPLIT = ON_TRIAL = ("champion", "split")  # roles in which a version decides for itself
 LINKS = ("sequence", "previous_hash", "hash")  # a record's place in its chain
 
 
@@ -73,6 +74,17 @@ def expand(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
             "action_hash": digest(np.asarray(fields["action"], types["action"])),
             "q_value": fields["value"],
         }
+
+
+def is_taken_over(decision: dict[str, Any]) -> bool:
+    """Whether a person or a fallback decided in place of the versions on trial."""
+    named = decision.get("role", CHAMPION)  # logs from before there was a plan name none
+    return decision["override"] is not None or named not in ON_TRIAL
+
+
+def is_own_choice(decision: dict[str, Any]) -> bool:
+    """Whether the version that a decision's record names chose it: not a person, not a fallback, not chance."""
+    return not is_taken_over(decision) and not decision["exploration_flag"]
 
 
 def column(entry: dict[str, Any], name: str) -> list[Any]:

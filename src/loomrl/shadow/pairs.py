@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from loomrl.registry import PolicyVersion
 from loomrl.serving.client import PolicyClient
+from loomrl.serving.records import is_own_choice
 from loomrl.shadow.traffic import SIMULATED
 
 _REMEMBERED = 50_000  # decisions whose mirror may still come; the server's queue is far shorter
@@ -89,7 +90,7 @@ class PairReader:
         return not agent_id.startswith(SIMULATED) if self._prefix is None else agent_id.startswith(self._prefix)
 
     def _take_decision(self, record: Record) -> None:
-        if record["override"] is not None or record["exploration_flag"] or record["version"] != self._acting_version:
+        if not is_own_choice(record) or record["version"] != self._acting_version:
             return
         if self._mirrors_itself:
             self._pairs.append((record, record))
