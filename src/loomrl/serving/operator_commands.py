@@ -326,7 +326,7 @@ def _validated(kind: type[D], fields: Mapping[str, Any]) -> D:
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        raise ConfigError(error.errors()[0]["msg"]) from error
+        raise ConfigError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
 
 
 def _user() -> str:
