@@ -51,7 +51,7 @@ def told(server: Inside, agent_id: str, observation: Any = RIGHT) -> tuple[Any, 
 def order(server: Inside, method: str, route: str, **document: Any) -> None:
     answer = server.ask(method, route, document | BY)
     assert answer.is_success, answer.text
-    server.parts.refresh()
+    server.parts.roles.refresh()
 
 
 def test_each_stands_above_the_next(server: Inside) -> None:

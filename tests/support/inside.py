@@ -23,7 +23,7 @@ class Inside:
             self.parts.start()
             wait_for(lambda: self.parts.roles.current.champion is not None)
         else:
-            self.parts.refresh()
+            self.parts.roles.refresh()
         return self
 
     def __exit__(self, *error: object) -> None:
