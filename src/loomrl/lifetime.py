@@ -1,11 +1,14 @@
 """A process that must not outlive the one it works for."""
 
+import ctypes
 import os
 import signal
 import threading
 import time
 
 from loomrl.errors import LoomRLError
+
+_PR_SET_PDEATHSIG = 1  # of Linux, <sys/prctl.h>
 
 
 def die_with_parent(poll_seconds: float = 0.1, parent: int | None = None, grace_seconds: float = 0.0) -> None:
@@ -25,3 +28,13 @@ def die_with_parent(poll_seconds: float = 0.1, parent: int | None = None, grace_
         os._exit(LoomRLError.exit_code)
 
     threading.Thread(target=watch, daemon=True, name="parent-watch").start()
+
+
+def be_killed_with_parent(parent: int) -> None:
+    """Have the kernel kill this process, even a stopped one, as soon as the thread that started it is gone.
+
+    `parent` is the process id of who started this one; where it is gone already, this process ends now.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(LoomRLError.exit_code)

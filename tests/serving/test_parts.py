@@ -1,4 +1,4 @@
-"""Small parts: imports, exposure, exploration, the mirror's queue, commands."""
+"""Small parts: imports, exposure, exploration, commands."""
 
 import json
 import subprocess
@@ -16,7 +16,6 @@ from loomrl.loomdb.database import LoomDB
 from loomrl.serving.audit import AuditLog, segments
 from loomrl.serving.commands import audit_app
 from loomrl.serving.exploration import explore
-from loomrl.serving.mirror import Mirror, Mirrored
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.operator_commands import override_app
 from loomrl.serving.records import record
@@ -84,37 +83,6 @@ def test_gaussian_exploration_is_clipped_and_has_its_density(tmp_path: Path) -> 
     action, density = next(one[:2] for one in drawn if np.abs(one.action).max() < 1)
     exact = np.prod(np.exp(-0.5 * (action / np.exp(-1)) ** 2) / (np.exp(-1) * np.sqrt(2 * np.pi)))
     assert density == pytest.approx(exact, rel=1e-4)
-
-
-def mirrored(policy: ServedPolicy, observation: np.ndarray, number: int) -> Mirrored:
-    entry = {"decision_id": f"d{number}", "episode_id": None, "policy": "cartpole", "version": "1", "agent_id": "a"}
-    return Mirrored(policy, observation, entry)
-
-
-def test_a_full_queue_drops_and_counts(loomrl_home: Path, tmp_path: Path) -> None:
-    policy, log = ServedPolicy.load(discrete_folder(tmp_path / "p")), AuditLog("cartpole")
-    mirror = Mirror(log, capacity=5)
-    for number in range(8):  # the worker is not started yet
-        mirror.offer(mirrored(policy, OBSERVATIONS[0], number))
-    assert mirror.num_dropped == 3
-    mirror.start()
-    mirror.stop()
-    assert (mirror.num_mirrored, mirror.num_pending) == (5, 0)
-    log.close()
-
-
-def test_a_challenger_that_fails_is_counted_and_does_not_spoil_its_batch(loomrl_home: Path, tmp_path: Path) -> None:
-    weights = np.full((4, 2), 1e37, dtype=np.float32)
-    policy, log = ServedPolicy.load(discrete_folder(tmp_path / "p", weights)), AuditLog("cartpole")
-    mirror = Mirror(log)
-    for number, scale in enumerate((0.1, 1_000.0, 0.1)):
-        mirror.offer(mirrored(policy, np.full(4, scale, dtype=np.float32), number))
-    mirror.start()
-    mirror.stop()
-    log.close()
-    assert (mirror.num_mirrored, mirror.num_errors) == (2, 1)
-    entries = [json.loads(line) for line in segments(log.folder)[0].read_text().splitlines()[1:]]
-    assert [entry["error"] is None for entry in entries] == [True, False, True]
 
 
 # --- commands ---------------------------------------------------------------------------------------------------

@@ -19,10 +19,10 @@ def records(client: PolicyClient, agent_id: str) -> list[dict]:
     deadline = time.monotonic() + 5
     while client.status()["shadow"]["num_pending"] and time.monotonic() < deadline:
         time.sleep(0.01)
-    found, after = [], -1
-    while page := client.shadow_records(after):
+    found, after = [], {"decision": -1, "shadow": -1}
+    while page := client.shadow_records(*after.values()):
         found += [entry for entry in page if entry["agent_id"] == agent_id]
-        after = page[-1]["sequence"]
+        after |= {entry["kind"]: entry["sequence"] for entry in page}
     return found
 
 

@@ -10,7 +10,7 @@ from loomrl.lifetime import die_with_parent
 from loomrl.serving.parts import ServerSettings
 from loomrl.serving.server import serve
 
-_GRACE_SECONDS = 20.0  # for requests in flight, the mirror's queue and the last anchor
+_GRACE_SECONDS = 20.0  # for requests in flight, the challengers' process and the last anchor
 
 
 def main(arguments: list[str]) -> int:
@@ -33,7 +33,8 @@ def main(arguments: list[str]) -> int:
         refresh_seconds=options.refresh_seconds,
         anchor_seconds=options.anchor_seconds,
         max_body_bytes=options.max_body_bytes,
-        mirror_capacity=options.mirror_capacity,
+        shadow_backlog_bytes=options.shadow_backlog_bytes,
+        shadow_hang_seconds=options.shadow_hang_seconds,
         segment_bytes=options.segment_bytes,
         server=options.server,
         require_signature=options.require_signature,
@@ -65,7 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--refresh-seconds", type=float, default=default.refresh_seconds)
     parser.add_argument("--anchor-seconds", type=float, default=default.anchor_seconds)
     parser.add_argument("--max-body-bytes", type=int, default=default.max_body_bytes)
-    parser.add_argument("--mirror-capacity", type=int, default=default.mirror_capacity)
+    parser.add_argument("--shadow-backlog-bytes", type=int, default=default.shadow_backlog_bytes)
+    parser.add_argument("--shadow-hang-seconds", type=float, default=default.shadow_hang_seconds)
     parser.add_argument("--segment-bytes", type=int, default=default.segment_bytes)
     parser.add_argument("--server", help="name of the audit chain; default: the first that is free")
     parser.add_argument(

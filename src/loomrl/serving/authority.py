@@ -54,7 +54,6 @@ class Authority:
         self._overridden: dict[str, Mandate] = {}  # by the override's id
         self._dealt = {} if orders.kill_switch is not None else self._split()
         self.is_one = not orders.overrides and not self._dealt  # `usual`, for all agents
-        self.challengers = self._challengers()
 
     def mandate(self, agent_id: str) -> Mandate:
         """Who decides for an agent.
@@ -94,10 +93,6 @@ class Authority:
             if policy is not None
         }
 
-    def _challengers(self) -> list[ServedPolicy]:
-        named = [self.roles.challenger, *map(self.roles.by_version, self.orders.plan.challengers)]
-        return list({policy.version: policy for policy in named if policy is not None}.values())
-
     def _by_override(self, override: Override) -> Mandate:
         found = self._overridden.get(override.id)
         if found is None:
@@ -134,3 +129,9 @@ class Authority:
             return Mandate(role, policy, check_action(action, policy), override)
         except Problem as problem:  # set where the action space is not known: not the agent's fault
             raise Problem(503, f"{why}: {problem.message}; {fix}") from problem
+
+
+def challengers(orders: Orders, roles: Roles) -> list[ServedPolicy]:
+    """Who decides in shadow: the registry's challenger and those of the plan, as far as they are loaded."""
+    named = [roles.challenger, *map(roles.by_version, orders.plan.challengers)]
+    return list({policy.version: policy for policy in named if policy is not None}.values())

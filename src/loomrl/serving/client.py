@@ -125,10 +125,13 @@ class PolicyClient:
         """The server's `/status`."""
         return self._object("GET", "/status")
 
-    def shadow_records(self, after: int = -1) -> list[dict[str, Any]]:
-        """The next audit records of decisions and their mirrors whose sequence is above `after`; empty at the end."""
-        lines = self._request("GET", f"/shadow/records?after={after}", None).content.splitlines()
-        return [orjson.loads(line) for line in lines]
+    def shadow_records(self, after: int = -1, after_mirror: int = -1) -> list[dict[str, Any]]:
+        """The next audit records of decisions and of their mirrors (`kind` is `shadow`); empty at the end.
+
+        Each has sequences of its own: `after` is that of the last decision, `after_mirror` that of the last mirror.
+        """
+        path = f"/shadow/records?after={after}&after_mirror={after_mirror}"
+        return [orjson.loads(line) for line in self._request("GET", path, None).content.splitlines()]
 
     def set_override(self, **fields: Any) -> dict[str, Any]:
         """Pin an `action`, a `version` or the `fallback`: see `Override`; `expires_in_seconds` ends it."""

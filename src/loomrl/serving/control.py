@@ -19,8 +19,10 @@ from loomrl.serving.overrides import Override
 from loomrl.serving.parts import Parts
 from loomrl.serving.plan import KillSwitch, Plan
 from loomrl.serving.problems import Problem
-from loomrl.serving.records import operation
+from loomrl.serving.records import DECISION, SHADOW, operation
 from loomrl.serving.requests import parse_json
+from loomrl.serving.shadow_process import Shadow
+from loomrl.serving.shadow_state import shadow_folder
 from loomrl.serving.tensors import parameters_of
 from loomrl.serving.tokens import OBSERVE, OPERATE
 
@@ -97,16 +99,20 @@ class Control:
         return as_json({"roles": _roles(self._parts)})
 
     async def shadow_records(self, scope: Scope, body: bytes, started: float) -> Response:
-        """Audit lines of decisions and their mirrors, `?after=SEQUENCE&limit=N`, as they stand in the log."""
+        """Audit lines of decisions, then of their mirrors, `?after=SEQUENCE&after_mirror=SEQUENCE&limit=N`.
+
+        They stand in two chains, each with sequences of its own; at most `limit` lines of each are given.
+        """
         self._operator(scope, body, OBSERVE)
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
         try:
-            after = int(query.get("after", ["-1"])[0])
+            after, after_mirror = (int(query.get(name, ["-1"])[0]) for name in ("after", "after_mirror"))
             limit = min(_MAX_LINES, max(1, int(query.get("limit", [str(_MAX_LINES)])[0])))
         except ValueError as error:
-            raise Problem(400, "`after` and `limit` must be whole numbers") from error
-        kinds = ("decision", "shadow")
-        lines = await asyncio.to_thread(read_lines, self._parts.audit.folder, after, limit, kinds)
+            raise Problem(400, "`after`, `after_mirror` and `limit` must be whole numbers") from error
+        folder = self._parts.audit.folder
+        lines = await asyncio.to_thread(read_lines, folder, after, limit, [DECISION])
+        lines += await asyncio.to_thread(read_lines, shadow_folder(folder), after_mirror, limit, [SHADOW])
         return Response(b"".join(lines), content_type=b"application/x-ndjson")
 
     async def list_overrides(self, scope: Scope, body: bytes, started: float) -> Response:
@@ -231,7 +237,8 @@ def _is_alike(one: ServedPolicy, other: ServedPolicy) -> bool:
 
 def describe(parts: Parts) -> dict[str, Any]:
     """The server's state as JSON values."""
-    head, mirror, keeper, orders = parts.audit.head, parts.mirror, parts.roles, parts.controls.orders
+    head, keeper, orders = parts.audit.head, parts.roles, parts.controls.orders
+    anchored = parts.anchored.get(head.server)
     return {
         "policy": parts.settings.policy,
         "pid": os.getpid(),
@@ -247,18 +254,12 @@ def describe(parts: Parts) -> dict[str, Any]:
             "segment": head.segment,
             "sequence": head.sequence,
             "hash": head.digest,
-            "anchored_sequence": parts.anchored.sequence if parts.anchored else None,
+            "anchored_sequence": anchored.sequence if anchored else None,
             "anchor_error": parts.errors.get("anchor"),
             "repaired": parts.audit.repaired,
             "last_error": parts.last_audit_error,
         },
-        "shadow": {
-            "num_mirrored": mirror.num_mirrored,
-            "num_pending": mirror.num_pending,
-            "num_dropped": mirror.num_dropped,
-            "num_errors": mirror.num_errors,
-            "last_error": mirror.last_error,
-        },
+        "shadow": _shadow(parts.shadow),
         "plan": orders.plan.to_json(),
         "kill_switch": None if orders.kill_switch is None else orders.kill_switch.to_json(),
         "overrides": [override.to_json() for override in orders.active_overrides()],
@@ -266,6 +267,22 @@ def describe(parts: Parts) -> dict[str, Any]:
         "rate_per_agent": parts.settings.rate,
         "rate_in_all": parts.settings.total_rate,
         "latency_seconds": parts.metrics.latency_seconds(),
+    }
+
+
+def _shadow(shadow: Shadow) -> dict[str, Any]:
+    state = shadow.state
+    head = state.own_head()
+    return {
+        "pid": shadow.pid,
+        "num_mirrored": state.num_mirrored,
+        "num_pending": shadow.num_pending,
+        "num_dropped": state.num_dropped,
+        "num_errors": state.num_errors,
+        "num_restarts": shadow.num_restarts,
+        "last_error": state.last_error,
+        "refused": [{"version": version, "reason": reason} for (version, _), reason in shadow.refused.items()],
+        "sequence": -1 if head is None else head.sequence,
     }
 
 

@@ -16,7 +16,6 @@ from loomrl.serving.controls import Controls
 from loomrl.serving.exploration import explore
 from loomrl.serving.limits import RateLimiter
 from loomrl.serving.metrics import Metrics
-from loomrl.serving.mirror import Mirror, Mirrored
 from loomrl.serving.model import Answer, NoAnswer, ServedPolicy
 from loomrl.serving.overrides import Override
 from loomrl.serving.problems import Problem
@@ -84,13 +83,12 @@ class Decider:
         audit: AuditLog,
         controls: Controls,
         limiter: RateLimiter,
-        mirror: Mirror,
         metrics: Metrics,
         statistics: Statistics,
         rng: np.random.Generator,
     ) -> None:
         self.policy, self._audit, self._controls = policy, audit, controls
-        self._limiter, self._mirror, self._metrics, self._rng = limiter, mirror, metrics, rng
+        self._limiter, self._metrics, self._rng = limiter, metrics, rng
         self._statistics = statistics
         self._authority = Authority(policy, controls.orders, Roles())
 
@@ -118,8 +116,6 @@ class Decider:
                 self._statistics.count_failure(roles.champion.version, time.perf_counter() - started)
             raise
         self._observe(groups, started)
-        for challenger in authority.challengers:
-            self._offer(groups, challenger)
         return groups
 
     def report_refusals(self) -> None:
@@ -218,15 +214,6 @@ class Decider:
                 self._statistics.count(group.policy.version, len(group), moments)
         self._metrics.observe(ended - started)
 
-    def _offer(self, groups: list[Group], challenger: ServedPolicy) -> None:
-        """Mirror what the policy itself decided: a person's or a random choice says nothing about agreement."""
-        for group in groups:
-            if not group.mandate.is_on_trial or group.policy is challenger:
-                continue
-            for index, observation in enumerate(group.observations):
-                if not group.asks.explore[index]:
-                    self._mirror.offer(Mirrored(challenger, observation, _told(self.policy, group, index)))
-
 
 def _assign(asks: Asks, authority: Authority) -> list[Group]:
     """Who decides which of them."""
@@ -302,17 +289,6 @@ def _decision(group: Group, shared: dict[str, Any]) -> dict[str, Any]:
     fields["q_value"] = value  # actor-critic policies estimate V(s); it stands for Q(s, a) of their own choice
     fields["exploration_flag"] = group.asks.explore[0]
     return fields
-
-
-def _told(policy: str, group: Group, index: int) -> dict[str, Any]:
-    """What a mirror's record says of the decision it mirrors."""
-    return {
-        "decision_id": group.decision_id(index),
-        "episode_id": group.asks.episode_ids[index],
-        "policy": policy,
-        "version": group.policy.version,
-        "agent_id": group.asks.agent_ids[index],
-    }
 
 
 def _limited(policy: str, agent_id: str | None, count: int) -> dict[str, Any]:

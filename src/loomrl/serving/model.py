@@ -41,6 +41,8 @@ class Answer:
 class ServedPolicy:
     """Acts deterministically on raw observations; one thread, so results do not depend on the batch size."""
 
+    folder: Path  # that `load` read
+
     def __init__(self, graph: bytes, manifest: PolicyManifest, version: str, shield: Shield | None = None) -> None:
         self.graph, self.manifest, self.version, self.shield = graph, manifest, version, shield
         self._session = open_session(graph, manifest.name)
@@ -76,6 +78,7 @@ class ServedPolicy:
         policy = cls(graph, manifest, version, _load_shield(folder, manifest))
         policy._check_outputs(path)
         policy._answer_probe(path)
+        policy.folder = folder
         return policy
 
     def __call__(self, obs: NDArray[Any]) -> NDArray[Any]:

@@ -15,14 +15,16 @@ from loomrl.home import shares_loomdb
 from loomrl.loomdb.records import Control
 from loomrl.serving.asgi import Receive, Send
 from loomrl.serving.audit import AuditLog, Head
+from loomrl.serving.authority import challengers
 from loomrl.serving.controls import Controls, Orders
 from loomrl.serving.decider import Decider
 from loomrl.serving.feedback import FeedbackLedger
 from loomrl.serving.limits import RateLimiter
 from loomrl.serving.metrics import Metrics
-from loomrl.serving.mirror import Mirror
+from loomrl.serving.model import ServedPolicy
 from loomrl.serving.records import operation
 from loomrl.serving.roles import RoleKeeper
+from loomrl.serving.shadow_process import Shadow
 from loomrl.serving.sources import FolderSource, PolicySource, RegistrySource
 from loomrl.serving.statistics import Statistics
 from loomrl.serving.tokens import configured
@@ -58,7 +60,8 @@ class ServerSettings:
     refresh_seconds: float = 0.5
     anchor_seconds: float = 5.0
     max_body_bytes: int = 4 * 2**20
-    mirror_capacity: int = 4_096
+    shadow_backlog_bytes: int = 16 * 2**20  # of the log, how much challengers may be behind
+    shadow_hang_seconds: float = 5.0  # without an answer of a challenger; then its process is started again
     segment_bytes: int = 64 * 2**20
     seed: int | None = None  # of exploration; None takes the system's entropy
     server: str | None = None  # name of the audit chain
@@ -87,7 +90,8 @@ class Parts:
         self.roles = RoleKeeper(settings.source(), self.controls.versions)
         self.metrics = Metrics(settings.policy)
         self.statistics = Statistics()
-        self.mirror = Mirror(self.audit, settings.mirror_capacity)
+        limits = settings.shadow_backlog_bytes, settings.shadow_hang_seconds
+        self.shadow = Shadow(self.audit, self._challengers, *limits)
         self.ledger = FeedbackLedger(settings.policy, self.audit)
         self.limiter = RateLimiter(settings.rate, settings.burst, settings.total_rate)
         self.decider = Decider(
@@ -95,12 +99,11 @@ class Parts:
             self.audit,
             self.controls,
             self.limiter,
-            self.mirror,
             self.metrics,
             self.statistics,
             np.random.default_rng(settings.seed),
         )
-        self.anchored: Head | None = None
+        self.anchored: dict[str, Head] = {}  # by the chain's name
         self.last_audit_error: str | None = None
         self.errors: dict[str, str] = {}  # what the threads' works fail at now, by the work
         self._loomdb: LoomDB | None = None
@@ -132,14 +135,14 @@ class Parts:
 
     def start(self) -> None:
         """Begin following and mirroring: each thread does one thing, so that none waits for another's."""
-        self.mirror.start()
+        self.shadow.start()
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
         """Decide what is mirrored, anchor the head, give the audit chain back."""
         self._stopping.set()
-        self.mirror.stop()
+        self.shadow.stop()
         for thread in self._threads:
             thread.join(10)
         self._attempt(self.decider.report_refusals)
@@ -200,13 +203,16 @@ class Parts:
             return self._loomdb
 
     def anchor(self) -> None:
-        """Record the head in LoomDB: a chain alone cannot show that its end is missing."""
-        head = self.audit.head
-        if head == self.anchored:
+        """Record the heads of both chains in LoomDB: a chain alone cannot show that its end is missing."""
+        heads = [head for head in (self.audit.head, self.shadow.state.own_head()) if head is not None]
+        heads = [head for head in heads if self.anchored.get(head.server) != head]
+        if not heads:
             return
         self.audit.sync()
-        self._open_loomdb().anchor_audit_head(head.server, head.segment, head.sequence, head.digest)
-        self.anchored = head
+        database = self._open_loomdb()
+        for head in heads:
+            database.anchor_audit_head(head.server, head.segment, head.sequence, head.digest)
+            self.anchored[head.server] = head
 
     def _repeat(self, work: Callable[[], None], seconds: float) -> None:
         self._attempt(work)
@@ -225,13 +231,18 @@ class Parts:
         else:
             self.errors.pop(name, None)
 
+    def _challengers(self) -> list[ServedPolicy]:
+        return challengers(self.controls.orders, self.roles.current)
+
     def _gauges(self) -> None:
         show = self.metrics.gauge
         show("ready", "1 when a champion decides", lambda: float(self.roles.current.champion is not None))
         show("audit_sequence", "Sequence of the last audit record", lambda: float(self.audit.head.sequence))
-        show("shadow_mirrored", "Requests the challenger decided", lambda: float(self.mirror.num_mirrored))
-        show("shadow_dropped", "Mirrored requests dropped", lambda: float(self.mirror.num_dropped))
-        show("shadow_errors", "Mirrored requests the challenger failed on", lambda: float(self.mirror.num_errors))
+        show("shadow_mirrored", "Decisions a challenger took too", lambda: float(self.shadow.state.num_mirrored))
+        show("shadow_dropped", "Decisions no challenger looked at", lambda: float(self.shadow.state.num_dropped))
+        show("shadow_errors", "Decisions a challenger failed on", lambda: float(self.shadow.state.num_errors))
+        show("shadow_pending", "Records challengers have not come to", lambda: float(self.shadow.num_pending))
+        show("shadow_restarts", "Ends of the challengers' process", lambda: float(self.shadow.num_restarts))
         show("refused_versions", "Versions not taken into service", lambda: float(len(self.roles.refused)))
         show("kill_switch", "1 while it is on", lambda: float(self.controls.orders.kill_switch is not None))
         show("overrides", "Overrides in force", lambda: float(len(self.controls.orders.active_overrides())))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-DECISION, DECISIONS = "decision", "decisions"
+DECISION, DECISIONS, SHADOW = "decision", "decisions", "shadow"
 CHAMPION, SPLIT = ON_TRIAL = ("champion", "split")  # roles in which a version decides for itself
 LINKS = ("sequence", "previous_hash", "hash")  # a record's place in its chain
 
@@ -85,6 +85,22 @@ def is_taken_over(decision: dict[str, Any]) -> bool:
 def is_own_choice(decision: dict[str, Any]) -> bool:
     """Whether the version that a decision's record names chose it: not a person, not a fallback, not chance."""
     return not is_taken_over(decision) and not decision["exploration_flag"]
+
+
+def own_choices(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Those decisions of a record that its version chose, with their ids and observations.
+
+    A person's or a random choice says nothing about whether another policy agrees.
+    """
+    if entry["kind"] == DECISION:
+        if is_own_choice(entry):
+            yield entry
+    elif entry["kind"] == DECISIONS and not is_taken_over(shared := entry["shared"]):
+        same = {name: shared[name] for name in ("policy", "version")}
+        names = ("agent_id", "episode_id", "observation", "exploration_flag")
+        for row, values in enumerate(zip(*(column(entry, name) for name in names), strict=True)):
+            if not values[-1]:
+                yield same | dict(zip(names, values, strict=True)) | {"decision_id": f"{entry['decision_id']}.{row}"}
 
 
 def column(entry: dict[str, Any], name: str) -> list[Any]:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from loomrl.registry import PolicyVersion
 from loomrl.serving.client import PolicyClient
-from loomrl.serving.records import is_own_choice
+from loomrl.serving.records import DECISION, SHADOW, is_own_choice
 from loomrl.shadow.traffic import SIMULATED
 
-_REMEMBERED = 50_000  # decisions whose mirror may still come; the server's queue is far shorter
+_REMEMBERED = 50_000  # decisions and mirrors whose other half may still come
 Record = dict[str, Any]
 
 
@@ -46,7 +46,8 @@ class PairReader:
     """Follows a server's records and joins each mirror to its decision.
 
     Without a champion the challenger itself acts: its decisions are paired with themselves. `agent_prefix` picks the
-    agents of one simulation; without it every agent counts but the simulated ones.
+    agents of one simulation; without it every agent counts but the simulated ones. `after` holds the sequences of the
+    last decision and of the last mirror that do not count.
     """
 
     def __init__(
@@ -55,13 +56,14 @@ class PairReader:
         challenger: PolicyVersion,
         champion: PolicyVersion | None,
         agent_prefix: str | None = None,
-        after: int = -1,
+        after: tuple[int, int] = (-1, -1),
     ) -> None:
         self._client, self._version = client, challenger.version
         self._acting_version = (champion or challenger).version
         self._mirrors_itself = champion is None
-        self._prefix, self._after = agent_prefix, after
-        self._waiting: OrderedDict[str, Record] = OrderedDict()
+        self._prefix = agent_prefix
+        self._after = dict(zip((DECISION, SHADOW), after, strict=True))
+        self._waiting: OrderedDict[str, Record] = OrderedDict()  # by decision id; either half may be read first
         self._pairs: list[tuple[Record, Record]] = []
         self.num_errors = 0
 
@@ -70,10 +72,10 @@ class PairReader:
 
     def read(self, on_page: Callable[[int], None] | None = None) -> int:
         """Read everything new; returns how many pairs there are now."""
-        while page := self._client.shadow_records(self._after):
+        while page := self._client.shadow_records(*self._after.values()):
             for record in page:
+                self._after[record["kind"]] = int(record["sequence"])
                 self._take(record)
-            self._after = int(page[-1]["sequence"])
             if on_page is not None:
                 on_page(len(self._pairs))
         return len(self._pairs)
@@ -81,7 +83,7 @@ class PairReader:
     def _take(self, record: Record) -> None:
         if not self._counts(record["agent_id"]):
             return
-        if record["kind"] == "decision":
+        if record["kind"] == DECISION:
             self._take_decision(record)
         elif record["version"] == self._version and record["acting_version"] == self._acting_version:
             self._take_mirror(record)
@@ -95,16 +97,26 @@ class PairReader:
         if self._mirrors_itself:
             self._pairs.append((record, record))
             return
+        mirror = self._waiting.pop(record["decision_id"], None)
+        if mirror is None:
+            self._wait(record)
+        else:
+            self._pairs.append((record, mirror))
+
+    def _take_mirror(self, record: Record) -> None:
+        if record["error"] is not None:
+            self.num_errors += 1
+            return
+        decision = self._waiting.pop(record["decision_id"], None)
+        if decision is None:
+            self._wait(record)
+        else:
+            self._pairs.append((decision, record))
+
+    def _wait(self, record: Record) -> None:
         self._waiting[record["decision_id"]] = record
         if len(self._waiting) > _REMEMBERED:
             self._waiting.popitem(last=False)
-
-    def _take_mirror(self, record: Record) -> None:
-        decision = self._waiting.pop(record["decision_id"], None)
-        if record["error"] is not None:
-            self.num_errors += 1
-        elif decision is not None:
-            self._pairs.append((decision, record))
 
     def pairs(self, observation_dtype: str) -> Pairs:
         """All pairs read so far, in the order of the decisions."""

@@ -99,7 +99,8 @@ def _episodes(
     on_progress: OnProgress,
 ) -> ShadowReport:
     shadow, artifact = config.shadow, _artifact(challenger)
-    start = int(client.status()["audit"]["sequence"])
+    status = client.status()
+    start = int(status["audit"]["sequence"]), int(status["shadow"]["sequence"])
     driven = drive(
         client,
         snapshot_folder,

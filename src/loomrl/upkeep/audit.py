@@ -2,8 +2,9 @@
 
 A chain stays verifiable when whole segments leave at its beginning and the last record that left is anchored in
 LoomDB (see `loomrl.serving.verification`). So only the oldest segments of a chain go, only of a chain that verifies,
-and their end is anchored first. A segment is referred to while it holds a decision of a version in the registry;
-with `audit_days`, only while that version holds an alias or the segment is younger.
+and their end is anchored first. A segment is referred to while it holds a decision of a version in the registry, or
+what one would have decided as a challenger; with `audit_days`, only while that version holds an alias or the segment is
+younger.
 """
 
 import time
@@ -18,7 +19,7 @@ from loomrl.loomdb.database import LoomDB
 from loomrl.registry import Registry
 from loomrl.serving.audit import segments
 from loomrl.serving.history import chains
-from loomrl.serving.records import DECISION, DECISIONS
+from loomrl.serving.records import DECISION, DECISIONS, SHADOW
 from loomrl.serving.verification import Anchor, verify_chain
 from loomrl.upkeep.items import Garbage
 
@@ -52,7 +53,7 @@ def _of_chain(folder: Path, registry: Registry, db: LoomDB, audit_days: int | No
 def _last_unreferenced(path: Path, policy: str, registry: Registry, audit_days: int | None) -> dict[str, Any] | None:
     """The last record of a segment nothing refers to; None where something does."""
     records = [orjson.loads(line) for line in path.read_bytes().splitlines()]
-    decided = (entry.get("shared", entry) for entry in records if entry["kind"] in (DECISION, DECISIONS))
+    decided = (entry.get("shared", entry) for entry in records if entry["kind"] in (DECISION, DECISIONS, SHADOW))
     deciding = {str(entry["version"]) for entry in decided if entry.get("version")}
     kept = {version.version for version in registry.versions(policy)}
     if audit_days is not None and path.stat().st_mtime <= time.time() - audit_days * 86_400:

@@ -1,0 +1,272 @@
+"""A shadow's process: challengers decide again what the server's log says was decided, without ever acting.
+
+Only `loomrl.serving.shadow_process` starts it. Each line on its standard input names the challengers that answer from
+then on; where the input ends, it finishes what is on record and ends too.
+"""
+
+import argparse
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from loomrl.errors import ArtifactError, LoomRLError
+from loomrl.lifetime import be_killed_with_parent
+from loomrl.serving.audit import AuditLog, AuditUnwritable, audit_folder
+from loomrl.serving.following import ChainFollower
+from loomrl.serving.model import Answer, NoAnswer, ServedPolicy
+from loomrl.serving.records import SHADOW, digest, own_choices, record
+from loomrl.serving.shadow_state import MAX_TEXT, StatePage, shadow_folder
+
+log = logging.getLogger(__name__)
+_BATCH = 64
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.02  # seconds between two looks at a log that does not grow
+_SYNC_SECONDS = 1.0
+_Json = dict[str, Any]
+
+
+class Shadow:
+    """Follows the acting server's chain; what challengers would have done goes into a chain of its own."""
+
+    def __init__(self, policy: str, server: str, page: StatePage, control: int, backlog_bytes: int) -> None:
+        self._page, self._control, self._backlog_bytes = page, control, backlog_bytes
+        self._state = page.read()
+        followed = audit_folder(policy) / server
+        self._audit = AuditLog(policy, shadow_folder(followed).name)
+        self._follower = ChainFollower(followed, self._state.settled)
+        self._entries: deque[_Json] = deque()  # records that were read and not looked at
+        self._challengers: dict[int, ServedPolicy] = {}
+        self._heard, self._ended = b"", False  # of a line that is not whole; whether there will be another
+        self._synced = time.monotonic()
+
+    def run(self) -> None:
+        """Work until the input ends.
+
+        Raises:
+            ArtifactError: when a challenger's files are not those that the server took into service.
+        """
+        self._hear(None)
+        pause = _SHORTEST_PAUSE
+        while (busy := self._decide_next()) or not self._ended:
+            pause = _SHORTEST_PAUSE if busy else min(2 * pause, _LONGEST_PAUSE)
+            self._hear(0 if busy else pause)
+            if time.monotonic() - self._synced >= _SYNC_SECONDS:
+                self._sync()
+        self._sync()
+        self._audit.close()
+
+    # --- what the server says -----------------------------------------------------------------------------------
+
+    def _hear(self, seconds: float | None) -> None:
+        """Wait at most so long for the server to say something; without a limit for None."""
+        if self._ended or not select.select([self._control], [], [], seconds)[0]:
+            return
+        data = os.read(self._control, 65_536)
+        self._ended = not data
+        *lines, self._heard = (self._heard + data).split(b"\n")
+        for line in lines:
+            told = orjson.loads(line)
+            if told["failed"] is not None:
+                self._record_failure(**told["failed"])
+            self._load(told["challengers"])
+
+    def _record_failure(self, version: str, reason: str) -> None:
+        """Say of each decision that the process before this one had in hand why its challenger did not answer it.
+
+        The challengers that would have come after it skip them.
+        """
+        state = self._state
+        while not self._entries or self._entries[-1]["sequence"] < state.until:
+            if not (entries := self._follower.read()):
+                break
+            self._entries.extend(entries)
+        rows: list[_Json] = []
+        while self._entries and self._entries[0]["sequence"] <= state.until:
+            rows += own_choices(self._entries.popleft())
+        self._append([_failed(row, version, reason) for row in rows])
+        state.num_errors += max(1, len(rows))  # at least its own end
+        state.num_dropped += len(rows) * (len(state.waiting) - 1)
+        state.last_error = f"version {version}: {reason}"[:MAX_TEXT]
+        self._settle(max(state.settled, state.until))
+
+    def _load(self, challengers: list[_Json]) -> None:
+        held, self._challengers = self._challengers, {}
+        self._state.loading = True
+        for told in challengers:
+            self._take_in_hand([told["number"]], self._state.settled)
+            self._challengers[told["number"]] = held.get(told["number"]) or _load(told)
+        self._state.loading = False
+        self._settle(self._state.settled)
+
+    # --- decisions ----------------------------------------------------------------------------------------------
+
+    def _decide_next(self) -> bool:
+        """Have all challengers decide the next batch; False when there is none yet."""
+        if not self._entries:
+            self._skip_where_too_far_behind()
+            self._entries.extend(self._follower.read())
+        if not self._entries:
+            return False
+        rows: list[_Json] = []
+        until = self._state.settled
+        while self._entries and len(rows) < _BATCH:
+            entry = self._entries.popleft()
+            rows += own_choices(entry)
+            until = entry["sequence"]
+        numbers = list(self._challengers) if rows else []
+        for index, number in enumerate(numbers):
+            self._take_in_hand(numbers[index:], until)
+            self._append(self._decide(self._challengers[number], rows))
+        self._settle(until)
+        return True
+
+    def _skip_where_too_far_behind(self) -> None:
+        """Challengers that cannot keep up miss decisions, and these are counted."""
+        if self._follower.backlog_bytes <= self._backlog_bytes:
+            return
+        while self._follower.backlog_bytes > self._backlog_bytes // 2:
+            entries = self._follower.read()
+            num_decisions = sum(1 for entry in entries for _ in own_choices(entry))
+            self._state.num_dropped += num_decisions * len(self._challengers)
+            self._settle(entries[-1]["sequence"])
+
+    def _decide(self, challenger: ServedPolicy, rows: list[_Json]) -> list[_Json]:
+        """A record for each decision of another version, the error's where there is no answer."""
+        rows = [row for row in rows if row["version"] != challenger.version]  # one of the split would agree with itself
+        records: list[_Json] = []
+        for start in range(0, len(rows), _BATCH):  # a record may hold thousands of decisions
+            records += self._answer(challenger, rows[start : start + _BATCH])
+            self._state.num_answers += 1
+            self._page.write(self._state)
+        return records
+
+    def _answer(self, challenger: ServedPolicy, rows: list[_Json]) -> list[_Json]:
+        started = time.thread_time()  # not the clock's: this process waits for all others
+        try:
+            answer = challenger.answer(_observations(rows, challenger))
+        except Exception as error:  # noqa: BLE001 - whatever a challenger does is counted, and on record
+            if len(rows) > 1:  # find out which observation it was
+                return [entry for row in rows for entry in self._answer(challenger, [row])]
+            self._count_error(challenger, error)
+            return [_failed(rows[0], challenger.version, str(error))]
+        seconds = time.thread_time() - started
+        self._state.num_mirrored += len(rows)
+        return [_decided(row, challenger.version, answer, index, seconds) for index, row in enumerate(rows)]
+
+    def _count_error(self, challenger: ServedPolicy, error: Exception) -> None:
+        self._state.num_errors += 1
+        reason = f"version {challenger.version}: {error}"[:MAX_TEXT]
+        if reason != self._state.last_error:  # once, not for each of thousands
+            log.log(logging.WARNING if isinstance(error, NoAnswer) else logging.ERROR, "challenger %s", reason)
+        self._state.last_error = reason
+
+    # --- what is on record --------------------------------------------------------------------------------------
+
+    def _take_in_hand(self, numbers: list[int], until: int) -> None:
+        self._state.waiting, self._state.until = numbers, until
+        self._page.write(self._state)
+
+    def _settle(self, sequence: int) -> None:
+        self._state.settled = sequence
+        self._take_in_hand([], sequence)
+
+    def _append(self, records: Sequence[_Json]) -> None:
+        try:
+            self._audit.append(records)
+        except AuditUnwritable as error:
+            self._report(len(records), error)
+
+    def _sync(self) -> None:
+        self._synced, head = time.monotonic(), self._audit.head
+        try:
+            self._audit.sync()
+        except AuditUnwritable as error:
+            self._report(0, error)
+        else:
+            self._state.head = asdict(head)
+        self._page.write(self._state)
+
+    def _report(self, num_lost: int, error: AuditUnwritable) -> None:
+        log.error("%d shadow records lost: %s", num_lost, error)
+        self._state.num_errors += num_lost
+        self._state.last_error = str(error)[:MAX_TEXT]
+
+
+def _load(told: _Json) -> ServedPolicy:
+    challenger = ServedPolicy.load(Path(told["folder"]), told["version"])
+    if challenger.manifest.onnx_sha256 != told["onnx_sha256"]:
+        raise ArtifactError(
+            f"{told['folder']} no longer holds the graph that the server took into service; load the version again"
+        )
+    return challenger
+
+
+def _observations(rows: list[_Json], challenger: ServedPolicy) -> NDArray[Any]:
+    """(B, *obs) as the challenger's graph wants them."""
+    observations = np.array([row["observation"] for row in rows], dtype=challenger.dtype)
+    if observations.shape[1:] != challenger.shape:
+        raise ValueError(f"the challenger observes {challenger.shape}, the request has {observations.shape[1:]}")
+    return observations
+
+
+def _shadow(row: _Json, version: str, **fields: Any) -> _Json:
+    """The record that mirrors one decision."""
+    return record(
+        SHADOW,
+        decision_id=row["decision_id"],
+        episode_id=row["episode_id"],
+        policy=row["policy"],
+        version=version,
+        acting_version=row["version"],
+        **fields,
+    ) | {"agent_id": row["agent_id"]}
+
+
+def _decided(row: _Json, version: str, answer: Answer, index: int, seconds: float) -> _Json:
+    action, value = answer.action[index], float(answer.value[index])
+    hashed = {"action_hash": digest(action), "q_value": value}
+    return _shadow(row, version, action=action.tolist(), value=value, seconds=seconds, error=None) | hashed
+
+
+def _failed(row: _Json, version: str, reason: str) -> _Json:
+    return _shadow(row, version, action=None, value=None, seconds=None, error=reason)
+
+
+def main(arguments: list[str]) -> int:
+    """Run a shadow; the exit code is 0 when its input ended, else the error's."""
+    parser = argparse.ArgumentParser(prog="python -m loomrl.serving.shadow_child", description=__doc__)
+    parser.add_argument("--policy", required=True)
+    parser.add_argument("--server", required=True, help="name of the acting server's chain")
+    parser.add_argument("--state", type=int, required=True, help="file descriptor of the page of state")
+    parser.add_argument("--backlog-bytes", type=int, required=True, help="how far behind the log it may be")
+    parser.add_argument("--parent", type=int, required=True, help="process id of the server")
+    options = parser.parse_args(arguments)
+    be_killed_with_parent(options.parent)
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which ends this process in order
+        signal.signal(number, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    page = StatePage(options.state)
+    try:
+        Shadow(options.policy, options.server, page, sys.stdin.fileno(), options.backlog_bytes).run()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the server is told
+        log.error("the shadow ends: %s", error, exc_info=not isinstance(error, LoomRLError))
+        state = page.read()
+        state.last_error = str(error)[:MAX_TEXT]
+        page.write(state)
+        return error.exit_code if isinstance(error, LoomRLError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
