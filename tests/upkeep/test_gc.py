@@ -170,6 +170,15 @@ def test_audit_segments_leave_from_the_start_and_the_chain_still_verifies(ready_
     assert verify_chain(chain, anchors).intact
 
 
+def test_mirrors_of_a_registered_challenger_stay(ready_home: Path, tmp_path: Path) -> None:
+    register(tmp_path, "run-1")
+    for version in ("9", "1", "9"):
+        log = AuditLog("cartpole", "server-0-shadow")
+        log.append([record("shadow", decision_id="a-1", policy="cartpole", version=version, acting_version="8")])
+        log.close()
+    assert found()["audit segment"] == ["audit/cartpole/server-0-shadow/000001.jsonl"]
+
+
 def test_old_decisions_of_versions_without_an_alias_go_only_when_asked(ready_home: Path, tmp_path: Path) -> None:
     register(tmp_path, "run-1")
     register(tmp_path, "run-2", bias=1.0)

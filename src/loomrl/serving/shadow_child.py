@@ -36,7 +36,7 @@ _SYNC_SECONDS = 1.0
 _Json = dict[str, Any]
 
 
-class Shadow:
+class Mirror:
     """Follows the acting server's chain; what challengers would have done goes into a chain of its own."""
 
     def __init__(self, policy: str, server: str, page: StatePage, control: int, backlog_bytes: int) -> None:
@@ -258,7 +258,7 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     page = StatePage(options.state)
     try:
-        Shadow(options.policy, options.server, page, sys.stdin.fileno(), options.backlog_bytes).run()
+        Mirror(options.policy, options.server, page, sys.stdin.fileno(), options.backlog_bytes).run()
     except Exception as error:  # noqa: BLE001 - whatever it is, the server is told
         log.error("the shadow ends: %s", error, exc_info=not isinstance(error, LoomRLError))
         state = page.read()

@@ -1,0 +1,48 @@
+"""Joining decisions and mirrors, which stand in two chains."""
+
+from pathlib import Path
+
+import numpy as np
+from live import decide
+from policies import OBSERVATIONS
+
+from loomrl.registry import PolicyVersion
+from loomrl.serving.audit import AuditLog
+from loomrl.serving.process import ServerProcess
+from loomrl.serving.records import record
+from loomrl.shadow.pairs import PairReader
+
+SEVERAL_PAGES = 10_500  # decisions; a page has 10,000 at most
+
+
+def version(number: str) -> PolicyVersion:
+    return PolicyVersion(policy="cartpole", version=number, run_id="", tags={}, source="", created="")
+
+
+def mirror(log: AuditLog, decision_id: str, action: int, error: str | None = None) -> None:
+    fields = {"action": action, "value": 1.0, "seconds": 1e-5, "error": error, "policy": "cartpole", "episode_id": None}
+    entry = record("shadow", decision_id=decision_id, version="2", acting_version="1", **fields)
+    log.append([entry | {"agent_id": "a"}])
+
+
+def test_each_mirror_meets_its_decision_however_far_apart_they_are_read(loomrl_home: Path) -> None:
+    acting, shadow = AuditLog("cartpole", "server-0"), AuditLog("cartpole", "server-0-shadow")
+    changes = {"seconds": 1e-4, "exploration_flag": False}
+    for _ in range(SEVERAL_PAGES):  # a person decided: none of them has a mirror
+        decide(acting, "a", None, [0.0] * 4, override={"id": "1"}, **changes)
+    ids = [decide(acting, "a", None, row.tolist(), **changes) for row in OBSERVATIONS]
+    for index, decision_id in enumerate(ids):
+        mirror(shadow, decision_id, index % 2, "not finite" if index == 3 else None)
+    acting.close()
+    shadow.close()
+    server = ServerProcess("cartpole", server="server-0", wait_ready=False)
+    with server, server.client() as client:
+        reader = PairReader(client, version("2"), version("1"))
+        assert reader.read() == len(OBSERVATIONS) - 1
+        assert reader.read() == len(OBSERVATIONS) - 1
+        behind = PairReader(client, version("2"), version("1"), after=(SEVERAL_PAGES + 2, 2))
+        assert behind.read() == len(OBSERVATIONS) - 3
+    pairs, rest = reader.pairs("float32"), [0, 1, 2, 4, 5, 6, 7]
+    np.testing.assert_array_equal(pairs.observation, OBSERVATIONS[rest])
+    assert pairs.mirrored.tolist() == [index % 2 for index in rest]
+    assert (pairs.num_errors, len(set(ids))) == (1, len(OBSERVATIONS))
