@@ -12,8 +12,9 @@ from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.errors import ArtifactError, ServiceError
 from loomrl.registry import CHALLENGER, CHAMPION
+from loomrl.serving.controls import Controls
 from loomrl.serving.model import GRAPH
-from loomrl.serving.overrides import Override, OverrideStore
+from loomrl.serving.overrides import Override
 from loomrl.serving.parts import Parts, ServerSettings
 from loomrl.serving.roles import RoleKeeper
 from loomrl.serving.sources import FolderSource
@@ -128,23 +129,22 @@ def test_a_pin_does_not_wait_for_the_champions_download(source: SlowSource) -> N
 
 
 def test_an_override_is_in_force_while_a_new_champion_is_downloaded(source: SlowSource, loomrl_home: Path) -> None:
-    """One look after the file changed, as the server's thread takes it."""
-    parts = Parts(ServerSettings("cartpole", folders={CHAMPION: Path(source.versions[0])}))
-    parts.roles = RoleKeeper(source, parts.overrides.versions)
+    """One look after the file changed, as the server's threads take it."""
+    first, second = source.versions[:2]
+    parts = Parts(ServerSettings("cartpole", folders={CHAMPION: Path(first)}))
+    parts.roles = RoleKeeper(source, parts.controls.versions)
     parts.roles.refresh()
-    slow = source.hold(source.versions[1])
-    source.move(champion=source.versions[1])
+    slow = source.hold(second)
+    source.move(champion=second)
     parts.refresh()
-    OverrideStore("cartpole").set(Override(action=1, person="Ada", reason="it falls"))
-    parts.refresh()
-    assert (parts.roles.loading, [override.action for override in parts.overrides.active()]) == (
-        [source.versions[1]],
-        [1],
-    )
+    Controls("cartpole").set_override(Override(action=1, person="Ada", reason="it falls"), "test")
+    parts.follow_orders()
+    assert parts.roles.loading == [second]
+    assert [override.action for override in parts.controls.orders.active_overrides()] == [1]
     slow.set()
     parts.roles.refresh()
     parts.audit.close()
-    assert champion(parts.roles) == source.versions[1]
+    assert champion(parts.roles) == second
 
 
 def test_pins_are_loaded_without_the_sources_roles(source: SlowSource) -> None:
