@@ -8,8 +8,9 @@ from loomrl.promotion.envelope import RunFacts, envelope_tags, previous_case
 from loomrl.promotion.package import build_package
 from loomrl.registry import PolicyVersion, Registry
 from loomrl.runs import now, read_run, run_folder
+from loomrl.serving.config import SERVING
 from loomrl.types import ParityReport, PolicyManifest
-from tasks.record import StageEntry, dvc_hashes, project_folders, recorded, update
+from tasks.record import StageEntry, dvc_hashes, project_folders, recorded, run_config, update
 from tasks.reproduce import reproduce
 
 
@@ -49,6 +50,7 @@ def _register(run_id: str, entry: StageEntry) -> PolicyVersion:
         **envelope_tags(package),
     }
     version = registry.register(record.policy, package, run_id, tags)
+    registry.set_tag(version, SERVING, run_config(run_id).serving.model_dump_json())
     update(run_id, version=version.version)
     if version.run_id == run_id:
         _link(run_id, version, manifest)

@@ -22,6 +22,7 @@ from loomrl.monitoring.config import MonitoringConfig
 from loomrl.promotion.config import PromotionConfig
 from loomrl.safety.config import SafetyConfig
 from loomrl.schema import Section
+from loomrl.serving.config import ServingConfig
 from loomrl.shadow.config import ShadowConfig
 from loomrl.training.config import FIRST_TRAINING_SEED, TrainingConfig
 from loomrl.tuning.config import TuningConfig
@@ -42,6 +43,7 @@ class PolicyConfig(Section):
     shadow: ShadowConfig = Field(default_factory=ShadowConfig)
     promotion: PromotionConfig = Field(default_factory=PromotionConfig)
     monitoring: MonitoringConfig = Field(default_factory=MonitoringConfig)
+    serving: ServingConfig = Field(default_factory=ServingConfig)
     tuning: TuningConfig | None = None
 
     @model_validator(mode="after")

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from loomrl.config import PolicyConfig
-from loomrl.errors import ConfigError
 
 
 def check(config: PolicyConfig, project: Path) -> None:
@@ -12,7 +11,7 @@ def check(config: PolicyConfig, project: Path) -> None:
     Raises:
         ConfigError: naming the key, what was found and what is allowed.
     """
-    from loomrl.algorithms.registry import get_algorithm, parameters_for
+    from loomrl.algorithms.registry import parameters_for
     from loomrl.environment.resolve import resolve
     from loomrl.environment.vector.choose import constructed_like
     from loomrl.safety.check import configured_checks
@@ -20,12 +19,6 @@ def check(config: PolicyConfig, project: Path) -> None:
     parameters_for(config.training, config.environment.backend)
     if config.training.bounds is not None:
         constructed_like(config.environment.backend)
-    if getattr(get_algorithm(config.training.algorithm), "IS_RECURRENT", False):
-        raise ConfigError(
-            f"training.algorithm: {config.training.algorithm} trains a policy with a memory, which the policy server "
-            "cannot keep between decisions yet, so it cannot be shadowed or promoted; run its stages alone "
-            "(`dvc repro`), or train one without memory: environment.frame_stack shows it the last observations"
-        )
     configured_checks(config.safety)
     resolve(config.environment, project)
 

@@ -351,7 +351,9 @@ class PolicyManifest(Document):
     probe_observations: list[Any]  # (N, *obs): answered at load time ...
     probe_actions: list[Any]  # (N, *action): ... and compared with these
     out_of_distribution: Json | None = None  # calibration: see loomrl.safety.checks.out_of_distribution
+    constraints: list[Json] = Field(default_factory=list, exclude_if=lambda found: not found)  # as safety.constraints
     shield_sha256: str | None = Field(default=None, exclude_if=lambda digest: digest is None)  # of the file beside it
+    certified: Json | None = Field(default=None, exclude_if=lambda found: found is None)  # `sha256`, `on_uncertified`
     opset: int
 
 

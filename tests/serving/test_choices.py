@@ -40,11 +40,12 @@ def test_propensities_are_the_distributions(space: gymnasium.Space[Any], squash:
     policy, network = policy_for(space, squash)
     obs = np.array([[0.3, -0.8]], np.float32)
     answer, rng = policy.answer(obs), np.random.default_rng(1)
-    drawn = [explore(policy, answer, 0, rng) for _ in range(4_000)]
-    assert all(space.contains(action.astype(space.dtype)) for action, *_ in drawn)
+    samples = [explore(policy, answer, 0, rng) for _ in range(4_000)]
+    drawn = [(sample.action, sample.propensity) for sample in samples]
+    assert all(space.contains(action.astype(space.dtype)) for action, _ in drawn)
     parameters = tuple(torch.from_numpy(answer.outputs[name]) for name in network.distribution.names)
     with torch.no_grad():
-        for action, propensity, _ in drawn[:50]:
+        for action, propensity in drawn[:50]:
             learnt = torch.from_numpy(action[None].astype(np.float64))
             if squash:  # back to the Gaussian's sample
                 learnt = torch.atanh((learnt - torch.tensor([-2.0, 0.0])) / torch.tensor([2.0, 5.0]) - 1.0)
@@ -53,8 +54,8 @@ def test_propensities_are_the_distributions(space: gymnasium.Space[Any], squash:
             )
             assert math.log(propensity) == pytest.approx(log_prob.item(), abs=1e-3)
     if not squash:  # how often each action is drawn is its propensity
-        for action in {tuple(action.tolist()) for action, *_ in drawn}:
-            found = [propensity for each, propensity, _ in drawn if tuple(each.tolist()) == action]
+        for action in {tuple(action.tolist()) for action, _ in drawn}:
+            found = [propensity for each, propensity in drawn if tuple(each.tolist()) == action]
             error = math.sqrt(found[0] * (1 - found[0]) / len(drawn))
             assert len(found) / len(drawn) == pytest.approx(found[0], abs=5 * error + 1e-9)
 

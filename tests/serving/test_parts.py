@@ -80,7 +80,8 @@ def test_gaussian_exploration_is_clipped_and_has_its_density(tmp_path: Path) -> 
     actions = np.array([one.action for one in drawn])
     assert np.abs(actions).max() <= 1.0
     assert actions.std() == pytest.approx(np.exp(-1), rel=0.05)
-    action, density = next(one[:2] for one in drawn if np.abs(one.action).max() < 1)
+    assert [one.clipped for one in drawn] == [bool(np.abs(one.action).max() == 1) for one in drawn]
+    action, density = next((one.action, one.propensity) for one in drawn if not one.clipped)
     exact = np.prod(np.exp(-0.5 * (action / np.exp(-1)) ** 2) / (np.exp(-1) * np.sqrt(2 * np.pi)))
     assert density == pytest.approx(exact, rel=1e-4)
 

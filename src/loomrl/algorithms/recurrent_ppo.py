@@ -26,7 +26,6 @@ from loomrl.algorithms.recurrent import RecurrentPolicy
 from loomrl.types import Act, FloatArray, Trajectory
 
 NAME = "recurrent_ppo"
-IS_RECURRENT = True
 Policy = RecurrentPolicy
 
 

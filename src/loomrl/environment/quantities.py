@@ -17,7 +17,12 @@ def kind_of(quantity: str) -> str:
 def component(quantity: str, values: NDArray[np.generic]) -> NDArray[np.float64]:
     """The component of (N, *shape) values that is meant, (N,); they must have it (see `absent`)."""
     flat = np.asarray(values).reshape(len(values), -1)
-    return np.asarray(flat[:, _index(quantity) or 0], dtype=np.float64)
+    return np.asarray(flat[:, place_of(quantity)], dtype=np.float64)
+
+
+def place_of(quantity: str) -> int:
+    """Which component of a flattened observation or action is meant; 0 where there is but one."""
+    return _index(quantity) or 0
 
 
 def absent(quantity: str, size: int) -> str | None:

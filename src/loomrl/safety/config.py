@@ -18,6 +18,9 @@ class ConstraintConfig(Section):
     over an episode, `length` or `info.KEY`. A step violates when the quantity leaves [low, high]; an episode violates
     when any of its steps does. Per episode, `P(episode violates) <= max_probability` is tested; per step, the rate of
     violating steps.
+
+    With `enforce` the policy server lets nothing outside happen: no such action is taken, after no such observation
+    does the policy decide. Limits on actions are enforced unless it is false, those on observations only if it is true.
     """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
@@ -27,6 +30,7 @@ class ConstraintConfig(Section):
     per: Literal["episode", "step"] = "episode"
     max_probability: float = Field(default=0.01, gt=0, lt=1)
     mandatory: bool = True
+    enforce: bool | None = None
 
     @model_validator(mode="after")
     def _bounded(self) -> "ConstraintConfig":
@@ -36,6 +40,8 @@ class ConstraintConfig(Section):
             raise ValueError(f"low {self.low} is above high {self.high}")
         if self.per == "step" and self.quantity in EPISODE_QUANTITIES:
             raise ValueError(f"{self.quantity} is known once per episode; set `per: episode`")
+        if self.enforce and not self.quantity.startswith(("action", "observation")):
+            raise ValueError(f"{self.quantity} is known after a step, too late to enforce a limit; leave `enforce` out")
         return self
 
 

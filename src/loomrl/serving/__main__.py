@@ -7,6 +7,7 @@ from pathlib import Path
 
 from loomrl.errors import LoomRLError
 from loomrl.lifetime import die_with_parent
+from loomrl.serving.config import ExplorationConfig
 from loomrl.serving.parts import ServerSettings
 from loomrl.serving.server import serve
 
@@ -30,6 +31,7 @@ def main(arguments: list[str]) -> int:
         burst=options.burst,
         total_rate=options.total_rate,
         seed=options.seed,
+        exploration=options.explore,
         refresh_seconds=options.refresh_seconds,
         anchor_seconds=options.anchor_seconds,
         max_body_bytes=options.max_body_bytes,
@@ -62,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rate", type=float, default=default.rate, help="decisions per second and agent")
     parser.add_argument("--burst", type=float)
     parser.add_argument("--total-rate", type=float, help="decisions per second of all agents together")
+    parser.add_argument("--explore", type=ExplorationConfig.read, help="how, such as kind=epsilon,epsilon=0.05")
     parser.add_argument("--seed", type=int, help="of exploration; default: the system's entropy")
     parser.add_argument("--refresh-seconds", type=float, default=default.refresh_seconds)
     parser.add_argument("--anchor-seconds", type=float, default=default.anchor_seconds)

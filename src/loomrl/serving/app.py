@@ -202,7 +202,7 @@ class PolicyServer:
     def _feedback(self, scope: Scope, body: bytes, started: float) -> Response:
         check_agent(scope, self._parts.tokens)
         entries, _ = parse_feedback(parse_json(body))
-        self._parts.ledger.accept(entries)
+        self._parts.memories.end(self._parts.ledger.accept(entries))
         self._parts.metrics.feedback.inc(len(entries))
         return Response(orjson.dumps({"recorded": len(entries)}))
 
@@ -288,5 +288,6 @@ def _answers(group: Group) -> Iterator[dict[str, Any]]:
             "assignment_probability": fields["assignment_probability"],
             "override": fields["override"],
             "limited": False,
-            "exploration": group.asks.explore[index],
+            "exploration": group.explored[index],
+            "shield": group.shield[index],
         }

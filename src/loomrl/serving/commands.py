@@ -33,6 +33,9 @@ def serve(
     total_rate: Annotated[
         float | None, typer.Option(help="Decisions per second of all agents together; default: no limit.")
     ] = None,
+    explore: Annotated[
+        str | None, typer.Option(help="How, for all versions, such as kind=epsilon,epsilon=0.05,share=0.1.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Of exploration; default: the system's entropy.")] = None,
     server: Annotated[
         str | None, typer.Option(envvar="LOOMRL_AUDIT_SERVER", help="Name of its audit chain; default: the first free.")
@@ -45,6 +48,7 @@ def serve(
     """Serve a policy's champion; its challenger decides the same requests without acting."""
     import logging
 
+    from loomrl.serving.config import ExplorationConfig
     from loomrl.serving.parts import ServerSettings
     from loomrl.serving.server import serve as run
 
@@ -60,6 +64,7 @@ def serve(
         rate=rate,
         total_rate=total_rate,
         seed=seed,
+        exploration=None if explore is None else ExplorationConfig.read(explore),
         server=server,
         require_signature=require_signature,
     )

@@ -4,7 +4,7 @@ is on record before it is answered."""
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from loomrl.serving.audit import AuditLog, AuditUnwritable
 from loomrl.serving.authority import Authority, Mandate
+from loomrl.serving.choosing import Substitute, choose
 from loomrl.serving.controls import Controls
-from loomrl.serving.exploration import explore
 from loomrl.serving.limits import RateLimiter
+from loomrl.serving.memory import Memories, Recalled
 from loomrl.serving.metrics import Metrics
-from loomrl.serving.model import Answer, NoAnswer, ServedPolicy
+from loomrl.serving.model import STATE_OUT, NoAnswer, ServedPolicy
 from loomrl.serving.overrides import Override
+from loomrl.serving.packing import packed
 from loomrl.serving.problems import Problem
 from loomrl.serving.records import DECISION, decisions, digest, record
 from loomrl.serving.requests import Asks, observation_arrays
@@ -37,7 +39,10 @@ class Group:
     value: NDArray[Any] | None = None  # (B,); None where a person named the action
     outputs: dict[str, NDArray[Any]] = field(default_factory=dict)  # all that the policy's graph said
     propensity: list[float] = field(default_factory=list)  # of a deterministic choice 1; densities of sampled vectors
-    chosen: list[int | None] = field(default_factory=list)  # by the policy, where the shield took another action
+    explored: list[bool] = field(default_factory=list)
+    shield: list[dict[str, Any] | None] = field(default_factory=list)  # where another action was taken, and why
+    marks: dict[str, list[Any]] = field(default_factory=dict)  # what records say beside, where there is anything to say
+    recalled: Recalled | None = None  # what a recurrent policy remembered
     record: dict[str, Any] = field(default_factory=dict)
     asked: float = 0.0  # `time.perf_counter()` at which the policy was asked,
     answered: float = 0.0  # and at which it had answered
@@ -55,10 +60,12 @@ class Group:
         """Of the person who decides."""
         return self.mandate.override
 
-    def only(self, indices: list[int]) -> "Group":
-        """Some of them, before anything is decided."""
+    def only(self, indices: list[int], policy: ServedPolicy | None = None) -> "Group":
+        """Some of them, before anything is decided; by another version in the same role where one is given."""
         rows = [self.rows[index] for index in indices]
-        return Group(rows, self.asks.only(indices), self.mandate, self.observations[indices])
+        if policy is None or policy is self.policy:
+            return Group(rows, self.asks.only(indices), self.mandate, self.observations[indices])
+        return _group(rows, self.asks.only(indices), replace(self.mandate, policy=policy))
 
     def decision_id(self, index: int) -> str:
         """The id of one of its decisions, once they are written."""
@@ -69,9 +76,9 @@ class Group:
         """`override`, `kill_switch`, `fallback`, `shield`, `explored` or `policy`."""
         if not self.mandate.is_on_trial:
             return self.mandate.role
-        if self.chosen[index] is not None:
+        if self.shield[index] is not None:
             return "shield"
-        return "explored" if self.asks.explore[index] else "policy"
+        return "explored" if self.explored[index] else "policy"
 
 
 class Decider:
@@ -85,11 +92,12 @@ class Decider:
         limiter: RateLimiter,
         metrics: Metrics,
         statistics: Statistics,
+        memories: Memories,
         rng: np.random.Generator,
     ) -> None:
         self.policy, self._audit, self._controls = policy, audit, controls
         self._limiter, self._metrics, self._rng = limiter, metrics, rng
-        self._statistics = statistics
+        self._statistics, self._memories = statistics, memories
         self._authority = Authority(policy, controls.orders, Roles())
 
     def decide(self, asks: Asks, roles: Roles, started: float, route: str = "decide") -> list[Group]:
@@ -104,7 +112,7 @@ class Decider:
         """
         try:
             authority = self._authority_over(roles)
-            groups = _assign(asks, authority)
+            groups = [part for group in _assign(asks, authority) for part in self._parted(group, roles)]
             self._limit([agent for group in groups if group.mandate.is_limited for agent in group.asks.agent_ids])
             groups = [decided for group in groups for decided in self._decided(group, authority, route)]
             seconds = round(time.perf_counter() - started, 7)
@@ -115,6 +123,7 @@ class Decider:
             if roles.champion is not None:
                 self._statistics.count_failure(roles.champion.version, time.perf_counter() - started)
             raise
+        self._remember(groups)
         self._observe(groups, started)
         return groups
 
@@ -165,7 +174,7 @@ class Decider:
         A tensor of the V2 protocol is one version's answer: there the fallback decides for the whole of it.
         """
         try:
-            self._consult(group)
+            self._consult(group, self._substitute(group, authority))
         except NoAnswer:
             if not group.mandate.is_on_trial or authority.orders.plan.fallback is None:
                 raise
@@ -177,38 +186,68 @@ class Decider:
         found = [_group(rest.rows, rest.asks, authority.fallback)]
         found += [group.only(answered)] if answered else []
         for part in found:
-            self._consult(part)
+            self._consult(part, self._substitute(part, authority))
         return found
 
-    def _consult(self, group: Group) -> None:
+    def _substitute(self, group: Group, authority: Authority) -> Substitute | None:
+        """What acts where a version on trial must not. A person's choice, and the fallback itself, have none."""
+        if authority.orders.plan.fallback is None or not group.mandate.is_on_trial or group.policy.guard is None:
+            return None
+        fallback = authority.fallback
+        if fallback.action is not None:
+            return Substitute(action=fallback.action)
+        if fallback.policy.memory_size:
+            raise Problem(
+                503,
+                f"the fallback, version {fallback.policy.version}, is recurrent: it cannot stand in for single "
+                "decisions; set a version without memory, or one action",
+            )
+        return Substitute(fallback.policy)
+
+    def _consult(self, group: Group, substitute: Substitute | None) -> None:
         """Ask the policy once for all of them, unless a person has named the action."""
-        count = len(group)
-        group.propensity, group.chosen = [1.0] * count, [None] * count
         if group.mandate.action is not None:
+            count = len(group)
+            group.propensity, group.explored, group.shield = [1.0] * count, [False] * count, [None] * count
             group.action = np.stack([group.mandate.action] * count)
             return
+        policy, asks, memory = group.policy, group.asks, None
+        if policy.memory_size:
+            group.recalled = self._memories.recall(policy, asks.agent_ids, asks.episode_ids)
+            memory = group.recalled.states
         group.asked = time.perf_counter()
-        answer = group.policy.answer(group.observations)
+        choices = choose(policy, group.observations, asks.explore, lambda row: self._rng, memory, substitute)
         group.answered = time.perf_counter()
-        group.action, group.value, group.outputs = answer.action, answer.value, answer.outputs
-        if answer.chosen is not None:
-            pairs = zip(answer.chosen.tolist(), answer.action.tolist(), strict=True)
-            group.chosen = [chosen if chosen != taken else None for chosen, taken in pairs]
-        if any(group.asks.explore):
-            self._explore(group, answer)
+        group.action, group.value, group.outputs = choices.action, choices.value, choices.outputs
+        group.propensity, group.explored, group.shield = choices.propensity, choices.explored, choices.shield
+        group.marks = choices.marks if group.recalled is None else choices.marks | {"memory": group.recalled.marks}
 
-    def _explore(self, group: Group, answer: Answer) -> None:
-        group.action = group.action.copy()
-        for index in range(len(group)):
-            if group.asks.explore[index]:
-                sample = explore(group.policy, answer, index, self._rng)
-                group.action[index], group.propensity[index], group.chosen[index] = sample
+    def _parted(self, group: Group, roles: Roles) -> list[Group]:
+        """The group, taken apart where episodes stay with a version that remembers them and is still loaded."""
+        if not len(self._memories) or not group.mandate.is_on_trial:
+            return [group]
+        found: dict[ServedPolicy, list[int]] = {}
+        for index, ids in enumerate(zip(group.asks.agent_ids, group.asks.episode_ids, strict=True)):
+            version = self._memories.version_of(*ids)
+            policy = None if version is None else roles.by_version(version)
+            found.setdefault(policy or group.policy, []).append(index)
+        if found.keys() == {group.policy}:
+            return [group]
+        return [group.only(indices, policy) for policy, indices in found.items()]
+
+    def _remember(self, groups: list[Group]) -> None:
+        for group in groups:
+            if group.recalled is not None:
+                after, is_kept = group.outputs[STATE_OUT], group.mandate.is_on_trial
+                self._memories.keep(group.policy, group.recalled, after, is_kept)
 
     def _observe(self, groups: list[Group], started: float) -> None:
         ended = time.perf_counter()
         for group in groups:
             for index in range(len(group)):
                 self._metrics.count_decision(group.policy.version, group.decided_by(index))
+                if (mark := group.shield[index]) is not None:
+                    self._metrics.count_prevented(group.policy.version, mark["by"], mark["fallback"])
             if group.mandate.action is None:
                 moments = (started, group.asked, group.answered, ended)
                 self._statistics.count(group.policy.version, len(group), moments)
@@ -227,12 +266,13 @@ def _assign(asks: Asks, authority: Authority) -> list[Group]:
 
 
 def _group(rows: list[int], asks: Asks, mandate: Mandate) -> Group:
-    return Group(rows, asks, mandate, observation_arrays(asks.observations, mandate.policy))
+    return Group(rows, asks, mandate, observation_arrays(packed(asks.observations, mandate.policy), mandate.policy))
 
 
 def _has_answer(group: Group, index: int) -> bool:
     try:
-        group.policy.answer(group.observations[index : index + 1])
+        memory = None if group.recalled is None else group.recalled.states[index : index + 1]
+        group.policy.answer(group.observations[index : index + 1], memory)
     except NoAnswer:
         return False
     return True
@@ -252,7 +292,6 @@ def _recorded(policy: str, group: Group, seconds: float, route: str) -> dict[str
     }
     if len(group) == 1:
         return _decision(group, shared)
-    shields = [None if chosen is None else {"chosen": chosen} for chosen in group.chosen]
     columns = {
         "agent_id": group.asks.agent_ids,
         "episode_id": group.asks.episode_ids,
@@ -260,8 +299,9 @@ def _recorded(policy: str, group: Group, seconds: float, route: str) -> dict[str
         "action": group.action,
         "value": [None] * len(group) if group.value is None else group.value.tolist(),
         "propensity": group.propensity,
-        "exploration_flag": group.asks.explore,
-        "shield": shields,
+        "exploration_flag": group.explored,
+        "shield": group.shield,
+        **group.marks,
     }
     dtypes = {"observation": group.observations.dtype.name, "action": group.action.dtype.name}
     return decisions({"count": len(group), "dtypes": dtypes, **shared}, columns)
@@ -270,7 +310,6 @@ def _recorded(policy: str, group: Group, seconds: float, route: str) -> dict[str
 def _decision(group: Group, shared: dict[str, Any]) -> dict[str, Any]:
     observation, action = group.observations[0], group.action[0]
     value = None if group.value is None else float(group.value[0])
-    chosen = group.chosen[0]
     fields = record(
         DECISION,
         decision_id=None,
@@ -280,14 +319,15 @@ def _decision(group: Group, shared: dict[str, Any]) -> dict[str, Any]:
         action=action.tolist(),
         value=value,
         propensity=group.propensity[0],
-        shield=None if chosen is None else {"chosen": chosen},
+        shield=group.shield[0],
         limited=False,
+        **{name: values[0] for name, values in group.marks.items()},
         **shared,
     )
     fields["agent_id"] = group.asks.agent_ids[0]
     fields["action_hash"] = digest(action)
     fields["q_value"] = value  # actor-critic policies estimate V(s); it stands for Q(s, a) of their own choice
-    fields["exploration_flag"] = group.asks.explore[0]
+    fields["exploration_flag"] = group.explored[0]
     return fields
 
 

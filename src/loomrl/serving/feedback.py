@@ -45,8 +45,8 @@ class FeedbackLedger:
             asks = group.asks
             self._expect(group.record["decision_id"], _Waiting(asks.agent_ids, asks.episode_ids, group.policy.version))
 
-    def accept(self, entries: list[Feedback]) -> None:
-        """Record feedback, all entries or none.
+    def accept(self, entries: list[Feedback]) -> list[tuple[str, str | None]]:
+        """Record feedback, all entries or none; returns agent and episode of those that have ended.
 
         Raises:
             Problem: 404 for an unknown decision, 409 for one that has its feedback.
@@ -61,6 +61,9 @@ class FeedbackLedger:
         self._audit.append([self._record(entry, *place) for entry, place in zip(entries, found, strict=True)])
         for waiting, row in found:
             waiting.done.add(row)
+        places = zip(entries, found, strict=True)
+        ended = [place for entry, place in places if entry.terminated or entry.truncated]
+        return [(waiting.agent_ids[row], waiting.episode_ids[row]) for waiting, row in ended]
 
     def _find(self, decision_id: str) -> tuple[_Waiting, int]:
         """The record a decision stands in, and its place there."""

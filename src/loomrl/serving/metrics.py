@@ -17,6 +17,11 @@ class Metrics:
         self._registry = CollectorRegistry()
         counter = partial(Counter, registry=self._registry, namespace="loomrl")
         self._decisions = counter("decisions", "Decisions answered", ["policy", "version", "by"])
+        self._prevented = counter(
+            "prevented",
+            "Actions the shield did not allow, by what, and whether a fallback acted",
+            ["version", "by", "fallback"],
+        )
         self._problems = counter("problems", "Requests refused, by status", ["status"])
         self.limited = counter("rate_limited", "Requests refused by the rate limit")
         self.feedback = counter("feedback", "Feedback recorded")
@@ -34,6 +39,10 @@ class Metrics:
         if child is None:
             child = self._children[version, by] = self._decisions.labels(self._policy, version, by)
         child.inc()
+
+    def count_prevented(self, version: str, by: str, fallback: str | None) -> None:
+        """Count one action of a version that a shield did not allow."""
+        self._prevented.labels(version, by, fallback or "none").inc()
 
     def count_problem(self, status: int) -> None:
         """Count one refused request."""

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from loomrl.errors import ArtifactError
 from loomrl.files import sha256, sha256_file
 from loomrl.finite.shield import NoState, Shield
+from loomrl.serving.config import ExplorationConfig
+from loomrl.serving.shield import CERTIFIED, Certified, NotAllowed, RuntimeShield, float_limits
 from loomrl.types import FloatArray, PolicyManifest
 
 GRAPH, MANIFEST, SHIELD = "policy.onnx", "manifest.json", "shield.safetensors"
@@ -24,7 +26,7 @@ class NotFinite(ValueError):
     """The policy answered an observation with a number that is not finite."""
 
 
-NoAnswer = (NotFinite, NoState)  # nothing can be decided for an observation; another policy might
+NoAnswer = (NotFinite, NoState, NotAllowed)  # nothing can be decided for an observation; another policy might
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,14 @@ class ServedPolicy:
 
     folder: Path  # that `load` read
 
-    def __init__(self, graph: bytes, manifest: PolicyManifest, version: str, shield: Shield | None = None) -> None:
+    def __init__(
+        self,
+        graph: bytes,
+        manifest: PolicyManifest,
+        version: str,
+        shield: Shield | None = None,
+        certified: Certified | None = None,
+    ) -> None:
         self.graph, self.manifest, self.version, self.shield = graph, manifest, version, shield
         self._session = open_session(graph, manifest.name)
         self.output_names = [output.name for output in self._session.get_outputs()]
@@ -55,6 +64,8 @@ class ServedPolicy:
         self.kind = manifest.action_kind
         self.chooses = self.kind in CHOICES  # actions are chosen from logits: whole numbers, equal or not
         self.bounds = None if self.chooses else _action_bounds(manifest)
+        self.guard = RuntimeShield.of(manifest, (self.shape, self.dtype), self.bounds, certified)
+        self.exploration = ExplorationConfig()
 
     @classmethod
     def load(cls, folder: Path, version: str = "0") -> "ServedPolicy":
@@ -75,7 +86,7 @@ class ServedPolicy:
             raise ArtifactError(
                 f"{path} is not the graph its manifest names (SHA-256 differs); restore or export again"
             )
-        policy = cls(graph, manifest, version, _load_shield(folder, manifest))
+        policy = cls(graph, manifest, version, _load_shield(folder, manifest), _load_certified(folder, manifest))
         policy._check_outputs(path)
         policy._answer_probe(path)
         policy.folder = folder
@@ -85,14 +96,16 @@ class ServedPolicy:
         """Greedy actions (B, *action) for raw observations (B, *obs)."""
         return self.answer(np.asarray(obs, dtype=self.dtype)).action
 
-    def answer(self, obs: NDArray[Any]) -> Answer:
-        """Everything the graph says about observations (B, *obs) of the graph's dtype.
+    def answer(self, obs: NDArray[Any], memory: FloatArray | None = None) -> Answer:
+        """Everything the graph says about observations (B, *obs) of its dtype, and what the look-up shield takes.
+
+        `memory` (B, M) is a recurrent policy's, by default that of an episode's start.
 
         Raises:
             NotFinite: when an output is not finite.
             NoState: when the shield's model has no such state.
         """
-        outputs = self.outputs(obs)
+        outputs = self.outputs(obs, memory)
         for name, output in outputs.items():
             if output.dtype.kind == "f" and not _all_finite(output):
                 raise NotFinite(f"the policy's output {name!r} is not finite")
@@ -157,6 +170,10 @@ def _load_shield(folder: Path, manifest: PolicyManifest) -> Shield | None:
     return Shield.load(path)
 
 
+def _load_certified(folder: Path, manifest: PolicyManifest) -> Certified | None:
+    return None if manifest.certified is None else Certified.load(folder / CERTIFIED, manifest.certified["sha256"])
+
+
 def open_session(graph: bytes, name: str) -> Any:
     """An onnxruntime session with one thread; raises `ArtifactError` when the graph cannot be loaded."""
     import onnxruntime
@@ -179,9 +196,10 @@ def _equal(actions: NDArray[Any], expected: NDArray[Any], exactly: bool) -> bool
 
 
 def _action_bounds(manifest: PolicyManifest) -> tuple[FloatArray, FloatArray] | None:
+    """Those of a continuous action (*action), in the graph's dtype."""
     space = manifest.environment.action
     if "low" not in space or "high" not in space:
         return None
     shape = tuple(space.get("shape", np.shape(space["low"])))
-    low, high = (np.asarray(space[key], dtype=np.float64) for key in ("low", "high"))
-    return np.broadcast_to(low, shape), np.broadcast_to(high, shape)
+    low, high = (np.broadcast_to(np.asarray(space[key], np.float64), shape) for key in ("low", "high"))
+    return float_limits(low, high, manifest.outputs["action"]["dtype"])

@@ -16,10 +16,12 @@ from loomrl.loomdb.records import Control
 from loomrl.serving.asgi import Receive, Send
 from loomrl.serving.audit import AuditLog, Head
 from loomrl.serving.authority import challengers
+from loomrl.serving.config import ExplorationConfig
 from loomrl.serving.controls import Controls, Orders
 from loomrl.serving.decider import Decider
 from loomrl.serving.feedback import FeedbackLedger
 from loomrl.serving.limits import RateLimiter
+from loomrl.serving.memory import Memories
 from loomrl.serving.metrics import Metrics
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.records import operation
@@ -64,6 +66,7 @@ class ServerSettings:
     shadow_hang_seconds: float = 5.0  # without an answer of a challenger; then its process is started again
     segment_bytes: int = 64 * 2**20
     seed: int | None = None  # of exploration; None takes the system's entropy
+    exploration: ExplorationConfig | None = None  # for all versions, whatever their configs say
     server: str | None = None  # name of the audit chain
     require_signature: bool | None = None
 
@@ -87,7 +90,10 @@ class Parts:
         self.tokens = configured()
         self.audit = AuditLog(settings.policy, settings.server, settings.segment_bytes)
         self.controls = Controls(settings.policy, self._record_controls)
-        self.roles = RoleKeeper(settings.source(), self.controls.versions)
+        self.memories = Memories()
+        self.memories.restore(self.audit.folder)
+        remembering = self.memories.versions
+        self.roles = RoleKeeper(settings.source(), self.controls.versions, remembering, settings.exploration)
         self.metrics = Metrics(settings.policy)
         self.statistics = Statistics()
         limits = settings.shadow_backlog_bytes, settings.shadow_hang_seconds
@@ -101,6 +107,7 @@ class Parts:
             self.limiter,
             self.metrics,
             self.statistics,
+            self.memories,
             np.random.default_rng(settings.seed),
         )
         self.anchored: dict[str, Head] = {}  # by the chain's name
@@ -244,6 +251,7 @@ class Parts:
         show("shadow_pending", "Records challengers have not come to", lambda: float(self.shadow.num_pending))
         show("shadow_restarts", "Ends of the challengers' process", lambda: float(self.shadow.num_restarts))
         show("refused_versions", "Versions not taken into service", lambda: float(len(self.roles.refused)))
+        show("memories", "Episodes that recurrent policies remember", lambda: float(len(self.memories)))
         show("kill_switch", "1 while it is on", lambda: float(self.controls.orders.kill_switch is not None))
         show("overrides", "Overrides in force", lambda: float(len(self.controls.orders.active_overrides())))
 

@@ -10,10 +10,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.registry import CHALLENGER, CHAMPION
+from loomrl.serving.config import ExplorationConfig
+from loomrl.serving.exploration import demand_fit
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.sources import ROLES, PolicySource
 
@@ -30,16 +32,18 @@ class Roles:
     champion: ServedPolicy | None = None
     challenger: ServedPolicy | None = None
     pinned: dict[str, ServedPolicy] = field(default_factory=dict)  # versions that overrides ask for
+    draining: dict[str, ServedPolicy] = field(default_factory=dict)  # recurrent ones, until their episodes end
 
     def versions(self) -> set[str]:
         """All loaded versions."""
-        loaded = (self.champion, self.challenger, *self.pinned.values())
+        loaded = (self.champion, self.challenger, *self.pinned.values(), *self.draining.values())
         return {policy.version for policy in loaded if policy is not None}
 
     def by_version(self, version: str) -> ServedPolicy | None:
         """A loaded version, whatever its role."""
         loaded = [policy for policy in (self.champion, self.challenger) if policy is not None]
-        return next((policy for policy in loaded if policy.version == version), self.pinned.get(version))
+        kept = self.pinned.get(version) or self.draining.get(version)
+        return next((policy for policy in loaded if policy.version == version), kept)
 
 
 @dataclass(frozen=True)
@@ -54,9 +58,9 @@ class Refused:
 class Loading(threading.Thread):
     """Brings one version; afterwards either `policy` or `error` is set."""
 
-    def __init__(self, source: PolicySource, version: str, arrived: Callable[["Loading"], None]) -> None:
+    def __init__(self, load: Callable[[str], ServedPolicy], version: str, arrived: Callable[["Loading"], None]) -> None:
         super().__init__(name=f"load {version}", daemon=True)
-        self._source, self._arrived = source, arrived
+        self._load, self._arrived = load, arrived
         self.version = version
         self.policy: ServedPolicy | None = None
         self.error: Exception | None = None
@@ -64,9 +68,7 @@ class Loading(threading.Thread):
     def run(self) -> None:
         """Fetch, verify, load and probe."""
         try:
-            policy = ServedPolicy.load(self._source.fetch(self.version), self.version)
-            _demand_memoryless(policy)
-            self.policy = policy
+            self.policy = self._load(self.version)
         except Exception as error:  # whatever a parser raises for a bad file: it is refused, the server goes on
             self.error = error
         self._arrived(self)
@@ -75,13 +77,24 @@ class Loading(threading.Thread):
 class RoleKeeper:
     """Keeps `current` in step with a source; every method may be called from any thread."""
 
-    def __init__(self, source: PolicySource, wanted_versions: Callable[[], set[str]] = set) -> None:
+    def __init__(
+        self,
+        source: PolicySource,
+        wanted_versions: Callable[[], set[str]] = set,
+        remembering: Callable[[], set[str]] = set,
+        exploration: ExplorationConfig | None = None,
+    ) -> None:
+        """`wanted_versions` are those people ask for, `remembering` those with episodes of their own under way.
+
+        `exploration` is for all versions, whatever their own configs say.
+        """
         self._source, self._wanted_versions = source, wanted_versions
         self._looking = threading.Lock()  # held while the source is asked: an older answer never comes last
         self._lock = threading.Lock()  # held for assignments only, never while anything blocks
         self._wanted: Mapping[str, str] = {}  # role -> version, as of the latest look
         self._asked: dict[str, float] = {}  # version a person asked for -> time.monotonic() seconds
         self._loading: dict[str, Loading] = {}
+        self._remembering, self._exploration = remembering, exploration
         self.current = Roles()
         self.refused: dict[str, Refused] = {}
         self.unloaded: str | None = None  # the challenger's version, where a person let it go
@@ -175,9 +188,15 @@ class RoleKeeper:
         due = [version for version in missing if version not in self.refused or self.refused[version].at < latest]
         for version in due:
             if version not in self._loading:
-                self._loading[version] = Loading(self._source, version, self._arrived)
+                self._loading[version] = Loading(self._load, version, self._arrived)
                 self._loading[version].start()
         return [self._loading[version] for version in due]
+
+    def _load(self, version: str) -> ServedPolicy:
+        policy = ServedPolicy.load(self._source.fetch(version), version)
+        policy.exploration = self._exploration or self._source.settings(version).exploration
+        demand_fit(policy)
+        return policy
 
     def _arrived(self, loading: Loading) -> None:
         version = loading.version
@@ -198,15 +217,28 @@ class RoleKeeper:
         """One assignment: each role gets the version it wants where that is loaded, and keeps what it has where not."""
         before = self.current
         known = [policy for policy in (arrived, before.champion, before.challenger) if policy is not None]
-        loaded = before.pinned | {policy.version: policy for policy in known}
+        loaded = before.draining | before.pinned | {policy.version: policy for policy in known}
         held = {
             role: loaded.get(self._wanted[role], getattr(before, role)) if role in self._wanted else None
             for role in ROLES
         }
         pinned = {version: loaded[version] for version in self._pins() if version in loaded}
         after = Roles(held[CHAMPION], held[CHALLENGER], pinned)
+        after = replace(after, draining=self._draining(before, after))
         self.num_swaps += any(getattr(before, role) is not getattr(after, role) for role in ROLES)
         self.current = after
+
+    def _draining(self, before: Roles, after: Roles) -> dict[str, ServedPolicy]:
+        """Recurrent versions that lost their role, while episodes of theirs go on.
+
+        The former champion stays for one more look: requests may be under way that begin an episode with it.
+        """
+        remembering = self._remembering()
+        acted = [
+            one for one in (before.champion, *before.pinned.values(), *before.draining.values()) if one is not None
+        ]
+        left = [one for one in acted if one is before.champion or one.version in remembering]
+        return {one.version: one for one in left if one.memory_size and one.version not in after.versions()}
 
     def _report_unreachable(self, reason: str) -> None:
         if reason != self.unreachable:
@@ -218,12 +250,3 @@ def _wait(loadings: list[Loading]) -> None:
     deadline = time.monotonic() + _WAIT_SECONDS
     for loading in loadings:
         loading.join(max(0.0, deadline - time.monotonic()))
-
-
-def _demand_memoryless(policy: ServedPolicy) -> None:
-    """Decisions are answered one by one, from the observation alone."""
-    if policy.memory_size:
-        raise ArtifactError(
-            f"{policy.manifest.name} is recurrent: it needs its memory of {policy.memory_size} numbers back with every "
-            "observation, which this server does not keep; serve a policy without memory"
-        )

@@ -12,6 +12,7 @@ from loomrl.errors import ArtifactError
 from loomrl.home import home
 from loomrl.model_signature import SIGNATURE, is_signed, verify
 from loomrl.registry import CHALLENGER, CHAMPION, Registry
+from loomrl.serving.config import SERVING, ServingConfig
 
 ROLES = (CHAMPION, CHALLENGER)
 
@@ -22,6 +23,8 @@ class PolicySource(Protocol):
     def roles(self) -> Mapping[str, str]: ...
 
     def fetch(self, version: str) -> Path: ...
+
+    def settings(self, version: str) -> ServingConfig: ...
 
 
 class RegistrySource:
@@ -38,6 +41,7 @@ class RegistrySource:
         self._registry = Registry(tracking_uri)
         self._pinned = dict(pinned or {})
         self._require_signature = require_signature
+        self._settings: dict[str, ServingConfig] = {}  # by version, as they stood when that was fetched
 
     def roles(self) -> Mapping[str, str]:
         """Role -> version. With any role pinned the aliases are not looked at."""
@@ -49,9 +53,15 @@ class RegistrySource:
     def fetch(self, version: str) -> Path:
         """The version's folder, digests and signature verified."""
         found = self._registry.require(self.policy, version)
+        if SERVING in found.tags:
+            self._settings[version] = ServingConfig.read_tag(found.tags[SERVING], f"{self.policy}@{version}")
         folder = self._registry.download(found, home() / "versions" / self.policy / found.version)
         check_signature(folder, self.policy, self._require_signature)
         return folder
+
+    def settings(self, version: str) -> ServingConfig:
+        """What the version's config says of serving."""
+        return self._settings.get(version, ServingConfig())
 
 
 class FolderSource:
@@ -73,6 +83,10 @@ class FolderSource:
             raise ArtifactError(f"no policy folder {folder}; name a folder that `loomrl run` exported")
         check_signature(folder, self.policy, self._require_signature)
         return folder
+
+    def settings(self, version: str) -> ServingConfig:
+        """The defaults: a folder has no config beside it."""
+        return ServingConfig()
 
 
 def check_signature(folder: Path, policy: str, required: bool) -> None:

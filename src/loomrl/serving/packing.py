@@ -1,0 +1,85 @@
+"""Observations of several parts, sent as the environment shows them, packed into the one vector the policy observes.
+
+The manifest describes the space that a vector of the kind `Flat` stands for; see `loomrl.environment.flat`.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.serving.model import ServedPolicy
+from loomrl.serving.problems import Problem
+from loomrl.serving.requests import as_dtype, check_kinds
+from loomrl.types import Json
+
+_NUMBERS = {int, float}
+
+
+def packed(values: Any, policy: ServedPolicy) -> Any:
+    """B observations as parsed from JSON, those of several parts as vectors (D,); what is a vector stays as it is.
+
+    Raises:
+        Problem: 400, naming the part, and of several observations which.
+    """
+    described = policy.manifest.environment.observation
+    if described["type"] != "Flat" or isinstance(values, np.ndarray):
+        return values
+    return [_packed(row, values, described["space"]) for row in range(len(values))]
+
+
+def _packed(row: int, values: list[Any], space: Json) -> Any:
+    value = values[row]
+    if type(value) is list and set(map(type, value)) <= _NUMBERS:
+        return value
+    try:
+        return np.concatenate([leaf.ravel() for leaf in _leaves(space, value, "observation")]).tolist()
+    except Problem as problem:
+        if len(values) == 1:
+            raise
+        raise Problem(400, f"requests[{row}]: {problem.message}") from problem
+
+
+def _leaves(space: Json, value: Any, name: str) -> Iterator[NDArray[Any]]:
+    """The parts in the order of the vector: those of an object by their names."""
+    parts: Any = space.get("spaces")
+    if space["type"] == "Dict":
+        if not isinstance(value, dict) or value.keys() != parts.keys():
+            found = f"{', '.join(map(repr, sorted(value)))}" if isinstance(value, dict) else type(value).__name__
+            raise Problem(400, f"`{name}` must be an object with the keys {', '.join(sorted(parts))}, found {found}")
+        for key in sorted(parts):
+            yield from _leaves(parts[key], value[key], f"{name}.{key}")
+    elif space["type"] == "Tuple":
+        if not isinstance(value, list) or len(value) != len(parts):
+            raise Problem(400, f"`{name}` must be a list of {len(parts)} parts")
+        for index, part in enumerate(parts):
+            yield from _leaves(part, value[index], f"{name}.{index}")
+    else:
+        yield _leaf(space, value, name)
+
+
+def _leaf(space: Json, value: Any, name: str) -> NDArray[Any]:
+    dtype, shape, low, high = _expected(space)
+    check_kinds(value, dtype, name)
+    try:
+        found = np.array(value)
+    except ValueError as error:
+        raise Problem(400, f"`{name}` is ragged: {error}; expected shape {list(shape)}") from error
+    if found.shape != shape:
+        raise Problem(400, f"`{name}` has shape {list(found.shape)}, expected {list(shape)}")
+    leaf = as_dtype(found, dtype, name)
+    if space["type"] != "Box" and ((leaf < low) | (leaf > high)).any():
+        raise Problem(400, f"`{name}` must be within {np.asarray(low).tolist()} to {np.asarray(high).tolist()}")
+    return leaf
+
+
+def _expected(space: Json) -> tuple[np.dtype[Any], tuple[int, ...], Any, Any]:
+    """Dtype and shape of a part, and for whole numbers the smallest and the largest."""
+    if space["type"] == "Box":
+        return np.dtype(space["dtype"]), tuple(space["shape"]), None, None
+    if space["type"] == "MultiBinary":
+        return np.dtype(np.int8), tuple(space["shape"]), 0, 1
+    start = np.asarray(space["start"])
+    sizes = np.asarray(space["n"] if space["type"] == "Discrete" else space["nvec"])
+    return np.dtype(np.int64), sizes.shape, start, start + sizes - 1
