@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -108,9 +109,10 @@ def test_the_fallback_decides_what_the_policy_has_no_answer_to(server: Inside, t
 def test_a_tensor_has_one_version_and_its_fallback(server: Inside) -> None:
     order(server, "PUT", "/plan", fallback={"action": 1})
     tensor = {"name": "observation", "shape": [2, 4], "datatype": "FP32", "data": [*LEFT, *UNKNOWN]}
-    asked = {"inputs": [tensor], "outputs": [{"name": "action"}]}
-    answer = server.ask("POST", "/v2/models/cartpole/infer", asked).json()
-    assert answer["outputs"][0]["data"] == [1, 1]
+    answer = server.ask("POST", "/v2/models/cartpole/infer", {"inputs": [tensor]}).json()
+    outputs = {output["name"]: output["data"] for output in answer["outputs"]}
+    assert outputs["action"] == [1, 1]
+    assert len(outputs["value"]) == 2  # what the graph says beside it
 
 
 def test_a_person_pins_the_fallback(server: Inside) -> None:
@@ -217,6 +219,19 @@ def test_agents_of_a_version_that_is_gone_stay_with_the_champion(pair: tuple[Ins
     roles = server.parts.roles
     roles.current = type(roles.current)(champion=roles.current.champion)  # it was unloaded, or never came
     assert {(one["role"], one["assignment_probability"]) for one in versions(server)} == {("champion", 1.0)}
+
+
+def test_a_version_of_the_split_may_be_named_and_a_challenger_may_not(pair: tuple[Inside, str]) -> None:
+    server, other = pair
+    tensor = {"name": "observation", "shape": [1, 4], "datatype": "FP32", "data": LEFT}
+    route = f"/v2/models/cartpole/versions/{quote(other, safe='')}/infer"
+    order(server, "PUT", "/plan", challengers=[other])
+    assert server.ask("POST", route, {"inputs": [tensor]}).status_code == 403
+    order(server, "PUT", "/plan", split={other: 1.0})
+    assert server.ask("POST", route, {"inputs": [tensor]}).json()["model_version"] == other
+    unload = f"/v2/repository/models/cartpole/versions/{quote(other, safe='')}/unload"
+    answer = server.ask("POST", unload)
+    assert (answer.status_code, "is in the plan" in answer.text) == (409, True)
 
 
 def test_several_challengers_decide_in_shadow(pair: tuple[Inside, str], tmp_path: Path) -> None:

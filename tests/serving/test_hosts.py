@@ -20,7 +20,6 @@ from loomrl.serving.operator_commands import kill_app, override_app, plan_app
 from loomrl.serving.overrides import Override
 from loomrl.serving.parts import ServerSettings
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.sources import FolderSource
 
 OBS = OBSERVATIONS[0].tolist()
 BY = {"person": "Ada", "reason": "test"}
@@ -193,28 +192,27 @@ def test_a_locked_database_stops_neither_decisions_nor_syncing_nor_people(
     assert load.statuses == {200}
 
 
-class Slow(FolderSource):
-    """A source whose champion changes, and whose downloads hang until they are let go on."""
+class Slow:
+    """A source of folders whose downloads hang, but the first champion's, until they are let go on."""
 
-    def __init__(self, folders: dict[str, Path]) -> None:
-        super().__init__(folders)
+    def __init__(self, champion: Path) -> None:
+        self.champion = self.first = str(champion)
         self.hangs, self.go_on = threading.Event(), threading.Event()
-        self.champion: str | None = None
 
-    def roles(self):
-        return super().roles() | ({} if self.champion is None else {"champion": self.champion})
+    def roles(self) -> dict[str, str]:
+        return {"champion": self.champion}
 
     def fetch(self, version: str) -> Path:
-        if version == self.champion:
+        if version != self.first:
             self.hangs.set()
             self.go_on.wait(60)
-        return super().fetch(version)
+        return Path(version)
 
 
 def test_an_override_does_not_wait_for_a_swap(
     loomrl_home: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = Slow({"champion": folders["champion"]})
+    source = Slow(folders["champion"])
     monkeypatch.setattr(ServerSettings, "source", lambda _: source)
     with Inside(ServerSettings("cartpole", rate=1e9), threads=True) as server, Load(server) as load:
         wait_for(lambda: load.role == "champion")

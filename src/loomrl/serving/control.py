@@ -245,6 +245,7 @@ def describe(parts: Parts) -> dict[str, Any]:
         "uptime_seconds": time.time() - parts.started,
         "ready": keeper.current.champion is not None,
         "roles": _roles(parts),
+        "loaded": sorted(keeper.current.versions()),
         "refused": [{"version": entry.version, "reason": entry.reason} for entry in list(keeper.refused.values())],
         "loading": keeper.loading,
         "registry_error": keeper.unreachable,

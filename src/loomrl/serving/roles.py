@@ -31,7 +31,7 @@ class Roles:
 
     champion: ServedPolicy | None = None
     challenger: ServedPolicy | None = None
-    pinned: dict[str, ServedPolicy] = field(default_factory=dict)  # versions that overrides ask for
+    pinned: dict[str, ServedPolicy] = field(default_factory=dict)  # versions that overrides or the plan name
     draining: dict[str, ServedPolicy] = field(default_factory=dict)  # recurrent ones, until their episodes end
 
     def versions(self) -> set[str]:
