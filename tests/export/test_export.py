@@ -39,6 +39,7 @@ def test_the_manifest_names_what_it_came_from(exported: Path, admitted: Policy, 
     assert manifest.inputs == {"observation": {"dtype": "float32", "shape": [-1, 4]}}
     assert manifest.outputs["logits"] == {"dtype": "float32", "shape": [-1, 2]}
     assert manifest.out_of_distribution is not None
+    assert [limit["name"] for limit in manifest.constraints] == ["cart_is_somewhere"]
     assert len(manifest.probe_actions) == len(manifest.probe_observations) >= 16
 
 

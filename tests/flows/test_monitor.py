@@ -1,4 +1,4 @@
-"""A champion that got worse is found in its audit log, and its retraining starts, through a real Prefect server."""
+"""A champion that got worse is found in its audit log, or taken back by its server, and a real Prefect server hears."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +13,14 @@ from projects import copy_state, run, until
 from simulated_logs import register_linear
 
 from loomrl.comparison.compare import VersionComparison
+from loomrl.errors import ServiceError
 from loomrl.loomdb.database import LoomDB
+from loomrl.monitoring.announce import ROLLED_BACK_EVENT, announce
+from loomrl.monitoring.monitor import Trigger
 from loomrl.registry import CHALLENGER, Registry
 from loomrl.serving.audit import AuditLog
+from loomrl.serving.quarantine import Quarantined
+from loomrl.serving.records import timestamp
 
 
 @pytest.fixture
@@ -73,3 +78,39 @@ def test_a_challenger_is_compared_with_the_champion(
         kept = db.latest_event("comparison cartpole")
     assert kept is not None
     assert VersionComparison.model_validate(kept.data).live.of("reward") is not None
+
+
+def test_a_version_that_was_taken_back_is_one_event_however_often_it_is_sent(
+    shared_prefect: str, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = {"e_value": 300.0, "threshold": 50.0, "mean": 1.0, "limit": 0.01, "num_values": 3, "num_decisions": 5}
+    trigger = Trigger(version="2", monitor="violations.pole", **numbers)
+    entry = Quarantined(policy="taken_back", trigger=trigger, server="server-0", to="1", time=timestamp())
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    announce(entry)  # nobody to tell
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    with pytest.raises(ServiceError, match="http://127.0.0.1:9/api did not take the event: .*check PREFECT_API_URL"):
+        announce(entry)
+    monkeypatch.setenv("PREFECT_API_URL", shared_prefect)
+    announce(entry)
+    announce(entry)
+
+    def told() -> list[dict[str, Any]]:
+        asked = {"filter": {"event": {"name": [ROLLED_BACK_EVENT]}}}
+        found: list[dict[str, Any]] = api.post("/events/filter", json=asked).json()["events"]
+        return found
+
+    until(lambda: bool(told()), "the event")
+    (event,) = told()
+    assert event["resource"]["prefect.resource.id"] == "loomrl.policy.taken_back"
+    assert event["payload"] == {
+        "policy": "taken_back",
+        "version": "2",
+        "to": "1",
+        "server": "server-0",
+        "monitor": "violations.pole",
+        "reason": "violations.pole: 100.0% of 3 decisions, 1.0% allowed (e-value 300 of 50)",
+        "e_value": 300.0,
+        "threshold": 50.0,
+        "num_decisions": 5,
+    }

@@ -130,6 +130,7 @@ def _manifest(
         probe_observations=probes.tolist(),
         probe_actions=actions.tolist(),
         out_of_distribution=_calibration(safety_folder),
+        constraints=[one.model_dump(mode="json") for one in config.safety.constraints],
         opset=config.export.opset,
     )
 

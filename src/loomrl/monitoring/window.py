@@ -18,7 +18,7 @@ from loomrl.serving.audit import segments
 from loomrl.serving.chain import BrokenRecord, unseal
 from loomrl.serving.history import chains
 from loomrl.serving.records import expand, is_taken_over
-from loomrl.shadow.traffic import SIMULATED
+from loomrl.shadow.config import SIMULATED
 from loomrl.types import Episode, Json
 
 Key = tuple[str, str | None]  # agent_id, episode_id

@@ -58,6 +58,7 @@ class PolicyServer:
             ("POST", "/v2/repository/index"): self._control.index,
             ("GET", "/status"): self._control.status,
             ("GET", "/metrics"): self._control.metrics,
+            ("GET", "/monitors"): self._control.monitors,
             ("GET", "/override"): self._control.list_overrides,
             ("POST", "/override"): self._control.set_override,
             ("DELETE", "/override"): self._control.clear_overrides,

@@ -73,8 +73,7 @@ class Authority:
         if (switch := self.orders.kill_switch) is not None:
             return self._fallback(KILL_SWITCH, f"the kill switch is on, by {switch.person}: {switch.reason}")
         if (champion := self.roles.champion) is None:
-            missing = f"{self.policy} has no champion yet; run `loomrl run`, or see /status for a refused version"
-            return self._fallback(FALLBACK, missing)
+            return self._fallback(FALLBACK, self._why_no_champion())
         left = 1.0 - sum(map(self.orders.plan.fraction, self._dealt))
         return Mandate(CHAMPION, champion, probability=round(left, 6), experiment=self.orders.plan.experiment)
 
@@ -83,14 +82,21 @@ class Authority:
         """Who decides where the shield or the policy has no answer; raises as `mandate` does."""
         return self._fallback(FALLBACK, "the policy has no answer to this observation")
 
+    def _why_no_champion(self) -> str:
+        if (taken_out := self.roles.taken_out) is not None:
+            return (
+                f"version {taken_out.version} was taken out of service, and there is none to go back to: see /monitors"
+            )
+        return f"{self.policy} has no champion yet; run `loomrl run`, or see /status for a refused version"
+
     def _split(self) -> dict[str, Mandate]:
-        """By version; agents of a version that is not loaded stay with the champion."""
+        """By version; agents of a version that is not loaded, or in quarantine, stay with the champion."""
         plan = self.orders.plan
         loaded = {version: self.roles.by_version(version) for version in plan.split}
         return {
             version: Mandate(SPLIT, policy, probability=plan.fraction(version), experiment=plan.experiment)
             for version, policy in loaded.items()
-            if policy is not None
+            if policy is not None and version not in self.roles.quarantined
         }
 
     def _by_override(self, override: Override) -> Mandate:

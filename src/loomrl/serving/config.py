@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from loomrl.errors import ConfigError
+from loomrl.monitoring.config import MonitorsConfig
 from loomrl.schema import Section
 
 SERVING = "loomrl.serving"  # the tag: the section as JSON
@@ -59,6 +60,7 @@ class ServingConfig(Section):
     """What the server does with a version beyond answering."""
 
     exploration: ExplorationConfig = Field(default_factory=ExplorationConfig)
+    monitors: MonitorsConfig = Field(default_factory=MonitorsConfig)
 
     @classmethod
     def read_tag(cls, text: str, version: str) -> "ServingConfig":

@@ -47,7 +47,13 @@ class Control:
     async def metrics(self, scope: Scope, body: bytes, started: float) -> Response:
         """Prometheus text format."""
         check_observer(scope, self._parts.tokens)
+        self._parts.metrics.show_monitors(self._parts.guardian.shown)
         return Response(self._parts.metrics.text(), content_type=b"text/plain; version=0.0.4; charset=utf-8")
+
+    async def monitors(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Every monitor of every version that acts: its evidence, its threshold, how it went; who was taken out."""
+        check_observer(scope, self._parts.tokens)
+        return as_json(self._parts.guardian.describe())
 
     async def index(self, scope: Scope, body: bytes, started: float) -> Response:
         """V2 model repository extension: what is loaded and, unless `ready` is asked for, what is not, and why."""
@@ -261,6 +267,10 @@ def describe(parts: Parts) -> dict[str, Any]:
             "last_error": parts.last_audit_error,
         },
         "shadow": _shadow(parts.shadow),
+        "quarantined": [
+            {"version": entry.version, "to": entry.to, "time": entry.time, "reason": entry.trigger.reason}
+            for entry in parts.quarantine.entries()
+        ],
         "plan": orders.plan.to_json(),
         "kill_switch": None if orders.kill_switch is None else orders.kill_switch.to_json(),
         "overrides": [override.to_json() for override in orders.active_overrides()],

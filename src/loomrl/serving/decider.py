@@ -175,7 +175,9 @@ class Decider:
         """
         try:
             self._consult(group, self._substitute(group, authority))
-        except NoAnswer:
+        except NoAnswer as error:
+            if group.mandate.is_on_trial:
+                self._audit.append([_unanswered(self.policy, group, error)])
             if not group.mandate.is_on_trial or authority.orders.plan.fallback is None:
                 raise
         else:
@@ -329,6 +331,12 @@ def _decision(group: Group, shared: dict[str, Any]) -> dict[str, Any]:
     fields["q_value"] = value  # actor-critic policies estimate V(s); it stands for Q(s, a) of their own choice
     fields["exploration_flag"] = group.explored[0]
     return fields
+
+
+def _unanswered(policy: str, group: Group, error: Exception) -> dict[str, Any]:
+    """On record for the first of them: which observation it was, is not known."""
+    names = {"policy": policy, "version": group.policy.version, "episode_id": group.asks.episode_ids[0]}
+    return record("unanswered", **names, error=str(error)) | {"agent_id": group.asks.agent_ids[0]}
 
 
 def _limited(policy: str, agent_id: str | None, count: int) -> dict[str, Any]:

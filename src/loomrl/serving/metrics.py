@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -25,6 +26,13 @@ class Metrics:
         self._problems = counter("problems", "Requests refused, by status", ["status"])
         self.limited = counter("rate_limited", "Requests refused by the rate limit")
         self.feedback = counter("feedback", "Feedback recorded")
+        self._monitors = Gauge(
+            "monitor_evidence",
+            "Share of the evidence that takes a version out of service; 1 does",
+            ["version", "monitor"],
+            registry=self._registry,
+            namespace="loomrl",
+        )
         self._seconds = Histogram(
             "request_seconds", "Server time per request", registry=self._registry, namespace="loomrl", buckets=_BUCKETS
         )
@@ -65,6 +73,13 @@ class Metrics:
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Show a value that is read when somebody looks."""
         Gauge(name, text, registry=self._registry, namespace="loomrl").set_function(value)
+
+    def show_monitors(self, versions: dict[str, Any]) -> None:
+        """Show the evidence of all monitors, as `Guardian.shown` has it."""
+        self._monitors.clear()
+        for version, found in versions.items():
+            for name, monitor in found["monitors"].items():
+                self._monitors.labels(version, name).set(monitor["e_value"] / monitor["threshold"])
 
     def text(self) -> bytes:
         """Everything in the text exposition format 0.0.4."""

@@ -13,17 +13,20 @@ import numpy as np
 from loomrl.errors import LoomRLError
 from loomrl.home import shares_loomdb
 from loomrl.loomdb.records import Control
+from loomrl.monitoring.guardian import Guardian, Reins
+from loomrl.monitoring.watch import Watch
 from loomrl.serving.asgi import Receive, Send
 from loomrl.serving.audit import AuditLog, Head
 from loomrl.serving.authority import challengers
 from loomrl.serving.config import ExplorationConfig
-from loomrl.serving.controls import Controls, Orders
+from loomrl.serving.controls import PLAN, Controls, Orders
 from loomrl.serving.decider import Decider
 from loomrl.serving.feedback import FeedbackLedger
 from loomrl.serving.limits import RateLimiter
 from loomrl.serving.memory import Memories
 from loomrl.serving.metrics import Metrics
 from loomrl.serving.model import ServedPolicy
+from loomrl.serving.quarantine import MONITORS, Quarantine, Quarantined
 from loomrl.serving.records import operation
 from loomrl.serving.roles import RoleKeeper
 from loomrl.serving.shadow_process import Shadow
@@ -90,10 +93,13 @@ class Parts:
         self.tokens = configured()
         self.audit = AuditLog(settings.policy, settings.server, settings.segment_bytes)
         self.controls = Controls(settings.policy, self._record_controls)
+        self.quarantine = Quarantine(settings.policy)
         self.memories = Memories()
         self.memories.restore(self.audit.folder)
-        remembering = self.memories.versions
-        self.roles = RoleKeeper(settings.source(), self.controls.versions, remembering, settings.exploration)
+        self._source = settings.source()
+        self.roles = RoleKeeper(
+            self._source, self.controls.versions, self.memories.versions, settings.exploration, self.quarantine
+        )
         self.metrics = Metrics(settings.policy)
         self.statistics = Statistics()
         limits = settings.shadow_backlog_bytes, settings.shadow_hang_seconds
@@ -110,6 +116,7 @@ class Parts:
             self.memories,
             np.random.default_rng(settings.seed),
         )
+        self.guardian = self._guardian()
         self.anchored: dict[str, Head] = {}  # by the chain's name
         self.last_audit_error: str | None = None
         self.errors: dict[str, str] = {}  # what the threads' works fail at now, by the work
@@ -122,6 +129,7 @@ class Parts:
             for work in (
                 (self.follow_roles, settings.refresh_seconds),
                 (self.follow_orders, min(_ORDERS_SECONDS, settings.refresh_seconds)),
+                (self.follow_quarantine, min(_ORDERS_SECONDS, settings.refresh_seconds)),
                 (self.follow_tokens, _ORDERS_SECONDS),
                 (self.agree, _ORDERS_SECONDS),
                 (self.audit.sync, _SYNC_SECONDS),
@@ -143,6 +151,7 @@ class Parts:
     def start(self) -> None:
         """Begin following and mirroring: each thread does one thing, so that none waits for another's."""
         self.shadow.start()
+        self.guardian.start()
         for thread in self._threads:
             thread.start()
 
@@ -152,6 +161,7 @@ class Parts:
         self.shadow.stop()
         for thread in self._threads:
             thread.join(10)
+        self.guardian.stop()
         self._attempt(self.decider.report_refusals)
         self._attempt(self.anchor)
         self.audit.close()
@@ -161,6 +171,11 @@ class Parts:
     def follow_orders(self) -> None:
         """Put in force what people set on this host. Waits for no database, no registry and no download."""
         self.controls.refresh()
+
+    def follow_quarantine(self) -> None:
+        """Let no version decide that monitors on this host took out of service."""
+        self.quarantine.refresh()
+        self.roles.obey_quarantine()
 
     def follow_tokens(self) -> None:
         """Let in whom the tokens name now: what was taken out is refused without a restart."""
@@ -195,6 +210,32 @@ class Parts:
             self._orders_loaded = orders
             self.roles.load_pinned()
         self.roles.look()
+
+    def _guardian(self) -> Guardian:
+        """It watches this server's own chain."""
+        folder = self.audit.folder
+        reins = Reins(
+            watch=self._watch,
+            is_ready=lambda: bool(self.roles.current.versions()),
+            take_out=self.roles.take_out,
+            is_named=lambda version: self.roles.is_named(version) or version in self.controls.orders.plan.split,
+            append=self.audit.append,
+            drop=self._drop_from_plan,
+            has_registry=not self.settings.folders,
+        )
+        return Guardian(self.settings.policy, folder.name, lambda: [folder], self.quarantine, reins)
+
+    def _watch(self, version: str) -> Watch | None:
+        policy = self.roles.current.by_version(version)
+        return None if policy is None else Watch.of(policy.manifest, self._source.settings(version).monitors)
+
+    def _drop_from_plan(self, entry: Quarantined) -> None:
+        """Deal no agent to a version that was taken out."""
+        plan, revision = self.controls.orders.plan, self.controls.revision(PLAN)
+        if entry.version in plan.split:
+            split = {version: share for version, share in plan.split.items() if version != entry.version}
+            changed = {"split": split, "person": MONITORS, "reason": entry.trigger.reason}
+            self.controls.set_plan(plan.model_copy(update=changed), MONITORS, revision)
 
     def _record_controls(self, changed: Sequence[Control]) -> None:
         """On record before it is in force."""
@@ -252,6 +293,7 @@ class Parts:
         show("shadow_restarts", "Ends of the challengers' process", lambda: float(self.shadow.num_restarts))
         show("refused_versions", "Versions not taken into service", lambda: float(len(self.roles.refused)))
         show("memories", "Episodes that recurrent policies remember", lambda: float(len(self.memories)))
+        show("quarantined_versions", "Versions taken out", lambda: float(len(self.quarantine.entries())))
         show("kill_switch", "1 while it is on", lambda: float(self.controls.orders.kill_switch is not None))
         show("overrides", "Overrides in force", lambda: float(len(self.controls.orders.active_overrides())))
 

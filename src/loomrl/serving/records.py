@@ -55,15 +55,10 @@ def expand(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if entry["kind"] != DECISIONS:
         yield entry
         return
-    shared, columns = entry["shared"], entry["columns"]
     links = {name: entry[name] for name in LINKS if name in entry}
-    types = {name: np.dtype(shared["dtypes"][name]) for name in ("observation", "action")}
-    rest = {name: value for name, value in shared.items() if name not in ("count", "dtypes")}
-    for row in range(shared["count"]):
-        fields = rest | {name: values[row] for name, values in columns.items()}
+    types = {name: np.dtype(entry["shared"]["dtypes"][name]) for name in ("observation", "action")}
+    for row, fields in enumerate(rows(entry)):
         yield record(
-            DECISION,
-            decision_id=f"{entry['decision_id']}.{row}",
             observation_digest=digest(np.asarray(fields["observation"], types["observation"])),
             limited=False,
             **fields,
@@ -88,19 +83,24 @@ def is_own_choice(decision: dict[str, Any]) -> bool:
 
 
 def own_choices(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Those decisions of a record that its version chose, with their ids and observations.
+    """Those decisions of a record that its version chose, as far as it holds them.
 
     A person's or a random choice says nothing about whether another policy agrees.
     """
     if entry["kind"] == DECISION:
         if is_own_choice(entry):
             yield entry
-    elif entry["kind"] == DECISIONS and not is_taken_over(shared := entry["shared"]):
-        same = {name: shared[name] for name in ("policy", "version")}
-        names = ("agent_id", "episode_id", "observation", "exploration_flag")
-        for row, values in enumerate(zip(*(column(entry, name) for name in names), strict=True)):
-            if not values[-1]:
-                yield same | dict(zip(names, values, strict=True)) | {"decision_id": f"{entry['decision_id']}.{row}"}
+    elif entry["kind"] == DECISIONS and not is_taken_over(entry["shared"]):
+        yield from (row for row in rows(entry) if not row["exploration_flag"])
+
+
+def rows(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The decisions of a `decisions` record as far as it holds them: what `expand` computes from that is left out."""
+    shared, columns = entry["shared"], entry["columns"]
+    rest = {name: value for name, value in shared.items() if name not in ("count", "dtypes")}
+    for row in range(shared["count"]):
+        names = {"kind": DECISION, "decision_id": f"{entry['decision_id']}.{row}"}
+        yield names | rest | {name: values[row] for name, values in columns.items()}
 
 
 def column(entry: dict[str, Any], name: str) -> list[Any]:

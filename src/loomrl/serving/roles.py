@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from loomrl.errors import ArtifactError, LoomRLError
-from loomrl.registry import CHALLENGER, CHAMPION
+from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS
 from loomrl.serving.config import ExplorationConfig
 from loomrl.serving.exploration import demand_fit
 from loomrl.serving.model import ServedPolicy
+from loomrl.serving.quarantine import Quarantine
 from loomrl.serving.sources import ROLES, PolicySource
 
 log = logging.getLogger(__name__)
@@ -33,17 +34,23 @@ class Roles:
     challenger: ServedPolicy | None = None
     pinned: dict[str, ServedPolicy] = field(default_factory=dict)  # versions that overrides or the plan name
     draining: dict[str, ServedPolicy] = field(default_factory=dict)  # recurrent ones, until their episodes end
+    previous: ServedPolicy | None = None  # the last safe version: decides at once where the champion may no longer
+    taken_out: ServedPolicy | None = None  # the champion by the registry, in quarantine
+    quarantined: frozenset[str] = frozenset()  # versions that may decide for a person's override at most
 
     def versions(self) -> set[str]:
         """All loaded versions."""
-        loaded = (self.champion, self.challenger, *self.pinned.values(), *self.draining.values())
-        return {policy.version for policy in loaded if policy is not None}
+        return set(self.loaded())
 
     def by_version(self, version: str) -> ServedPolicy | None:
         """A loaded version, whatever its role."""
-        loaded = [policy for policy in (self.champion, self.challenger) if policy is not None]
-        kept = self.pinned.get(version) or self.draining.get(version)
-        return next((policy for policy in loaded if policy.version == version), kept)
+        return self.loaded().get(version)
+
+    def loaded(self) -> dict[str, ServedPolicy]:
+        """By version, whatever their roles."""
+        named = (self.taken_out, self.previous, self.challenger, self.champion)
+        held = (*self.draining.values(), *self.pinned.values(), *named)
+        return {policy.version: policy for policy in held if policy is not None}
 
 
 @dataclass(frozen=True)
@@ -83,12 +90,13 @@ class RoleKeeper:
         wanted_versions: Callable[[], set[str]] = set,
         remembering: Callable[[], set[str]] = set,
         exploration: ExplorationConfig | None = None,
+        quarantine: Quarantine | None = None,
     ) -> None:
         """`wanted_versions` are those people ask for, `remembering` those with episodes of their own under way.
 
-        `exploration` is for all versions, whatever their own configs say.
+        `exploration` is for all versions, whatever their own configs say. Versions in `quarantine` do not act.
         """
-        self._source, self._wanted_versions = source, wanted_versions
+        self._source, self._wanted_versions, self._quarantine = source, wanted_versions, quarantine
         self._looking = threading.Lock()  # held while the source is asked: an older answer never comes last
         self._lock = threading.Lock()  # held for assignments only, never while anything blocks
         self._wanted: Mapping[str, str] = {}  # role -> version, as of the latest look
@@ -163,6 +171,21 @@ class RoleKeeper:
             self._assign()
             self._begin(self._pins())
 
+    def take_out(self, version: str) -> str | None:
+        """Let a quarantined version decide no more, from the next request on; the champion that there is then."""
+        self.obey_quarantine()
+        champion = self.current.champion
+        return None if champion is None or champion.version == version else champion.version
+
+    def obey_quarantine(self) -> None:
+        """Take out what was quarantined, let back what was released. Asks no registry."""
+        with self._lock:
+            self._assign()
+
+    def is_named(self, version: str) -> bool:
+        """Whether the registry named a version champion at the latest look."""
+        return self._wanted.get(CHAMPION) == version
+
     @property
     def loading(self) -> list[str]:
         """The versions that are being fetched, verified or probed now."""
@@ -216,24 +239,39 @@ class RoleKeeper:
     def _assign(self, arrived: ServedPolicy | None = None) -> None:
         """One assignment: each role gets the version it wants where that is loaded, and keeps what it has where not."""
         before = self.current
-        known = [policy for policy in (arrived, before.champion, before.challenger) if policy is not None]
-        loaded = before.draining | before.pinned | {policy.version: policy for policy in known}
+        loaded = before.loaded() | ({} if arrived is None else {arrived.version: arrived})
         held = {
             role: loaded.get(self._wanted[role], getattr(before, role)) if role in self._wanted else None
             for role in ROLES
         }
         pinned = {version: loaded[version] for version in self._pins() if version in loaded}
-        after = Roles(held[CHAMPION], held[CHALLENGER], pinned)
+        after = self._without_quarantined(Roles(held[CHAMPION], held[CHALLENGER], pinned, previous=held[PREVIOUS]))
         after = replace(after, draining=self._draining(before, after))
-        self.num_swaps += any(getattr(before, role) is not getattr(after, role) for role in ROLES)
+        acting = (CHAMPION, CHALLENGER)
+        self.num_swaps += any(getattr(before, role) is not getattr(after, role) for role in acting)
         self.current = after
 
+    def _without_quarantined(self, roles: Roles) -> Roles:
+        """The last safe version instead of a quarantined champion.
+
+        Where there is none, a champion that breaks a limit decides no more; any other goes on for want of a better.
+        """
+        entries = [] if self._quarantine is None else self._quarantine.entries()
+        roles = replace(roles, quarantined=frozenset(entry.version for entry in entries))
+        entry = next((one for one in entries if roles.champion and one.version == roles.champion.version), None)
+        if entry is None:
+            return roles
+        safe = None if roles.previous is None or roles.previous.version in roles.quarantined else roles.previous
+        if safe is None and not entry.trigger.violates:
+            return roles
+        return replace(roles, champion=safe, taken_out=roles.champion)
+
     def _draining(self, before: Roles, after: Roles) -> dict[str, ServedPolicy]:
-        """Recurrent versions that lost their role, while episodes of theirs go on.
+        """Recurrent versions that lost their role, while episodes of theirs go on; never those in quarantine.
 
         The former champion stays for one more look: requests may be under way that begin an episode with it.
         """
-        remembering = self._remembering()
+        remembering = self._remembering() - after.quarantined
         acted = [
             one for one in (before.champion, *before.pinned.values(), *before.draining.values()) if one is not None
         ]

@@ -11,10 +11,10 @@ from typing import Protocol
 from loomrl.errors import ArtifactError
 from loomrl.home import home
 from loomrl.model_signature import SIGNATURE, is_signed, verify
-from loomrl.registry import CHALLENGER, CHAMPION, Registry
+from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
 from loomrl.serving.config import SERVING, ServingConfig
 
-ROLES = (CHAMPION, CHALLENGER)
+ROLES = (CHAMPION, CHALLENGER, PREVIOUS)
 
 
 class PolicySource(Protocol):

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from loomrl.schema import Section
 
+SIMULATED = "shadow-"  # how the ids of simulated agents begin
 MOST_TIMES = 20  # times `num_episodes` that traffic plays at most, to reach `min_decisions`
 
 

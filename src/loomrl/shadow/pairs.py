@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from loomrl.registry import PolicyVersion
 from loomrl.serving.client import PolicyClient
 from loomrl.serving.records import DECISION, SHADOW, is_own_choice
-from loomrl.shadow.traffic import SIMULATED
+from loomrl.shadow.config import SIMULATED
 
 _REMEMBERED = 50_000  # decisions and mirrors whose other half may still come
 Record = dict[str, Any]

@@ -135,7 +135,7 @@ def _state_files() -> Iterator[Path]:
         yield from (run / name for name in _RUN_FILES if (run / name).is_file())
     for snapshot in sorted((home() / "snapshots").glob("*")):
         yield from (path for path in sorted(snapshot.glob("*")) if path.is_file())
-    for name in ("audit", "keys", "controls"):
+    for name in ("audit", "keys", "controls", "quarantine"):
         yield from (path for path in sorted((home() / name).rglob("*")) if path.is_file() and path.suffix != ".lock")
 
 

@@ -1,0 +1,150 @@
+"""Monitors on the live stream: is a version that decides now what it was promoted as? Asked after every decision.
+
+Each monitor bets against "given what came before, the mean of its values is at most its limit" (`monitor.MeanTest`), so
+it may be looked at after every value. The chance of a false alarm is divided among them: a version that keeps its
+promises is *ever* taken back with a probability of at most 1 - `confidence`, all monitors together.
+
+What counts as one value:
+
+- Steps of an episode depend on each other. Of a named episode the first decision counts and every `spacing`-th after
+  it; a decision without `episode_id` stands for itself. A person's and an exploratory decision says nothing about the
+  version.
+- A limit per episode counts an episode once: as kept when it begins, as broken from its first violation on. Waiting
+  for its end would let those count first that fail early.
+- A reward is that of an episode, its return, or of a decision without one. Each is paired with one of the control's,
+  the version that acted last when it came, before or beside it. Two equal versions can be exchanged within a pair, so
+  the difference is 0 in the mean. Returns count in the order in which their episodes began.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from loomrl.monitoring.evidence import Evidence, LiveEpisode, Rewards, VersionMonitors, keep
+from loomrl.monitoring.monitor import Trigger
+from loomrl.monitoring.watch import Watch
+from loomrl.serving.records import is_own_choice
+from loomrl.shadow.config import SIMULATED
+from loomrl.types import Json
+
+_MOST_VERSIONS = 8
+_MOST_REMEMBERED = 10_000
+
+
+@dataclass
+class StreamState:
+    """Everything a stream has gathered, as plain values."""
+
+    versions: list[Evidence] = field(default_factory=list)  # the one that acted last comes last
+    by_others: list[str] = field(default_factory=list)  # decisions without an episode that say nothing of their version
+
+
+STATE: TypeAdapter[StreamState] = TypeAdapter(StreamState)
+
+
+class Stream:
+    """The monitors of all versions that act, fed with the audit log's records in their order."""
+
+    def __init__(self, watch: Callable[[str], Watch | None], state: StreamState | None = None) -> None:
+        """`watch` says what is known of a version; None for one that is not loaded: its records are passed over."""
+        state = state or StreamState()
+        self._watch = watch
+        self._evidence = {one.version: one for one in state.versions}  # the version that acted last comes last
+        self._monitors: dict[str, VersionMonitors] = {}  # at work
+        self._by_others = dict.fromkeys(state.by_others)
+
+    def state(self) -> StreamState:
+        """What was gathered, to be kept across a restart."""
+        for monitors in self._monitors.values():
+            monitors.list_episodes()
+        return StreamState(list(self._evidence.values()), list(self._by_others))
+
+    def take(self, record: Json) -> Trigger | None:
+        """Take one record; a trigger where it made the evidence against its version suffice."""
+        kind = record["kind"]
+        if kind not in ("decision", "unanswered", "feedback") or record["agent_id"].startswith(SIMULATED):
+            return None
+        monitors = self._of(record["version"], acts=kind == "decision")
+        if monitors is None or monitors.evidence.trigger is not None:
+            return None
+        if kind == "decision":
+            self._decided(record, monitors)
+        elif kind == "feedback":
+            self._rewarded(record, monitors)
+        else:
+            monitors.unanswered(self._episode(record, monitors))
+        return monitors.evidence.trigger
+
+    def forget(self, version: str) -> None:
+        """Begin anew with a version, should it act again."""
+        self._evidence.pop(version, None)
+        self._monitors.pop(version, None)
+
+    def describe(self) -> dict[str, Any]:
+        """All monitors by version, as JSON values."""
+        return {version: evidence.describe() for version, evidence in self._evidence.items()}
+
+    def _of(self, version: str, acts: bool) -> VersionMonitors | None:
+        if version not in self._monitors:
+            for one in (*self._evidence, version):  # after a restart those that decided before, too
+                self._put_to_work(one)
+        found = self._monitors.get(version)
+        if found is not None and acts:
+            self._evidence[version] = self._evidence.pop(version)
+        return found
+
+    def _put_to_work(self, version: str) -> None:
+        watch = None if version in self._monitors else self._watch(version)
+        if watch is None:
+            return
+        evidence = self._evidence.setdefault(version, self._begun(version))
+        self._monitors[version] = VersionMonitors(evidence, watch)
+        if len(self._evidence) > _MOST_VERSIONS:
+            self.forget(next(iter(self._evidence)))
+
+    def _begun(self, version: str) -> Evidence:
+        """A version that comes is held against the one that acted last, and was not refuted."""
+        others = [one for one in self._evidence.values() if one.trigger is None and one.version != version]
+        if not others:
+            return Evidence(version, control=None)
+        return Evidence(version, others[-1].version, rewards=Rewards(controls=list(others[-1].rewards.own)))
+
+    def _decided(self, record: Json, monitors: VersionMonitors) -> None:
+        is_own = is_own_choice(record)
+        episode = self._episode(record, monitors)
+        if episode is not None:
+            episode.num_decisions += 1
+            episode.cut |= not is_own
+        elif not is_own:
+            self._by_others[record["decision_id"]] = None
+            if len(self._by_others) > _MOST_REMEMBERED:
+                del self._by_others[next(iter(self._by_others))]
+        if is_own:
+            monitors.decided(record, episode)
+
+    def _episode(self, record: Json, monitors: VersionMonitors) -> LiveEpisode | None:
+        """The named episode a request belongs to; where another version was deciding in it, that one has left it."""
+        if record["episode_id"] is None:
+            return None
+        key = record["agent_id"], record["episode_id"]
+        others = [] if monitors.has_open(key) else [one for one in self._monitors.values() if one is not monitors]
+        left = [one.leave(key) for one in others]
+        return monitors.opened(key, elsewhere=any(left))
+
+    def _rewarded(self, record: Json, monitors: VersionMonitors) -> None:
+        for reward in self._rewards(record, monitors):
+            monitors.compare(reward)
+            for other in self._evidence.values():
+                if other.control == monitors.evidence.version:
+                    keep(other.rewards.controls, reward)
+
+    def _rewards(self, record: Json, monitors: VersionMonitors) -> list[float]:
+        """What feedback completes: returns of episodes, or the reward of a decision that stands for itself."""
+        if record["episode_id"] is not None:
+            return list(monitors.rewarded(record, (record["agent_id"], record["episode_id"])))
+        if record["decision_id"] in self._by_others:
+            del self._by_others[record["decision_id"]]
+            return []
+        return [record["reward"]]

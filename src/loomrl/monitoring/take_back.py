@@ -1,0 +1,43 @@
+"""Move the aliases back from a refuted version: `python -m loomrl.monitoring.take_back POLICY VERSION WHY`.
+
+A process of its own, started by `loomrl.monitoring.consequences`: the policy server knows nothing of promotion, and a
+registry that hangs does not hold it up. Exit code 0: the version is not champion, or no longer; 2: there is no
+champion to go back to; others: to be tried again.
+"""
+
+import sys
+
+from loomrl.errors import LoomRLError
+from loomrl.promotion import promote
+from loomrl.registry import CHAMPION, Registry
+from loomrl.serving.quarantine import MONITORS
+
+
+def take_back(policy: str, version: str, reason: str) -> str:
+    """Roll back, if the version still is champion: a person, or another server, may have been faster.
+
+    Raises:
+        ConfigError: when there is nothing to go back to.
+        ServiceError: when the registry fails, or somebody else is moving the aliases.
+    """
+    registry = Registry()
+    with promote.exclusive(policy):
+        champion = registry.aliases(policy).get(CHAMPION)
+        if champion != version:
+            return f"version {version} is not champion, {champion or 'none'} is"
+        return promote.rollback(policy, reason, MONITORS, registry=registry).message
+
+
+def main(arguments: list[str]) -> int:
+    """Take one version back; the exit code."""
+    policy, version, reason = arguments
+    try:
+        print(take_back(policy, version, reason))
+    except LoomRLError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,359 @@
+"""A bad version leaves service by itself, in a real server; what follows is done once, whatever dies or is away."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from live import decide
+from policies import BALANCING, discrete_folder
+from projects import until
+
+from loomrl.errors import ConfigError, ServiceError
+from loomrl.files import write_sums
+from loomrl.loomdb.database import LoomDB
+from loomrl.monitoring.config import MonitorsConfig
+from loomrl.monitoring.consequences import Consequences, Steps
+from loomrl.monitoring.guardian import Guardian, Reins
+from loomrl.monitoring.monitor import Trigger
+from loomrl.monitoring.take_back import take_back
+from loomrl.monitoring.watch import Watch
+from loomrl.promotion import promote
+from loomrl.registry import CHAMPION, PREVIOUS, Registry
+from loomrl.serving.audit import AuditLog
+from loomrl.serving.client import PolicyClient, Refused
+from loomrl.serving.config import SERVING
+from loomrl.serving.controls import Controls
+from loomrl.serving.history import records
+from loomrl.serving.model import MANIFEST
+from loomrl.serving.plan import Plan
+from loomrl.serving.process import ServerProcess
+from loomrl.serving.quarantine import Quarantine, Quarantined
+from loomrl.serving.records import timestamp
+from loomrl.serving.roles import RoleKeeper
+from loomrl.serving.sources import FolderSource, RegistrySource
+from loomrl.types import PolicyManifest, PromotionDecision
+
+NEVER_RIGHT = {
+    "name": "never_right",
+    "quantity": "action",
+    "low": None,
+    "high": 0.5,
+    "per": "episode",
+    "max_probability": 0.01,
+    "mandatory": True,
+}
+LEFT = [-0.1, -0.1, -0.1, -0.1]  # the pole leans to the left: BALANCING pushes there, its opposite to the right
+
+
+def limited_folder(folder: Path, weights: Any = BALANCING, value: float = 1.0) -> Path:
+    """A policy that may not push to the right."""
+    discrete_folder(folder, weights, value)
+    manifest = PolicyManifest.read(folder / MANIFEST)
+    manifest.model_copy(update={"constraints": [NEVER_RIGHT]}).write(folder / MANIFEST)
+    write_sums(folder)
+    return folder
+
+
+def promoted(registry: Registry, folder: Path) -> str:
+    """A version that has become champion, as a life cycle leaves it."""
+    champion = registry.aliases("cartpole").get(CHAMPION)
+    version = registry.register("cartpole", folder, f"run-{folder.name}")
+    registry.set_tag(version, SERVING, json.dumps({"monitors": {"spacing": 5}}))
+    decision = PromotionDecision(
+        policy="cartpole",
+        version=version.version,
+        champion_before=champion,
+        decision="promoted",
+        reasons=["test"],
+        rules=[],
+        inputs_digest="",
+    )
+    promote.apply(decision, f"run-{folder.name}", registry)
+    return version.version
+
+
+def rollbacks() -> list[dict[str, Any]]:
+    return [entry for entry in records("cartpole") if entry["kind"] == "rollback"]
+
+
+def monitors(server: ServerProcess) -> dict[str, Any]:
+    found: dict[str, Any] = httpx.get(f"{server.url}/monitors", trust_env=False).json()
+    return found
+
+
+def trigger(version: str = "2", monitor: str = "violations.never_right") -> Trigger:
+    numbers = {"e_value": 300.0, "threshold": 50.0, "mean": 1.0, "limit": 0.01, "num_values": 3, "num_decisions": 3}
+    return Trigger(version=version, monitor=monitor, **numbers)
+
+
+def quarantined(server: str = "server-0", **changes: Any) -> Quarantined:
+    return Quarantined(policy="cartpole", trigger=trigger(**changes), server=server, to="1", time=timestamp())
+
+
+# --- in a real server -------------------------------------------------------------------------------------------
+
+
+def test_a_violating_champion_is_rolled_back_within_100_of_its_decisions(ready_home: Path, tmp_path: Path) -> None:
+    registry = Registry()
+    good = promoted(registry, limited_folder(tmp_path / "good"))
+    with ServerProcess("cartpole", refresh_seconds=0.1) as server, server.client() as client:
+        assert {decide_at(client, number).version for number in range(30)} == {good}
+        bad = promoted(registry, limited_folder(tmp_path / "bad", -BALANCING))
+        source = RegistrySource("cartpole")
+        source.fetch(bad)
+        assert source.settings(bad).monitors.spacing == 5  # as its config said
+        until(lambda: decide_at(client, 0).version == bad, "the swap", seconds=60)
+        until(lambda: decide_at(client, 1).version == good, "the rollback", seconds=60)
+        until(lambda: registry.aliases("cartpole") == {CHAMPION: good}, "the aliases to follow", seconds=60)
+        until(lambda: client.status()["quarantined"] == [], "what follows to be done", seconds=60)
+        assert decide_at(client, 2).version == good
+        assert good in monitors(server)["versions"]
+        assert f'loomrl_monitor_evidence{{monitor="latency",version="{good}"}}' in metrics(server)
+    by_bad = [entry for entry in records("cartpole") if entry["kind"] == "decision" and entry["version"] == bad]
+    assert len(by_bad) <= 100
+    (found,) = rollbacks()
+    assert (found["version"], found["to"], found["trigger"]["monitor"]) == (bad, good, "violations.never_right")
+    assert found["trigger"]["num_decisions"] <= len(by_bad)
+    assert found["reason"].startswith("violations.never_right: 100.0% of ")
+    with LoomDB.open() as db:
+        (event,), (move,) = db.events("monitors"), db.events("rollback")
+        assert [one.version for one in db.deployments("cartpole")] == [good, bad, good]
+    assert (event.data["trigger"], event.data["to"]) == (found["trigger"], good)
+    assert (move.data["version"], move.data["before"], move.data["person"]) == (good, bad, "the monitors")
+    assert move.data["reason"] == found["reason"]
+
+
+def test_a_violating_version_on_trial_loses_its_share_of_the_agents(ready_home: Path, tmp_path: Path) -> None:
+    registry = Registry()
+    good = promoted(registry, limited_folder(tmp_path / "good"))
+    bad = registry.register("cartpole", limited_folder(tmp_path / "bad", -BALANCING), "run-bad").version
+    plan = Plan(split={bad: 0.5}, person="grace", reason="a trial")
+    Controls("cartpole").set_plan(plan, "grace")
+    with ServerProcess("cartpole", refresh_seconds=0.1) as server, server.client() as client:
+        until(lambda: bad in {decide_at(client, number).version for number in range(8)}, "the split", seconds=60)
+        until(lambda: Controls("cartpole").orders.plan.split == {}, "the plan to follow", seconds=60)
+        assert {decide_at(client, number).version for number in range(20)} == {good}
+        until(lambda: client.status()["quarantined"] == [], "what follows to be done", seconds=60)
+    assert Controls("cartpole").orders.plan.reason.startswith("violations.never_right: ")
+    assert registry.aliases("cartpole") == {CHAMPION: good}
+    (found,) = rollbacks()
+    assert (found["version"], found["to"], found["trigger"]["control"]) == (bad, good, None)
+    by_bad = [entry for entry in records("cartpole") if entry["kind"] == "decision" and entry["version"] == bad]
+    assert len(by_bad) <= 100
+
+
+def decide_at(client: PolicyClient, number: int) -> Any:
+    """One decision; at most 200 a second, so that the test says the same on a slow machine."""
+    time.sleep(0.005)
+    return client.decide(f"agent-{number % 8}", LEFT)
+
+
+def first_refusal(client: PolicyClient) -> Refused | None:
+    """Of 100 decisions."""
+    for number in range(100):
+        try:
+            decide_at(client, number)
+        except Refused as error:
+            return error
+    return None
+
+
+def metrics(server: ServerProcess) -> str:
+    return httpx.get(f"{server.url}/metrics", trust_env=False).text
+
+
+def test_without_a_version_to_go_back_to_who_violates_decides_no_more(loomrl_home: Path, tmp_path: Path) -> None:
+    folder = limited_folder(tmp_path / "bad", -BALANCING)
+    with ServerProcess("cartpole", champion_folder=folder) as server, server.client() as client:
+        refused = first_refusal(client)
+        assert refused is not None
+        assert (refused.status, "none to go back to: see /monitors; no fallback is set" in str(refused)) == (503, True)
+        os.kill(server.process.pid, signal.SIGKILL)
+    with ServerProcess("cartpole", champion_folder=folder, wait_ready=False) as server, server.client() as client:
+        until(lambda: client.status()["quarantined"] != [], "the file to be read", seconds=60)
+        until(lambda: len(rollbacks()) == 1, "the record that the killed server may not have written", seconds=60)
+        assert not client.is_ready()
+        assert "violations.never_right" in client.status()["quarantined"][0]["reason"]
+        client.set_override(version=str(folder), person="grace", reason="the wheels are off the ground")
+        assert client.decide("a", LEFT).action == 1
+
+
+def test_who_only_fails_to_answer_goes_on_for_want_of_a_better(loomrl_home: Path, tmp_path: Path) -> None:
+    folder = discrete_folder(tmp_path / "bad", BALANCING * 1e37)
+    with ServerProcess("cartpole", champion_folder=folder) as server, server.client() as client:
+        for _ in range(10):
+            with pytest.raises(Refused, match="not finite"):
+                client.decide("a", [1e3] * 4)
+        until(lambda: bool(monitors(server)["quarantined"]), "the trigger", seconds=60)
+        (entry,) = monitors(server)["quarantined"]
+        assert (entry["trigger"]["monitor"], entry["to"]) == ("unanswered", None)
+        assert client.decide("a", [1e-3] * 4).version == str(folder)
+    assert {entry["kind"] for entry in records("cartpole")} >= {"unanswered", "rollback"}
+
+
+# --- across restarts --------------------------------------------------------------------------------------------
+
+
+class House:
+    """A log that the test writes and a guardian that watches it, with its server's part played by the test."""
+
+    def __init__(self, tmp: Path) -> None:
+        self.log = AuditLog("cartpole")
+        self.manifest = PolicyManifest.read(limited_folder(tmp / "policy") / MANIFEST)
+        self.taken_out: list[str] = []
+
+    def guardian(self) -> Guardian:
+        reins = Reins(
+            watch=lambda version: Watch.of(self.manifest, MonitorsConfig()),
+            is_ready=lambda: True,
+            take_out=self.take_out,
+            is_named=lambda version: True,
+            append=self.log.append,
+            drop=lambda entry: None,
+            has_registry=False,
+        )
+        return Guardian("cartpole", "server-0", lambda: [self.log.folder], Quarantine("cartpole"), reins)
+
+    def take_out(self, version: str) -> str:
+        self.taken_out.append(version)
+        return "1"
+
+    def watch(self, until_true: Callable[[Guardian], bool]) -> Guardian:
+        """One process' life: until something holds."""
+        guardian = self.guardian()
+        guardian.start()
+        until(lambda: until_true(guardian), "the guardian", seconds=60)
+        guardian.stop()
+        return guardian
+
+    def decide(self, action: int, count: int) -> None:
+        for _ in range(count):
+            decide(self.log, "a", None, LEFT, "2", action=action, shield=None, seconds=1e-5)
+
+
+@pytest.fixture
+def house(loomrl_home: Path, tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+def seen(count: int) -> Callable[[Guardian], bool]:
+    return lambda guardian: guardian.shown.get("2", {}).get("num_decisions") == count
+
+
+def test_evidence_survives_a_restart_and_is_gathered_anew_where_its_file_is_lost(
+    house: House, loomrl_home: Path
+) -> None:
+    house.decide(0, 30)
+    house.decide(1, 1)
+    house.watch(seen(31))
+    house.decide(0, 9)
+    before = house.watch(seen(40)).shown["2"]
+    (kept,) = (loomrl_home / "monitors" / "cartpole").glob("*.json")
+    for damage in (kept.unlink, lambda: kept.write_text("{"), lambda: kept.write_text('{"stream":{"versions":3}}')):
+        damage()
+        assert house.watch(seen(40)).shown["2"] == before
+    assert house.taken_out == []
+    house.decide(1, 5)
+    house.watch(lambda guardian: bool(house.taken_out))
+    assert house.taken_out == ["2"]
+    assert len(rollbacks()) == 1
+
+
+def test_a_version_in_quarantine_triggers_once(house: House) -> None:
+    house.decide(1, 10)
+    house.watch(lambda guardian: bool(house.taken_out))
+    house.decide(1, 10)
+    until(lambda: len(rollbacks()) == 1, "the record", seconds=60)
+    house.watch(seen(house.watch(lambda guardian: "2" in guardian.shown).shown["2"]["num_decisions"]))
+    assert (house.taken_out, len(rollbacks())) == (["2"], 1)
+
+
+# --- what follows -----------------------------------------------------------------------------------------------
+
+
+def test_what_fails_is_tried_again_and_holds_nothing_else_up(loomrl_home: Path) -> None:
+    done: list[str] = []
+    answers = {"aliases": False, "named": True}
+
+    def move(entry: Quarantined) -> None:
+        if not answers["aliases"]:
+            raise ServiceError("the registry does not answer")
+        done.append("aliases")
+
+    steps: Steps = {
+        "audit": lambda entry: done.append("audit"),
+        "aliases": move,
+        "prefect": lambda entry: done.append("prefect"),
+    }
+    quarantine = Quarantine("cartpole")
+    quarantine.put(quarantined())
+    first = Consequences(quarantine, steps, lambda version: answers["named"])
+    first.start()
+    until(lambda: first.errors == {"aliases": "the registry does not answer"}, "the failure", seconds=60)
+    until(lambda: done == ["audit", "prefect"], "the other steps", seconds=60)
+    first.stop()
+    answers["aliases"] = True
+    again = Consequences(Quarantine("cartpole"), steps, lambda version: answers["named"])
+    again.start()
+    until(lambda: done == ["audit", "prefect", "aliases"], "the failed step, in another process", seconds=60)
+    quarantine.refresh()
+    assert quarantine.find("2") is not None  # the registry names it still
+    answers["named"] = False
+    until(lambda: again.released == ["2"], "its release", seconds=60)
+    again.stop()
+    quarantine.refresh()
+    assert quarantine.find("2") is None
+    assert again.errors == {}
+
+
+def test_aliases_move_only_while_the_version_is_champion(ready_home: Path, tmp_path: Path) -> None:
+    registry = Registry()
+    first = promoted(registry, discrete_folder(tmp_path / "first", value=1.0))
+    with pytest.raises(ConfigError, match="no previous champion to go back to"):
+        take_back("cartpole", first, "it violates")
+    second = promoted(registry, discrete_folder(tmp_path / "second", value=2.0))
+    third = promoted(registry, discrete_folder(tmp_path / "third", value=3.0))
+    assert take_back("cartpole", second, "it violates") == f"version {second} is not champion, {third} is"
+    assert take_back("cartpole", third, "it violates").startswith(f"version {second} is champion again")
+    assert take_back("cartpole", third, "another server says so too").endswith(f"{second} is")
+    assert registry.aliases("cartpole") == {CHAMPION: second, PREVIOUS: first}
+
+
+def test_servers_of_one_home_follow_each_others_quarantine(loomrl_home: Path, tmp_path: Path) -> None:
+    folders = {role: limited_folder(tmp_path / role, value=value) for role, value in ((CHAMPION, 1.0), (PREVIOUS, 2.0))}
+    quarantine, others = Quarantine("cartpole"), Quarantine("cartpole")
+    keeper = RoleKeeper(FolderSource("cartpole", folders), quarantine=quarantine)
+    keeper.refresh()
+    bad, good = (str(folders[role]) for role in (CHAMPION, PREVIOUS))
+    assert keeper.current.champion is not None
+    assert keeper.current.champion.version == bad
+    others.put(quarantined(server="server-1", version=bad))
+    quarantine.refresh()
+    for follow in (keeper.obey_quarantine, keeper.refresh, lambda: keeper.ensure({bad})):
+        follow()
+        assert (keeper.current.champion.version, keeper.is_named(bad)) == (good, True)
+    others.put(quarantined(server="server-1", version=good))
+    quarantine.refresh()
+    keeper.refresh()
+    assert keeper.current.champion is None  # both violate
+    others.release(bad)
+    quarantine.refresh()
+    keeper.refresh()
+    assert keeper.current.champion.version == bad
+
+
+def test_a_file_that_cannot_be_written_keeps_nothing_in_service(loomrl_home: Path) -> None:
+    (loomrl_home / "quarantine").write_text("in the way")
+    quarantine = Quarantine("cartpole")
+    consequences = Consequences(quarantine, {}, lambda version: True)
+    quarantine.hold(quarantined())
+    assert not consequences.keep(quarantined())
+    assert "cannot write" in consequences.errors["quarantine"]
+    quarantine.refresh()
+    assert quarantine.find("2") is not None
