@@ -7,7 +7,8 @@ from live import decide, play, reward
 
 from loomrl.errors import ArtifactError
 from loomrl.monitoring.window import read_window, records_after
-from loomrl.serving.audit import AuditLog, segments
+from loomrl.serving.audit import AuditLog
+from loomrl.serving.segments import segments
 
 pytestmark = pytest.mark.usefixtures("loomrl_home")
 

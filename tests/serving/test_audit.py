@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from loomrl.errors import ArtifactError
-from loomrl.serving.audit import AuditLog, AuditUnwritable, segments
+from loomrl.serving.audit import AuditLog, AuditUnwritable
 from loomrl.serving.chain import unseal
 from loomrl.serving.records import record
+from loomrl.serving.segments import segments
 from loomrl.serving.verification import verify_chain
 
 pytestmark = pytest.mark.usefixtures("loomrl_home")

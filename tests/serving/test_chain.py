@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loomrl.serving.audit import AuditLog, segments
+from loomrl.serving.audit import AuditLog
 from loomrl.serving.chain import GENESIS, BrokenRecord, seal, unseal
 from loomrl.serving.records import record
+from loomrl.serving.segments import segments
 from loomrl.serving.verification import Anchor, verify_chain
 
 

@@ -8,6 +8,7 @@ from loomrl.serving.history import records
 from loomrl.serving.problems import Problem
 from loomrl.serving.records import decisions, record
 from loomrl.serving.requests import Feedback
+from loomrl.serving.segments import newest_records
 
 pytestmark = pytest.mark.usefixtures("loomrl_home")
 
@@ -26,6 +27,14 @@ def decide_two(log: AuditLog) -> list[str]:
     return [f"{entry['decision_id']}.{row}" for row in range(2)]
 
 
+def ledger_of(log: AuditLog, num_bytes: int = 2**20, **options: int) -> FeedbackLedger:
+    """A ledger as a new process has it."""
+    ledger = FeedbackLedger("cartpole", log, **options)
+    for entry in newest_records(log.folder, num_bytes):
+        ledger.recall(entry)
+    return ledger
+
+
 def feedback(decision_id: str) -> list[Feedback]:
     return [Feedback(decision_id, 1.0, terminated=False, truncated=False)]
 
@@ -37,7 +46,7 @@ def test_the_newest_decisions_are_read_back_from_as_many_segments_as_it_takes() 
     assert int(log.head.segment) > 4
     log.close()
     again = AuditLog("cartpole")
-    ledger = FeedbackLedger("cartpole", again, capacity=5)
+    ledger = ledger_of(again, capacity=5)
     with pytest.raises(Problem, match="has its feedback already"):
         ledger.accept(feedback(written[-1]))
     for decision_id in written[-5:-1]:
@@ -46,11 +55,22 @@ def test_the_newest_decisions_are_read_back_from_as_many_segments_as_it_takes() 
         ledger.accept(feedback(written[-6]))
 
 
+def test_no_more_of_the_log_is_read_back_than_was_said() -> None:
+    log = AuditLog("cartpole")
+    written = [decide(log) for _ in range(20)]
+    size = len((log.folder / "000001.jsonl").read_bytes().splitlines(keepends=True)[-1])
+    ledger = ledger_of(log, num_bytes=3 * size)
+    for decision_id in written[-3:]:
+        ledger.accept(feedback(decision_id))
+    with pytest.raises(Problem, match="too old for feedback"):
+        ledger.accept(feedback(written[-4]))
+
+
 def test_decisions_of_one_record_wait_each_for_their_own_feedback() -> None:
     log = AuditLog("cartpole")
     first, second = decide_two(log)
-    FeedbackLedger("cartpole", log).accept(feedback(second))
-    ledger = FeedbackLedger("cartpole", log)
+    ledger_of(log).accept(feedback(second))
+    ledger = ledger_of(log)
     with pytest.raises(Problem, match="has its feedback already"):
         ledger.accept(feedback(second))
     whole = first.partition(".")[0]

@@ -13,12 +13,13 @@ from typer.testing import CliRunner
 
 from loomrl.errors import ConfigError, GateRefused
 from loomrl.loomdb.database import LoomDB
-from loomrl.serving.audit import AuditLog, segments
-from loomrl.serving.commands import audit_app
+from loomrl.serving.audit import AuditLog
+from loomrl.serving.audit_commands import audit_app
 from loomrl.serving.exploration import explore
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.operator_commands import override_app
 from loomrl.serving.records import record
+from loomrl.serving.segments import segments
 from loomrl.serving.server import check_exposure
 from loomrl.serving.tokens import Holder, Tokens
 

@@ -18,8 +18,9 @@ from loomrl.errors import ConfigError
 from loomrl.loomdb.database import LoomDB
 from loomrl.registry import CHAMPION, Registry
 from loomrl.runs import RunRecord, StageRecord, run_folder, write_run
-from loomrl.serving.audit import AuditLog, audit_folder, segments
+from loomrl.serving.audit import AuditLog, audit_folder
 from loomrl.serving.records import record
+from loomrl.serving.segments import segments
 from loomrl.serving.verification import Anchor, verify_chain
 from loomrl.upkeep import commands
 

@@ -261,15 +261,24 @@ class LoomDB:
 
     # --- audit heads and events -----------------------------------------------------------------------------------
 
-    def anchor_audit_head(self, server: str, segment: str, sequence: int, digest: str) -> AuditHead:
-        """Keep the head of a server's audit chain; the same head again changes nothing.
+    def anchor_audit_head(
+        self,
+        server: str,
+        segment: str,
+        sequence: int,
+        digest: str,
+        signature: str | None = None,
+        keyid: str | None = None,
+    ) -> AuditHead:
+        """Keep the head of a server's audit chain, signed or not; the same head again changes nothing.
 
         Raises:
             ServiceError: when another digest is kept for this place: the chain was rewritten.
         """
-        row = AuditHeadRow(server=server, segment=segment, sequence=sequence, digest=digest, created=now())
-        self._insert_once(row)
-        kept = next(head for head in self.audit_heads(server) if (head.segment, head.sequence) == (segment, sequence))
+        place = {"server": server, "segment": segment, "sequence": sequence}
+        signed = {"signature": signature, "keyid": keyid}
+        self._insert_once(AuditHeadRow(**place, digest=digest, **signed, created=now()))
+        (kept,) = self._all(select(AuditHeadRow).filter_by(**place), AuditHead)
         if kept.digest != digest:
             raise ServiceError(
                 f"audit log of {server!r}, segment {segment!r}, record {sequence}: the head is {digest}, but "

@@ -9,7 +9,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 # The newest migration. Opening compares one string with it, and needs alembic only where they differ.
-HEAD = "0002"
+HEAD = "0003"
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -122,6 +122,8 @@ class AuditHeadRow(Base):
     segment: Mapped[str] = mapped_column(String(255))
     sequence: Mapped[int]
     digest: Mapped[str] = mapped_column(String(64))
+    signature: Mapped[str | None] = mapped_column(String(128))
+    keyid: Mapped[str | None] = mapped_column(String(64))
     created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 

@@ -76,6 +76,8 @@ class AuditHead(Document):
     segment: str
     sequence: int
     digest: str
+    signature: str | None = None  # base64 Ed25519, see loomrl.serving.heads
+    keyid: str | None = None
     created: datetime
 
 

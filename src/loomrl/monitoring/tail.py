@@ -7,8 +7,9 @@ from pathlib import Path
 import orjson
 
 from loomrl.schema import Document
-from loomrl.serving.audit import segments
 from loomrl.serving.records import DECISIONS, rows
+from loomrl.serving.sealing import opened
+from loomrl.serving.segments import PLAIN, segments
 from loomrl.types import Json
 
 _BYTES = 2**20  # read at once
@@ -41,7 +42,7 @@ class Tail:
             for line in self._lines():
                 self._offset += len(line)
                 if line.startswith(marks):
-                    entry = orjson.loads(line)
+                    entry = opened(orjson.loads(line))
                     yield from rows(entry) if entry["kind"] == DECISIONS else (entry,)
             if not self._open_next():
                 return
@@ -64,7 +65,8 @@ class Tail:
 
     def _open_next(self) -> bool:
         """Go on with the next segment, if there is one."""
-        later = [path for path in segments(self._folder) if path.stem > self._segment or self._is_here(path)]
+        plain = [path for path in segments(self._folder) if path.suffix == PLAIN]  # compacted ones are long behind
+        later = [path for path in plain if path.stem > self._segment or self._is_here(path)]
         if not later:
             return False
         path = later[0]

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.errors import ArtifactError
-from loomrl.serving.audit import segments
-from loomrl.serving.chain import BrokenRecord, unseal
 from loomrl.serving.history import chains
 from loomrl.serving.records import expand, is_taken_over
+from loomrl.serving.sealing import demand_open
+from loomrl.serving.segments import checked_records, segments_after
 from loomrl.shadow.config import SIMULATED
 from loomrl.types import Episode, Json
 
@@ -110,6 +110,7 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
 
     Raises:
         ArtifactError: when a record was changed, or a log ends before `since`.
+        ConfigError: when what a decision observed is sealed, and its key is not here.
     """
     began_before, current = {tuple(key) for key in open_before}, dict[Key, LiveEpisode]()
     episodes, until = [], dict(since)
@@ -120,6 +121,8 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
             if record["kind"] not in ("decision", "feedback") or record["agent_id"].startswith(SIMULATED):
                 continue
             key, is_decision = (record["agent_id"], record["episode_id"]), record["kind"] == "decision"
+            if is_decision:
+                demand_open(record)
             if key not in current or (is_decision and current[key].ended):
                 current[key] = LiveEpisode(cut=key not in current and key in began_before)
                 episodes.append(current[key])
@@ -137,37 +140,16 @@ def records_after(folder: Path, sequence: int) -> Iterator[Json]:
         ArtifactError: naming the line that was changed, or the chain that ends too early.
     """
     last = -1
-    for path in _from(segments(folder), sequence):
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.endswith(b"\n"):
-                    break  # it is being written, or a crash cut it: not decided either way
-                record = _checked(line, path, number)
-                last = int(record["sequence"])
-                if last > sequence:
-                    yield from expand(record)
+    for path in segments_after(folder, sequence):
+        for record in checked_records(path):  # one that is being written, or that a crash cut, is not decided yet
+            last = int(record["sequence"])
+            if last > sequence:
+                yield from expand(record)
     if last < sequence:
         raise ArtifactError(
             f"{folder} ends at record {last}, but record {sequence} was read there before: the log was truncated; "
             "see `loomrl audit verify`"
         )
-
-
-def _from(paths: list[Path], sequence: int) -> list[Path]:
-    """The segments that may hold records above a sequence: one is left out when the next begins at or below it."""
-    for index in range(len(paths) - 1, 0, -1):
-        with paths[index].open("rb") as file:
-            first = file.readline()
-        if first.endswith(b"\n") and int(_checked(first, paths[index], 1)["sequence"]) <= sequence:
-            return paths[index:]
-    return paths
-
-
-def _checked(line: bytes, path: Path, number: int) -> Json:
-    try:
-        return unseal(line)
-    except BrokenRecord as error:
-        raise ArtifactError(f"{path}:{number}: {error}; see `loomrl audit verify`") from error
 
 
 def _rows(values: list[Any]) -> NDArray[np.float64]:

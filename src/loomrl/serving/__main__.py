@@ -39,6 +39,8 @@ def main(arguments: list[str]) -> int:
         shadow_hang_seconds=options.shadow_hang_seconds,
         segment_bytes=options.segment_bytes,
         server=options.server,
+        durability=options.durability,
+        compact_seconds=options.compact_seconds,
         require_signature=options.require_signature,
     )
     if options.die_with_parent is not None:
@@ -72,6 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--shadow-backlog-bytes", type=int, default=default.shadow_backlog_bytes)
     parser.add_argument("--shadow-hang-seconds", type=float, default=default.shadow_hang_seconds)
     parser.add_argument("--segment-bytes", type=int, default=default.segment_bytes)
+    parser.add_argument("--durability", choices=("background", "strict"), default=default.durability)
+    parser.add_argument("--compact-seconds", type=float, help="between compactions of closed segments; default: none")
     parser.add_argument("--server", help="name of the audit chain; default: the first that is free")
     parser.add_argument(
         "--require-signature",

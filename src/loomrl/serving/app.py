@@ -24,14 +24,14 @@ from loomrl.serving.asgi import (
     read_body,
     respond,
 )
-from loomrl.serving.audit import AuditUnwritable
+from loomrl.serving.audit import AuditUnwritable, NotDurable
 from loomrl.serving.control import Control
 from loomrl.serving.decider import Group
 from loomrl.serving.guard import check_agent, check_host, is_loopback
 from loomrl.serving.model import NoAnswer, ServedPolicy
 from loomrl.serving.parts import Parts
 from loomrl.serving.problems import Problem
-from loomrl.serving.requests import parse_asks, parse_feedback, parse_json
+from loomrl.serving.requests import Asks, parse_asks, parse_feedback, parse_json
 
 log = logging.getLogger(__name__)
 HotHandler = Callable[[Scope, bytes, float], Response]
@@ -46,6 +46,7 @@ class PolicyServer:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._on_loopback = is_loopback(parts.settings.host)
+        self._strict = parts.settings.durability == "strict"
         self._control = Control(parts)
         self._hot: dict[str, HotHandler] = {"/decide": self._decide, "/feedback": self._feedback}
         self._infer_path = f"/v2/models/{parts.settings.policy}/"
@@ -93,7 +94,10 @@ class PolicyServer:
             handler = self._find(scope)
             body = await read_body(scope, receive, self._parts.settings.max_body_bytes)
             answer = handler(scope, body, time.perf_counter())
-            return answer if isinstance(answer, Response) else await answer
+            response = answer if isinstance(answer, Response) else await answer
+            if self._strict and scope["method"] not in ("GET", "HEAD"):
+                await self._parts.keeper.durable()
+            return response
         except ClientGone:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer to it
@@ -109,7 +113,9 @@ class PolicyServer:
             return self._failed(scope, error)
 
     def hot_handler(self, path: str) -> HotHandler | None:
-        """Who answers a POST of agents at once; None for every other path."""
+        """Who answers a POST of agents at once; None for every other path, and where an answer waits for the disk."""
+        if self._strict:
+            return None
         if path in self._hot:
             return self._hot[path]
         if path.startswith(self._infer_path) and path.endswith("/infer"):
@@ -123,6 +129,11 @@ class PolicyServer:
     def _failed(self, scope: Scope, error: Exception) -> Response:
         if isinstance(error, Problem):
             response = as_problem(error.status, error.message, error.headers)
+        elif isinstance(error, NotDurable):
+            self._parts.last_audit_error = str(error)
+            response = as_problem(
+                503, f"nothing may be done: what was decided may not outlive a power failure: {error}"
+            )
         elif isinstance(error, AuditUnwritable):
             self._parts.last_audit_error = str(error)
             status = 507 if error.full else 503
@@ -194,11 +205,25 @@ class PolicyServer:
 
     def _decide(self, scope: Scope, body: bytes, started: float) -> Response:
         check_agent(scope, self._parts.tokens)
-        asks, batched = parse_asks(parse_json(body))
+        asks, batched = parse_asks(parse_json(body), header(scope, b"x-request-id"))
+        answers = self._decided(asks, started) if asks.request_ids is None else self._decided_once(asks, started)
+        return Response(orjson.dumps({"decisions": answers} if batched else answers[0]))
+
+    def _decided(self, asks: Asks, started: float) -> list[dict[str, Any]]:
         groups = self._parts.decider.decide(asks, self._parts.roles.current, started)
         self._parts.ledger.remember(groups)
-        answers = answers_of(groups)
-        return Response(orjson.dumps({"decisions": answers} if batched else answers[0]))
+        return answers_of(groups)
+
+    def _decided_once(self, asks: Asks, started: float) -> list[dict[str, Any]]:
+        """What was asked before is answered as it was then; only the rest is decided."""
+        answers = self._parts.retries.find(asks)
+        rows = [row for row in range(len(asks)) if row not in answers]
+        if rows:
+            fresh = asks.only(rows)
+            decided = self._decided(fresh, started)
+            self._parts.retries.remember(fresh, decided)
+            answers |= dict(zip(rows, decided, strict=True))
+        return [answers[row] for row in range(len(asks))]
 
     def _feedback(self, scope: Scope, body: bytes, started: float) -> Response:
         check_agent(scope, self._parts.tokens)

@@ -2,7 +2,7 @@
 
 Every server process owns one chain, `home()/audit/POLICY/SERVER/NNNNNN.jsonl`: a new segment per start and per
 `segment_bytes`, each begun by an `open` record that links to the former segment. Bytes handed to `os.write` survive a
-killed process; `sync` makes them survive a power failure.
+killed process; `sync` makes them survive a power failure. Where keys are configured, what was observed is sealed.
 """
 
 import errno
@@ -10,17 +10,20 @@ import fcntl
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from loomrl import __version__
+from loomrl.encryption import keyring
 from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.files import sync_folder
 from loomrl.home import home
-from loomrl.serving.chain import GENESIS, BrokenRecord, seal, unseal
+from loomrl.serving.chain import seal
 from loomrl.serving.records import record
+from loomrl.serving.sealing import Sealer
+from loomrl.serving.segments import PLAIN, last_record, lines_backwards, segments
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MAX_SERVERS = 1_000
@@ -32,6 +35,10 @@ class AuditUnwritable(LoomRLError):
     def __init__(self, message: str, full: bool) -> None:
         super().__init__(message)
         self.full = full
+
+
+class NotDurable(AuditUnwritable):
+    """Records are written whole, but the disk did not take them."""
 
 
 @dataclass(frozen=True)
@@ -50,31 +57,51 @@ def audit_folder(policy: str) -> Path:
 
 
 class AuditLog:
-    """One chain, written by this process alone. Safe to use from several threads."""
+    """One chain, written by this process alone. Safe to use from several threads.
 
-    def __init__(self, policy: str, server: str | None = None, segment_bytes: int = 64 * 2**20) -> None:
+    `opening` is put into every `open` record.
+
+    Raises:
+        ArtifactError: when the chain cannot be made, belongs to a running server, or was edited.
+        ConfigError: for keys that cannot be read.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        server: str | None = None,
+        segment_bytes: int = 64 * 2**20,
+        opening: Mapping[str, Any] | None = None,
+    ) -> None:
         self.policy, self.segment_bytes = policy, segment_bytes
+        self._opening, self._ring = dict(opening or {}), keyring()
+        self._sealer: Sealer | None = None
         self.folder, self._owner = _claim(audit_folder(policy), server)
         self.server = f"{policy}/{self.folder.name}"
         self.token = secrets.token_hex(6)
-        self._lock = threading.Lock()
-        self._handle, self._size, self._path = -1, 0, self.folder
-        self._num_written = self._num_synced = 0  # writes, to know what is durable
+        self._syncing, self._lock = threading.Lock(), threading.Lock()  # who needs both takes them in this order
+        self._handle, self._size, self._path, self.segment = -1, 0, self.folder, ""
+        self._num_durable_bytes, self._lost = 0, False  # of this segment; whether its last sync failed
         self._torn = False  # bytes of a record that was not written whole lie at the end
         try:
             self.repaired = repair(self.folder)
             self._sequence, self._digest = last_record(self.folder)
+            self.durable_sequence = self._sequence  # everything up to this record is on the disk
+            self._open_segment()
         except BaseException:
             os.close(self._owner)
             raise
-        self.segment = ""
-        self._open_segment()
 
     @property
     def head(self) -> Head:
         """The last record written."""
         with self._lock:
             return Head(self.server, self.segment, self._sequence, self._digest)
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether everything appended is on the disk."""
+        return self.durable_sequence >= self._sequence
 
     def append(self, records: Sequence[dict[str, Any]]) -> list[int]:
         """Write records, all of them or none, and return their sequence numbers.
@@ -84,56 +111,70 @@ class AuditLog:
         Raises:
             AuditUnwritable: when not all bytes could be written; the chain then stands where it stood.
         """
+        if self._size >= self.segment_bytes:
+            with self._syncing, self._lock:
+                if self._size >= self.segment_bytes:
+                    self._open_segment()
         with self._lock:
-            if self._size >= self.segment_bytes:
-                self._open_segment()
             return self._write(records)
 
     def sync(self) -> None:
         """Make everything appended durable. Costs nothing when nothing was.
 
         Raises:
-            AuditUnwritable: when the disk did not take it; the next call tries again.
+            NotDurable: when the disk did not take it; the next call tries again.
         """
-        with self._lock:
-            written = self._num_written
-            handle = os.dup(self._handle) if written > self._num_synced else -1
-        if handle < 0:
-            return
-        try:
-            os.fdatasync(handle)  # outside the lock, however long it takes
-        except OSError as error:
-            raise _unwritable(error, self._path) from error
-        finally:
-            os.close(handle)
-        with self._lock:
-            self._num_synced = max(self._num_synced, written)
+        with self._syncing:
+            with self._lock:
+                size, sequence = self._size, self._sequence
+            if sequence > self.durable_sequence:
+                self._flush(size)  # outside the lock, however long it takes
+                self._num_durable_bytes, self.durable_sequence = size, sequence
 
     def close(self) -> None:
         """Sync and give the chain back."""
         self.sync()
-        with self._lock:
-            if self._handle >= 0:
-                os.close(self._handle)
-                self._handle = -1
+        with self._syncing, self._lock:
+            os.close(self._handle)
             os.close(self._owner)
 
+    def _flush(self, size: int) -> None:
+        """Sync the segment; what a failed sync may have dropped is written again, for Linux takes it for written."""
+        try:
+            if self._lost:
+                _write_again(self._path, self._num_durable_bytes, size)
+            os.fdatasync(self._handle)
+        except OSError as error:
+            self._lost = True
+            unwritable = _unwritable(error, self._path)
+            raise NotDurable(str(unwritable), unwritable.full) from error
+        self._lost = False
+
     def _open_segment(self) -> None:
-        number = 1 + max((int(path.stem) for path in segments(self.folder)), default=0)
-        path = self.folder / f"{number:06d}.jsonl"
+        if self._torn:
+            self._cut_torn()
+        former = segments(self.folder)[-1:]
+        if self._handle >= 0:
+            self._flush(self._size)
+        elif former:
+            _sync(former[0])  # a process that was killed may have left it to the kernel
+        number = 1 + (int(former[0].stem) if former else 0)
+        path = self.folder / f"{number:06d}{PLAIN}"
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o640)
             sync_folder(self.folder)
         except OSError as error:
             raise _unwritable(error, path) from error
-        former = self.segment
+        repaired = None if self.segment else self.repaired
         if self._handle >= 0:
-            os.fdatasync(self._handle)
             os.close(self._handle)
         self._handle, self._size, self._path, self.segment = handle, 0, path, path.stem
+        self._num_durable_bytes, self.durable_sequence = 0, self._sequence
+        self._sealer = None if self._ring is None else Sealer(self._ring)
         opening = {"policy": self.policy, "server": self.server, "segment": self.segment, "token": self.token}
-        repaired = None if former else self.repaired
-        self._write([record("open", **opening, loomrl=__version__, repaired=repaired)])
+        sealed_with = None if self._sealer is None else self._sealer.key_id
+        versions = {"loomrl": __version__, "sealed_with": sealed_with, "repaired": repaired}
+        self._write([record("open", **opening, **versions, **self._opening)])
 
     def _write(self, records: Sequence[dict[str, Any]]) -> list[int]:
         sequence, digest, lines = self._sequence, self._digest, []
@@ -142,7 +183,7 @@ class AuditLog:
             entry["sequence"] = sequence
             if entry.get("decision_id", "") is None:
                 entry["decision_id"] = f"{self.token}-{sequence}"
-            line, digest = seal(entry, digest)
+            line, digest = seal(entry if self._sealer is None else self._sealer.seal(entry), digest)
             lines.append(line)
         self._write_whole(b"".join(lines))
         first, self._sequence, self._digest = self._sequence + 1, sequence, digest
@@ -163,7 +204,6 @@ class AuditLog:
                 full=True,
             )
         self._size += written
-        self._num_written += 1
 
     def _cut_torn(self) -> None:
         """Nothing may be appended behind half a record."""
@@ -172,6 +212,19 @@ class AuditLog:
         except OSError as error:
             raise _unwritable(error, self._path) from error
         self._torn = False
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fdatasync(file.fileno())
+
+
+def _write_again(path: Path, start: int, size: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(start)
+        data = file.read(size - start)
+        file.seek(start)
+        file.write(data)
 
 
 def _unwritable(error: OSError, path: Path) -> AuditUnwritable:
@@ -201,47 +254,6 @@ def _claim(folder: Path, server: str | None) -> tuple[Path, int]:
     )
 
 
-def segments(folder: Path) -> list[Path]:
-    """A chain's segments, oldest first."""
-    return sorted(folder.glob("[0-9]*.jsonl"))
-
-
-def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """A segment's records, one line in memory at a time.
-
-    Raises:
-        ArtifactError: naming the first line that is no whole, unchanged record.
-    """
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            yield _checked(line, path, number)
-
-
-def last_record(folder: Path) -> tuple[int, str]:
-    """Sequence and hash of a chain's last record; (-1, GENESIS) for an empty chain.
-
-    Raises:
-        ArtifactError: when it was changed.
-    """
-    for path in reversed(segments(folder)):
-        lines = path.read_bytes().splitlines(keepends=True)
-        if lines:
-            last = _checked(lines[-1], path, len(lines))
-            return int(last["sequence"]), str(last["hash"])
-    return -1, GENESIS
-
-
-def _checked(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """The record of a line that no crash of ours can have left so: a changed one is never gone on from, nor cut."""
-    try:
-        return unseal(line)
-    except BrokenRecord as error:
-        raise ArtifactError(
-            f"{path}:{number}: {error}: the audit log was edited or damaged, and stays as it is. "
-            "`loomrl audit verify` says where; to serve meanwhile, begin another chain: `loomrl serve --server NAME`"
-        ) from error
-
-
 def repair(folder: Path) -> dict[str, Any] | None:
     """Cut what a crash left half-written at the end of a chain; the bytes are kept beside it as `.torn`.
 
@@ -249,13 +261,12 @@ def repair(folder: Path) -> dict[str, Any] | None:
     None where the chain ends well.
     """
     for path in reversed(segments(folder)):
-        data = path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
+        last = next(lines_backwards(path), b"")
+        if last and not last.endswith(b"\n"):
             torn = path.with_suffix(".torn")
-            torn.write_bytes(data[whole:])
-            os.truncate(path, whole)
-            return {"segment": path.stem, "num_bytes": len(data) - whole, "kept": torn.name}
-        if data:
+            torn.write_bytes(last)
+            os.truncate(path, path.stat().st_size - len(last))
+            return {"segment": path.stem, "num_bytes": len(last), "kept": torn.name}
+        if last:
             break
     return None

@@ -51,6 +51,7 @@ class Ask:
     observation: ArrayLike
     episode_id: str | None = None
     explore: bool = False
+    request_id: str | None = None  # asked again under it, also after a crash, it gets the decision it had
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,16 @@ class PolicyClient:
         self._http.close()
 
     def decide(
-        self, agent_id: str, observation: ArrayLike, episode_id: str | None = None, explore: bool = False
+        self,
+        agent_id: str,
+        observation: ArrayLike,
+        episode_id: str | None = None,
+        explore: bool = False,
+        request_id: str | None = None,
     ) -> Decision:
         """Ask what to do about one observation (*obs)."""
-        return _decision(self._send("POST", "/decide", _ask(Ask(agent_id, observation, episode_id, explore))))
+        ask = Ask(agent_id, observation, episode_id, explore, request_id)
+        return _decision(self._send("POST", "/decide", _ask(ask)))
 
     def decide_many(self, asks: Sequence[Ask]) -> list[Decision]:
         """Ask for several agents in one request; all are answered or none."""
@@ -214,10 +221,16 @@ class AsyncPolicyClient:
         await self._http.aclose()
 
     async def decide(
-        self, agent_id: str, observation: ArrayLike, episode_id: str | None = None, explore: bool = False
+        self,
+        agent_id: str,
+        observation: ArrayLike,
+        episode_id: str | None = None,
+        explore: bool = False,
+        request_id: str | None = None,
     ) -> Decision:
         """Ask what to do about one observation (*obs)."""
-        return _decision(await self._send("POST", "/decide", _ask(Ask(agent_id, observation, episode_id, explore))))
+        ask = Ask(agent_id, observation, episode_id, explore, request_id)
+        return _decision(await self._send("POST", "/decide", _ask(ask)))
 
     async def decide_many(self, asks: Sequence[Ask]) -> list[Decision]:
         """Ask for several agents in one request; all are answered or none."""
@@ -293,7 +306,7 @@ def _ask(ask: Ask) -> dict[str, Any]:
     observation = np.asarray(ask.observation, order="C")
     shown = observation if observation.ndim else observation.item()  # orjson knows no array of a single number
     fields = {"agent_id": ask.agent_id, "episode_id": ask.episode_id, "observation": shown}
-    return {**fields, "explore": ask.explore}
+    return {**fields, "explore": ask.explore, "request_id": ask.request_id}
 
 
 def _decision(entry: dict[str, Any]) -> Decision:

@@ -1,18 +1,14 @@
-"""`loomrl serve` and `loomrl audit`; what operators do to running servers is in `operator_commands`."""
+"""`loomrl serve`; the log has commands of its own in `audit_commands`, operators have theirs in `operator_commands`."""
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
 from loomrl.serving import operator_commands
+from loomrl.serving.audit_commands import audit_app
 
-audit_app = typer.Typer(help="Read and verify the record of every decision.", no_args_is_help=True)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Policy = Annotated[str, typer.Option("--policy", help="The policy's name.")]
-AnyPolicy = Annotated[str | None, typer.Option("--policy", help="Only this policy's; all if left out.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -40,6 +36,13 @@ def serve(
     server: Annotated[
         str | None, typer.Option(envvar="LOOMRL_AUDIT_SERVER", help="Name of its audit chain; default: the first free.")
     ] = None,
+    durability: Annotated[
+        Literal["background", "strict"],
+        typer.Option(help="strict: answer when a decision is on the disk; background: synced within 20 ms."),
+    ] = "background",
+    compact_seconds: Annotated[
+        float | None, typer.Option(min=1, help="Compact closed segments of its audit log this often.")
+    ] = None,
     port_file: Annotated[Path | None, typer.Option(help="Gets the URL and process id once bound.")] = None,
     require_signature: Annotated[
         bool | None, typer.Option(help="Refuse unsigned versions; default: those of the registry, not of a folder.")
@@ -66,89 +69,8 @@ def serve(
         seed=seed,
         exploration=None if explore is None else ExplorationConfig.read(explore),
         server=server,
+        durability=durability,
+        compact_seconds=compact_seconds,
         require_signature=require_signature,
     )
     run(settings, port_file)
-
-
-# --- audit ------------------------------------------------------------------------------------------------------
-
-
-@audit_app.command("verify")
-def verify(policy: AnyPolicy = None, as_json: AsJson = False) -> None:
-    """Check every chain against itself and against the heads anchored in LoomDB; exit code 1 when one is not whole."""
-    from dataclasses import asdict
-
-    from loomrl.errors import GateRefused
-    from loomrl.loomdb.database import LoomDB
-    from loomrl.serving.history import chains
-    from loomrl.serving.verification import Anchor, verify_chain
-
-    database = LoomDB.open()
-    reports = []
-    for folder in chains(policy):
-        heads = database.audit_heads(f"{folder.parent.name}/{folder.name}")
-        reports.append(verify_chain(folder, [Anchor(head.sequence, head.digest) for head in heads]))
-    broken = [report.server for report in reports if not report.intact]
-    if as_json:
-        _print_json({"intact": not broken, "chains": [asdict(report) for report in reports]})
-    for report in [] if as_json else reports:
-        verdict = "whole" if report.intact else "BROKEN"
-        typer.echo(f"{report.server}: {verdict}, {report.num_records} records, {report.num_anchors} anchored heads")
-        for line in report.findings + report.notes:
-            typer.echo(f"  {line}")
-    if not reports and not as_json:
-        typer.echo("no audit log yet; `loomrl serve` writes one")
-    if broken:
-        raise GateRefused(f"audit log not whole: {', '.join(broken)}")
-
-
-@audit_app.command("show")
-def show(
-    decision: Annotated[str | None, typer.Argument(help="A decision id; the latest records if left out.")] = None,
-    policy: AnyPolicy = None,
-    last: Annotated[int, typer.Option(min=1, help="How many of the latest records.")] = 20,
-    as_json: AsJson = False,
-) -> None:
-    """Show one decision with its feedback and mirror, or the latest records."""
-    from collections import deque
-
-    from loomrl.serving.history import records, require_decision
-
-    if decision is not None:
-        require_decision(decision)
-        found = [entry for entry in records(policy) if entry.get("decision_id") == decision]
-    else:
-        latest = deque(records(policy), maxlen=100_000)
-        found = sorted(latest, key=lambda entry: entry["timestamp"])[-last:]
-    if as_json:
-        _print_json({"records": found})
-        return
-    for entry in found:
-        typer.echo(_line(entry))
-
-
-@audit_app.command("export")
-def export(
-    output: Annotated[Path, typer.Argument(help="A .jsonl, .json or .csv file.")],
-    policy: AnyPolicy = None,
-) -> None:
-    """Every decision with its reward joined from the feedback."""
-    from loomrl.serving.history import join, records, write_table
-
-    decisions = join(records(policy))
-    write_table(output, decisions)
-    typer.echo(f"{len(decisions)} decisions in {output}")
-
-
-def _line(entry: dict[str, Any]) -> str:
-    shown = (
-        "decision_id", "agent_id", "version", "role", "action", "reward", "q_value", "exploration_flag", "override",
-        "operation", "actor", "reason",
-    )  # fmt: skip
-    facts = "  ".join(f"{key}={entry[key]}" for key in shown if entry.get(key) is not None and entry[key] is not False)
-    return f"{entry['timestamp']}  {entry['kind']:<9} {facts}"
-
-
-def _print_json(document: Any) -> None:
-    typer.echo(json.dumps(document, sort_keys=True))

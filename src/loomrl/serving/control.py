@@ -244,7 +244,7 @@ def _is_alike(one: ServedPolicy, other: ServedPolicy) -> bool:
 def describe(parts: Parts) -> dict[str, Any]:
     """The server's state as JSON values."""
     head, keeper, orders = parts.audit.head, parts.roles, parts.controls.orders
-    anchored = parts.anchored.get(head.server)
+    anchored = parts.keeper.anchored.get(head.server)
     return {
         "policy": parts.settings.policy,
         "pid": os.getpid(),
@@ -261,7 +261,11 @@ def describe(parts: Parts) -> dict[str, Any]:
             "segment": head.segment,
             "sequence": head.sequence,
             "hash": head.digest,
+            "durability": parts.settings.durability,
+            "durable_sequence": parts.audit.durable_sequence,
+            "sync_error": parts.keeper.sync_error,
             "anchored_sequence": anchored.sequence if anchored else None,
+            "unsigned": parts.keeper.unsigned,
             "anchor_error": parts.errors.get("anchor"),
             "repaired": parts.audit.repaired,
             "last_error": parts.last_audit_error,

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from loomrl.serving.audit import AuditLog, AuditUnwritable
 from loomrl.serving.authority import Authority, Mandate
 from loomrl.serving.choosing import Substitute, choose
 from loomrl.serving.controls import Controls
+from loomrl.serving.exploration import Draws
 from loomrl.serving.limits import RateLimiter
 from loomrl.serving.memory import Memories, Recalled
 from loomrl.serving.metrics import Metrics
@@ -43,6 +45,7 @@ class Group:
     shield: list[dict[str, Any] | None] = field(default_factory=list)  # where another action was taken, and why
     marks: dict[str, list[Any]] = field(default_factory=dict)  # what records say beside, where there is anything to say
     recalled: Recalled | None = None  # what a recurrent policy remembered
+    draw: int | None = None  # which random numbers, where any of them may explore
     record: dict[str, Any] = field(default_factory=dict)
     asked: float = 0.0  # `time.perf_counter()` at which the policy was asked,
     answered: float = 0.0  # and at which it had answered
@@ -93,11 +96,14 @@ class Decider:
         metrics: Metrics,
         statistics: Statistics,
         memories: Memories,
-        rng: np.random.Generator,
+        draws: Draws,
     ) -> None:
         self.policy, self._audit, self._controls = policy, audit, controls
-        self._limiter, self._metrics, self._rng = limiter, metrics, rng
+        self._limiter, self._metrics, self._draws = limiter, metrics, draws
         self._statistics, self._memories = statistics, memories
+        self._num_draws = 0
+        self._introduced: set[ServedPolicy] = set()  # those whose digests this segment names
+        self._segment = ""
         self._authority = Authority(policy, controls.orders, Roles())
 
     def decide(self, asks: Asks, roles: Roles, started: float, route: str = "decide") -> list[Group]:
@@ -118,7 +124,7 @@ class Decider:
             seconds = round(time.perf_counter() - started, 7)
             for group in groups:
                 group.record = _recorded(self.policy, group, seconds, route)
-            self._audit.append([group.record for group in groups])
+            self._append(groups)
         except (Problem, AuditUnwritable, *NoAnswer):
             if roles.champion is not None:
                 self._statistics.count_failure(roles.champion.version, time.perf_counter() - started)
@@ -217,9 +223,13 @@ class Decider:
         if policy.memory_size:
             group.recalled = self._memories.recall(policy, asks.agent_ids, asks.episode_ids)
             memory = group.recalled.states
+        stream = partial(self._draws.at, self._num_draws)
         group.asked = time.perf_counter()
-        choices = choose(policy, group.observations, asks.explore, lambda row: self._rng, memory, substitute)
+        choices = choose(policy, group.observations, asks.explore, stream, memory, substitute)
         group.answered = time.perf_counter()
+        if policy.exploration.share or any(asks.explore):
+            group.draw = self._num_draws
+            self._num_draws += 1
         group.action, group.value, group.outputs = choices.action, choices.value, choices.outputs
         group.propensity, group.explored, group.shield = choices.propensity, choices.explored, choices.shield
         group.marks = choices.marks if group.recalled is None else choices.marks | {"memory": group.recalled.marks}
@@ -242,6 +252,14 @@ class Decider:
             if group.recalled is not None:
                 after, is_kept = group.outputs[STATE_OUT], group.mandate.is_on_trial
                 self._memories.keep(group.policy, group.recalled, after, is_kept)
+
+    def _append(self, groups: list[Group]) -> None:
+        """Put them on record; before a segment's first decision by a policy stands which files it is."""
+        if self._audit.segment != self._segment:
+            self._segment, self._introduced = self._audit.segment, set()
+        new = {group.policy for group in groups} - self._introduced
+        self._audit.append([*(_loaded(self.policy, policy) for policy in new), *(group.record for group in groups)])
+        self._introduced |= new
 
     def _observe(self, groups: list[Group], started: float) -> None:
         ended = time.perf_counter()
@@ -280,6 +298,13 @@ def _has_answer(group: Group, index: int) -> bool:
     return True
 
 
+def _loaded(name: str, policy: ServedPolicy) -> dict[str, Any]:
+    """Which files decide under a version's name: a replay demands the same ones."""
+    digests = {"onnx_sha256": policy.manifest.onnx_sha256, "shield_sha256": policy.manifest.shield_sha256}
+    exploration = policy.exploration.model_dump(mode="json")
+    return record("loaded", policy=name, version=policy.version, exploration=exploration, **digests)
+
+
 def _recorded(policy: str, group: Group, seconds: float, route: str) -> dict[str, Any]:
     """The record of a group: one decision, or several."""
     shared = {
@@ -291,6 +316,7 @@ def _recorded(policy: str, group: Group, seconds: float, route: str) -> dict[str
         "override": None if group.override is None else group.override.mark(),
         "route": route,
         "seconds": seconds,
+        "draw": group.draw,
     }
     if len(group) == 1:
         return _decision(group, shared)
@@ -303,6 +329,7 @@ def _recorded(policy: str, group: Group, seconds: float, route: str) -> dict[str
         "propensity": group.propensity,
         "exploration_flag": group.explored,
         "shield": group.shield,
+        "request_id": group.asks.request_ids or [None] * len(group),
         **group.marks,
     }
     dtypes = {"observation": group.observations.dtype.name, "action": group.action.dtype.name}
@@ -315,8 +342,9 @@ def _decision(group: Group, shared: dict[str, Any]) -> dict[str, Any]:
     fields = record(
         DECISION,
         decision_id=None,
+        request_id=None if group.asks.request_ids is None else group.asks.request_ids[0],
         episode_id=group.asks.episode_ids[0],
-        observation=observation if observation.ndim else observation.item(),
+        observation=observation[()],  # a number where there is but one
         observation_digest=digest(observation),
         action=action.tolist(),
         value=value,

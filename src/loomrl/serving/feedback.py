@@ -3,17 +3,15 @@
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from loomrl.serving.audit import AuditLog, read_records, segments
+from loomrl.serving.audit import AuditLog
 from loomrl.serving.decider import Group
 from loomrl.serving.problems import Problem
 from loomrl.serving.records import DECISION, DECISIONS, column, record, record_of, row_of
 from loomrl.serving.requests import Feedback
 
 _REMEMBERED = 500_000  # decisions that may still get feedback; older ones are forgotten first
-_MARKS = tuple(b'{"kind":"%b"' % kind.encode() for kind in (DECISION, DECISIONS))  # how a decision's line begins
 
 
 @dataclass(slots=True)
@@ -27,17 +25,12 @@ class _Waiting:
 
 
 class FeedbackLedger:
-    """Knows each recent decision and whether its feedback has come; rebuilt from the log after a restart.
-
-    Raises:
-        ArtifactError: naming a line of the log that was changed.
-    """
+    """Knows each recent decision and whether its feedback has come."""
 
     def __init__(self, policy: str, audit: AuditLog, capacity: int = _REMEMBERED) -> None:
         self._policy, self._audit, self._capacity = policy, audit, capacity
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()  # by the id of their record
         self._num_waiting = 0
-        self._rebuild()
 
     def remember(self, groups: Iterable[Group]) -> None:
         """Expect feedback for decisions that were written."""
@@ -94,14 +87,12 @@ class FeedbackLedger:
             _, forgotten = self._waiting.popitem(last=False)
             self._num_waiting -= len(forgotten.agent_ids)
 
-    def _rebuild(self) -> None:
-        """Read back from as many of the newest segments as hold enough decisions, oldest first, line by line."""
-        for path in self._newest():
-            for entry in read_records(path):
-                if entry["kind"] in (DECISION, DECISIONS):
-                    self._expect(entry["decision_id"], _waiting(entry))
-                elif entry["kind"] == "feedback":
-                    self._take_back(entry["decision_id"])
+    def recall(self, entry: dict[str, Any]) -> None:
+        """Take up what a record of the log says: after a restart, for the newest ones, oldest first."""
+        if entry["kind"] in (DECISION, DECISIONS):
+            self._expect(entry["decision_id"], _waiting(entry))
+        elif entry["kind"] == "feedback":
+            self._take_back(entry["decision_id"])
 
     def _take_back(self, decision_id: str) -> None:
         """Feedback came before the restart; its decision may be forgotten."""
@@ -109,16 +100,6 @@ class FeedbackLedger:
         row = None if waiting is None else row_of(decision_id, len(waiting.agent_ids))
         if waiting is not None and row is not None:
             waiting.done.add(row)
-
-    def _newest(self) -> list[Path]:
-        paths = segments(self._audit.folder)
-        num_records = 0
-        for index in reversed(range(len(paths))):
-            with paths[index].open("rb") as file:
-                num_records += sum(line.startswith(_MARKS) for line in file)
-            if num_records >= self._capacity:
-                return paths[index:]
-        return paths
 
 
 def _waiting(entry: dict[str, Any]) -> _Waiting:

@@ -11,8 +11,9 @@ import orjson
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.files import write_atomic
 from loomrl.home import home
-from loomrl.serving.audit import audit_folder, segments
+from loomrl.serving.audit import audit_folder
 from loomrl.serving.records import DECISION, DECISIONS, expand, record_of
+from loomrl.serving.segments import segments, segments_after, whole_lines
 
 _DECISION_MARKS = tuple(b'{"kind":"%b"' % kind.encode() for kind in (DECISION, DECISIONS))
 
@@ -26,41 +27,34 @@ def chains(policy: str | None = None) -> list[Path]:
 def read_lines(folder: Path, after: int, limit: int, kinds: Sequence[str]) -> list[bytes]:
     """Lines of records of these kinds whose sequence is above `after`, oldest first: `limit`, or the rest of a record.
 
-    Records of several decisions are given decision by decision.
+    Records of several decisions are given decision by decision, and what is sealed is opened.
     """
     marks = tuple(b'{"kind":"%b"' % kind.encode() for kind in (*kinds, *([DECISIONS] if DECISION in kinds else [])))
-    paths = segments(folder)
-    starts = [_first_sequence(path) for path in paths]
-    skip = max((index for index, start in enumerate(starts) if start is not None and start <= after + 1), default=0)
     found: list[bytes] = []
-    for line in (line for path in paths[skip:] for line in _whole_lines(path)):
+    for line in (line for path in segments_after(folder, after) for line in whole_lines(path)):
         if line.startswith(marks) and int((entry := orjson.loads(line))["sequence"]) > after:
-            several = entry["kind"] == DECISIONS
-            found += [orjson.dumps(one) + b"\n" for one in expand(entry)] if several else [line]
+            found += [orjson.dumps(one) + b"\n" for one in expand(entry)]
             if len(found) >= limit:
                 break
     return found
-
-
-def _first_sequence(path: Path) -> int | None:
-    with path.open("rb") as file:
-        line = file.readline()
-    return int(orjson.loads(line)["sequence"]) if line.endswith(b"\n") else None
-
-
-def _whole_lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                yield line
 
 
 def records(policy: str | None = None) -> Iterator[dict[str, Any]]:
     """All records of all chains, chain by chain; of several decisions each is one."""
     for folder in chains(policy):
         for path in segments(folder):
-            for number, line in enumerate(_whole_lines(path), start=1):
+            for number, line in enumerate(whole_lines(path), start=1):
                 yield from expand(_parse(line, path, number))
+
+
+def count_decisions(policy: str | None = None) -> int:
+    """How many decisions stand in all chains, without reading what they were."""
+    count = 0
+    for line in (line for folder in chains(policy) for path in segments(folder) for line in whole_lines(path)):
+        if line.startswith(_DECISION_MARKS):
+            entry = orjson.loads(line)
+            count += entry["shared"]["count"] if entry["kind"] == DECISIONS else 1
+    return count
 
 
 def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:
@@ -76,9 +70,7 @@ def find_decision(decision_id: str) -> dict[str, Any] | None:
     mark = b'"decision_id":' + orjson.dumps(record_of(decision_id))
     for folder in chains():
         for path in segments(folder):
-            if mark not in path.read_bytes():
-                continue
-            for number, line in enumerate(_whole_lines(path), start=1):
+            for number, line in enumerate(whole_lines(path), start=1):
                 if mark in line and line.startswith(_DECISION_MARKS):
                     found = {entry["decision_id"]: entry for entry in expand(_parse(line, path, number))}
                     return found.get(decision_id)
@@ -97,14 +89,17 @@ def require_decision(decision_id: str) -> dict[str, Any]:
 
 
 def join(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Decisions with reward, terminated and truncated from their feedback."""
+    """Decisions with reward, terminated and truncated from their feedback, and what challengers would have done."""
     decisions: dict[str, dict[str, Any]] = {}
     for entry in entries:
         if entry["kind"] == "decision":
-            decisions[entry["decision_id"]] = {**entry, "terminated": None, "truncated": None}
+            later: dict[str, Any] = {"terminated": None, "truncated": None, "challengers": {}}
+            decisions[entry["decision_id"]] = {**entry, **later}
         elif entry["kind"] == "feedback" and entry["decision_id"] in decisions:
             joined = {key: entry[key] for key in ("reward", "terminated", "truncated")}
             decisions[entry["decision_id"]].update(joined)
+        elif entry["kind"] == "shadow" and entry["decision_id"] in decisions:
+            decisions[entry["decision_id"]]["challengers"][entry["version"]] = entry["action"]
     return list(decisions.values())
 
 

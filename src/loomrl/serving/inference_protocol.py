@@ -98,7 +98,8 @@ def parse_infer(body: bytes, json_length: str, policy: ServedPolicy) -> Inferenc
     if request_id is not None and not isinstance(request_id, str):
         raise Problem(400, f"`id` must be a text, found {type(request_id).__name__}")
     count = len(observations)
-    asks = Asks([agent_id] * count, [episode_id] * count, [False] * count, observations)
+    named = [check_id(request_id, "id")] * count if request_id else None
+    asks = Asks([agent_id] * count, [episode_id] * count, [False] * count, observations, named)
     return Inference(asks, _outputs(document, parameters, policy), request_id)
 
 

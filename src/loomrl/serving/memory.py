@@ -20,10 +20,10 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from loomrl.serving.audit import segments
 from loomrl.serving.model import STATE_OUT, ServedPolicy
 from loomrl.serving.problems import Problem
 from loomrl.serving.records import digest, expand, is_taken_over
+from loomrl.serving.segments import segments, whole_lines
 from loomrl.types import Json
 
 CAPACITY = 65_536
@@ -169,14 +169,13 @@ def unfinished(folder: Path) -> dict[Key, list[Logged]]:
     """The decisions of all episodes of recurrent policies that have not ended in a chain, from its newest part."""
     found: dict[Key, list[Logged]] = {}
     for path in _newest(folder):
-        with path.open("rb") as file:
-            for line in file:
-                if b'"memory":' in line:
-                    for entry in expand(orjson.loads(line)):
-                        _add(found, entry)
-                elif b'"kind":"feedback"' in line and (b'"terminated":true' in line or b'"truncated":true' in line):
-                    ended = orjson.loads(line)
-                    found.pop((ended["agent_id"], ended["episode_id"]), None)
+        for line in whole_lines(path):
+            if b'"memory":' in line:
+                for entry in expand(orjson.loads(line)):
+                    _add(found, entry)
+            elif b'"kind":"feedback"' in line and (b'"terminated":true' in line or b'"truncated":true' in line):
+                ended = orjson.loads(line)
+                found.pop((ended["agent_id"], ended["episode_id"]), None)
     return found
 
 

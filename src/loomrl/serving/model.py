@@ -1,5 +1,7 @@
 """A policy as the server sees it: a verified ONNX graph and its manifest. Needs numpy and onnxruntime, not torch."""
 
+import importlib.metadata
+import platform
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -172,6 +174,12 @@ def _load_shield(folder: Path, manifest: PolicyManifest) -> Shield | None:
 
 def _load_certified(folder: Path, manifest: PolicyManifest) -> Certified | None:
     return None if manifest.certified is None else Certified.load(folder / CERTIFIED, manifest.certified["sha256"])
+
+
+def runtime() -> dict[str, str]:
+    """What computes decisions besides the graph: under other versions, or elsewhere, their last digits may differ."""
+    names = ("numpy", "onnxruntime")
+    return {name: importlib.metadata.version(name) for name in names} | {"machine": platform.machine()}
 
 
 def open_session(graph: bytes, name: str) -> Any:

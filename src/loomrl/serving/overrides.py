@@ -41,7 +41,8 @@ class Override(Document):
 
     def mark(self) -> dict[str, Any]:
         """How an audit record says that a person decided."""
-        return {"id": self.id, "person": self.person, "reason": self.reason, "version": self.version}
+        pinned = {"version": self.version, "action": self.action}
+        return {"id": self.id, "person": self.person, "reason": self.reason, **pinned}
 
     def describe(self) -> str:
         """One line for people."""

@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal
 
 from loomrl.errors import LoomRLError
 from loomrl.home import shares_loomdb
@@ -16,19 +14,23 @@ from loomrl.loomdb.records import Control
 from loomrl.monitoring.guardian import Guardian, Reins
 from loomrl.monitoring.watch import Watch
 from loomrl.serving.asgi import Receive, Send
-from loomrl.serving.audit import AuditLog, Head
+from loomrl.serving.audit import AuditLog
 from loomrl.serving.authority import challengers
 from loomrl.serving.config import ExplorationConfig
 from loomrl.serving.controls import PLAN, Controls, Orders
 from loomrl.serving.decider import Decider
+from loomrl.serving.exploration import Draws
 from loomrl.serving.feedback import FeedbackLedger
+from loomrl.serving.keeper import AuditKeeper
 from loomrl.serving.limits import RateLimiter
 from loomrl.serving.memory import Memories
 from loomrl.serving.metrics import Metrics
-from loomrl.serving.model import ServedPolicy
+from loomrl.serving.model import ServedPolicy, runtime
 from loomrl.serving.quarantine import MONITORS, Quarantine, Quarantined
 from loomrl.serving.records import operation
+from loomrl.serving.retries import Retries
 from loomrl.serving.roles import RoleKeeper
+from loomrl.serving.segments import newest_records
 from loomrl.serving.shadow_process import Shadow
 from loomrl.serving.sources import FolderSource, PolicySource, RegistrySource
 from loomrl.serving.statistics import Statistics
@@ -38,7 +40,8 @@ if TYPE_CHECKING:
     from loomrl.loomdb.database import LoomDB
 
 log = logging.getLogger(__name__)
-_SYNC_SECONDS = 0.05
+_SYNC_SECONDS = 0.02
+_READ_BACK = 64 * 2**20  # bytes of the log that a new process reads to know what its predecessor decided
 _ORDERS_SECONDS = 0.5  # between looks at the file of controls, and at LoomDB
 _REPORT_SECONDS = 1.0
 _LOOMDB_SECONDS = 2  # that a locked or silent database is waited for
@@ -68,6 +71,8 @@ class ServerSettings:
     shadow_backlog_bytes: int = 16 * 2**20  # of the log, how much challengers may be behind
     shadow_hang_seconds: float = 5.0  # without an answer of a challenger; then its process is started again
     segment_bytes: int = 64 * 2**20
+    durability: Literal["strict", "background"] = "background"  # strict: on the disk before the answer
+    compact_seconds: float | None = None  # between compactions of closed segments; None: by hand
     seed: int | None = None  # of exploration; None takes the system's entropy
     exploration: ExplorationConfig | None = None  # for all versions, whatever their configs say
     server: str | None = None  # name of the audit chain
@@ -91,7 +96,10 @@ class Parts:
         self.settings = settings
         self.started = time.time()
         self.tokens = configured()
-        self.audit = AuditLog(settings.policy, settings.server, settings.segment_bytes)
+        draws = Draws.seeded(settings.seed)
+        opening = {"draws": draws.key, "runtime": runtime()}
+        self.audit = AuditLog(settings.policy, settings.server, settings.segment_bytes, opening)
+        self.keeper = AuditKeeper(self.audit)
         self.controls = Controls(settings.policy, self._record_controls)
         self.quarantine = Quarantine(settings.policy)
         self.memories = Memories()
@@ -104,7 +112,10 @@ class Parts:
         self.statistics = Statistics()
         limits = settings.shadow_backlog_bytes, settings.shadow_hang_seconds
         self.shadow = Shadow(self.audit, self._challengers, *limits)
-        self.ledger = FeedbackLedger(settings.policy, self.audit)
+        self.ledger, self.retries = FeedbackLedger(settings.policy, self.audit), Retries()
+        for entry in newest_records(self.audit.folder, _READ_BACK):
+            self.ledger.recall(entry)
+            self.retries.recall(entry)
         self.limiter = RateLimiter(settings.rate, settings.burst, settings.total_rate)
         self.decider = Decider(
             settings.policy,
@@ -114,10 +125,9 @@ class Parts:
             self.metrics,
             self.statistics,
             self.memories,
-            np.random.default_rng(settings.seed),
+            draws,
         )
         self.guardian = self._guardian()
-        self.anchored: dict[str, Head] = {}  # by the chain's name
         self.last_audit_error: str | None = None
         self.errors: dict[str, str] = {}  # what the threads' works fail at now, by the work
         self._loomdb: LoomDB | None = None
@@ -132,9 +142,10 @@ class Parts:
                 (self.follow_quarantine, min(_ORDERS_SECONDS, settings.refresh_seconds)),
                 (self.follow_tokens, _ORDERS_SECONDS),
                 (self.agree, _ORDERS_SECONDS),
-                (self.audit.sync, _SYNC_SECONDS),
+                (self.keeper.sync, _SYNC_SECONDS),
                 (self.decider.report_refusals, _REPORT_SECONDS),
                 (self.anchor, settings.anchor_seconds),
+                *([(self.keeper.compact, settings.compact_seconds)] if settings.compact_seconds else []),
             )
         ]
         self._gauges()
@@ -251,16 +262,9 @@ class Parts:
             return self._loomdb
 
     def anchor(self) -> None:
-        """Record the heads of both chains in LoomDB: a chain alone cannot show that its end is missing."""
-        heads = [head for head in (self.audit.head, self.shadow.state.own_head()) if head is not None]
-        heads = [head for head in heads if self.anchored.get(head.server) != head]
-        if not heads:
-            return
-        self.audit.sync()
-        database = self._open_loomdb()
-        for head in heads:
-            database.anchor_audit_head(head.server, head.segment, head.sequence, head.digest)
-            self.anchored[head.server] = head
+        """Keep the heads of both chains in LoomDB: a chain alone cannot show that its end is missing."""
+        mirrors = self.shadow.state.own_head()
+        self.keeper.anchor(self._open_loomdb, [] if mirrors is None else [mirrors])
 
     def _repeat(self, work: Callable[[], None], seconds: float) -> None:
         self._attempt(work)
@@ -286,6 +290,7 @@ class Parts:
         show = self.metrics.gauge
         show("ready", "1 when a champion decides", lambda: float(self.roles.current.champion is not None))
         show("audit_sequence", "Sequence of the last audit record", lambda: float(self.audit.head.sequence))
+        show("audit_durable_sequence", "Last record on the disk", lambda: float(self.audit.durable_sequence))
         show("shadow_mirrored", "Decisions a challenger took too", lambda: float(self.shadow.state.num_mirrored))
         show("shadow_dropped", "Decisions no challenger looked at", lambda: float(self.shadow.state.num_dropped))
         show("shadow_errors", "Decisions a challenger failed on", lambda: float(self.shadow.state.num_errors))

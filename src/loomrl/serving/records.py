@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loomrl.serving.sealing import is_sealed, opened
+
 DECISION, DECISIONS, SHADOW = "decision", "decisions", "shadow"
 CHAMPION, SPLIT = ON_TRIAL = ("champion", "split")  # roles in which a version decides for itself
 LINKS = ("sequence", "previous_hash", "hash")  # a record's place in its chain
@@ -51,24 +53,23 @@ def _is_constant(values: Any) -> bool:
 
 
 def expand(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A record, or for one of several decisions a `decision` record for each, with its `row`."""
+    """A record, or for one of several decisions a `decision` record for each, with its `row`.
+
+    What is sealed in it is opened where its key is here; where not, `observation` stays sealed, without a digest.
+    """
+    entry = opened(entry)
     if entry["kind"] != DECISIONS:
         yield entry
         return
-    links = {name: entry[name] for name in LINKS if name in entry}
-    types = {name: np.dtype(entry["shared"]["dtypes"][name]) for name in ("observation", "action")}
+    links, dtypes = {name: entry[name] for name in LINKS if name in entry}, entry["shared"]["dtypes"]
     for row, fields in enumerate(rows(entry)):
-        yield record(
-            observation_digest=digest(np.asarray(fields["observation"], types["observation"])),
-            limited=False,
-            **fields,
-            **links,
-            row=row,
-        ) | {
-            "timestamp": entry["timestamp"],
-            "action_hash": digest(np.asarray(fields["action"], types["action"])),
-            "q_value": fields["value"],
-        }
+        action = np.asarray(fields["action"], dtypes["action"])
+        decision = record(limited=False, **fields, **links)
+        decision |= {"action": action.tolist(), "action_hash": digest(action), "q_value": fields["value"], "row": row}
+        sealed = is_sealed(fields["observation"])
+        observed = None if sealed else np.asarray(fields["observation"], dtypes["observation"])
+        decision["observation_digest"] = None if observed is None else digest(observed)
+        yield decision | {"timestamp": entry["timestamp"]}
 
 
 def is_taken_over(decision: dict[str, Any]) -> bool:
@@ -87,6 +88,7 @@ def own_choices(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
     A person's or a random choice says nothing about whether another policy agrees.
     """
+    entry = opened(entry)
     if entry["kind"] == DECISION:
         if is_own_choice(entry):
             yield entry

@@ -1,6 +1,7 @@
 """Reading what agents send: strict, by hand, because it runs for every decision."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -13,7 +14,7 @@ from loomrl.serving.model import SMALL, ServedPolicy
 from loomrl.serving.problems import Problem
 
 MAX_ID = 128
-_ASK_KEYS = frozenset(("agent_id", "episode_id", "observation", "explore"))
+_ASK_KEYS = frozenset(("agent_id", "episode_id", "observation", "explore", "request_id"))
 _FEEDBACK_KEYS = frozenset(("decision_id", "reward", "terminated", "truncated", "cost"))
 _FLOAT_MAX = {np.dtype(kind).itemsize: float(np.finfo(kind).max) for kind in (np.float16, np.float32, np.float64)}
 _KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "fiu"}  # numpy's kinds of numbers that each kind of input takes
@@ -27,6 +28,7 @@ class Asks:
     episode_ids: list[str | None]
     explore: list[bool]
     observations: Any  # B of them, as parsed from JSON, or an array (B, *obs)
+    request_ids: Sequence[str | None] | None = None  # None where none has one
 
     def __len__(self) -> int:
         return len(self.agent_ids)
@@ -38,6 +40,7 @@ class Asks:
             [self.episode_ids[row] for row in rows],
             [self.explore[row] for row in rows],
             [self.observations[row] for row in rows],
+            None if self.request_ids is None else [self.request_ids[row] for row in rows],
         )
 
 
@@ -63,12 +66,25 @@ def parse_json(body: bytes) -> dict[str, Any]:
     return document
 
 
-def parse_asks(document: dict[str, Any]) -> tuple[Asks, bool]:
-    """The asks of a `/decide` body, and whether they came as a batch `{"requests": [...]}`."""
+def parse_asks(document: dict[str, Any], request_id: str = "") -> tuple[Asks, bool]:
+    """The asks of a `/decide` body, and whether they came as a batch `{"requests": [...]}`.
+
+    `request_id` is the whole request's: of a batch, each row's is `REQUEST.ROW`, unless it names its own.
+    """
     entries, batched = _entries(document, "requests")
     rows = [_parse_ask(entry) for entry in entries]
     agent_ids, episode_ids = [row[0] for row in rows], [row[1] for row in rows]
-    return Asks(agent_ids, episode_ids, [row[2] for row in rows], [row[3] for row in rows]), batched
+    ids = [row[4] for row in rows]
+    if request_id:
+        ids = [_request_id(own, request_id, row if batched else None) for row, own in enumerate(ids)]
+    named = None if ids.count(None) == len(ids) else ids
+    return Asks(agent_ids, episode_ids, [row[2] for row in rows], [row[3] for row in rows], named), batched
+
+
+def _request_id(own: str | None, of_all: str, row: int | None) -> str:
+    if own is not None:
+        return own
+    return check_id(of_all if row is None else f"{of_all}.{row}", "X-Request-Id")
 
 
 def parse_feedback(document: dict[str, Any]) -> tuple[list[Feedback], bool]:
@@ -86,8 +102,8 @@ def _entries(document: dict[str, Any], key: str) -> tuple[list[Any], bool]:
     return entries, True
 
 
-def _parse_ask(entry: Any) -> tuple[str, str | None, bool, Any]:
-    """Agent, episode, whether to explore, and the observation."""
+def _parse_ask(entry: Any) -> tuple[str, str | None, bool, Any, str | None]:
+    """Agent, episode, whether to explore, the observation, and the request's id."""
     if not isinstance(entry, dict):
         raise Problem(400, f"a request must be an object, found {type(entry).__name__}")
     if not entry.keys() <= _ASK_KEYS:
@@ -101,7 +117,10 @@ def _parse_ask(entry: Any) -> tuple[str, str | None, bool, Any]:
     episode_id = entry.get("episode_id")
     if episode_id is not None:
         check_id(episode_id, "episode_id")
-    return check_id(entry.get("agent_id"), "agent_id"), episode_id, explore, entry["observation"]
+    request_id = entry.get("request_id")
+    if request_id is not None:
+        check_id(request_id, "request_id")
+    return check_id(entry.get("agent_id"), "agent_id"), episode_id, explore, entry["observation"], request_id
 
 
 def _parse_feedback(entry: Any) -> Feedback:

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loomrl.serving.audit import segments
+from loomrl.errors import ArtifactError
 from loomrl.serving.chain import GENESIS, BrokenRecord, unseal
+from loomrl.serving.segments import lines, segments
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,8 @@ class Anchor:
 
     sequence: int
     digest: str
+    signed: bool = False
+    fault: str | None = None  # what is wrong with its signature
 
 
 @dataclass
@@ -27,6 +30,7 @@ class ChainReport:
     num_records: int = 0
     num_segments: int = 0
     num_anchors: int = 0
+    num_signed: int = 0  # of the anchors
     first_sequence: int | None = None
     head_sequence: int = -1
     head_digest: str = GENESIS
@@ -39,20 +43,24 @@ class ChainReport:
         return not self.findings
 
 
-def verify_chain(folder: Path, anchors: Iterable[Anchor] = ()) -> ChainReport:
-    """Check every record's own hash, its link to the one before it, and the anchored heads."""
-    report = ChainReport(server=f"{folder.parent.name}/{folder.name}")
-    wanted = {anchor.sequence: anchor.digest for anchor in anchors}
-    report.num_anchors = len(wanted)
+def verify_chain(folder: Path, anchors: Iterable[Anchor] = (), demand_signed: bool = False) -> ChainReport:
+    """Check every record's own hash, its link to the one before it, and the anchored heads, signed ones or not."""
+    report, heads = ChainReport(server=f"{folder.parent.name}/{folder.name}"), list(anchors)
+    wanted = {anchor.sequence: anchor.digest for anchor in heads}
+    report.num_anchors, report.num_signed = len(wanted), sum(anchor.signed for anchor in heads)
     found: dict[int, str] = {}
     for path in segments(folder):
         report.num_segments += 1
-        for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
-            _follow(report, f"{path.name}:{number}", line, wanted, found)
+        try:
+            for number, line in enumerate(lines(path), start=1):
+                _follow(report, f"{path.name}:{number}", line, wanted, found)
+        except ArtifactError as error:
+            report.findings.append(str(error))
     for path in sorted(folder.glob("*.torn")):
         report.notes.append(f"{path.name}: {path.stat().st_size} bytes that a crash left half-written, cut on restart")
     _check_start(report, wanted)
     _check_anchors(report, wanted, found)
+    _check_signatures(report, heads, demand_signed)
     return report
 
 
@@ -96,3 +104,11 @@ def _check_anchors(report: ChainReport, wanted: dict[int, str], found: dict[int,
             )
         elif sequence in found and found[sequence] != digest:
             report.findings.append(f"record {sequence} is not the one that was anchored: the log was rewritten")
+
+
+def _check_signatures(report: ChainReport, heads: list[Anchor], demanded: bool) -> None:
+    for head in heads:
+        if head.fault is not None:
+            report.findings.append(f"the anchored head {head.sequence} cannot be relied on: {head.fault}")
+        elif demanded and not head.signed:
+            report.findings.append(f"the anchored head {head.sequence} is not signed")

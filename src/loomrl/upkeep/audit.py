@@ -17,10 +17,12 @@ import orjson
 
 from loomrl.loomdb.database import LoomDB
 from loomrl.registry import Registry
-from loomrl.serving.audit import segments
+from loomrl.serving.audit import Head
+from loomrl.serving.heads import anchor, anchors
 from loomrl.serving.history import chains
 from loomrl.serving.records import DECISION, DECISIONS, SHADOW
-from loomrl.serving.verification import Anchor, verify_chain
+from loomrl.serving.segments import lines, segments
+from loomrl.serving.verification import verify_chain
 from loomrl.upkeep.items import Garbage
 
 AUDIT_SEGMENT = "audit segment"
@@ -39,20 +41,19 @@ def audit_garbage(registry: Registry, audit_days: int | None) -> Iterator[Garbag
 def _of_chain(folder: Path, registry: Registry, db: LoomDB, audit_days: int | None) -> Iterator[Garbage]:
     server = f"{folder.parent.name}/{folder.name}"
     closed = segments(folder)[:-1]  # the last one carries the head: the next server goes on from there
-    anchors = [Anchor(head.sequence, head.digest) for head in db.audit_heads(server)]
-    if not closed or not verify_chain(folder, anchors).intact:
+    if not closed or not verify_chain(folder, anchors(db, server)).intact:
         return
     for path in closed:
         last = _last_unreferenced(path, folder.parent.name, registry, audit_days)
         if last is None:
             return  # what follows must stay too: a chain has no holes
-        anchor = partial(_anchor, server, path.stem, last["sequence"], last["hash"])
-        yield Garbage.of(AUDIT_SEGMENT, path, "closed, and no decision in it is of a version still kept", anchor)
+        keep_end = partial(_anchor, Head(server, path.stem, last["sequence"], last["hash"]))
+        yield Garbage.of(AUDIT_SEGMENT, path, "closed, and no decision in it is of a version still kept", keep_end)
 
 
 def _last_unreferenced(path: Path, policy: str, registry: Registry, audit_days: int | None) -> dict[str, Any] | None:
     """The last record of a segment nothing refers to; None where something does."""
-    records = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    records = [orjson.loads(line) for line in lines(path)]
     decided = (entry.get("shared", entry) for entry in records if entry["kind"] in (DECISION, DECISIONS, SHADOW))
     deciding = {str(entry["version"]) for entry in decided if entry.get("version")}
     kept = {version.version for version in registry.versions(policy)}
@@ -61,8 +62,9 @@ def _last_unreferenced(path: Path, policy: str, registry: Registry, audit_days: 
     return records[-1] if records and not deciding & kept else None
 
 
-def _anchor(server: str, segment: str, sequence: int, digest: str) -> None:
+def _anchor(head: Head) -> None:
     """Keep the head of what leaves. Opened again: garbage is found and removed at different times."""
     with LoomDB.open() as db:
-        db.anchor_audit_head(server, segment, sequence, digest)
-        db.record_event("audit segment removed", {"server": server, "segment": segment, "sequence": sequence})
+        anchor(db, head)
+        place = {"server": head.server, "segment": head.segment, "sequence": head.sequence}
+        db.record_event("audit segment removed", place)

@@ -18,6 +18,8 @@ from loomrl.home import home, loomdb_url, tracking_uri
 from loomrl.loomdb.database import LoomDB
 from loomrl.registry import PolicyVersion, Registry, local_source, verify_version
 from loomrl.schema import Document
+from loomrl.serving.compaction import uncompacted
+from loomrl.serving.heads import anchors
 from loomrl.serving.history import chains
 from loomrl.serving.verification import Anchor, verify_chain
 
@@ -53,7 +55,8 @@ def back_up(folder: Path) -> BackupReport:
         versions, damaged = _copy_versions(copy)
         anchored, unanchored = _anchored()
         notes += unanchored
-        _copy_state(copy)
+        with uncompacted(chains()):
+            _copy_state(copy)
         write_sums(copy)
         damaged += _verify(copy, versions, anchored)
         report = BackupReport(
@@ -145,8 +148,8 @@ def _verify(copy: Path, versions: list[tuple[Path, PolicyVersion]], anchored: di
     for place, version in versions:
         verify_version(place, version)
     damaged = []
-    for chain, anchors in anchored.items():
-        report = verify_chain(copy / chain.relative_to(home()), anchors)
+    for chain, heads in anchored.items():
+        report = verify_chain(copy / chain.relative_to(home()), heads)
         damaged += [f"audit log {chain}: {finding}" for finding in report.findings]
     return damaged
 
@@ -159,8 +162,7 @@ def _anchored() -> tuple[dict[Path, list[Anchor]], list[str]]:
     try:
         with LoomDB.open() as db:
             for chain in found:
-                heads = db.audit_heads(f"{chain.parent.name}/{chain.name}")
-                found[chain] = [Anchor(head.sequence, head.digest) for head in heads]
+                found[chain] = anchors(db, f"{chain.parent.name}/{chain.name}")
     except ServiceError as error:
         return found, [f"the ends of the audit logs were not checked against LoomDB: {error}"]
     return found, []

@@ -1,0 +1,165 @@
+"""`loomrl audit`: verify, show, export, compact and replay the record of every decision."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from loomrl.serving.replay import ReplayReport
+    from loomrl.serving.verification import ChainReport
+
+audit_app = typer.Typer(help="Read, verify and replay the record of every decision.", no_args_is_help=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+AnyPolicy = Annotated[str | None, typer.Option("--policy", help="Only this policy's; all if left out.")]
+
+
+@audit_app.command("verify")
+def verify(
+    policy: AnyPolicy = None,
+    signed: Annotated[bool, typer.Option("--signed", help="Demand that every anchored head is signed.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check every chain against itself and against the heads anchored in LoomDB; exit code 1 when one is not whole."""
+    from dataclasses import asdict
+
+    from loomrl.errors import GateRefused
+    from loomrl.loomdb.database import LoomDB
+    from loomrl.serving.heads import anchors
+    from loomrl.serving.history import chains
+    from loomrl.serving.verification import verify_chain
+
+    with LoomDB.open() as db:
+        found = [(folder, anchors(db, f"{folder.parent.name}/{folder.name}")) for folder in chains(policy)]
+    reports = [verify_chain(folder, heads, signed) for folder, heads in found]
+    broken = [report.server for report in reports if not report.intact]
+    if as_json:
+        _print_json({"intact": not broken, "chains": [asdict(report) for report in reports]})
+    else:
+        _print_chains(reports)
+    if broken:
+        raise GateRefused(f"audit log not whole: {', '.join(broken)}")
+
+
+@audit_app.command("show")
+def show(
+    decision: Annotated[str | None, typer.Argument(help="A decision id; the latest records if left out.")] = None,
+    policy: AnyPolicy = None,
+    last: Annotated[int, typer.Option(min=1, help="How many of the latest records.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show one decision with its feedback and mirror, or the latest records."""
+    from collections import deque
+
+    from loomrl.serving.history import records, require_decision
+
+    if decision is not None:
+        require_decision(decision)
+        found = [entry for entry in records(policy) if entry.get("decision_id") == decision]
+    else:
+        latest = deque(records(policy), maxlen=100_000)
+        found = sorted(latest, key=lambda entry: entry["timestamp"])[-last:]
+    if as_json:
+        _print_json({"records": found})
+        return
+    for entry in found:
+        typer.echo(_line(entry))
+
+
+@audit_app.command("export")
+def export(
+    output: Annotated[Path, typer.Argument(help="A .jsonl, .json or .csv file.")],
+    policy: AnyPolicy = None,
+) -> None:
+    """Every decision with its reward joined from the feedback, and what challengers would have done."""
+    from loomrl.serving.history import join, records, write_table
+
+    decisions = join(records(policy))
+    write_table(output, decisions)
+    typer.echo(f"{len(decisions)} decisions in {output}")
+
+
+@audit_app.command("compact")
+def compact(policy: AnyPolicy = None) -> None:
+    """Write closed segments as Parquet: smaller, and ready for queries; every command reads them as before."""
+    from loomrl.serving.compaction import compact as compact_chain
+    from loomrl.serving.history import chains
+
+    paths = [path for folder in chains(policy) for path in compact_chain(folder)]
+    for path in paths:
+        typer.echo(f"{path}: {path.stat().st_size} bytes")
+    typer.echo(f"{len(paths)} segments compacted")
+
+
+@audit_app.command("replay")
+def replay(
+    policy: Annotated[str | None, typer.Argument(help="Only this policy's; all if left out.")] = None,
+    version: Annotated[str | None, typer.Option("--version", help="Only this version's decisions.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="The first so many.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="The files that decided, where no registry has them.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute each decision with the verified model that took it, and compare bit for bit.
+
+    Exit code 1 when one differs, or cannot be recomputed.
+    """
+    from loomrl.errors import GateRefused
+
+    report = _replay_with_progress(policy, version, limit, folder)
+    if as_json:
+        _print_json({"equal": report.equal, **vars(report)})
+    else:
+        _print_replay(report)
+    if not report.equal:
+        left_out = sum(report.not_replayed.values())
+        raise GateRefused(f"{report.num_different} decisions differ, {left_out} could not be replayed")
+
+
+def _replay_with_progress(
+    policy: str | None, version: str | None, limit: int | None, folder: Path | None
+) -> "ReplayReport":
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from loomrl.serving.history import count_decisions
+    from loomrl.serving.replay import Replay
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("replaying", total=limit or count_decisions(policy))
+        return Replay(version, limit, folder, lambda done: progress.update(task, completed=done)).run(policy)
+
+
+def _print_chains(reports: list["ChainReport"]) -> None:
+    for report in reports:
+        verdict = "whole" if report.intact else "BROKEN"
+        heads = f"{report.num_anchors} anchored heads, {report.num_signed} of them signed"
+        typer.echo(f"{report.server}: {verdict}, {report.num_records} records, {heads}")
+        for line in report.findings + report.notes:
+            typer.echo(f"  {line}")
+    if not reports:
+        typer.echo("no audit log yet; `loomrl serve` writes one")
+
+
+def _print_replay(report: "ReplayReport") -> None:
+    typer.echo(f"{report.num_decisions} decisions, {report.num_equal} bitwise equal, {report.num_different} different")
+    for name, count in report.by.most_common():
+        typer.echo(f"  equal, by {name}: {count}")
+    for reason, count in report.not_replayed.most_common():
+        typer.echo(f"  not replayed: {count}: {reason}")
+    for line in report.differences + report.notes:
+        typer.echo(f"  {line}")
+
+
+def _line(entry: dict[str, Any]) -> str:
+    shown = (
+        "decision_id", "agent_id", "version", "role", "action", "reward", "q_value", "exploration_flag", "override",
+        "operation", "actor", "reason",
+    )  # fmt: skip
+    facts = "  ".join(f"{key}={entry[key]}" for key in shown if entry.get(key) is not None and entry[key] is not False)
+    return f"{entry['timestamp']}  {entry['kind']:<9} {facts}"
+
+
+def _print_json(document: Any) -> None:
+    typer.echo(json.dumps(document, sort_keys=True))

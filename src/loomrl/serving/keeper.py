@@ -1,0 +1,104 @@
+"""What keeps an audit log beside those who write it: synced, anchored in LoomDB, its closed segments compacted."""
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from loomrl.errors import ArtifactError
+from loomrl.serving.audit import AuditLog, AuditUnwritable, Head, NotDurable
+from loomrl.serving.records import record
+
+if TYPE_CHECKING:
+    from loomrl.loomdb.database import LoomDB
+
+log = logging.getLogger(__name__)
+
+
+class AuditKeeper:
+    """The works on one log. Each is for a thread of its own, so that none waits for another."""
+
+    def __init__(self, audit: AuditLog) -> None:
+        self.audit = audit
+        self.anchored: dict[str, Head] = {}  # by the chain's name
+        self.unsigned: str | None = None  # why the anchored head bears no signature
+        self.sync_error: str | None = None
+        self._syncing = asyncio.Lock()
+        self._next_sync: asyncio.Future[None] | None = None
+
+    async def durable(self) -> None:
+        """Wait until everything written so far is on the disk. All who wait while a sync goes on share the next one.
+
+        Raises:
+            NotDurable: when the disk did not take it.
+        """
+        if self.audit.is_durable:
+            return
+        if self._next_sync is None:
+            self._next_sync = asyncio.ensure_future(self._sync_next())
+        await asyncio.shield(self._next_sync)
+
+    async def _sync_next(self) -> None:
+        async with self._syncing:
+            self._next_sync = None  # who comes from now on may have written too late for this one
+            await asyncio.to_thread(self.sync)
+
+    def sync(self) -> None:
+        """Make everything written durable; that it failed, and from when on it works again, stands in the log.
+
+        Raises:
+            NotDurable: when the disk did not take it.
+        """
+        before = self.audit.durable_sequence
+        try:
+            self.audit.sync()
+        except NotDurable as error:
+            if self.sync_error is None:
+                self._put_on_record("not durable", before, str(error))
+            self.sync_error = str(error)
+            raise
+        if self.sync_error is not None:
+            self.sync_error = None
+            self._put_on_record("durable again", self.audit.durable_sequence, None)
+
+    def anchor(self, open_loomdb: "Callable[[], LoomDB]", others: Sequence[Head] = ()) -> None:
+        """Keep the heads of this chain, and of `others`, in LoomDB, signed where there is a key: a chain alone cannot
+        show that its end is missing.
+
+        Raises:
+            NotDurable: when the disk did not take the head.
+            ServiceError: when LoomDB cannot be reached, or keeps another head for this place: the log was rewritten.
+        """
+        from loomrl.serving.heads import anchor
+
+        heads = [head for head in (self.audit.head, *others) if self.anchored.get(head.server) != head]
+        if not heads:
+            return
+        self.sync()
+        database = open_loomdb()
+        for head in heads:
+            unsigned = anchor(database, head)
+            if unsigned is not None and self.unsigned is None:
+                log.warning("audit heads are anchored without a signature: %s", unsigned)
+            self.anchored[head.server], self.unsigned = head, unsigned
+
+    def compact(self) -> None:
+        """Compact closed segments in a process of its own, so that no decision waits for it.
+
+        Raises:
+            ArtifactError: when one cannot be.
+        """
+        command = [sys.executable, "-m", "loomrl.serving.compaction", str(self.audit.folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ArtifactError(f"closed segments are not compacted: {done.stderr.strip()}")
+
+    def _put_on_record(self, kind: str, sequence: int, reason: str | None) -> None:
+        """From `not durable` to `durable again` no answer left a strict server: no agent acted on what lies between."""
+        log.error("%s after record %d: %s", kind, sequence, reason or "the disk takes it")
+        try:
+            self.audit.append([record(kind, policy=self.audit.policy, after=sequence, reason=reason)])
+        except AuditUnwritable as error:
+            log.error("%r is not on record: %s", kind, error)

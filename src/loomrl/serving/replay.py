@@ -1,0 +1,281 @@
+"""Recompute logged decisions and compare them with what was answered, bit for bit.
+
+Each decision is computed anew from what its record says was observed, with the verified files of the version that
+decided, by the function the server decides with. Random numbers come back from the record's `draw` (see
+`loomrl.serving.exploration`). Decisions are asked for many at once; where a bit differs, those of one request are asked
+for again as they were together then, for a batch of another size may be computed in another order.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.errors import LoomRLError
+from loomrl.serving.actions import check_action
+from loomrl.serving.choosing import Choices, choose
+from loomrl.serving.config import ExplorationConfig
+from loomrl.serving.exploration import Draws
+from loomrl.serving.history import chains
+from loomrl.serving.model import NoAnswer, ServedPolicy, runtime
+from loomrl.serving.problems import Problem
+from loomrl.serving.records import DECISION, digest, expand, is_taken_over
+from loomrl.serving.sealing import is_sealed
+from loomrl.serving.segments import checked_records, segments
+from loomrl.serving.sources import FolderSource, RegistrySource
+
+_BATCH = 512
+_SHOWN = 20  # differences kept in full
+
+Record = dict[str, Any]
+
+
+@dataclass
+class ReplayReport:
+    """What replaying found. Equal: every decision asked for was recomputed, and every bit was the same."""
+
+    num_decisions: int = 0
+    num_equal: int = 0
+    by: Counter[str] = field(default_factory=Counter)  # of the equal ones: policy, explored, shield, override, ...
+    num_different: int = 0
+    differences: list[str] = field(default_factory=list)  # the first of them
+    not_replayed: Counter[str] = field(default_factory=Counter)  # by reason
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differed, and nothing was left out."""
+        return not self.num_different and not self.not_replayed
+
+    def differs(self, difference: str) -> None:
+        """Count a difference."""
+        self.num_different += 1
+        self.differences += [difference] if len(self.differences) < _SHOWN else []
+
+
+@dataclass(frozen=True)
+class _Logged:
+    """A decision of the log, and where its random numbers come from."""
+
+    entry: Record
+    draws: Draws | None
+
+    def stream(self) -> np.random.Generator:
+        assert self.draws is not None, "who explored has a draw"
+        return self.draws.at(self.entry["draw"], self.entry.get("row", 0))
+
+
+class Replay:
+    """Replays decisions of one or all policies; `folder` holds the files of versions that are in no registry.
+
+    `version` picks one version's decisions, `limit` the first so many.
+    """
+
+    def __init__(
+        self,
+        version: str | None = None,
+        limit: int | None = None,
+        folder: Path | None = None,
+        on_progress: Callable[[int], None] = lambda done: None,
+    ) -> None:
+        self._version, self._limit, self._folder, self._on_progress = version, limit, folder, on_progress
+        self._models: dict[tuple[str, str], ServedPolicy | str] = {}
+        self.report = ReplayReport()
+
+    def run(self, policy: str | None = None) -> ReplayReport:
+        """Replay the chains of one policy, or of all.
+
+        Raises:
+            ArtifactError: naming a line of the log that was changed.
+        """
+        for chain in chains(policy):
+            self._replay_chain(chain)
+        return self.report
+
+    def _replay_chain(self, chain: Path) -> None:
+        waiting: dict[str, list[_Logged]] = {}
+        loaded: dict[str, Record] = {}
+        draws: Draws | None = None
+        for entry in _records(chain):
+            if entry["kind"] == "open":
+                draws = Draws(entry["draws"]) if "draws" in entry else None
+                self._note_runtime(entry)
+            elif entry["kind"] == "loaded":
+                self._compare(chain.parent.name, waiting.pop(entry["version"], []), loaded)
+                loaded[entry["version"]] = entry
+            elif entry["kind"] == DECISION and self._version in (None, entry["version"]):
+                if self.report.num_decisions == self._limit:
+                    break
+                self.report.num_decisions += 1
+                batch = waiting.setdefault(entry["version"], [])
+                if len(batch) >= _BATCH and batch[-1].entry["sequence"] != entry["sequence"]:
+                    self._compare(chain.parent.name, batch, loaded)
+                    batch.clear()
+                batch.append(_Logged(entry, draws))
+        for batch in waiting.values():
+            self._compare(chain.parent.name, batch, loaded)
+
+    def _compare(self, policy: str, batch: list[_Logged], loaded: dict[str, Record]) -> None:
+        """Replay decisions under one version's name."""
+        self._on_progress(self.report.num_decisions)
+        if not batch:
+            return
+        version = batch[0].entry["version"]
+        model = self._model(policy, version, loaded.get(version))
+        if isinstance(model, str):
+            self.report.not_replayed[model] += len(batch)
+            return
+        asked = []
+        for logged in batch:
+            if (missing := _missing(logged)) is not None:
+                self.report.not_replayed[missing] += 1
+            elif _is_ordered(logged.entry):
+                self._conclude(logged, _order_differs(logged.entry, model))
+            else:
+                asked.append(logged)
+        self._ask_again(asked, model)
+
+    def _ask_again(self, asked: list[_Logged], model: ServedPolicy) -> None:
+        different = [logged for logged, difference in _compared(asked, model) if difference is not None]
+        sequences = {logged.entry["sequence"] for logged in different}
+        for sequence, request in groupby(asked, key=lambda logged: logged.entry["sequence"]):
+            if sequence not in sequences:
+                for logged in request:
+                    self._conclude(logged, None)
+            else:  # as they were asked for then
+                for logged, difference in _compared(list(request), model):
+                    self._conclude(logged, difference)
+
+    def _conclude(self, logged: _Logged, difference: str | None) -> None:
+        entry = logged.entry
+        if difference is not None:
+            self.report.differs(f"{entry['decision_id']} of version {entry['version']}: {difference}")
+            return
+        self.report.num_equal += 1
+        self.report.by[_decided_by(entry)] += 1
+
+    def _model(self, policy: str, version: str, loaded: Record | None) -> ServedPolicy | str:
+        """The verified files of a version, or why they cannot be had. They must be those that decided."""
+        model = self._models.get((policy, version))
+        if model is None:
+            model = self._models[policy, version] = self._load(policy, version)
+        if isinstance(model, str) or loaded is None:
+            return model
+        model.exploration = ExplorationConfig.model_validate(loaded.get("exploration", {}))
+        manifest = model.manifest
+        for name, found in (("onnx_sha256", manifest.onnx_sha256), ("shield_sha256", manifest.shield_sha256)):
+            if loaded[name] != found:
+                return (
+                    f"version {version} is another one now: its {name} is {found}, that of who decided {loaded[name]}"
+                )
+        return model
+
+    def _load(self, policy: str, version: str) -> ServedPolicy | str:
+        try:
+            folder = self._folder or Path(version)
+            in_folder = self._folder is not None or folder.is_dir()
+            source = FolderSource(policy, {}) if in_folder else RegistrySource(policy)
+            return ServedPolicy.load(source.fetch(str(folder)), version)
+        except LoomRLError as error:
+            return f"version {version} cannot be had: {error}"
+
+    def _note_runtime(self, opening: Record) -> None:
+        here = runtime()
+        if opening.get("runtime", here) != here:
+            note = f"decided by {opening['runtime']}, replayed by {here}: last digits may differ"
+            self.report.notes += [note] if note not in self.report.notes else []
+
+
+def _records(chain: Path) -> Iterator[Record]:
+    return (one for path in segments(chain) for entry in checked_records(path) for one in expand(entry))
+
+
+def _missing(logged: _Logged) -> str | None:
+    """What a record lacks to be replayed."""
+    entry = logged.entry
+    if is_sealed(entry["observation"]):
+        return f"its observation is sealed with the key {entry['observation']['key']!r}, which is not configured"
+    if entry["exploration_flag"] and not _is_ordered(entry) and (logged.draws is None or entry.get("draw") is None):
+        return "its record does not say which random numbers it used"
+    if "memory" in entry:
+        return "it was decided with a memory, of which the record holds the digest alone"
+    if (entry["shield"] or {}).get("fallback") is not None:
+        return "a fallback took its place, whose choice is another version's or a person's"
+    return None
+
+
+def _is_ordered(entry: Record) -> bool:
+    """Whether a person named the action, so that no policy was asked."""
+    return entry["value"] is None
+
+
+def _decided_by(entry: Record) -> str:
+    """`override`, `kill_switch`, `fallback`, `shield`, `explored` or `policy`."""
+    if is_taken_over(entry):
+        return str(entry.get("role", "override"))
+    if entry["shield"] is not None:
+        return "shield"
+    return "explored" if entry["exploration_flag"] else "policy"
+
+
+def _order_differs(entry: Record, model: ServedPolicy) -> str | None:
+    """An override's mark says what was ordered; a fallback's action is the record's own, and must be one there is."""
+    action = (entry["override"] or {}).get("action")
+    try:
+        ordered = np.asarray(check_action(entry["action"] if action is None else action, model))
+    except Problem as problem:
+        return f"what was ordered is none of the policy's actions: {problem.message}"
+    logged = np.asarray(entry["action"], ordered.dtype)
+    hashed = ("action_hash", entry["action_hash"], digest(ordered))
+    return _first_difference([("action", logged, ordered), hashed, ("propensity", entry["propensity"], 1.0)])
+
+
+def _compared(asked: list[_Logged], model: ServedPolicy) -> Iterator[tuple[_Logged, str | None]]:
+    """Each with what differs when they are asked for together."""
+    if not asked:
+        return
+    entries = [logged.entry for logged in asked]
+    observed = np.array([entry["observation"] for entry in entries], model.dtype).reshape(-1, *model.shape)
+    to_explore = [bool(entry.get("asked_to_explore", entry["exploration_flag"])) for entry in entries]
+    try:
+        choices = choose(model, observed, to_explore, lambda row: asked[row].stream())
+    except NoAnswer as error:
+        if len(asked) == 1:
+            yield asked[0], f"there is no answer now: {error}"
+        else:
+            for logged in asked:
+                yield from _compared([logged], model)
+        return
+    for row, logged in enumerate(asked):
+        yield logged, _difference(logged.entry, observed[row], choices, row)
+
+
+def _difference(entry: Record, observed: NDArray[Any], choices: Choices, row: int) -> str | None:
+    action = choices.action[row]
+    return _first_difference(
+        [
+            ("observation_digest", entry["observation_digest"], digest(observed)),
+            ("action", np.asarray(entry["action"], action.dtype), action),
+            ("action_hash", entry["action_hash"], digest(action)),
+            ("value", entry["value"], float(choices.value[row])),
+            ("propensity", entry["propensity"], choices.propensity[row]),
+            ("shield", entry["shield"], choices.shield[row]),
+        ]
+    )
+
+
+def _first_difference(pairs: Iterable[tuple[str, Any, Any]]) -> str | None:
+    for name, logged, computed in pairs:
+        if _bits(logged) != _bits(computed):
+            return f"{name} was {logged}, is {computed}"
+    return None
+
+
+def _bits(value: Any) -> Any:
+    """Numbers by their bytes: 0.0 equals -0.0, but is not the same."""
+    return value if value is None or isinstance(value, str | dict) else np.asarray(value).tobytes()

@@ -1,0 +1,101 @@
+"""A request that is sent again, because its answer was lost, gets the decision it had.
+
+Who asks may name the request; asked again under the same id, also after a restart, nothing is decided a second time.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from loomrl.serving.problems import Problem
+from loomrl.serving.records import DECISION, DECISIONS, column, expand
+from loomrl.serving.requests import Asks
+from loomrl.serving.sealing import is_sealed
+
+_REMEMBERED = 100_000
+_TOLD = (
+    "decision_id", "action", "policy", "version", "value", "propensity", "role", "assignment_probability", "override",
+    "limited",
+)  # fmt: skip
+
+Key = tuple[str, str]  # agent id and request id: two agents never share a decision
+
+
+class _Answered(NamedTuple):
+    question: bytes
+    answer: bytes  # JSON
+
+
+class Retries:
+    """The latest answers to requests with an id."""
+
+    def __init__(self, capacity: int = _REMEMBERED) -> None:
+        self._capacity = capacity
+        self._answered: OrderedDict[Key, _Answered] = OrderedDict()
+
+    def find(self, asks: Asks) -> dict[int, dict[str, Any]]:
+        """Row -> its answer, of the asks that were answered before.
+
+        Raises:
+            Problem: 400 for an id that two rows share, 409 for one that named another question.
+        """
+        found: dict[int, dict[str, Any]] = {}
+        for row, key in _named(asks):
+            if (answered := self._answered.get(key)) is None:
+                continue
+            if _question(asks.episode_ids[row], asks.explore[row], asks.observations[row]) != answered.question:
+                raise Problem(409, f"request id {key[1]!r} of agent {key[0]!r} named another question; take a new id")
+            found[row] = orjson.loads(answered.answer)
+        return found
+
+    def remember(self, asks: Asks, answers: Iterable[dict[str, Any]]) -> None:
+        """Keep the answers to asks that were decided."""
+        told = list(answers)
+        for row, key in _named(asks):
+            question = _question(asks.episode_ids[row], asks.explore[row], asks.observations[row])
+            self._keep(key, _Answered(question, orjson.dumps(told[row])))
+
+    def recall(self, entry: dict[str, Any]) -> None:
+        """Take up what a record of the log says was answered; what is sealed and cannot be opened is left out."""
+        if not _names_requests(entry):
+            return
+        for one in expand(entry):
+            if one["request_id"] is None or is_sealed(one["observation"]):
+                continue
+            question = _question(one["episode_id"], one["exploration_flag"], one["observation"])
+            told = {name: one.get(name) for name in _TOLD} | {"exploration": one["exploration_flag"]}
+            self._keep((one["agent_id"], one["request_id"]), _Answered(question, orjson.dumps(told)))
+
+    def _keep(self, key: Key, answered: _Answered) -> None:
+        self._answered[key] = answered
+        if len(self._answered) > self._capacity:
+            self._answered.popitem(last=False)
+
+
+def _names_requests(entry: dict[str, Any]) -> bool:
+    """Whether a record tells of requests with an id: all others need not be read closer."""
+    if entry["kind"] == DECISION:
+        return entry["route"] == "decide" and entry["request_id"] is not None
+    return entry["kind"] == DECISIONS and entry["shared"]["route"] == "decide" and any(column(entry, "request_id"))
+
+
+def _named(asks: Asks) -> list[tuple[int, Key]]:
+    """The rows that have an id."""
+    ids = asks.request_ids or []
+    named = [(row, (asks.agent_ids[row], name)) for row, name in enumerate(ids) if name is not None]
+    if len({key for _, key in named}) < len(named):
+        raise Problem(400, "two requests of one agent have the same `request_id`")
+    return named
+
+
+def _question(episode_id: str | None, explore: bool, observation: Any) -> bytes:
+    """What was asked, in few bytes; observations as every policy's numbers hold them, for the log keeps no others."""
+    try:
+        observed = np.asarray(observation, np.float32).tobytes()
+    except (ValueError, TypeError, OverflowError):
+        observed = b"none"  # not an observation: it was never answered
+    return hashlib.sha256(b"%r%r" % (episode_id, explore) + observed).digest()

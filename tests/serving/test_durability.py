@@ -1,0 +1,219 @@
+"""Strict servers answer when the disk has it, and with 503 where it does not take it."""
+
+import errno
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from policies import OBSERVATIONS, discrete_folder
+
+from loomrl.serving.audit import AuditLog, NotDurable
+from loomrl.serving.client import Ask, Refused
+from loomrl.serving.history import records
+from loomrl.serving.process import ServerProcess
+from loomrl.serving.records import record
+from loomrl.serving.verification import verify_chain
+
+OBS = OBSERVATIONS[0].tolist()
+
+# Python runs this in every process that finds it: a disk that keeps count, and refuses while a file says so.
+SITE = """
+import errno, os, pathlib, time
+folder = pathlib.Path(os.environ["DISK"])
+synced = os.fdatasync
+def fdatasync(handle):
+    if (folder / "broken").exists():
+        raise OSError(errno.EIO, "Input/output error")
+    time.sleep(0.005 if (folder / "slow").exists() else 0)
+    synced(handle)
+    with (folder / "synced").open("a") as file:
+        file.write(f"{os.fstat(handle).st_size}\\n")
+os.fdatasync = fdatasync
+"""
+
+
+class Disk:
+    """What a server's disk does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "sitecustomize.py").write_text(SITE)
+        path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+        self.environment = {"PYTHONPATH": path, "DISK": str(folder)}
+
+    def break_down(self) -> None:
+        (self.folder / "broken").touch()
+
+    def recover(self) -> None:
+        (self.folder / "broken").unlink()
+
+    def slow_down(self) -> None:
+        (self.folder / "slow").touch()
+
+    def num_bytes(self) -> int:
+        """How much of the segment that is written to is on it."""
+        return int((self.folder / "synced").read_text().splitlines()[-1])
+
+    def num_syncs(self) -> int:
+        return len((self.folder / "synced").read_text().splitlines())
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    (tmp_path / "disk").mkdir()
+    return Disk(tmp_path / "disk")
+
+
+def strict(folder: Path, disk: Disk) -> ServerProcess:
+    options = {"durability": "strict", "rate": 1e6, "anchor_seconds": 1e6, "environment": disk.environment}
+    return ServerProcess("cartpole", champion_folder=folder, **options)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.02)
+
+
+def segment(server_home: Path) -> Path:
+    return server_home / "audit" / "cartpole" / "server-0" / "000001.jsonl"
+
+
+def test_an_answer_leaves_when_its_record_is_on_the_disk(loomrl_home: Path, tmp_path: Path, disk: Disk) -> None:
+    with strict(discrete_folder(tmp_path / "policy"), disk) as server, server.client() as client:
+        for _ in range(20):
+            decision = client.decide("a", OBS)
+            durable = segment(loomrl_home).read_bytes()[: disk.num_bytes()]
+            assert decision.decision_id.encode() in durable
+        client.feedback(decision.decision_id, 1.0)
+        assert b'"kind":"feedback"' in segment(loomrl_home).read_bytes()[: disk.num_bytes()]
+        assert client.status()["audit"]["durability"] == "strict"
+
+
+def test_many_share_a_sync(loomrl_home: Path, tmp_path: Path, disk: Disk) -> None:
+    with strict(discrete_folder(tmp_path / "policy"), disk) as server:
+        clients = [server.client() for _ in range(8)]
+        start = threading.Barrier(8)
+
+        def work(number: int) -> list[str]:
+            start.wait()
+            return [clients[number].decide(f"agent-{number}", OBS).decision_id for _ in range(40)]
+
+        disk.slow_down()  # so that others come while one goes on
+        before = disk.num_syncs()
+        with ThreadPoolExecutor(8) as pool:
+            answered = [decision for found in pool.map(work, range(8)) for decision in found]
+        assert disk.num_syncs() - before < len(answered) / 2
+        for client in clients:
+            client.close()
+    assert {entry["decision_id"] for entry in records() if entry["kind"] == "decision"} == set(answered)
+
+
+def test_answers_on_one_connection_keep_their_order(loomrl_home: Path, tmp_path: Path, disk: Disk) -> None:
+    with strict(discrete_folder(tmp_path / "policy"), disk) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as connection:
+            for number in range(5):  # pipelined: all are sent before the first answer is read
+                body = b'{"agent_id":"p%d","observation":[0,0,0,0],"request_id":"%d"}' % (number, number)
+                head = b"POST /decide HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % len(body)
+                connection.sendall(head + body)
+            received = b""
+            connection.settimeout(20)
+            while received.count(b'"decision_id"') < 5:
+                received += connection.recv(65536)
+    written = [entry["decision_id"] for entry in records() if entry["kind"] == "decision"]
+    places = [received.index(decision.encode()) for decision in written]
+    assert places == sorted(places)
+
+
+def test_where_the_disk_does_not_take_it_nothing_is_answered(loomrl_home: Path, tmp_path: Path, disk: Disk) -> None:
+    with strict(discrete_folder(tmp_path / "policy"), disk) as server, server.client() as client:
+        good = client.decide("a", OBS)
+        disk.break_down()
+        with pytest.raises(Refused, match="may not outlive a power failure") as refused:
+            client.decide_many([Ask("a", OBS), Ask("b", OBS)])
+        assert refused.value.status == 503
+        with pytest.raises(Refused, match="503"):
+            client.feedback(good.decision_id, 1.0)
+        lost = {"agent_id": "c", "observation": OBS, "request_id": "lost"}
+        assert httpx.post(f"{server.url}/decide", json=lost, trust_env=False).status_code == 503
+        assert client.is_ready()  # who only looks is answered
+        assert "Input/output error" in client.status()["audit"]["sync_error"]
+        disk.recover()
+        again = httpx.post(f"{server.url}/decide", json=lost, trust_env=False).json()
+        assert client.decide("a", OBS).decision_id
+        assert client.status()["audit"]["sync_error"] is None
+    written = [(entry["kind"], entry) for entry in records()]
+    kinds = [kind for kind, _ in written]
+    start, end = kinds.index("not durable"), kinds.index("durable again")
+    between = [entry["decision_id"] for kind, entry in written[:end] if kind == "decision"]
+    assert start < end
+    assert again["decision_id"] in between  # it was written then, and is answered now
+    assert "Input/output error" in written[start][1]["reason"]
+    assert verify_chain(segment(loomrl_home).parent).intact
+
+
+def test_in_the_background_decisions_go_on_and_it_is_said(loomrl_home: Path, tmp_path: Path, disk: Disk) -> None:
+    folder = discrete_folder(tmp_path / "policy")
+    with (
+        ServerProcess("cartpole", champion_folder=folder, environment=disk.environment) as server,
+        server.client() as client,
+    ):
+        disk.break_down()
+        client.decide("a", OBS)
+        wait_for(lambda: client.status()["audit"]["sync_error"] is not None)
+        client.decide("a", OBS)
+        disk.recover()
+        wait_for(lambda: client.status()["audit"]["sync_error"] is None)
+        assert server.log().count("not durable after record") == 1
+    kinds = [entry["kind"] for entry in records()]
+    assert (kinds.count("not durable"), kinds.count("durable again")) == (1, 1)
+
+
+def test_what_a_failed_sync_dropped_is_written_again(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux takes what it could not write for written: without new writes the next sync has nothing to do."""
+    log = AuditLog("cartpole")
+    log.append([record("decision", decision_id=None)])
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fdatasync", fail)
+        with pytest.raises(NotDurable, match="Input/output error"):
+            log.sync()
+    assert not log.is_durable
+    path = segment(loomrl_home)
+    before, written = path.read_bytes(), path.stat().st_mtime_ns
+    log.sync()
+    assert path.stat().st_mtime_ns > written
+    assert path.read_bytes() == before
+    assert log.is_durable
+    log.close()
+
+
+def fail(handle: int) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_segment_is_left_only_when_it_is_on_the_disk(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = AuditLog("cartpole", segment_bytes=10)
+    sizes: list[int] = []
+    synced = os.fdatasync
+    monkeypatch.setattr("os.fdatasync", lambda handle: (sizes.append(os.fstat(handle).st_size), synced(handle)))
+    for _ in range(3):
+        log.append([record("decision", decision_id=None)])
+    assert sizes[0] == segment(loomrl_home).stat().st_size
+
+    head = log.head
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fdatasync", fail)
+        with pytest.raises(NotDurable):
+            log.append([record("decision", decision_id=None)])
+    assert log.head == head
+    log.append([record("decision", decision_id=None)])
+    log.close()
+    assert verify_chain(log.folder).intact

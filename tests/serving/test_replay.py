@@ -1,0 +1,172 @@
+"""Logged decisions recomputed: every bit is the same, and what is not is found."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from policies import BALANCING, continuous_folder, discrete_folder
+from typer.testing import CliRunner
+
+from loomrl.encryption import KEYS, new_entry
+from loomrl.errors import GateRefused
+from loomrl.files import read_json, sha256_file, write_json
+from loomrl.finite.shield import Shield
+from loomrl.registry import CHAMPION, Registry
+from loomrl.serving.audit import AuditLog
+from loomrl.serving.audit_commands import audit_app
+from loomrl.serving.client import Ask, PolicyClient
+from loomrl.serving.compaction import compact
+from loomrl.serving.history import chains
+from loomrl.serving.process import ServerProcess
+from loomrl.serving.records import digest, record
+from loomrl.serving.replay import Replay
+
+
+def shielded(folder: Path) -> tuple[Path, np.ndarray]:
+    """A policy for CartPole that is not allowed action 1 in every other state its shield knows, and these states."""
+    folder = discrete_folder(folder, BALANCING)
+    manifest = read_json(folder / "manifest.json")
+    states = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
+    observations = np.concatenate([states, np.array(manifest["probe_observations"], np.float32)])
+    allowed = np.ones((len(observations), 2), np.bool_)
+    allowed[: len(states) : 2, 1] = False
+    Shield(observations, allowed, np.zeros(allowed.shape)).save(folder / "shield.safetensors")
+    write_json(folder / "manifest.json", manifest | {"shield_sha256": sha256_file(folder / "shield.safetensors")})
+    return folder, states
+
+
+def ask_for(client: PolicyClient, observations: np.ndarray, count: int) -> None:
+    """Decisions alone and together, some of them explored, some of them overridden."""
+    rng = np.random.default_rng(2)
+    normal = client.decide("warm", observations[0]).action
+    client.set_override(action=normal, agent_id="pinned", person="Ada", reason="test")
+    asked = 1
+    while asked < count:
+        size = min(int(rng.choice([1, 2, 7, 33, 64])), count - asked)
+        agents = rng.choice(["a", "b", "pinned"], size)
+        rows = observations[rng.integers(len(observations), size=size)]
+        asks = [Ask(str(agent), obs, explore=bool(rng.random() < 0.4)) for agent, obs in zip(agents, rows, strict=True)]
+        client.decide_many(asks)
+        asked += size
+
+
+def replayed(*arguments: str) -> dict[str, object]:
+    result = CliRunner().invoke(audit_app, ["replay", "--json", *arguments])
+    found = json.loads(result.stdout) if result.stdout else pytest.fail(repr(result.exception))
+    assert isinstance(result.exception, GateRefused) == (not found["equal"])
+    return found
+
+
+def test_two_thousand_decisions_of_all_kinds_are_bitwise_equal(
+    loomrl_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observations = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    for _ in range(2):  # a process and its successor, each with random numbers of its own
+        with (
+            ServerProcess("hopper", champion_folder=continuous_folder(tmp_path / "c"), rate=1e6) as server,
+            server.client() as client,
+        ):
+            ask_for(client, observations, 500)
+            client.clear_override()
+    folder, states = shielded(tmp_path / "d")
+    monkeypatch.setenv(KEYS, new_entry("k"))
+    with (
+        ServerProcess("cartpole", champion_folder=folder, rate=1e6, segment_bytes=40_000) as server,
+        server.client() as client,
+    ):
+        ask_for(client, states, 900)
+        client.set_override(version=str(discrete_folder(tmp_path / "other", -BALANCING)), person="Ada", reason="test")
+        client.refresh("cartpole")  # a look at the roles meanwhile may have let it go again
+        ask_for(client, states, 100)
+    for chain in chains("cartpole"):
+        assert compact(chain)
+    found = replayed()
+    assert (found["num_decisions"], found["num_equal"]) == (2_000, 2_000)
+    assert set(found["by"]) == {"policy", "explored", "shield", "override"}
+    assert min(found["by"].values()) > 100
+    assert found["notes"] == []
+    assert replayed("hopper")["num_decisions"] == 1_000
+    assert replayed("cartpole", "--limit", "30")["num_equal"] == 30
+    by_version = [replayed("--version", str(one))["num_decisions"] for one in (folder, tmp_path / "other")]
+    assert sum(by_version) == 1_000 > max(by_version)
+    monkeypatch.delenv(KEYS)
+    ((reason, count),) = replayed("cartpole")["not_replayed"].items()
+    assert count == 1_000
+    assert "sealed with the key 'k'" in reason
+
+
+def test_a_version_of_the_registry_is_fetched_and_verified(loomrl_home: Path, tmp_path: Path) -> None:
+    version = Registry().register("cartpole", discrete_folder(tmp_path / "v"), "run")
+    Registry().set_aliases("cartpole", {CHAMPION: version.version})
+    with ServerProcess("cartpole") as server, server.client() as client:
+        client.decide("a", [0.1] * 4, explore=True)
+    assert replayed("cartpole")["by"] == {"explored": 1}
+
+
+@pytest.fixture
+def log(loomrl_home: Path) -> AuditLog:
+    return AuditLog("cartpole")
+
+
+OBS = np.array([0.1, 0.2, 0.3, 0.4], np.float32)
+
+
+def decided(folder: Path, **changes: object) -> dict[str, object]:
+    """What a server writes of a decision about OBS, with changes."""
+    told = {"decision_id": None, "policy": "cartpole", "version": str(folder), "observation": OBS, "action": 1}
+    told |= {"observation_digest": digest(OBS), "value": 2.0, "propensity": 1.0, "shield": None, "override": None}
+    told |= {"draw": None, "route": "decide"}
+    return record("decision", **told) | {"action_hash": digest(np.int64(1))} | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({}, None),
+        ({"action": 0}, "action was 0, is 1"),
+        ({"action_hash": "0" * 64}, "action_hash was 000"),
+        ({"observation_digest": "0" * 64}, "observation_digest was 000"),
+        ({"value": 2.0000002}, "value was 2.0000002, is 2.0"),
+        ({"propensity": 0.5}, "propensity was 0.5, is 1.0"),
+        ({"shield": {"chosen": 0}}, "shield was {'chosen': 0}, is None"),
+        ({"observation": [1e38] * 3 + [3e38]}, "there is no answer now"),
+        ({"value": None}, "what was ordered is none of the policy's actions"),
+        ({"value": None, "override": {"action": 0}}, "action was 1, is 0"),
+    ],
+)
+def test_what_differs_is_named(
+    log: AuditLog, tmp_path: Path, changes: dict[str, object], difference: str | None
+) -> None:
+    folder = discrete_folder(tmp_path / "v")
+    log.append([decided(folder), decided(folder, **changes)])
+    log.close()
+    report = Replay().run("cartpole")
+    assert report.num_equal == (2 if difference is None else 1)
+    if difference is not None:
+        (found,) = report.differences
+        assert difference in found
+        assert f"of version {folder}" in found
+
+
+def test_what_cannot_be_replayed_is_counted_and_says_why(log: AuditLog, tmp_path: Path) -> None:
+    folder = discrete_folder(tmp_path / "v")
+    loaded = record("loaded", version=str(folder), onnx_sha256="0" * 64, shield_sha256=None)
+    explored = decided(folder) | {"exploration_flag": True, "draw": 3}
+    log.append([decided(folder), explored, loaded, decided(folder), decided(tmp_path / "gone")])
+    log.close()
+    report = Replay().run("cartpole")
+    assert (report.num_equal, report.num_different, report.equal) == (1, 0, False)
+    reasons = sorted(report.not_replayed)
+    assert "its record does not say which random numbers it used" in reasons[0]
+    assert "gone cannot be had" in reasons[1]
+    assert "is another one now: its onnx_sha256 is" in reasons[2]
+
+
+def test_a_changed_log_is_not_replayed(log: AuditLog, tmp_path: Path) -> None:
+    log.append([decided(discrete_folder(tmp_path / "v"))])
+    log.close()
+    path = log.folder / "000001.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"action":1', b'"action":0'))
+    result = CliRunner().invoke(audit_app, ["replay"])
+    assert "000001.jsonl:2" in str(result.exception)
