@@ -84,6 +84,7 @@ bench: peers | $(BIN)/loomrl  ## measure speed and learning beside the peers, re
 	python benchmarks/memory.py
 	python benchmarks/device.py
 	python benchmarks/serving.py
+	python benchmarks/serving_shadow.py
 	python benchmarks/lifecycles.py
 	python benchmarks/gate.py
 	python benchmarks/constrained.py
