@@ -40,6 +40,16 @@ def test_it_begins_behind_any_record(log: AuditLog, after: int) -> None:
     assert [entry["sequence"] for entry in found] == list(range(after + 1, log.head.sequence + 1))
 
 
+def test_what_was_read_before_a_restart_is_no_backlog(loomrl_home: Path) -> None:
+    log = AuditLog("cartpole")
+    for step in range(1_000):  # several times what is read at once
+        decide(log, "a", None, [step] * 100)
+    follower = ChainFollower(log.folder, 998)
+    (path,) = segments(log.folder)
+    assert 0 < follower.backlog_bytes < path.stat().st_size / 400
+    assert [entry["sequence"] for entry in follower.read()] == [999, 1_000]
+
+
 def test_a_chain_may_begin_later_than_its_follower(loomrl_home: Path) -> None:
     follower = ChainFollower(loomrl_home / "audit" / "cartpole" / "server-0", -1)
     assert (follower.read(), follower.backlog_bytes) == ([], 0)

@@ -171,10 +171,10 @@ def test_without_a_challenger_there_is_no_process(loomrl_home: Path, champion: P
 class Watched:
     """A shadow of a log that a test writes itself; `challengers` may change."""
 
-    def __init__(self, *folders: Path, hang_seconds: float = 5.0) -> None:
+    def __init__(self, *folders: Path, hang_seconds: float = 5.0, backlog_bytes: int = 2**24) -> None:
         self.log = AuditLog("cartpole")
         self.challengers = [ServedPolicy.load(folder, folder.name) for folder in folders]
-        self.shadow = Shadow(self.log, lambda: self.challengers, 2**24, hang_seconds)
+        self.shadow = Shadow(self.log, lambda: self.challengers, backlog_bytes, hang_seconds)
         self.shadow.start()
 
     def decide(self, observation: np.ndarray, **changes: Any) -> None:
@@ -221,6 +221,18 @@ def test_the_last_refused_challengers_failure_is_on_record_too(watch, tmp_path: 
         watched.decide(BAD)
     wait_for(lambda: watched.shadow.pid is None and len(mirrors()) == MOST_FAILURES)
     assert watched.shadow.num_pending == 0
+
+
+def test_a_failure_late_in_a_long_log_is_on_record(watch, tmp_path: Path, champion: Path) -> None:
+    watched = watch(faulty_folder(tmp_path / "crashing", champion, "crash"), backlog_bytes=100_000)
+    for _ in range(10):
+        watched.decide(np.tile(OBSERVATIONS[0], 1_000), override={"id": "1"})  # a person's, of 10 kB each
+    watched.decide(BAD)
+    watched.decide(OBSERVATIONS[0])
+    watched.shadow.stop()
+    assert [one["error"] is None for one in mirrors()] == [False, True]
+    state = watched.shadow.state
+    assert (state.num_errors, state.num_mirrored, state.num_dropped, watched.shadow.num_restarts) == (1, 1, 0, 1)
 
 
 def test_challengers_come_and_go(watch, tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ class ChainFollower:
     """The records of one chain above a sequence, as they come. Half a record is left until it is whole, or cut."""
 
     def __init__(self, folder: Path, after: int) -> None:
-        self._folder, self._after = folder, after
+        self._folder = folder
         self._segment, self._handle, self._offset = "", -1, 0
         begun = [path for path in self._later() if _begins_at_most(path, after + 1)]
         if begun:
             self._open(begun[-1])
+            self._pass_over(after)
 
     @property
     def backlog_bytes(self) -> int:
@@ -32,7 +33,7 @@ class ChainFollower:
         if not lines and later:
             self._open(later[0])
             lines = self._lines()
-        return [entry for entry in map(orjson.loads, lines) if entry["sequence"] > self._after]
+        return [orjson.loads(line) for line in lines]
 
     def close(self) -> None:
         """Give the segment back."""
@@ -46,6 +47,14 @@ class ChainFollower:
     def _open(self, path: Path) -> None:
         self.close()
         self._segment, self._handle, self._offset = path.stem, os.open(path, os.O_RDONLY), 0
+
+    def _pass_over(self, sequence: int) -> None:
+        """Go on to the first record above a sequence."""
+        while lines := self._lines():
+            rest = [len(line) + 1 for line in lines if orjson.loads(line)["sequence"] > sequence]
+            if rest:
+                self._offset -= sum(rest)
+                return
 
     def _lines(self) -> list[bytes]:
         if self._handle < 0:

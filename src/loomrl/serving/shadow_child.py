@@ -135,8 +135,7 @@ class Mirror:
         """Challengers that cannot keep up miss decisions, and these are counted."""
         if self._follower.backlog_bytes <= self._backlog_bytes:
             return
-        while self._follower.backlog_bytes > self._backlog_bytes // 2:
-            entries = self._follower.read()
+        while self._follower.backlog_bytes > self._backlog_bytes // 2 and (entries := self._follower.read()):
             num_decisions = sum(1 for entry in entries for _ in own_choices(entry))
             self._state.num_dropped += num_decisions * len(self._challengers)
             self._settle(entries[-1]["sequence"])
