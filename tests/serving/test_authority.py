@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-from inside import Inside
+from inside import Inside, wait_for
 from policies import BALANCING, discrete_folder
 
 from loomrl.files import read_json, sha256_file, write_json
@@ -238,10 +238,16 @@ def test_several_challengers_decide_in_shadow(pair: tuple[Inside, str], tmp_path
     server, other = pair
     third = str(discrete_folder(tmp_path / "third", value=3.0))
     order(server, "PUT", "/plan", split={other: 0.5}, challengers=[other, third])
-    server.parts.mirror.start()
-    decided = versions(server, 20)
-    server.parts.mirror.stop()
-    shadows = [entry for entry in records("cartpole") if entry["kind"] == "shadow"]
+    server.parts.shadow.start()
+    try:
+        decided = versions(server, 20)
+        wait_for(lambda: shadows().count(third) == len(decided))
+    finally:
+        server.parts.shadow.stop()
     champions = [one for one in decided if one["role"] == "champion"]
-    assert sum(entry["version"] == third for entry in shadows) == len(decided)
-    assert sum(entry["version"] == other for entry in shadows) == len(champions)  # it does not mirror itself
+    assert shadows().count(other) == len(champions)  # it does not mirror itself
+
+
+def shadows() -> list[str]:
+    """The versions that decided in shadow, once per decision."""
+    return [entry["version"] for entry in records("cartpole") if entry["kind"] == "shadow"]

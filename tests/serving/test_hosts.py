@@ -174,7 +174,7 @@ def test_a_locked_database_stops_neither_decisions_nor_syncing_nor_people(
         "cartpole", folders={"champion": folders["champion"]}, rate=1e9, anchor_seconds=0.2, refresh_seconds=0.1
     )
     with Inside(settings, threads=True) as server, Load(server) as load:
-        anchored = lambda: server.parts.anchored.sequence if server.parts.anchored else -1  # noqa: E731
+        anchored = lambda: server.ask("GET", "/status").json()["audit"]["anchored_sequence"] or 0  # noqa: E731
         wait_for(lambda: anchored() > 0 and load.num_decided > 20)
         database = sqlite3.connect(loomrl_home / "loom.db", isolation_level=None)
         database.execute("BEGIN EXCLUSIVE")
