@@ -20,6 +20,7 @@ from loomrl.serving.operator_commands import kill_app, override_app, plan_app
 from loomrl.serving.overrides import Override
 from loomrl.serving.parts import ServerSettings
 from loomrl.serving.process import ServerProcess
+from loomrl.serving.sources import FolderSource
 
 OBS = OBSERVATIONS[0].tolist()
 BY = {"person": "Ada", "reason": "test"}
@@ -192,10 +193,11 @@ def test_a_locked_database_stops_neither_decisions_nor_syncing_nor_people(
     assert load.statuses == {200}
 
 
-class Slow:
+class Slow(FolderSource):
     """A source of folders whose downloads hang, but the first champion's, until they are let go on."""
 
     def __init__(self, champion: Path) -> None:
+        super().__init__("cartpole", {"champion": champion})
         self.champion = self.first = str(champion)
         self.hangs, self.go_on = threading.Event(), threading.Event()
 
@@ -206,7 +208,7 @@ class Slow:
         if version != self.first:
             self.hangs.set()
             self.go_on.wait(60)
-        return Path(version)
+        return super().fetch(version)
 
 
 def test_an_override_does_not_wait_for_a_swap(
