@@ -177,7 +177,7 @@ def test_without_a_version_to_go_back_to_who_violates_decides_no_more(loomrl_hom
         os.kill(server.process.pid, signal.SIGKILL)
     with ServerProcess("cartpole", champion_folder=folder, wait_ready=False) as server, server.client() as client:
         until(lambda: client.status()["quarantined"] != [], "the file to be read", seconds=60)
-        until(lambda: len(rollbacks()) == 1, "the record that the killed server may not have written", seconds=60)
+        until(lambda: bool(rollbacks()), "the record that the killed server may not have written", seconds=60)
         assert not client.is_ready()
         assert "violations.never_right" in client.status()["quarantined"][0]["reason"]
         client.set_override(version=str(folder), person="grace", reason="the wheels are off the ground")
