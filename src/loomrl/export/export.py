@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,13 @@ from loomrl.export.observations import random_observations, visited_observations
 from loomrl.export.parity import prove_parity
 from loomrl.files import read_json, sha256, sha256_file, write_atomic
 from loomrl.finite.of_environment import shield_around
+from loomrl.safety.evidence import FOLDER as EVIDENCE
 from loomrl.safety.standing import failed_on_graph
 from loomrl.serving.model import GRAPH, MANIFEST, SHIELD, STATE_IN, ServedPolicy, open_session
+from loomrl.serving.shield import CERTIFIED, Certified
 from loomrl.types import EnvironmentSnapshot, Json, ParityReport, PolicyManifest, SafetyCase
 
-PARITY = "parity.json"
+PARITY, STABILITY = "parity.json", "stability"
 _PROBES = 32
 _PROBE_NUMBERS = 65_536  # probes together hold at most this many numbers: a manifest of images stays readable
 _OUT_OF_DISTRIBUTION = "ood.json"
@@ -41,7 +44,7 @@ def export_policy(
         GateRefused: when the case blocks, parity fails, or a local claim does not hold on the graph. Then there is no
             `policy.onnx`; where parity was measured, `parity.json` says what was found.
     """
-    for name in (GRAPH, MANIFEST, PARITY, SHIELD):
+    for name in (GRAPH, MANIFEST, PARITY, SHIELD, CERTIFIED):
         (output_folder / name).unlink(missing_ok=True)
     case = admit(safety_folder, policy_folder, snapshot_folder)
     network = load_policy(policy_folder)
@@ -53,9 +56,14 @@ def export_policy(
         manifest = manifest.model_copy(update={"shield_sha256": sha256(shield)})
     served = ServedPolicy(graph, manifest, version="export")
     report = _prove(config, network, served, visited, output_folder)
-    report = _recheck(config, served, report, snapshot_folder, evaluation_folder)
+    report, certified = _recheck(config, served, report, snapshot_folder, evaluation_folder)
     report.write(output_folder / PARITY)
     _demand_rechecked(report, case)
+    if certified is not None:
+        boxes, on_uncertified = certified
+        described = {"sha256": sha256(boxes), "on_uncertified": on_uncertified}
+        manifest = manifest.model_copy(update={"certified": described})
+        write_atomic(output_folder / CERTIFIED, boxes)
     if shield is not None:
         write_atomic(output_folder / SHIELD, shield)
     manifest.write(output_folder / MANIFEST)
@@ -82,12 +90,29 @@ def _prove(
 
 def _recheck(
     config: PolicyConfig, served: ServedPolicy, report: ParityReport, snapshot_folder: Path, evaluation_folder: Path
-) -> ParityReport:
-    """The gate's local claims on the graph itself, because the graph is what ships."""
+) -> tuple[ParityReport, tuple[bytes, str] | None]:
+    """The gate's local claims on the graph itself, because the graph is what ships; and what is certified about it."""
     from loomrl.safety.gate import recheck_local
 
-    verdicts = recheck_local(served, config.safety, snapshot_folder, evaluation_folder)
-    return report.model_copy(update={"rechecked_claims": dict(sorted(verdicts.items()))})
+    with TemporaryDirectory() as folder:
+        verdicts = recheck_local(served, config.safety, snapshot_folder, evaluation_folder, Path(folder))
+        certified = _certified(config, Path(folder))
+    return report.model_copy(update={"rechecked_claims": dict(sorted(verdicts.items()))}), certified
+
+
+def _certified(config: PolicyConfig, evidence_folder: Path) -> tuple[bytes, str] | None:
+    """The boxes in which the action is certified, as a file, and what is done outside of them; None where not asked."""
+    if config.safety.checks.get(STABILITY, {}).get("on_uncertified") is None:
+        return None
+    path = evidence_folder / EVIDENCE / f"{STABILITY}.json"
+    found = read_json(path)["when_served"] if path.is_file() else {"low": []}
+    if not found["low"]:
+        raise GateRefused(
+            f"safety.checks.{STABILITY}.on_uncertified is set, and nothing is certified about the graph: take it away, "
+            "or raise max_boxes"
+        )
+    boxes = Certified(*(np.asarray(found[end], np.float64) for end in ("low", "high")))
+    return boxes.to_bytes(), found["on_uncertified"]
 
 
 def _demand_rechecked(report: ParityReport, case: SafetyCase) -> None:

@@ -18,7 +18,8 @@ from loomrl.types import ParityReport, PolicyManifest, SafetyCase, Verdict
 
 PAYLOAD_TYPE = "application/vnd.loomrl.safety-case+json"
 ENVELOPE, CASE, ONNX, MANIFEST, PARITY = "envelope.json", "case.json", "policy.onnx", "manifest.json", "parity.json"
-EPISODES, EVALUATION, SHIELD = "episodes.parquet", "evaluation.json", "shield.safetensors"
+EPISODES, EVALUATION = "episodes.parquet", "evaluation.json"
+SHIELD, CERTIFIED = "shield.safetensors", "certified.safetensors"
 
 CASE_TAG = "loomrl.case_sha256"
 ENVELOPE_TAG = "loomrl.envelope_sha256"
@@ -116,8 +117,13 @@ def verify(folder: Path) -> tuple[CaseStatement, SafetyCase]:
             raise ArtifactError(f"{folder / name} is not the file the envelope was signed for; restore or export again")
     manifest = PolicyManifest.read(folder / MANIFEST)
     _check_together(folder, manifest, statement)
-    if manifest.shield_sha256 not in (None, sha256_file(folder / SHIELD) if (folder / SHIELD).is_file() else ""):
-        raise ArtifactError(f"{folder / SHIELD} is not the shield the manifest names; restore or export again")
+    certified_sha256 = None if manifest.certified is None else manifest.certified["sha256"]
+    for path, named, what in (
+        (folder / SHIELD, manifest.shield_sha256, "the shield"),
+        (folder / CERTIFIED, certified_sha256, "the certificate"),
+    ):
+        if named not in (None, sha256_file(path) if path.is_file() else ""):
+            raise ArtifactError(f"{path} is not {what} the manifest names; restore or export again")
     return statement, SafetyCase.read(folder / CASE)
 
 

@@ -77,15 +77,20 @@ def build_case(
 
 
 def recheck_local(
-    policy: Policy, config: SafetyConfig, snapshot_folder: Path, evaluation_folder: Path
+    policy: Policy,
+    config: SafetyConfig,
+    snapshot_folder: Path,
+    evaluation_folder: Path,
+    evidence_folder: Path | None = None,
 ) -> dict[str, Verdict]:
     """The verdicts of all local claims on another form of the policy, such as the exported graph.
 
     `policy` is any callable from raw observations (B, *obs) to actions (B, *action). Where it also has
     `outputs(obs) -> dict[str, ndarray]`, finiteness is demanded of all of them. Claims are tried on the observations
-    recorded at evaluation, and on the same random and extreme ones as in the case.
+    recorded at evaluation, and on the same random and extreme ones as in the case. Evidence is kept where a folder is
+    given.
     """
-    context = _context(policy, config, snapshot_folder, None, evaluation_folder, [], EvidenceWriter(None))
+    context = _context(policy, config, snapshot_folder, None, evaluation_folder, [], EvidenceWriter(evidence_folder))
     local = [(check, settings) for check, settings in configured_checks(config) if check.LOCAL]
     claims = [claim for check, settings in local for claim in check.examine(context, settings)]
     return {claim.id: claim.verdict for claim in claims}

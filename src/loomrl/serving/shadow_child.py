@@ -25,7 +25,8 @@ from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.lifetime import be_killed_with_parent
 from loomrl.serving.audit import AuditLog, AuditUnwritable, audit_folder
 from loomrl.serving.following import ChainFollower
-from loomrl.serving.model import Answer, NoAnswer, ServedPolicy
+from loomrl.serving.memory import Memories
+from loomrl.serving.model import STATE_OUT, Answer, NoAnswer, ServedPolicy
 from loomrl.serving.records import SHADOW, digest, own_choices, record
 from loomrl.serving.shadow_state import MAX_TEXT, StatePage, shadow_folder
 
@@ -47,6 +48,7 @@ class Mirror:
         self._follower = ChainFollower(followed, self._state.settled)
         self._entries: deque[_Json] = deque()  # records that were read and not looked at
         self._challengers: dict[int, ServedPolicy] = {}
+        self._memories: dict[str, Memories] = {}  # by version
         self._heard, self._ended = b"", False  # of a line that is not whole; whether there will be another
         self._synced = time.monotonic()
 
@@ -153,7 +155,7 @@ class Mirror:
     def _answer(self, challenger: ServedPolicy, rows: list[_Json]) -> list[_Json]:
         started = time.thread_time()  # not the clock's: this process waits for all others
         try:
-            answer = challenger.answer(_observations(rows, challenger))
+            answer = self._ask(challenger, rows)
         except Exception as error:  # noqa: BLE001 - whatever a challenger does is counted, and on record
             if len(rows) > 1:  # find out which observation it was
                 return [entry for row in rows for entry in self._answer(challenger, [row])]
@@ -162,6 +164,18 @@ class Mirror:
         seconds = time.thread_time() - started
         self._state.num_mirrored += len(rows)
         return [_decided(row, challenger.version, answer, index, seconds) for index, row in enumerate(rows)]
+
+    def _ask(self, challenger: ServedPolicy, rows: list[_Json]) -> Answer:
+        """One that is recurrent remembers of an episode what it was shown: decisions that their version chose."""
+        observations = _observations(rows, challenger)
+        if not challenger.memory_size:
+            return challenger.answer(observations)
+        memories = self._memories.setdefault(challenger.version, Memories())
+        agent_ids, episode_ids = ([row[name] for row in rows] for name in ("agent_id", "episode_id"))
+        recalled = memories.recall(challenger, agent_ids, episode_ids)
+        answer = challenger.answer(observations, recalled.states)
+        memories.keep(challenger, recalled, answer.outputs[STATE_OUT], is_kept=True)
+        return answer
 
     def _count_error(self, challenger: ServedPolicy, error: Exception) -> None:
         self._state.num_errors += 1

@@ -1,16 +1,18 @@
 """The challenger against the acting policy on the same observations: agreement, distance, values, violations, time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.safety.config import ConstraintConfig
-from loomrl.serving.model import ServedPolicy
+from loomrl.serving.choosing import Choices, choose
+from loomrl.serving.model import STATE_OUT, ServedPolicy
 from loomrl.shadow.pairs import Pairs
 from loomrl.shadow.statistics import clustered_mean, clustered_proportion
-from loomrl.types import Interval
+from loomrl.types import FloatArray, Interval
 
 ALIKE = 0.1  # continuous actions agree within this distance, in units of half the action range
 _SEED = 20_261_120
@@ -87,10 +89,35 @@ def num_unequal(pairs: Pairs, policy: ServedPolicy) -> int:
     """How many served actions differ, in any bit, from those the artifact itself decides for the same observations."""
     if not pairs.num_decisions:
         return 0
-    own = policy(pairs.observation)
+    own = _own_actions(pairs, policy)
     served = pairs.acted.astype(own.dtype)
     differ = (own != served).reshape(len(own), -1).any(axis=1)
     return int(differ.sum())
+
+
+def _own_actions(pairs: Pairs, policy: ServedPolicy) -> NDArray[Any]:
+    """What the artifact does after the same observations, (N, *action), its shield included."""
+    if not policy.memory_size:
+        return _choices(pairs, policy, np.arange(pairs.num_decisions)).action
+    memory = np.zeros((pairs.num_decisions, policy.memory_size), np.float32)  # (episodes at most, M)
+    own = np.empty_like(pairs.acted, dtype=policy.manifest.outputs["action"]["dtype"])
+    for rows in _by_step(pairs.episode):
+        choices = _choices(pairs, policy, rows, memory[pairs.episode[rows]])
+        own[rows], memory[pairs.episode[rows]] = choices.action, choices.outputs[STATE_OUT]
+    return own
+
+
+def _choices(pairs: Pairs, policy: ServedPolicy, rows: NDArray[Any], memory: FloatArray | None = None) -> Choices:
+    return choose(policy, pairs.observation[rows], [False] * len(rows), np.random.default_rng, memory)
+
+
+def _by_step(episode: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """The rows that are the first of their episodes, the second ones, and so on."""
+    left = np.arange(len(episode))
+    while len(left):
+        _, first = np.unique(episode[left], return_index=True)
+        yield left[first]
+        left = np.delete(left, first)
 
 
 def _alike(distance: NDArray[np.float64], policy: ServedPolicy) -> NDArray[np.bool_]:

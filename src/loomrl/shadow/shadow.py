@@ -68,7 +68,8 @@ def _server(config: PolicyConfig, challenger: PolicyVersion, champion: PolicyVer
         return
     acting, beside = (challenger, None) if champion is None else (champion, challenger.version)
     rate = config.shadow.max_decisions_per_second_per_agent
-    server = ServerProcess(config.name, rate=rate, champion=acting.version, challenger=beside)
+    unasked = "share=0"  # what is compared are the policies' own choices
+    server = ServerProcess(config.name, rate=rate, champion=acting.version, challenger=beside, explore=unasked)
     with server, server.client() as client:
         if champion is not None:
             _demand_roles(client, challenger, champion)

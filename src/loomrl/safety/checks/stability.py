@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.safety.certified.regions import preferred
@@ -16,7 +16,7 @@ from loomrl.safety.check import CERTIFIED, CheckConfig, Context, undecided
 from loomrl.safety.checks.robustness import action_change
 from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
 from loomrl.safety.probes import ask, noise_scale, sample_visited
-from loomrl.types import Bound, Claim, Verdict
+from loomrl.types import Bound, Claim, Json, Verdict
 
 NAME = "stability"
 STAGE = CERTIFIED
@@ -31,6 +31,9 @@ class Config(CheckConfig):
     A radius is in standard deviations of each component, over what was recorded. A continuous action may change by
     `max_action_change` of its range in each component. The largest radius that is certified is searched in `halvings`
     steps between 0 and twice `radius`. Without a radius nothing is claimed.
+
+    With `on_uncertified` the policy server looks whether an observation is within a certified radius: it marks those
+    that are not, or has the fallback act after them.
     """
 
     mandatory: bool = False
@@ -40,6 +43,13 @@ class Config(CheckConfig):
     max_action_change: float = Field(default=0.1, gt=0, lt=1)
     halvings: int = Field(default=5, ge=0)
     max_boxes: int = Field(default=2_000, ge=1)  # for each observation and radius
+    on_uncertified: Literal["mark", "fallback"] | None = None
+
+    @model_validator(mode="after")
+    def _has_radii(self) -> Self:
+        if self.on_uncertified is not None and self.radius is None:
+            raise ValueError("`on_uncertified` needs a `radius`: without one nothing is certified")
+        return self
 
 
 def check_spaces(config: Config, observation_space: Any, action_space: Any) -> None:
@@ -91,6 +101,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
             "num_refuted": num_refuted,
             "max_action_change": config.max_action_change,
             "examples": broken[:3],
+            **({} if config.on_uncertified is None else {"when_served": _when_served(config, prover, obs, radii)}),
         },
     )
     finding = (
@@ -174,16 +185,20 @@ class _Prover:
             }
         return _Around(verdict, low, example)
 
+    def box(self, obs: NDArray[Any], radius: float) -> tuple[Array, Array]:
+        """The lowest and the highest of the observations around one, (D,)."""
+        space, middle = self.context.observation_space, obs.reshape(-1).astype(np.float64)
+        low = np.clip(middle - radius * self.scale, space.low.reshape(-1), None)
+        high = np.clip(middle + radius * self.scale, None, space.high.reshape(-1))
+        return np.minimum(low, middle), np.maximum(high, middle)  # recorded beyond its space's bounds
+
     def _decide(
         self, obs: NDArray[Any], cases: list[tuple[Array, Array]], radius: float
     ) -> tuple[Verdict, NDArray[np.float32] | None]:
         from loomrl.safety.certified.search import Search
         from loomrl.safety.certified.search import Verdict as Answer
 
-        space, middle = self.context.observation_space, obs.reshape(-1).astype(np.float64)
-        low = np.clip(middle - radius * self.scale, space.low.reshape(-1), None)
-        high = np.clip(middle + radius * self.scale, None, space.high.reshape(-1))
-        low, high = np.minimum(low, middle), np.maximum(high, middle)  # recorded beyond its space's bounds
+        low, high = self.box(obs, radius)
         questions = [Case(low, high, rows, limits) for rows, limits in cases]
         found = Search(self.network, questions, self._confirm).run(math.inf, self.config.max_boxes)
         verdicts = {Answer.UNSAT: Verdict.PROVED, Answer.SAT: Verdict.REFUTED}
@@ -213,6 +228,13 @@ class _Prover:
                 row[0, index] = sign
                 ways.append((row, np.array([sign * outputs[index] - allowed[index]])))
         return ways
+
+
+def _when_served(config: Config, prover: _Prover, obs: NDArray[Any], radii: list[float]) -> Json:
+    """What the policy server takes with it: the certified boxes, and what to do outside of all of them."""
+    boxes = [prover.box(one, radius) for one, radius in zip(obs, radii, strict=True) if radius > 0.0]
+    ends = {name: [box[end].tolist() for box in boxes] for end, name in enumerate(("low", "high"))}
+    return {"on_uncertified": config.on_uncertified, **ends}
 
 
 def _promised(space: Any, config: Config) -> str:
