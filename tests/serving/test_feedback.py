@@ -85,6 +85,6 @@ def test_decisions_of_one_record_wait_each_for_their_own_feedback() -> None:
 def test_a_cost_is_on_record_where_one_is_told() -> None:
     log = AuditLog("cartpole")
     told, untold = decide(log), decide(log)
-    ledger = FeedbackLedger("cartpole", log)
+    ledger = ledger_of(log)
     ledger.accept([Feedback(told, 1.0, terminated=False, truncated=False, cost=0.25), *feedback(untold)])
     assert [entry.get("cost") for entry in records("cartpole") if entry["kind"] == "feedback"] == [0.25, None]

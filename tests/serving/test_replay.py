@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from policies import BALANCING, continuous_folder, discrete_folder
+from policies import BALANCING, continuous_folder, discrete_folder, recurrent_folder
 from typer.testing import CliRunner
 
 from loomrl.encryption import KEYS, new_entry
@@ -104,6 +104,59 @@ def test_a_version_of_the_registry_is_fetched_and_verified(loomrl_home: Path, tm
     assert replayed("cartpole")["by"] == {"explored": 1}
 
 
+def test_what_stood_in_for_the_policy_is_replayed_too(loomrl_home: Path, tmp_path: Path) -> None:
+    beyond = [3e38] * 4  # the policy's value of it is infinite, so the fallback decides
+    with (
+        ServerProcess("cartpole", champion_folder=discrete_folder(tmp_path / "v"), seed=1) as server,
+        server.client() as client,
+    ):
+        client.set_plan(fallback={"action": 0}, person="Ada", reason="test")
+        together = client.decide_many([Ask("a", OBS, explore=True), Ask("b", beyond), Ask("c", OBS)])
+        assert [decision.role for decision in together] == ["champion", "fallback", "champion"]
+        client.set_kill_switch(on=True, person="Ada", reason="test")
+        assert client.decide("a", OBS).role == "kill_switch"
+    assert replayed()["by"] == {"policy": 1, "explored": 1, "fallback": 1, "kill_switch": 1}
+
+
+@pytest.mark.parametrize("by", ["action", "version"])
+def test_what_a_limit_prevented_is_replayed_too(loomrl_home: Path, tmp_path: Path, by: str) -> None:
+    folder, other = discrete_folder(tmp_path / "v"), discrete_folder(tmp_path / "other", -BALANCING)
+    limit = {"name": "never_right", "quantity": "action", "low": None, "high": 0.0}
+    write_json(folder / "manifest.json", read_json(folder / "manifest.json") | {"constraints": [limit]})
+    observations = np.random.default_rng(4).normal(size=(60, 4)).astype(np.float32)
+    options = {"champion_folder": folder, "explore": "share=0.3", "rate": 1e6}
+    with ServerProcess("cartpole", **options) as server, server.client() as client:
+        for fallback in ({"action": 0}, {by: 0 if by == "action" else str(other)}):
+            client.set_plan(fallback=fallback, person="Ada", reason="test")
+            client.refresh("cartpole")
+            for rows in (observations[:10], observations[10:]):
+                client.decide_many([Ask("a", obs, explore=row % 3 == 0) for row, obs in enumerate(rows)])
+    found = replayed()
+    assert (found["num_decisions"], found["num_equal"]) == (120, 120)
+    assert found["by"]["shield"] > 20
+
+
+def test_what_a_recurrent_policy_remembered_follows_from_the_log(loomrl_home: Path, tmp_path: Path) -> None:
+    observations = np.random.default_rng(5).normal(size=(40, 4)).astype(np.float32)
+    for half in (observations[:20], observations[20:]):  # a restart cuts into the episodes
+        with (
+            ServerProcess("cartpole", champion_folder=recurrent_folder(tmp_path / "v"), rate=1e6) as server,
+            server.client() as client,
+        ):
+            for obs in half:
+                client.decide_many([Ask(agent, obs * scale, "e", explore=agent == "c") for agent, scale in SCALES])
+    found = replayed()
+    assert (found["num_decisions"], found["num_equal"]) == (120, 120)
+    first, *_ = chains("cartpole")
+    (first / "000001.jsonl").unlink()  # as housekeeping may
+    ((reason, count),) = replayed()["not_replayed"].items()
+    assert count == 60
+    assert "what its episode remembered does not follow" in reason
+
+
+SCALES = (("a", 1.0), ("b", -0.5), ("c", 2.0))
+
+
 @pytest.fixture
 def log(loomrl_home: Path) -> AuditLog:
     return AuditLog("cartpole")
@@ -131,7 +184,9 @@ def decided(folder: Path, **changes: object) -> dict[str, object]:
         ({"propensity": 0.5}, "propensity was 0.5, is 1.0"),
         ({"shield": {"chosen": 0}}, "shield was {'chosen': 0}, is None"),
         ({"observation": [1e38] * 3 + [3e38]}, "there is no answer now"),
-        ({"value": None}, "what was ordered is none of the policy's actions"),
+        ({"value": None}, "value was None, is 2.0"),
+        ({"value": None, "role": "fallback"}, None),
+        ({"value": None, "role": "fallback", "action": 7}, "what was ordered is none of the policy's actions"),
         ({"value": None, "override": {"action": 0}}, "action was 1, is 0"),
     ],
 )

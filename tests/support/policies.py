@@ -57,6 +57,24 @@ def continuous_folder(folder: Path, gain: float = 0.5, name: str = "hopper") -> 
     return _write(folder, _graph(nodes, outputs, constants), name, "continuous", action)
 
 
+def recurrent_folder(folder: Path, name: str = "cartpole") -> Path:
+    """A policy for CartPole that remembers two numbers: state = tanh(state + obs @ weights), logits = 3 * state."""
+    weights = np.random.default_rng(3).normal(size=(4, 2)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["observation", "weights"], ["seen"]),
+        helper.make_node("Add", ["seen", "state_in"], ["sum"]),
+        helper.make_node("Tanh", ["sum"], ["state_out"]),
+        helper.make_node("Mul", ["state_out", "three"], ["logits"]),
+        helper.make_node("ArgMax", ["logits"], ["action"], axis=-1, keepdims=0),
+        *_value_nodes(),
+    ]
+    outputs = [("action", TensorProto.INT64, ["batch"]), ("value", TensorProto.FLOAT, ["batch"])]
+    outputs += [(output, TensorProto.FLOAT, ["batch", 2]) for output in ("logits", "state_out")]
+    constants = {"weights": weights, "three": np.array([3], np.float32), "offset": np.zeros(1, np.float32)}
+    graph = _graph(nodes, outputs, constants, memory_size=2)
+    return _write(folder, graph, name, "discrete", {"type": "Discrete", "n": 2, "start": 0, "dtype": "int64"})
+
+
 def _value_nodes() -> list[onnx.NodeProto]:
     return [
         helper.make_node("ReduceSum", ["observation", "axes"], ["total"], keepdims=0),
@@ -64,13 +82,21 @@ def _value_nodes() -> list[onnx.NodeProto]:
     ]
 
 
-def _graph(nodes: list[onnx.NodeProto], outputs: list[tuple[str, int, list[Any]]], constants: dict[str, Any]) -> bytes:
+def _graph(
+    nodes: list[onnx.NodeProto],
+    outputs: list[tuple[str, int, list[Any]]],
+    constants: dict[str, Any],
+    memory_size: int = 0,
+) -> bytes:
     initializers = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     initializers.append(numpy_helper.from_array(np.array([1], dtype=np.int64), "axes"))
+    inputs = [helper.make_tensor_value_info("observation", TensorProto.FLOAT, ["batch", 4])]
+    if memory_size:
+        inputs.append(helper.make_tensor_value_info("state_in", TensorProto.FLOAT, ["batch", memory_size]))
     graph = helper.make_graph(
         nodes,
         "policy",
-        [helper.make_tensor_value_info("observation", TensorProto.FLOAT, ["batch", 4])],
+        inputs,
         [helper.make_tensor_value_info(*output) for output in outputs],
         initializers,
     )
@@ -84,7 +110,10 @@ def _write(folder: Path, graph: bytes, name: str, kind: str, action: dict[str, A
 
     session = open_session(graph, name)
     inputs, outputs = tensors(session)
-    (actions,) = session.run(["action"], {"observation": OBSERVATIONS})
+    state = {
+        name: np.zeros((8, int(one["shape"][1])), np.float32) for name, one in inputs.items() if name == "state_in"
+    }
+    (actions,) = session.run(["action"], {"observation": OBSERVATIONS, **state})
     observation = {"type": "Box", "shape": [4], "dtype": "float32", "low": "-inf", "high": "inf"}
     manifest = PolicyManifest(
         name=name,

@@ -31,6 +31,13 @@ class Substitute:
         """As records name it: the version, or `constant`."""
         return CONSTANT if self.policy is None else self.policy.version
 
+    def mark(self) -> Json:
+        """What records say of it: which version, or which action."""
+        if self.policy is not None:
+            return {"version": self.policy.version}
+        assert self.action is not None, "a substitute is a version or an action"
+        return {"action": self.action.tolist()}
+
     def actions(self, observations: NDArray[Any]) -> NDArray[Any]:
         """What it does after observations (B, *obs), (B, *action)."""
         if self.policy is not None:

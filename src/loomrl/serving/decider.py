@@ -45,6 +45,7 @@ class Group:
     shield: list[dict[str, Any] | None] = field(default_factory=list)  # where another action was taken, and why
     marks: dict[str, list[Any]] = field(default_factory=dict)  # what records say beside, where there is anything to say
     recalled: Recalled | None = None  # what a recurrent policy remembered
+    substitute: Substitute | None = None  # what acts where the policy must not
     draw: int | None = None  # which random numbers, where any of them may explore
     record: dict[str, Any] = field(default_factory=dict)
     asked: float = 0.0  # `time.perf_counter()` at which the policy was asked,
@@ -220,6 +221,7 @@ class Decider:
             group.action = np.stack([group.mandate.action] * count)
             return
         policy, asks, memory = group.policy, group.asks, None
+        group.substitute = substitute
         if policy.memory_size:
             group.recalled = self._memories.recall(policy, asks.agent_ids, asks.episode_ids)
             memory = group.recalled.states
@@ -257,7 +259,9 @@ class Decider:
         """Put them on record; before a segment's first decision by a policy stands which files it is."""
         if self._audit.segment != self._segment:
             self._segment, self._introduced = self._audit.segment, set()
-        new = {group.policy for group in groups} - self._introduced
+        deciding = {group.policy for group in groups}
+        deciding |= {group.substitute.policy for group in groups if group.substitute and group.substitute.policy}
+        new = deciding - self._introduced
         self._audit.append([*(_loaded(self.policy, policy) for policy in new), *(group.record for group in groups)])
         self._introduced |= new
 
@@ -318,6 +322,8 @@ def _recorded(policy: str, group: Group, seconds: float, route: str) -> dict[str
         "seconds": seconds,
         "draw": group.draw,
     }
+    if group.substitute is not None:
+        shared["substitute"] = group.substitute.mark()
     if len(group) == 1:
         return _decision(group, shared)
     columns = {

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from loomrl.errors import LoomRLError
 from loomrl.serving.actions import check_action
-from loomrl.serving.choosing import Choices, choose
+from loomrl.serving.choosing import Choices, Substitute, choose
 from loomrl.serving.config import ExplorationConfig
 from loomrl.serving.exploration import Draws
 from loomrl.serving.history import chains
-from loomrl.serving.model import NoAnswer, ServedPolicy, runtime
+from loomrl.serving.model import STATE_OUT, NoAnswer, ServedPolicy, runtime
 from loomrl.serving.problems import Problem
 from loomrl.serving.records import DECISION, digest, expand, is_taken_over
 from loomrl.serving.sealing import is_sealed
@@ -31,8 +31,10 @@ from loomrl.serving.sources import FolderSource, RegistrySource
 
 _BATCH = 512
 _SHOWN = 20  # differences kept in full
+_MARKS = ("certified", "clipped")  # of choices, besides what every record holds
 
 Record = dict[str, Any]
+Episode = tuple[str, str | None]  # agent and episode id
 
 
 @dataclass
@@ -85,6 +87,7 @@ class Replay:
     ) -> None:
         self._version, self._limit, self._folder, self._on_progress = version, limit, folder, on_progress
         self._models: dict[tuple[str, str], ServedPolicy | str] = {}
+        self._states: dict[Episode, NDArray[Any]] = {}  # (M,) each: what recurrent policies remember
         self.report = ReplayReport()
 
     def run(self, policy: str | None = None) -> ReplayReport:
@@ -94,6 +97,7 @@ class Replay:
             ArtifactError: naming a line of the log that was changed.
         """
         for chain in chains(policy):
+            self._states = {}  # an episode is decided by one server
             self._replay_chain(chain)
         return self.report
 
@@ -138,18 +142,61 @@ class Replay:
                 self._conclude(logged, _order_differs(logged.entry, model))
             else:
                 asked.append(logged)
-        self._ask_again(asked, model)
+        for alike in _askable_together(asked, model):
+            substitute = self._substitute(policy, alike[0].entry, model, loaded)
+            if isinstance(substitute, str):
+                self.report.not_replayed[substitute] += len(alike)
+            elif model.memory_size:
+                self._ask_in_episodes(alike, model, substitute)
+            else:
+                self._ask(alike, model, substitute)
 
-    def _ask_again(self, asked: list[_Logged], model: ServedPolicy) -> None:
-        different = [logged for logged, difference in _compared(asked, model) if difference is not None]
+    def _ask(self, asked: list[_Logged], model: ServedPolicy, substitute: Substitute | None) -> None:
+        different = [logged for logged, difference in _compared(asked, model, substitute) if difference is not None]
         sequences = {logged.entry["sequence"] for logged in different}
         for sequence, request in groupby(asked, key=lambda logged: logged.entry["sequence"]):
             if sequence not in sequences:
                 for logged in request:
                     self._conclude(logged, None)
             else:  # as they were asked for then
-                for logged, difference in _compared(list(request), model):
+                for logged, difference in _compared(list(request), model, substitute):
                     self._conclude(logged, difference)
+
+    def _ask_in_episodes(self, request: list[_Logged], model: ServedPolicy, substitute: Substitute | None) -> None:
+        """Decisions of one request by a recurrent policy, with what it remembers from those replayed before."""
+        known, states = [], []
+        for logged in request:
+            state = self._state_before(logged.entry, model)
+            if isinstance(state, str):
+                self.report.not_replayed[state] += 1
+            else:
+                known.append(logged)
+                states.append(state)
+        after: dict[Episode, NDArray[Any]] = {}
+        for logged, difference in _compared(known, model, substitute, np.array(states, np.float32), after):
+            self._conclude(logged, difference)
+        self._states |= after
+
+    def _state_before(self, entry: Record, model: ServedPolicy) -> NDArray[Any] | str:
+        """What went into a decision, as far as the log leads to it: its digest is on record."""
+        mark = entry["memory"]
+        begun = np.zeros(model.memory_size, np.float32) if mark["step"] == 0 else None
+        state = self._states.get(_episode(entry)) if begun is None else begun
+        if state is None or digest(state) != mark["digest"]:
+            return "what its episode remembered does not follow from the part of the log that was replayed"
+        return state
+
+    def _substitute(
+        self, policy: str, entry: Record, model: ServedPolicy, loaded: dict[str, Record]
+    ) -> Substitute | str | None:
+        """What acted where the policy must not, or why it cannot be had."""
+        mark = entry.get("substitute")
+        if mark is None:
+            return None
+        if "action" in mark:
+            return Substitute(action=np.asarray(mark["action"], model.manifest.outputs["action"]["dtype"]))
+        version = self._model(policy, mark["version"], loaded.get(mark["version"]))
+        return version if isinstance(version, str) else Substitute(version)
 
     def _conclude(self, logged: _Logged, difference: str | None) -> None:
         entry = logged.entry
@@ -202,16 +249,25 @@ def _missing(logged: _Logged) -> str | None:
         return f"its observation is sealed with the key {entry['observation']['key']!r}, which is not configured"
     if entry["exploration_flag"] and not _is_ordered(entry) and (logged.draws is None or entry.get("draw") is None):
         return "its record does not say which random numbers it used"
-    if "memory" in entry:
-        return "it was decided with a memory, of which the record holds the digest alone"
-    if (entry["shield"] or {}).get("fallback") is not None:
-        return "a fallback took its place, whose choice is another version's or a person's"
     return None
 
 
 def _is_ordered(entry: Record) -> bool:
-    """Whether a person named the action, so that no policy was asked."""
-    return entry["value"] is None
+    """Whether a person named the action, for this decision or as the fallback, so that no policy was asked."""
+    return entry["value"] is None and is_taken_over(entry)
+
+
+def _askable_together(asked: list[_Logged], model: ServedPolicy) -> list[list[_Logged]]:
+    """Those with one substitute; of a recurrent policy those of one request, for each may need the one before."""
+    found: dict[Any, list[_Logged]] = {}
+    for logged in asked:
+        alike = logged.entry["sequence"] if model.memory_size else repr(logged.entry.get("substitute"))
+        found.setdefault(alike, []).append(logged)
+    return list(found.values())
+
+
+def _episode(entry: Record) -> Episode:
+    return entry["agent_id"], entry["episode_id"]
 
 
 def _decided_by(entry: Record) -> str:
@@ -235,28 +291,38 @@ def _order_differs(entry: Record, model: ServedPolicy) -> str | None:
     return _first_difference([("action", logged, ordered), hashed, ("propensity", entry["propensity"], 1.0)])
 
 
-def _compared(asked: list[_Logged], model: ServedPolicy) -> Iterator[tuple[_Logged, str | None]]:
-    """Each with what differs when they are asked for together."""
+def _compared(
+    asked: list[_Logged],
+    model: ServedPolicy,
+    substitute: Substitute | None,
+    states: NDArray[Any] | None = None,
+    after: dict[Episode, NDArray[Any]] | None = None,
+) -> Iterator[tuple[_Logged, str | None]]:
+    """Each with what differs when they are asked for together; puts into `after` what is remembered then."""
     if not asked:
         return
     entries = [logged.entry for logged in asked]
     observed = np.array([entry["observation"] for entry in entries], model.dtype).reshape(-1, *model.shape)
     to_explore = [bool(entry.get("asked_to_explore", entry["exploration_flag"])) for entry in entries]
     try:
-        choices = choose(model, observed, to_explore, lambda row: asked[row].stream())
+        choices = choose(model, observed, to_explore, lambda row: asked[row].stream(), states, substitute)
     except NoAnswer as error:
         if len(asked) == 1:
             yield asked[0], f"there is no answer now: {error}"
-        else:
-            for logged in asked:
-                yield from _compared([logged], model)
+            return
+        for row, logged in enumerate(asked):
+            own = None if states is None else states[row : row + 1]
+            yield from _compared([logged], model, substitute, own, after)
         return
     for row, logged in enumerate(asked):
+        if after is not None:
+            after[_episode(logged.entry)] = choices.outputs[STATE_OUT][row]
         yield logged, _difference(logged.entry, observed[row], choices, row)
 
 
 def _difference(entry: Record, observed: NDArray[Any], choices: Choices, row: int) -> str | None:
     action = choices.action[row]
+    marks = [(name, bool(entry.get(name)), choices.marks[name][row]) for name in _MARKS if name in choices.marks]
     return _first_difference(
         [
             ("observation_digest", entry["observation_digest"], digest(observed)),
@@ -264,7 +330,9 @@ def _difference(entry: Record, observed: NDArray[Any], choices: Choices, row: in
             ("action_hash", entry["action_hash"], digest(action)),
             ("value", entry["value"], float(choices.value[row])),
             ("propensity", entry["propensity"], choices.propensity[row]),
+            ("exploration_flag", entry["exploration_flag"], choices.explored[row]),
             ("shield", entry["shield"], choices.shield[row]),
+            *marks,
         ]
     )
 
