@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from loomrl import __version__
 from loomrl.serving.asgi import Response
 from loomrl.serving.decider import Group
-from loomrl.serving.model import GRAPH, ServedPolicy
+from loomrl.serving.model import GRAPH, STATE_IN, STATE_OUT, ServedPolicy
 from loomrl.serving.problems import Problem
 from loomrl.serving.requests import Asks, check_id, parse_json
 from loomrl.serving.tensors import DATATYPES, parameters_of, read_tensor, split, write_tensor
@@ -46,9 +46,18 @@ def model_metadata(policy: ServedPolicy, versions: Iterable[str]) -> dict[str, A
         "name": manifest.name,
         "versions": sorted(versions),
         "platform": "onnxruntime_onnx",
-        "inputs": [_tensor_metadata(name, described) for name, described in manifest.inputs.items()],
-        "outputs": [_tensor_metadata(name, described) for name, described in manifest.outputs.items()],
+        "inputs": [_tensor_metadata(name, described) for name, described in _inputs(policy).items()],
+        "outputs": [_tensor_metadata(name, described) for name, described in _outputs_of(policy).items()],
     }
+
+
+def _inputs(policy: ServedPolicy) -> dict[str, Any]:
+    """What agents send; a recurrent policy's memory stays in the server."""
+    return {name: described for name, described in policy.manifest.inputs.items() if name != STATE_IN}
+
+
+def _outputs_of(policy: ServedPolicy) -> dict[str, Any]:
+    return {name: policy.manifest.outputs[name] for name in policy.output_names if name != STATE_OUT}
 
 
 def _tensor_metadata(name: str, described: dict[str, Any]) -> dict[str, Any]:
@@ -64,8 +73,8 @@ def model_config(policy: ServedPolicy, max_batch_size: int) -> dict[str, Any]:
         "backend": "onnxruntime",
         "version_policy": {"latest": {"num_versions": 1}},
         "max_batch_size": max_batch_size,
-        "input": [_tensor_config(name, described) for name, described in manifest.inputs.items()],
-        "output": [_tensor_config(name, described) for name, described in manifest.outputs.items()],
+        "input": [_tensor_config(name, described) for name, described in _inputs(policy).items()],
+        "output": [_tensor_config(name, described) for name, described in _outputs_of(policy).items()],
         "instance_group": [{"name": manifest.name, "kind": "KIND_CPU", "count": 1}],
         "default_model_filename": GRAPH,
         "parameters": {"onnx_sha256": {"string_value": manifest.onnx_sha256}},
@@ -107,14 +116,14 @@ def _outputs(document: dict[str, Any], parameters: dict[str, Any], policy: Serve
     as_bytes = _flag(parameters, "binary_data_output", False)
     outputs = document.get("outputs")
     if outputs is None or outputs == []:
-        return dict.fromkeys(policy.output_names, as_bytes)
+        return dict.fromkeys(_outputs_of(policy), as_bytes)
     if not isinstance(outputs, list) or not all(isinstance(entry, dict) for entry in outputs):
         raise Problem(400, "`outputs` must be a list of objects with a `name`")
     wanted = {}
     for entry in outputs:
         name = entry.get("name")
-        if name not in policy.output_names:
-            raise Problem(400, f"no output {name!r}; outputs: {', '.join(policy.output_names)}")
+        if name not in _outputs_of(policy):
+            raise Problem(400, f"no output {name!r}; outputs: {', '.join(_outputs_of(policy))}")
         told = parameters_of(entry, f"output {name!r}")
         if unsupported := next((key for key in _UNSUPPORTED if key in told), None):
             raise Problem(400, f"output {name!r}: {unsupported!r} is not supported; ask for the numbers")
