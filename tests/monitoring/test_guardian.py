@@ -47,6 +47,7 @@ NEVER_RIGHT = {
     "per": "episode",
     "max_probability": 0.01,
     "mandatory": True,
+    "enforce": False,  # else the shield would keep it
 }
 LEFT = [-0.1, -0.1, -0.1, -0.1]  # the pole leans to the left: BALANCING pushes there, its opposite to the right
 

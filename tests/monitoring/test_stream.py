@@ -24,7 +24,7 @@ UNSEEN = {"name": "length", "quantity": "length", "low": 10.0, "high": None, "pe
 ALARM = {"mean": [0.0, 0.0], "precision": [[1.0, 0.0], [0.0, 1.0]], "threshold": 9.0, "alpha": 0.01}
 
 
-def manifest(shield: bool = True, **changes: Any) -> PolicyManifest:
+def manifest(**changes: Any) -> PolicyManifest:
     constraints = [one | {"max_probability": 0.01, "mandatory": True} for one in (LEAN, PUSH, UNSEEN)]
     space = {"type": "Box", "shape": [2]}
     fields: Json = {
@@ -38,7 +38,6 @@ def manifest(shield: bool = True, **changes: Any) -> PolicyManifest:
         "opset": 17,
         "out_of_distribution": ALARM,
         "constraints": constraints,
-        "shield_sha256": "0" * 64 if shield else None,
     }
     return PolicyManifest(**(fields | changes))
 
@@ -101,8 +100,8 @@ def test_the_chance_of_a_false_alarm_is_shared_out_by_weight() -> None:
     assert levels["violations.lean"].threshold == pytest.approx(10 / 1.5 / 0.05)  # half of 3 of 10 parts
     assert levels["reward"].threshold == pytest.approx(10 / 3 / 0.05)
     assert "violations.length" not in levels  # decisions do not show it
-    bare = Watch.of(manifest(shield=False, constraints=[], out_of_distribution=None), MonitorsConfig())
-    assert sorted(bare.levels) == ["latency", "reward", "unanswered"]
+    bare = Watch.of(manifest(constraints=[], out_of_distribution=None), MonitorsConfig())
+    assert sorted(bare.levels) == ["latency", "reward", "shield", "unanswered"]
     assert sum(1 / level.threshold for level in bare.levels.values()) == pytest.approx(0.05)
     off = watch(weights={"reward": 0.0}).levels
     assert "reward" not in off
@@ -144,6 +143,14 @@ def test_each_quantity_has_its_monitor() -> None:
     assert (means["shield"], means["latency"], means["violations.lean"]) == (0.2, 0.2, 0.2)
     assert means["unanswered"] == pytest.approx(1 / 6)
     assert log.stream.describe()["1"]["num_decisions"] == 5
+
+
+def test_what_the_shield_prevented_is_what_the_version_chose() -> None:
+    log = Log()
+    log.decide(shield={"chosen": 2, "by": "constraint push", "fallback": True})
+    log.decide(shield={"chosen": 2, "by": "look-up", "fallback": False})
+    means = {name: log.monitor(name)["mean"] for name in ("violations.push", "violations.lean", "shield")}
+    assert means == {"violations.push": 0.5, "violations.lean": 0.0, "shield": 1.0}
 
 
 def test_what_others_decided_says_nothing_about_the_version() -> None:

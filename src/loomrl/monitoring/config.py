@@ -15,7 +15,7 @@ class MonitoringConfig(Section):
 class MonitorWeights(Section):
     """How the chance of a false alarm is shared out, in parts of the whole; 0 switches a monitor off.
 
-    A version without a shield, without a calibrated alarm or without limits gives their parts to the others.
+    A version without a calibrated alarm or without limits gives their parts to the others.
     """
 
     violations: float = Field(default=3.0, ge=0)  # over all limits together

@@ -50,7 +50,12 @@ class Limit:
         return f"{VIOLATIONS}{self.name}"
 
     def is_broken(self, decision: Json) -> bool:
-        """Whether a decision's record shows it; a number that is not finite (`null`) is outside."""
+        """Whether a decision's record shows it; a number that is not finite (`null`) is outside.
+
+        What the shield had to prevent counts too: the version chose it.
+        """
+        if decision["shield"] is not None and decision["shield"].get("by") == f"constraint {self.name}":
+            return True
         value = _component(decision[self.kind], self.index)
         return value is None or not self.low <= value <= self.high
 
@@ -98,20 +103,17 @@ class Watch:
         limits = [limit for one in manifest.constraints if (limit := Limit.read(one)) is not None]
         calibration = manifest.out_of_distribution
         alarm = None if calibration is None else Alarm.read(calibration)
-        return cls(limits, alarm, _levels(limits, alarm, manifest.shield_sha256 is not None, config), config)
+        return cls(limits, alarm, _levels(limits, alarm, config), config)
 
 
-def _levels(
-    limits: Sequence[Limit], alarm: Alarm | None, is_shielded: bool, config: MonitorsConfig
-) -> dict[str, Level]:
+def _levels(limits: Sequence[Limit], alarm: Alarm | None, config: MonitorsConfig) -> dict[str, Level]:
     """The chance of a false alarm is shared out by weight among the monitors this version can have."""
     weights = config.weights
     wanted = {one.monitor: (one.max_probability, weights.violations / len(limits)) for one in limits}
+    wanted[SHIELD] = (config.max_shield_rate, weights.shield)
     wanted[REWARD] = ((1.0 + config.max_reward_loss) / 2.0, weights.reward)
     wanted[UNANSWERED] = (config.max_unanswered_rate, weights.unanswered)
     wanted[LATENCY] = (config.max_slow_rate, weights.latency)
-    if is_shielded:
-        wanted[SHIELD] = (config.max_shield_rate, weights.shield)
     if alarm is not None:
         wanted[OUT_OF_DISTRIBUTION] = (config.max_out_of_distribution_rate, weights.out_of_distribution)
     total = (1.0 - config.confidence) / (sum(weight for _, weight in wanted.values()) or 1.0)
