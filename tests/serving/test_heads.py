@@ -42,7 +42,7 @@ def verified(log: AuditLog, demand_signed: bool = False) -> list[str]:
 
 def test_a_server_signs_what_it_anchors(log: AuditLog) -> None:
     keeper = anchored(log)
-    assert (keeper.unsigned, keeper.anchored) == (None, log.head)
+    assert (keeper.unsigned, keeper.anchored) == (None, {log.server: log.head})
     assert verified(log, demand_signed=True) == []
     result = CliRunner().invoke(audit_app, ["verify", "--signed"], catch_exceptions=False)
     assert "1 anchored heads, 1 of them signed" in result.stdout
@@ -92,7 +92,7 @@ def test_without_a_key_heads_are_anchored_unsigned_and_it_is_said(
     monkeypatch.setenv("LOOMRL_SIGNING_KEY", "/nowhere/key.pem")
     keeper = anchored(log)
     assert "/nowhere/key.pem" in str(keeper.unsigned)
-    assert keeper.anchored == log.head
+    assert keeper.anchored == {log.server: log.head}
     monkeypatch.delenv("LOOMRL_SIGNING_KEY")
     assert verified(log) == []
     assert verified(log, demand_signed=True) == [f"the anchored head {log.head.sequence} is not signed"]

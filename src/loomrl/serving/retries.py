@@ -19,6 +19,7 @@ from loomrl.serving.sealing import is_sealed
 _REMEMBERED = 100_000
 _TOLD = (
     "decision_id", "action", "policy", "version", "value", "propensity", "role", "assignment_probability", "override",
+    "shield",
     "limited",
 )  # fmt: skip
 
@@ -66,7 +67,8 @@ class Retries:
         for one in expand(entry):
             if one["request_id"] is None or is_sealed(one["observation"]):
                 continue
-            question = _question(one["episode_id"], one["exploration_flag"], one["observation"])
+            asked = one.get("asked_to_explore", one["exploration_flag"])
+            question = _question(one["episode_id"], asked, one["observation"])
             told = {name: one.get(name) for name in _TOLD} | {"exploration": one["exploration_flag"]}
             self._keep((one["agent_id"], one["request_id"]), _Answered(question, orjson.dumps(told)))
 
@@ -79,7 +81,7 @@ class Retries:
 def _names_requests(entry: dict[str, Any]) -> bool:
     """Whether a record tells of requests with an id: all others need not be read closer."""
     if entry["kind"] == DECISION:
-        return entry["route"] == "decide" and entry["request_id"] is not None
+        return entry.get("route") == "decide" and entry.get("request_id") is not None
     return entry["kind"] == DECISIONS and entry["shared"]["route"] == "decide" and any(column(entry, "request_id"))
 
 
