@@ -3,6 +3,7 @@
 import shutil
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -160,3 +161,46 @@ def test_a_local_claim_that_fails_on_the_graph_is_refused(
     with pytest.raises(GateRefused, match="do not hold for the graph: robustness"):
         export(config.model_copy(update={"safety": shaken}), admitted, safety, tmp_path)
     assert not (tmp_path / GRAPH).exists()
+
+
+def certifying(config: PolicyConfig, **settings: Any) -> PolicyConfig:
+    checks = {
+        **config.safety.checks,
+        "stability": {"num_visited": 16, "min_share": 0.01, "on_uncertified": "mark", **settings},
+    }
+    return config.model_copy(update={"safety": config.safety.model_copy(update={"checks": checks})})
+
+
+def test_what_is_certified_travels_with_the_graph(
+    admitted: Policy, config: PolicyConfig, safety: Path, tmp_path: Path
+) -> None:
+    """Within a certified box the graph never acts differently."""
+    export(certifying(config, radius=0.05), admitted, safety, tmp_path)
+    policy = ServedPolicy.load(tmp_path)
+    assert policy.manifest.certified is not None
+    assert policy.manifest.certified["on_uncertified"] == "mark"
+    assert policy.guard is not None
+    certified = policy.guard.certified
+    assert certified is not None
+    assert len(certified.low) >= 8
+    rng = np.random.default_rng(2)
+    for low, high in zip(certified.low, certified.high, strict=True):
+        inside = rng.uniform(low, high, (256, 4)).astype(np.float32)
+        covered = inside[certified.covers(inside)]  # rounding to float32 may lead out
+        assert len(covered) > 200
+        assert len(set(policy(covered).tolist())) == 1
+    assert certified.covers(np.full((1, 4), 1e6, np.float32)) == [False]
+
+
+def test_nothing_certified_is_no_export(admitted: Policy, config: PolicyConfig, safety: Path, tmp_path: Path) -> None:
+    hopeless = certifying(config, radius=1e3, halvings=0, max_boxes=1)
+    with pytest.raises(GateRefused, match="on_uncertified is set, and nothing is certified about the graph"):
+        export(hopeless, admitted, safety, tmp_path)
+    assert not (tmp_path / GRAPH).exists()
+
+
+def test_constraints_stand_in_the_manifest(exported: Path) -> None:
+    policy = ServedPolicy.load(exported)
+    (constraint,) = policy.manifest.constraints
+    assert (constraint["quantity"], constraint["high"], constraint["enforce"]) == ("observation[0]", 100.0, None)
+    assert policy.guard is None  # a limit on observations is enforced only where it says so

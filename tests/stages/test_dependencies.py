@@ -17,6 +17,7 @@ PLUMBING = {
     "loomrl/stages/__main__.py",
     "loomrl/shadow/config.py",
     "loomrl/promotion/config.py",
+    "loomrl/serving/config.py",
     "loomrl/shadow/__init__.py",
     "loomrl/promotion/__init__.py",
     # A registered environment never changes, so how LoomDB keeps it cannot either.

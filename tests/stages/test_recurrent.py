@@ -1,24 +1,29 @@
-"""A policy that remembers through the five stages, in process, and what cannot be done with it yet."""
+"""A policy that remembers: through the five stages, served, and held against itself."""
 
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from inside import Inside
 from trained import Policy, through_the_stages
 from user_environments import write_cue
 
 from loomrl import preflight
 from loomrl.algorithms.policy import load_policy
 from loomrl.config import PolicyConfig
+from loomrl.environment.collector import run_episodes
 from loomrl.environment.config import EnvironmentConfig
-from loomrl.environment.make import make_env
-from loomrl.errors import ArtifactError, ConfigError
+from loomrl.environment.make import make_env, make_envs
 from loomrl.evaluation.config import EvaluationConfig
 from loomrl.export.config import ExportConfig
 from loomrl.safety.case import read_case
 from loomrl.safety.config import SafetyConfig
 from loomrl.serving.model import ServedPolicy
-from loomrl.serving.roles import _demand_memoryless
+from loomrl.serving.parts import ServerSettings
+from loomrl.shadow.comparison import num_unequal
+from loomrl.shadow.pairs import Pairs
 from loomrl.training.config import TrainingConfig, ValidationConfig
 from loomrl.types import EvaluationReport, ParityReport
 
@@ -90,11 +95,56 @@ def test_graph_and_network_play_the_same_episodes(cue: Policy) -> None:
     env.close()
 
 
-def test_what_cannot_be_served_is_refused_before_training(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="training.algorithm: recurrent_ppo trains a policy with a memory"):
-        preflight.check(CONFIG, tmp_path)
+def test_nothing_is_found_wrong_with_it_before_training(tmp_path: Path) -> None:
+    preflight.check(CONFIG, tmp_path)
 
 
-def test_the_server_refuses_it(cue: Policy) -> None:
-    with pytest.raises(ArtifactError, match="cue is recurrent: it needs its memory of 16 numbers back"):
-        _demand_memoryless(ServedPolicy.load(cue.root / "export"))
+def test_what_is_served_is_what_the_policy_plays(cue: Policy, loomrl_home: Path) -> None:
+    """Three episodes at a time, the server started again in the middle of them."""
+    seeds = range(6)
+    envs = make_envs(cue.environment, 3, autoreset="disabled")
+    with closing(envs):
+        expected = run_episodes(envs, load_policy(cue.training).act, seeds, np.random.default_rng(0))
+    settings = ServerSettings("cue", folders={"champion": cue.root / "export"})
+    found = {seed: [] for seed in seeds}
+    for together in (seeds[:3], seeds[3:]):
+        plays = [(seed, make_env(cue.environment)) for seed in together]
+        observed = {seed: env.reset(seed=seed)[0] for seed, env in plays}
+        while plays:
+            with Inside(settings) as server:  # a server for each step
+                asks = [{"agent_id": f"agent-{seed}", "episode_id": f"{seed}", "observation": observed[seed].tolist()}
+                        for seed, _ in plays]  # fmt: skip
+                decisions = server.ask("POST", "/decide", {"requests": asks}).json()["decisions"]
+            going = []
+            for (seed, env), decision in zip(plays, decisions, strict=True):
+                found[seed].append(decision["action"])
+                observed[seed], _, terminated, truncated, _ = env.step(decision["action"])
+                if terminated or truncated:
+                    env.close()
+                else:
+                    going.append((seed, env))
+            plays = going
+    assert [found[seed] for seed in seeds] == [episode.action.tolist() for episode in expected]
+
+
+def test_a_first_version_is_held_against_itself_episode_by_episode(cue: Policy) -> None:
+    served, env = ServedPolicy.load(cue.root / "export"), make_env(cue.environment)
+    observed, acted, episodes, steps = [], [], [], []
+    for seed in range(4):
+        obs, _ = env.reset(seed=seed)
+        state, ended = np.zeros((1, MEMORY), np.float32), False
+        while not ended:
+            outputs = served.outputs(obs[None], state)
+            state = outputs["state_out"]
+            steps.append(episodes.count(seed))
+            observed, acted, episodes = [*observed, obs], [*acted, outputs["action"][0]], [*episodes, seed]
+            obs, _, ended, _, _ = env.step(outputs["action"][0])
+    env.close()
+    interleaved = np.argsort(steps, kind="stable")
+    columns = [np.array(column)[interleaved] for column in (observed, acted, episodes)]
+    zeros = np.zeros(len(acted))
+    pairs = Pairs(columns[0], columns[1], columns[1], zeros, zeros, columns[2], zeros, zeros, 0)
+    assert num_unequal(pairs, served) == 0
+    changed = columns[1].copy()
+    changed[-1] = 1 - changed[-1]
+    assert num_unequal(replace(pairs, acted=changed), served) == 1
