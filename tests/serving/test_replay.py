@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from policies import BALANCING, continuous_folder, discrete_folder, recurrent_folder
+from policies import BALANCING, continuous_folder, discrete_folder
+from remembering import episode, recurrent_folder
 from typer.testing import CliRunner
 
 from loomrl.encryption import KEYS, new_entry
@@ -137,7 +138,7 @@ def test_what_a_limit_prevented_is_replayed_too(loomrl_home: Path, tmp_path: Pat
 
 
 def test_what_a_recurrent_policy_remembered_follows_from_the_log(loomrl_home: Path, tmp_path: Path) -> None:
-    observations = np.random.default_rng(5).normal(size=(40, 4)).astype(np.float32)
+    observations = np.array(episode(5, length=40))
     for half in (observations[:20], observations[20:]):  # a restart cuts into the episodes
         with (
             ServerProcess("cartpole", champion_folder=recurrent_folder(tmp_path / "v"), rate=1e6) as server,

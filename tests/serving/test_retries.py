@@ -92,7 +92,6 @@ def test_a_header_names_all_rows_of_a_request(loomrl_home: Path, folder: Path) -
     [
         ({"observation": [0.0] * 4}, 409),
         ({"episode_id": "other"}, 409),
-        ({"explore": False}, 409),
         ({"observation": [[1.0], 2.0]}, 409),
         ({"request_id": "line\nbreak"}, 400),
         ({"request_id": 7}, 400),

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
@@ -29,6 +30,7 @@ from loomrl.serving.control import Control
 from loomrl.serving.decider import Group
 from loomrl.serving.guard import check_agent, check_host, is_loopback
 from loomrl.serving.model import NoAnswer, ServedPolicy
+from loomrl.serving.packing import packed as packed_observations
 from loomrl.serving.parts import Parts
 from loomrl.serving.problems import Problem
 from loomrl.serving.requests import Asks, parse_asks, parse_feedback, parse_json
@@ -216,6 +218,8 @@ class PolicyServer:
 
     def _decided_once(self, asks: Asks, started: float) -> list[dict[str, Any]]:
         """What was asked before is answered as it was then; only the rest is decided."""
+        if (champion := self._parts.roles.current.champion) is not None:
+            asks = replace(asks, observations=packed_observations(asks.observations, champion))  # as records hold them
         answers = self._parts.retries.find(asks)
         rows = [row for row in range(len(asks)) if row not in answers]
         if rows:

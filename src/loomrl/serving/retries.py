@@ -12,15 +12,14 @@ import numpy as np
 import orjson
 
 from loomrl.serving.problems import Problem
-from loomrl.serving.records import DECISION, DECISIONS, column, expand
+from loomrl.serving.records import DECISION, DECISIONS, expand
 from loomrl.serving.requests import Asks
 from loomrl.serving.sealing import is_sealed
 
 _REMEMBERED = 100_000
 _TOLD = (
-    "decision_id", "action", "policy", "version", "value", "propensity", "role", "assignment_probability", "override",
-    "shield",
-    "limited",
+    "decision_id", "action", "policy", "version", "value", "propensity", "role", "assignment_probability", "shield",
+    "override", "limited",
 )  # fmt: skip
 
 Key = tuple[str, str]  # agent id and request id: two agents never share a decision
@@ -48,7 +47,7 @@ class Retries:
         for row, key in _named(asks):
             if (answered := self._answered.get(key)) is None:
                 continue
-            if _question(asks.episode_ids[row], asks.explore[row], asks.observations[row]) != answered.question:
+            if _question(asks.episode_ids[row], asks.observations[row]) != answered.question:
                 raise Problem(409, f"request id {key[1]!r} of agent {key[0]!r} named another question; take a new id")
             found[row] = orjson.loads(answered.answer)
         return found
@@ -57,7 +56,7 @@ class Retries:
         """Keep the answers to asks that were decided."""
         told = list(answers)
         for row, key in _named(asks):
-            question = _question(asks.episode_ids[row], asks.explore[row], asks.observations[row])
+            question = _question(asks.episode_ids[row], asks.observations[row])
             self._keep(key, _Answered(question, orjson.dumps(told[row])))
 
     def recall(self, entry: dict[str, Any]) -> None:
@@ -67,8 +66,7 @@ class Retries:
         for one in expand(entry):
             if one["request_id"] is None or is_sealed(one["observation"]):
                 continue
-            asked = one.get("asked_to_explore", one["exploration_flag"])
-            question = _question(one["episode_id"], asked, one["observation"])
+            question = _question(one["episode_id"], one["observation"])
             told = {name: one.get(name) for name in _TOLD} | {"exploration": one["exploration_flag"]}
             self._keep((one["agent_id"], one["request_id"]), _Answered(question, orjson.dumps(told)))
 
@@ -79,10 +77,13 @@ class Retries:
 
 
 def _names_requests(entry: dict[str, Any]) -> bool:
-    """Whether a record tells of requests with an id: all others need not be read closer."""
+    """Whether a record tells of requests for a decision with an id: all others need not be read closer."""
     if entry["kind"] == DECISION:
-        return entry.get("route") == "decide" and entry.get("request_id") is not None
-    return entry["kind"] == DECISIONS and entry["shared"]["route"] == "decide" and any(column(entry, "request_id"))
+        return entry.get("request_id") is not None and entry["route"] == "decide"
+    if entry["kind"] != DECISIONS:
+        return False
+    shared = entry["shared"]
+    return ("request_id" in entry["columns"] or shared.get("request_id") is not None) and shared["route"] == "decide"
 
 
 def _named(asks: Asks) -> list[tuple[int, Key]]:
@@ -94,10 +95,10 @@ def _named(asks: Asks) -> list[tuple[int, Key]]:
     return named
 
 
-def _question(episode_id: str | None, explore: bool, observation: Any) -> bytes:
+def _question(episode_id: str | None, observation: Any) -> bytes:
     """What was asked, in few bytes; observations as every policy's numbers hold them, for the log keeps no others."""
     try:
         observed = np.asarray(observation, np.float32).tobytes()
     except (ValueError, TypeError, OverflowError):
-        observed = b"none"  # not an observation: it was never answered
-    return hashlib.sha256(b"%r%r" % (episode_id, explore) + observed).digest()
+        observed = repr(observation).encode()
+    return hashlib.sha256(b"%r" % (episode_id,) + observed).digest()
