@@ -54,22 +54,18 @@ class Limits:
                 raise ArtifactError(
                     f"{limit.name}: nothing satisfies it and the limits before it; export another policy"
                 )
-        bounded = np.isfinite(self.low) | np.isfinite(self.high)
-        self._columns = None if bounded.all() else np.flatnonzero(bounded)
-        self._ends = self.low[bounded].tolist(), self.high[bounded].tolist()
+        self._ends = self.low.tolist(), self.high.tolist()
+        self._columns = np.flatnonzero(np.isfinite(self.low) | np.isfinite(self.high))  # those with a limit
 
     def outside(self, values: NDArray[Any]) -> NDArray[np.bool_] | None:
         """Which of (B, *shape) are beyond a limit, (B,); None where none is."""
-        flat = values.reshape(len(values), -1)
-        if self._columns is not None:
-            flat = flat[:, self._columns]
-        lows, highs = self._ends
-        if flat.size <= _SMALL:
-            numbers = flat.ravel().tolist()
-            ends = zip(numbers, cycle(lows), cycle(highs), strict=False)
+        if values.size <= _SMALL:
+            ends = zip(values.ravel().tolist(), *map(cycle, self._ends), strict=False)
             if all(low <= number <= high for number, low, high in ends):
                 return None
-        beyond: NDArray[np.bool_] = ~((flat >= lows) & (flat <= highs)).all(axis=1)  # NaN is beyond
+        limited = values.reshape(len(values), -1)[:, self._columns]
+        within = (limited >= self.low[self._columns]) & (limited <= self.high[self._columns])  # NaN is beyond
+        beyond = np.asarray(~within.all(axis=1))
         return beyond if beyond.any() else None
 
     def broken(self, values: NDArray[Any]) -> dict[int, str]:
