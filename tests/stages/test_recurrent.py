@@ -1,5 +1,6 @@
 """A policy that remembers: through the five stages, served, and held against itself."""
 
+import shutil
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +19,16 @@ from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_env, make_envs
 from loomrl.evaluation.config import EvaluationConfig
 from loomrl.export.config import ExportConfig
+from loomrl.files import read_json, write_json, write_sums
+from loomrl.registry import Registry
 from loomrl.safety.case import read_case
 from loomrl.safety.config import SafetyConfig
-from loomrl.serving.model import ServedPolicy
+from loomrl.serving.model import MANIFEST, ServedPolicy
 from loomrl.serving.parts import ServerSettings
 from loomrl.shadow.comparison import num_unequal
+from loomrl.shadow.config import ShadowConfig
 from loomrl.shadow.pairs import Pairs
+from loomrl.shadow.shadow import run_shadow
 from loomrl.training.config import TrainingConfig, ValidationConfig
 from loomrl.types import EvaluationReport, ParityReport
 
@@ -148,3 +153,23 @@ def test_a_first_version_is_held_against_itself_episode_by_episode(cue: Policy) 
     changed = columns[1].copy()
     changed[-1] = 1 - changed[-1]
     assert num_unequal(replace(pairs, acted=changed), served) == 1
+
+
+def test_it_is_shadowed_with_its_memory(cue: Policy, loomrl_home: Path, tmp_path: Path) -> None:
+    """As the first version it equals its artifact; as its own challenger it agrees in every step."""
+    config = CONFIG.model_copy(update={"shadow": ShadowConfig(num_episodes=8, min_decisions=24)})
+    versions = []
+    for run in ("one", "two"):
+        exported = shutil.copytree(cue.root / "export", tmp_path / run)
+        write_json(exported / MANIFEST, read_json(exported / MANIFEST) | {"policy_digest": run})
+        write_sums(exported)
+        versions.append(Registry().register("cue", exported, run))
+    first, second = versions
+    alone = run_shadow(config, cue.environment, first, None)
+    assert (alone.num_episodes, alone.bitwise_equal) == (8, True)
+    beside = run_shadow(config, cue.environment, second, first)
+    assert beside.challenger_errors == 0
+    assert beside.agreement is not None
+    assert beside.agreement.estimate == 1.0
+    assert beside.value_difference is not None
+    assert beside.value_difference.estimate == 0.0

@@ -5,7 +5,7 @@ import logging
 import sys
 from pathlib import Path
 
-from loomrl.errors import LoomRLError
+from loomrl.errors import ConfigError, LoomRLError
 from loomrl.lifetime import die_with_parent
 from loomrl.serving.config import ExplorationConfig
 from loomrl.serving.parts import ServerSettings
@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rate", type=float, default=default.rate, help="decisions per second and agent")
     parser.add_argument("--burst", type=float)
     parser.add_argument("--total-rate", type=float, help="decisions per second of all agents together")
-    parser.add_argument("--explore", type=ExplorationConfig.read, help="how, such as kind=epsilon,epsilon=0.05")
+    parser.add_argument("--explore", type=_exploration, help="how, such as kind=epsilon,epsilon=0.05")
     parser.add_argument("--seed", type=int, help="of exploration; default: the system's entropy")
     parser.add_argument("--refresh-seconds", type=float, default=default.refresh_seconds)
     parser.add_argument("--anchor-seconds", type=float, default=default.anchor_seconds)
@@ -85,6 +85,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--die-with-parent", type=int, metavar="PID", help="end when this parent process is gone")
     parser.add_argument("--port-file", type=Path, help="gets the URL and the process id once bound")
     return parser
+
+
+def _exploration(text: str) -> ExplorationConfig:
+    try:
+        return ExplorationConfig.read(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 if __name__ == "__main__":

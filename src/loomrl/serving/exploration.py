@@ -16,7 +16,7 @@ stands in the `open` record of each segment.
 import math
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from loomrl.errors import ArtifactError
 from loomrl.serving.config import Kind
 from loomrl.serving.model import Answer, ServedPolicy
-from loomrl.serving.shield import LOOK_UP, NotAllowed, not_allowed
+from loomrl.serving.shield import LOOK_UP, Limits, NotAllowed, not_allowed
 from loomrl.types import FloatArray
 
 _ROUNDING = 1e-12  # probabilities below it are none
@@ -129,29 +129,29 @@ def _choose(
     taken = drawn
     if answer.instead is not None:
         taken, mixture = answer.instead[row][drawn], _shielded(mixture, answer.instead[row])
-
-    def action_of(indices: NDArray[Any]) -> Any:
-        return (indices + start).reshape(greedy.shape).astype(greedy.dtype)[()]
-
-    action, chosen = action_of(taken), action_of(drawn).tolist()
+    action, chosen = ((found + start).reshape(greedy.shape).astype(greedy.dtype)[()] for found in (taken, drawn))
     by = None if np.array_equal(taken, drawn) else LOOK_UP
-    explored = asked or part > 0
+    sample = Sample(action, _probability(mixture, taken), asked or part > 0, chosen=chosen.tolist(), by=by)
     limits = None if policy.guard is None else policy.guard.actions
-    if limits is None:
-        return Sample(action, _probability(mixture, taken), explored, chosen=chosen, by=by)
+    return sample if limits is None else _allowed(sample, mixture, start, limits, fallback)
+
+
+def _allowed(
+    sample: Sample, mixture: Mixture, start: NDArray[Any], limits: Limits, fallback: Callable[[], Any] | None
+) -> Sample:
+    """The sample, or the fallback's action in its place, which then has the probability of all it stands in for."""
     low, high = limits.low - start, limits.high - start
     prevented = 1.0 - sum(weight * _within(parts, low, high) for weight, parts in mixture)
-    is_allowed = bool(((taken >= low) & (taken <= high)).all())
-    instead = fallback() if fallback is not None and (prevented > _ROUNDING or not is_allowed) else None
-    if not is_allowed:
-        by = limits.broken_by(action)
-        if instead is None:
-            raise NotAllowed(not_allowed(chosen, by))
-        action = instead
+    by = limits.broken(np.asarray(sample.action)[None]).get(0)
+    instead = fallback() if fallback is not None and (prevented > _ROUNDING or by is not None) else None
+    if by is not None and instead is None:
+        raise NotAllowed(not_allowed(sample.chosen, by))
+    action: Any = sample.action if by is None else instead
     indices = np.ravel(action) - start
     own = _probability(mixture, indices) if bool(((indices >= low) & (indices <= high)).all()) else 0.0
     replaced = prevented if instead is not None and np.array_equal(instead, action) else 0.0
-    return Sample(action, min(1.0, own + replaced), explored, chosen=chosen, by=by, by_fallback=not is_allowed)
+    taken = replace(sample, action=action, propensity=min(1.0, own + replaced))
+    return taken if by is None else replace(taken, by=by, by_fallback=True)
 
 
 def _mixture(policy: ServedPolicy, logits: Floats, greedy: NDArray[Any], asked: bool) -> Mixture:
@@ -294,7 +294,7 @@ class _Normal:
 def _normal(policy: ServedPolicy, answer: Answer, row: int) -> _Normal:
     bounds = None
     if policy.bounds is not None:
-        bounds = (policy.bounds[0].ravel().astype(np.float64), policy.bounds[1].ravel().astype(np.float64))
+        bounds = (policy.bounds[0].ravel(), policy.bounds[1].ravel())
     if kind_for(policy) == "gaussian":
         mean = answer.action[row].ravel().astype(np.float64)
         return _Normal(mean, np.full(mean.shape, policy.exploration.sigma), bounds, is_squashed=False)

@@ -114,16 +114,16 @@ def parse_infer(body: bytes, json_length: str, policy: ServedPolicy) -> Inferenc
 
 def _outputs(document: dict[str, Any], parameters: dict[str, Any], policy: ServedPolicy) -> dict[str, bool]:
     as_bytes = _flag(parameters, "binary_data_output", False)
-    outputs = document.get("outputs")
+    outputs, known = document.get("outputs"), list(_outputs_of(policy))
     if outputs is None or outputs == []:
-        return dict.fromkeys(_outputs_of(policy), as_bytes)
+        return dict.fromkeys(known, as_bytes)
     if not isinstance(outputs, list) or not all(isinstance(entry, dict) for entry in outputs):
         raise Problem(400, "`outputs` must be a list of objects with a `name`")
     wanted = {}
     for entry in outputs:
         name = entry.get("name")
-        if name not in _outputs_of(policy):
-            raise Problem(400, f"no output {name!r}; outputs: {', '.join(_outputs_of(policy))}")
+        if name not in known:
+            raise Problem(400, f"no output {name!r}; outputs: {', '.join(known)}")
         told = parameters_of(entry, f"output {name!r}")
         if unsupported := next((key for key in _UNSUPPORTED if key in told), None):
             raise Problem(400, f"output {name!r}: {unsupported!r} is not supported; ask for the numbers")

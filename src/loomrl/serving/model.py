@@ -203,8 +203,8 @@ def _equal(actions: NDArray[Any], expected: NDArray[Any], exactly: bool) -> bool
     return bool(np.allclose(actions, expected, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE))
 
 
-def _action_bounds(manifest: PolicyManifest) -> tuple[FloatArray, FloatArray] | None:
-    """Those of a continuous action (*action), in the graph's dtype."""
+def _action_bounds(manifest: PolicyManifest) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Those of a continuous action (*action), numbers of the graph's dtype."""
     space = manifest.environment.action
     if "low" not in space or "high" not in space:
         return None

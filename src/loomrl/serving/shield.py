@@ -176,7 +176,8 @@ def _limits(
     wanted = [one for one in manifest.constraints if kind_of(one["quantity"]) == kind and _is_enforced(one)]
     limits = [_limit(one, size) for one in wanted]
     if bounds is not None:
-        return Limits(limits, bounds[0].ravel(), bounds[1].ravel())
+        low, high = (bound.ravel().astype(shaped[1]) for bound in bounds)
+        return Limits(limits, low, high)
     if not limits:
         return None
     ends = np.full(size, np.inf, shaped[1] if shaped[1].kind == "f" else np.float64)
@@ -202,10 +203,12 @@ def not_allowed(chosen: Any, by: str) -> str:
     return f"action {chosen} is not allowed ({by}), and there is no fallback to act instead"
 
 
-def float_limits(low: Floats, high: Floats, dtype: Any) -> tuple[Floats, Floats]:
-    """Bounds in another dtype, rounded inwards: to the nearest they could let something out."""
+def float_limits(
+    low: NDArray[np.float64], high: NDArray[np.float64], dtype: Any
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Bounds (*shape) rounded inwards to numbers of another dtype: to the nearest they could let something out."""
     ends = [_inwards(float(one), float(other), dtype) for one, other in zip(low.ravel(), high.ravel(), strict=True)]
-    lows, highs = (np.asarray([pair[end] for pair in ends], dtype).reshape(low.shape) for end in (0, 1))
+    lows, highs = (np.array([pair[end] for pair in ends], np.float64).reshape(low.shape) for end in (0, 1))
     return lows, highs
 
 
