@@ -154,10 +154,10 @@ def test_exploration_stays_behind_it_and_knows_its_propensities(lake: Path) -> N
     assert answer.instead is not None
     for action in range(4):
         expected = float(chosen[answer.instead[0] == action].sum())
-        found = [propensity for taken, propensity, _ in drawn if taken == action]
+        found = [one.propensity for one in drawn if one.action == action]
         assert len(found) / len(drawn) == pytest.approx(expected, abs=0.05)
         assert found == pytest.approx([expected] * len(found))
-    assert {int(taken) for taken, *_ in drawn} == set(np.flatnonzero(shield.allowed[0]))
+    assert {int(one.action) for one in drawn} == set(np.flatnonzero(shield.allowed[0]))
 
 
 def test_asking_for_one_that_cannot_be() -> None:
