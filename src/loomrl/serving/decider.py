@@ -3,6 +3,7 @@ is on record before it is answered."""
 
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -268,9 +269,10 @@ class Decider:
     def _observe(self, groups: list[Group], started: float) -> None:
         ended = time.perf_counter()
         for group in groups:
-            for index in range(len(group)):
-                self._metrics.count_decision(group.policy.version, group.decided_by(index))
-                if (mark := group.shield[index]) is not None:
+            for by, count in Counter(map(group.decided_by, range(len(group)))).items():
+                self._metrics.count_decisions(group.policy.version, by, count)
+            for mark in group.shield:
+                if mark is not None:
                     self._metrics.count_prevented(group.policy.version, mark["by"], mark["fallback"])
             if group.mandate.action is None:
                 moments = (started, group.asked, group.answered, ended)

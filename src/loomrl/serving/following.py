@@ -1,39 +1,48 @@
-"""Reading a chain while its server writes it: what was appended since, whole lines only."""
+"""Reading a chain while its server writes it: what was appended since, whole lines only.
+
+Hashes are not checked here: `loomrl audit verify` does that.
+"""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from loomrl.serving.segments import PLAIN, segments, segments_after
+
 _CHUNK_BYTES = 256 * 1024
 
 
-class ChainFollower:
-    """The records of one chain above a sequence, as they come. Half a record is left until it is whole, or cut."""
+class GrowingLines:
+    """The lines of one chain over its segments, as they come. Half a line is left until it is whole, or cut.
 
-    def __init__(self, folder: Path, after: int) -> None:
-        self._folder = folder
-        self._segment, self._handle, self._offset = "", -1, 0
-        begun = [path for path in self._later() if _begins_at_most(path, after + 1)]
-        if begun:
-            self._open(begun[-1])
-            self._pass_over(after)
+    `segment` (a file's stem) and `offset` (bytes) say how far it was read: always the end of a line.
+    """
+
+    def __init__(self, folder: Path, segment: str = "", offset: int = 0) -> None:
+        """Go on behind what was read; where that segment is gone, with the oldest after it."""
+        self._folder, self._handle = folder, -1
+        self.segment, self.offset = segment, 0
+        if (path := folder / f"{segment}{PLAIN}").is_file():
+            self._open(path, offset)
 
     @property
     def backlog_bytes(self) -> int:
         """How much is written and not read."""
-        rest = os.fstat(self._handle).st_size - self._offset if self._handle >= 0 else 0
+        rest = os.fstat(self._handle).st_size - self.offset if self._handle >= 0 else 0
         return rest + sum(path.stat().st_size for path in self._later())
 
-    def read(self) -> list[dict[str, Any]]:
-        """The next records, about 256 KiB of them; none when there are no more yet."""
-        later = self._later()  # looked up first: nothing is appended to a segment once there is a later one
-        lines = self._lines()
-        if not lines and later:
-            self._open(later[0])
-            lines = self._lines()
-        return [orjson.loads(line) for line in lines]
+    def read(self) -> Iterator[bytes]:
+        """All lines that came since, each counted as read when it is given."""
+        while True:
+            later = self._later()  # looked up first: nothing is appended to a segment once there is a later one
+            if self._handle >= 0:
+                yield from self._rest()
+            if not later:
+                return
+            self._open(later[0], 0)
 
     def close(self) -> None:
         """Give the segment back."""
@@ -42,35 +51,56 @@ class ChainFollower:
             self._handle = -1
 
     def _later(self) -> list[Path]:
-        return sorted(path for path in self._folder.glob("[0-9]*.jsonl") if path.stem > self._segment)
+        """Segments behind the one that is read; compacted ones are long behind all who follow."""
+        return [path for path in segments(self._folder) if path.suffix == PLAIN and path.stem > self.segment]
 
-    def _open(self, path: Path) -> None:
+    def _open(self, path: Path, offset: int) -> None:
         self.close()
-        self._segment, self._handle, self._offset = path.stem, os.open(path, os.O_RDONLY), 0
+        self.segment, self.offset, self._handle = path.stem, offset, os.open(path, os.O_RDONLY)
+
+    def _rest(self) -> Iterator[bytes]:
+        """The whole lines from here to the end of the segment."""
+        size = _CHUNK_BYTES
+        while data := os.pread(self._handle, size, self.offset):
+            whole = data[: data.rfind(b"\n") + 1]
+            if not whole and len(data) < size:
+                return  # it is being written, or a crash cut it
+            size = _CHUNK_BYTES if whole else 4 * size  # a record of a large batch
+            for line in whole.splitlines(keepends=True):
+                self.offset += len(line)
+                yield line
+
+
+class ChainFollower:
+    """The records of one chain above a sequence, as they come."""
+
+    def __init__(self, folder: Path, after: int) -> None:
+        begun = segments_after(folder, after)[:1]
+        self._lines = GrowingLines(folder, begun[0].stem if begun else "")
+        self._pass_over(after)
+
+    @property
+    def backlog_bytes(self) -> int:
+        """How much is written and not read."""
+        return self._lines.backlog_bytes
+
+    def read(self) -> list[dict[str, Any]]:
+        """The next records, about 256 KiB of them; none when there are no more yet."""
+        found, size = [], 0
+        for line in self._lines.read():
+            found.append(orjson.loads(line))
+            size += len(line)
+            if size >= _CHUNK_BYTES:
+                break
+        return found
+
+    def close(self) -> None:
+        """Give the segment back."""
+        self._lines.close()
 
     def _pass_over(self, sequence: int) -> None:
         """Go on to the first record above a sequence."""
-        while lines := self._lines():
-            rest = [len(line) + 1 for line in lines if orjson.loads(line)["sequence"] > sequence]
-            if rest:
-                self._offset -= sum(rest)
+        for line in self._lines.read():
+            if orjson.loads(line)["sequence"] > sequence:
+                self._lines.offset -= len(line)
                 return
-
-    def _lines(self) -> list[bytes]:
-        if self._handle < 0:
-            return []
-        size, end = _CHUNK_BYTES, 0
-        while not end:
-            data = os.pread(self._handle, size, self._offset)
-            end = data.rfind(b"\n") + 1
-            if len(data) < size:
-                break
-            size *= 4  # a record of a large batch
-        self._offset += end
-        return data[:end].split(b"\n")[:-1]
-
-
-def _begins_at_most(path: Path, sequence: int) -> bool:
-    with path.open("rb") as file:
-        line = file.readline()
-    return line.endswith(b"\n") and int(orjson.loads(line)["sequence"]) <= sequence

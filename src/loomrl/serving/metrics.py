@@ -41,12 +41,12 @@ class Metrics:
         self._recent = np.zeros(_RECENT)  # ring of the last requests' seconds
         self.num_requests = 0
 
-    def count_decision(self, version: str, by: str) -> None:
-        """Count one decision made by `policy`, `explored`, `shield` or `override`."""
+    def count_decisions(self, version: str, by: str, count: int) -> None:
+        """Count decisions made by `policy`, `explored`, `shield`, or in place of all these (see `Group.decided_by`)."""
         child = self._children.get((version, by))
         if child is None:
             child = self._children[version, by] = self._decisions.labels(self._policy, version, by)
-        child.inc()
+        child.inc(count)
 
     def count_prevented(self, version: str, by: str, fallback: str | None) -> None:
         """Count one action of a version that a shield did not allow."""
