@@ -9,10 +9,10 @@ from loomrl.serving.statistics import Statistics
 
 def test_sums_by_version_and_batch_size() -> None:
     statistics = Statistics()
-    statistics.count("1", 1, (10.0, 10.5, 10.75, 11.0))
-    statistics.count("1", 1, (11.0, 11.25, 11.5, 12.0))
-    statistics.count("1", 64, (20.0, 21.0, 23.0, 26.0))
-    statistics.count("2", 8, (30.0, 30.0, 31.0, 31.0))
+    statistics.count("1", 1, (10.0, 10.5, 10.75, 11.0), 1)
+    statistics.count("1", 1, (11.0, 11.25, 11.5, 12.0), 1)
+    statistics.count("1", 64, (20.0, 21.0, 23.0, 26.0), 1)
+    statistics.count("2", 8, (30.0, 30.0, 31.0, 31.0), 1)
     statistics.count_failure("1", 0.5)
     statistics.count_failure("1", 0.25)
     one, two, three = statistics.report("cartpole", {"3", "1", "2"})["model_stats"]
@@ -39,13 +39,13 @@ def test_sums_by_version_and_batch_size() -> None:
 def test_the_last_inference_is_told_in_milliseconds_since_1970() -> None:
     statistics, now = Statistics(), time.perf_counter()
     expected = time.time() * 1e3
-    statistics.count("1", 1, (now, now, now, now))
+    statistics.count("1", 1, (now, now, now, now), 1)
     (one,) = statistics.report("p", {"1"})["model_stats"]
     assert one["last_inference"] == pytest.approx(expected, abs=60_000)
 
 
 def test_versions_that_only_failed_are_known() -> None:
     statistics = Statistics()
-    statistics.count("1", 4, (0.0, 0.0, 0.0, 0.0))
+    statistics.count("1", 4, (0.0, 0.0, 0.0, 0.0), 1)
     statistics.count_failure("2", 0.1)
     assert statistics.versions() == {"1", "2"}

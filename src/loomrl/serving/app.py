@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,8 +26,10 @@ from loomrl.serving.asgi import (
     respond,
 )
 from loomrl.serving.audit import AuditUnwritable, NotDurable
+from loomrl.serving.batching import Batcher, Question
 from loomrl.serving.control import Control
-from loomrl.serving.decider import Group
+from loomrl.serving.decider import Outcome
+from loomrl.serving.groups import answers_of
 from loomrl.serving.guard import check_agent, check_host, is_loopback
 from loomrl.serving.model import NoAnswer, ServedPolicy
 from loomrl.serving.packing import packed as packed_observations
@@ -36,7 +38,7 @@ from loomrl.serving.problems import Problem
 from loomrl.serving.requests import Asks, parse_asks, parse_feedback, parse_json
 
 log = logging.getLogger(__name__)
-HotHandler = Callable[[Scope, bytes, float], Response]
+HotHandler = Callable[[Scope, bytes, float], Response | Question]
 Handler = HotHandler | Callable[[Scope, bytes, float], Awaitable[Response]]
 _MAX_INT32 = 2**31 - 1  # of the field `max_batch_size`
 _LARGE = 2**16  # packing more would keep decisions waiting
@@ -50,6 +52,7 @@ class PolicyServer:
         self._on_loopback = is_loopback(parts.settings.host)
         self._strict = parts.settings.durability == "strict"
         self._control = Control(parts)
+        self.batcher = Batcher(self._answer_all)
         self._hot: dict[str, HotHandler] = {"/decide": self._decide, "/feedback": self._feedback}
         self._infer_path = f"/v2/models/{parts.settings.policy}/"
         self._routes: dict[tuple[str, str], Handler] = {
@@ -96,6 +99,8 @@ class PolicyServer:
             handler = self._find(scope)
             body = await read_body(scope, receive, self._parts.settings.max_body_bytes)
             answer = handler(scope, body, time.perf_counter())
+            if isinstance(answer, Question):
+                (answer,) = self._answer_all([answer])
             response = answer if isinstance(answer, Response) else await answer
             if self._strict and scope["method"] not in ("GET", "HEAD"):
                 await self._parts.keeper.durable()
@@ -105,14 +110,39 @@ class PolicyServer:
         except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer to it
             return self._failed(scope, error)
 
-    def answer_at_once(self, handler: HotHandler, scope: Any, body: bytes) -> Response:
-        """The answer to a request of agents that is whole: nothing is waited for."""
+    def read_at_once(self, handler: HotHandler, scope: Scope, body: bytes) -> Response | Question:
+        """The answer to a request of agents that is whole, or the question it puts to the policy."""
         try:
             if self._on_loopback:
                 check_host(scope)
-            return packed(scope, handler(scope, body, time.perf_counter()))
+            return handler(scope, body, time.perf_counter())
         except Exception as error:  # noqa: BLE001 - as above
             return self._failed(scope, error)
+
+    def _answer_all(self, questions: Sequence[Question]) -> list[Response]:
+        """The answers to questions that came together; what is wrong with one of them is not another's problem."""
+        responses: dict[int, Response] = {}
+        for route in dict.fromkeys(question.route for question in questions):
+            places = [place for place, question in enumerate(questions) if question.route == route]
+            several = [questions[place] for place in places]
+            for place, question, outcome in zip(places, several, self._decided(several, route), strict=True):
+                responses[place] = self._said(question, outcome)
+        return [responses[place] for place in range(len(questions))]
+
+    def _decided(self, questions: Sequence[Question], route: str) -> list[Outcome]:
+        asks, starts = [one.asks for one in questions], [one.started for one in questions]
+        try:
+            return self._parts.decider.decide_together(asks, self._parts.roles.current, starts, route)
+        except Exception as error:  # noqa: BLE001 - as above
+            return [error] * len(questions)
+
+    def _said(self, question: Question, outcome: Outcome) -> Response:
+        try:
+            if isinstance(outcome, Exception):
+                raise outcome
+            return packed(question.scope, question.answer(outcome))
+        except Exception as error:  # noqa: BLE001 - as above
+            return self._failed(question.scope, error)
 
     def hot_handler(self, path: str) -> HotHandler | None:
         """Who answers a POST of agents at once; None for every other path, and where an answer waits for the disk."""
@@ -205,16 +235,13 @@ class PolicyServer:
 
     # --- decisions ----------------------------------------------------------------------------------------------
 
-    def _decide(self, scope: Scope, body: bytes, started: float) -> Response:
+    def _decide(self, scope: Scope, body: bytes, started: float) -> Response | Question:
         check_agent(scope, self._parts.tokens)
         asks, batched = parse_asks(parse_json(body), header(scope, b"x-request-id"))
-        answers = self._decided(asks, started) if asks.request_ids is None else self._decided_once(asks, started)
-        return Response(orjson.dumps({"decisions": answers} if batched else answers[0]))
-
-    def _decided(self, asks: Asks, started: float) -> list[dict[str, Any]]:
-        groups = self._parts.decider.decide(asks, self._parts.roles.current, started)
-        self._parts.ledger.remember(groups)
-        return answers_of(groups)
+        told = _told_several if batched else _told_one
+        if asks.request_ids is None:
+            return Question(asks, "decide", started, scope, lambda parts: told(answers_of(parts)))
+        return told(self._decided_once(asks, started))
 
     def _decided_once(self, asks: Asks, started: float) -> list[dict[str, Any]]:
         """What was asked before is answered as it was then; only the rest is decided."""
@@ -224,7 +251,7 @@ class PolicyServer:
         rows = [row for row in range(len(asks)) if row not in answers]
         if rows:
             fresh = asks.only(rows)
-            decided = self._decided(fresh, started)
+            decided = answers_of(self._parts.decider.decide(fresh, self._parts.roles.current, started))
             self._parts.retries.remember(fresh, decided)
             answers |= dict(zip(rows, decided, strict=True))
         return [answers[row] for row in range(len(asks))]
@@ -236,13 +263,11 @@ class PolicyServer:
         self._parts.metrics.feedback.inc(len(entries))
         return Response(orjson.dumps({"recorded": len(entries)}))
 
-    def _infer(self, version: str | None, scope: Scope, body: bytes, started: float) -> Response:
+    def _infer(self, version: str | None, scope: Scope, body: bytes, started: float) -> Question:
         check_agent(scope, self._parts.tokens)
         policy = self._acting(version)
         asked = v2.parse_infer(body, header(scope, b"inference-header-content-length"), policy)
-        groups = self._parts.decider.decide(asked.asks, self._parts.roles.current, started, route="infer")
-        self._parts.ledger.remember(groups)
-        return v2.infer_response(asked, groups[0])
+        return Question(asked.asks, "infer", started, scope, lambda parts: v2.infer_response(asked, parts[0]))
 
     # --- health and metadata ------------------------------------------------------------------------------------
 
@@ -296,28 +321,9 @@ class PolicyServer:
         return policy
 
 
-def answers_of(groups: list[Group]) -> list[dict[str, Any]]:
-    """What agents are told of their decisions, in the order they asked."""
-    answers = {row: answer for group in groups for row, answer in zip(group.rows, _answers(group), strict=True)}
-    return [answers[row] for row in range(len(answers))]
+def _told_one(answers: list[dict[str, Any]]) -> Response:
+    return Response(orjson.dumps(answers[0]))
 
 
-def _answers(group: Group) -> Iterator[dict[str, Any]]:
-    record = group.record
-    fields = record if len(group) == 1 else record["shared"]
-    values = [None] * len(group) if group.value is None else group.value.tolist()
-    for index, action in enumerate(group.action.tolist()):
-        yield {
-            "decision_id": group.decision_id(index),
-            "action": action,
-            "policy": fields["policy"],
-            "version": fields["version"],
-            "value": values[index],
-            "propensity": group.propensity[index],
-            "role": fields["role"],
-            "assignment_probability": fields["assignment_probability"],
-            "override": fields["override"],
-            "limited": False,
-            "exploration": group.explored[index],
-            "shield": group.shield[index],
-        }
+def _told_several(answers: list[dict[str, Any]]) -> Response:
+    return Response(orjson.dumps({"decisions": answers}))

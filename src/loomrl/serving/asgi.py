@@ -44,8 +44,11 @@ def as_problem(status: int, message: str, headers: dict[str, str] | None = None)
 
 def header(scope: Scope, name: bytes) -> str:
     """A request header's value, or the empty text."""
-    found: bytes = next((value for key, value in scope["headers"] if key == name), b"")
-    return found.decode("latin-1")
+    for key, value in scope["headers"]:
+        if key == name:
+            found: str = value.decode("latin-1")
+            return found
+    return ""
 
 
 async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:

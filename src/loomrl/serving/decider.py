@@ -3,87 +3,30 @@ is on record before it is answered."""
 
 import math
 import time
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from loomrl.serving import decision_records
 from loomrl.serving.audit import AuditLog, AuditUnwritable
 from loomrl.serving.authority import Authority, Mandate
 from loomrl.serving.choosing import Substitute, choose
 from loomrl.serving.controls import Controls
 from loomrl.serving.exploration import Draws
+from loomrl.serving.feedback import FeedbackLedger
+from loomrl.serving.groups import Group, Part
 from loomrl.serving.limits import RateLimiter
-from loomrl.serving.memory import Memories, Recalled
+from loomrl.serving.memory import Memories
 from loomrl.serving.metrics import Metrics
 from loomrl.serving.model import STATE_OUT, NoAnswer, ServedPolicy
-from loomrl.serving.overrides import Override
-from loomrl.serving.packing import packed
 from loomrl.serving.problems import Problem
-from loomrl.serving.records import DECISION, decisions, digest, record
-from loomrl.serving.requests import Asks, observation_arrays
+from loomrl.serving.requests import Asks
 from loomrl.serving.roles import Roles
 from loomrl.serving.statistics import Statistics
 
-
-@dataclass(slots=True)
-class Group:
-    """B asks of one request that one version, or one person, decides; column by column."""
-
-    rows: list[int]  # their places in the request
-    asks: Asks
-    mandate: Mandate
-    observations: NDArray[Any]  # (B, *obs)
-    action: NDArray[Any] = field(init=False)  # (B, *action), in the graph's dtype
-    value: NDArray[Any] | None = None  # (B,); None where a person named the action
-    outputs: dict[str, NDArray[Any]] = field(default_factory=dict)  # all that the policy's graph said
-    propensity: list[float] = field(default_factory=list)  # of a deterministic choice 1; densities of sampled vectors
-    explored: list[bool] = field(default_factory=list)
-    shield: list[dict[str, Any] | None] = field(default_factory=list)  # where another action was taken, and why
-    marks: dict[str, list[Any]] = field(default_factory=dict)  # what records say beside, where there is anything to say
-    recalled: Recalled | None = None  # what a recurrent policy remembered
-    substitute: Substitute | None = None  # what acts where the policy must not
-    draw: int | None = None  # which random numbers, where any of them may explore
-    record: dict[str, Any] = field(default_factory=dict)
-    asked: float = 0.0  # `time.perf_counter()` at which the policy was asked,
-    answered: float = 0.0  # and at which it had answered
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def policy(self) -> ServedPolicy:
-        """The version that decides, or whose actions a person chose from."""
-        return self.mandate.policy
-
-    @property
-    def override(self) -> Override | None:
-        """Of the person who decides."""
-        return self.mandate.override
-
-    def only(self, indices: list[int], policy: ServedPolicy | None = None) -> "Group":
-        """Some of them, before anything is decided; by another version in the same role where one is given."""
-        rows = [self.rows[index] for index in indices]
-        if policy is None or policy is self.policy:
-            return Group(rows, self.asks.only(indices), self.mandate, self.observations[indices])
-        return _group(rows, self.asks.only(indices), replace(self.mandate, policy=policy))
-
-    def decision_id(self, index: int) -> str:
-        """The id of one of its decisions, once they are written."""
-        whole: str = self.record["decision_id"]
-        return whole if len(self.rows) == 1 else f"{whole}.{index}"
-
-    def decided_by(self, index: int) -> str:
-        """`override`, `kill_switch`, `fallback`, `shield`, `explored` or `policy`."""
-        if not self.mandate.is_on_trial:
-            return self.mandate.role
-        if self.shield[index] is not None:
-            return "shield"
-        return "explored" if self.explored[index] else "policy"
+REFUSALS = (Problem, AuditUnwritable, *NoAnswer)  # why nothing is decided
+Outcome = list[Part] | Exception  # what became of one request: its decisions, or why there are none
 
 
 class Decider:
@@ -98,42 +41,65 @@ class Decider:
         metrics: Metrics,
         statistics: Statistics,
         memories: Memories,
+        ledger: FeedbackLedger,
         draws: Draws,
     ) -> None:
         self.policy, self._audit, self._controls = policy, audit, controls
         self._limiter, self._metrics, self._draws = limiter, metrics, draws
-        self._statistics, self._memories = statistics, memories
+        self._statistics, self._memories, self._ledger = statistics, memories, ledger
         self._num_draws = 0
         self._introduced: set[ServedPolicy] = set()  # those whose digests this segment names
         self._segment = ""
         self._authority = Authority(policy, controls.orders, Roles())
 
-    def decide(self, asks: Asks, roles: Roles, started: float, route: str = "decide") -> list[Group]:
-        """Decide all asks, or none; what is returned stands in the audit log already.
+    def decide(
+        self, asks: Asks, roles: Roles, started: float, route: str = "decide", is_limited: bool = False
+    ) -> list[Part]:
+        """Decide all asks of a request, or none; what is returned stands in the audit log already.
 
         `roles` is taken once per request, so that a swap never shows within one. `started` is the
-        `time.perf_counter()` at which the request was whole.
+        `time.perf_counter()` at which the request was whole. `is_limited`: the rate limit was asked already.
 
         Raises:
             Problem: 400 for a bad observation, 429 with Retry-After, 503 without a policy.
             AuditUnwritable: when a decision could not be recorded; then there is none.
+            NotFinite, NoState, NotAllowed: where there is no answer.
         """
         try:
             authority = self._authority_over(roles)
             groups = [part for group in _assign(asks, authority) for part in self._parted(group, roles)]
-            self._limit([agent for group in groups if group.mandate.is_limited for agent in group.asks.agent_ids])
+            if not is_limited:
+                self._limit([agent for group in groups if group.mandate.is_limited for agent in group.asks.agent_ids])
             groups = [decided for group in groups for decided in self._decided(group, authority, route)]
-            seconds = round(time.perf_counter() - started, 7)
-            for group in groups:
-                group.record = _recorded(self.policy, group, seconds, route)
-            self._append(groups)
-        except (Problem, AuditUnwritable, *NoAnswer):
-            if roles.champion is not None:
-                self._statistics.count_failure(roles.champion.version, time.perf_counter() - started)
+            self._settle(groups, [started], route)
+        except REFUSALS:
+            self._count_failure(roles, started)
             raise
-        self._remember(groups)
-        self._observe(groups, started)
-        return groups
+        return [Part.whole(group) for group in groups]
+
+    def decide_together(
+        self, requests: Sequence[Asks], roles: Roles, starts: Sequence[float], route: str
+    ) -> list[Outcome]:
+        """Decide requests that came at the same time: each wholly or not at all, whatever becomes of the others.
+
+        Where one version decides for everyone they are one group: one run of its graph, one record, one write. Where
+        that does not work out, each is decided by itself.
+        """
+        authority = self._authority_over(roles)
+        if not self._can_join(authority):
+            return [self._alone(asks, roles, started, route) for asks, started in zip(requests, starts, strict=True)]
+        outcomes: list[Outcome] = [self._refused(asks, roles, starts[n], authority) for n, asks in enumerate(requests)]
+        places = [place for place, outcome in enumerate(outcomes) if not isinstance(outcome, Exception)]
+        if not places:
+            return outcomes
+        joined = [requests[place] for place in places]
+        try:
+            found: Sequence[Outcome] = self._joined(joined, authority, [starts[place] for place in places], route)
+        except REFUSALS:
+            found = [self._alone(requests[place], roles, starts[place], route, is_limited=True) for place in places]
+        for place, outcome in zip(places, found, strict=True):
+            outcomes[place] = outcome
+        return outcomes
 
     def report_refusals(self) -> None:
         """Put refusals on record that no later one has reported. From any thread.
@@ -144,9 +110,47 @@ class Decider:
         if refusals := self._limiter.flush():
             self._report(refusals)
 
+    def _can_join(self, authority: Authority) -> bool:
+        """Whether one version without memory decides for everyone."""
+        if not authority.is_one or authority.roles.champion is None or len(self._memories):
+            return False
+        return authority.usual.action is None and not authority.usual.policy.memory_size
+
+    def _refused(self, asks: Asks, roles: Roles, started: float, authority: Authority) -> Outcome:
+        """Why the rate limit refuses a request; an empty outcome where it does not."""
+        if authority.usual.is_limited:
+            try:
+                self._limit(asks.agent_ids)
+            except (Problem, AuditUnwritable) as error:
+                self._count_failure(roles, started)
+                return error
+        return []
+
+    def _joined(
+        self, requests: Sequence[Asks], authority: Authority, starts: Sequence[float], route: str
+    ) -> list[Outcome]:
+        """What is decided about each of several requests as one group; raises as `decide` does."""
+        rows = [row for asks in requests for row in range(len(asks))]
+        group = Group.of(rows, Asks.joined(requests), authority.usual)
+        self._consult(group, self._substitute(group, authority))
+        self._settle([group], starts, route)
+        parts, start = list[Outcome](), 0
+        for asks in requests:
+            stop = start + len(asks)
+            parts.append([Part(group, start, stop)])
+            start = stop
+        return parts
+
+    def _alone(self, asks: Asks, roles: Roles, started: float, route: str, is_limited: bool = False) -> Outcome:
+        try:
+            return self.decide(asks, roles, started, route, is_limited)
+        except REFUSALS as error:
+            return error
+
     def _report(self, refusals: Mapping[str | None, int]) -> None:
         try:
-            self._audit.append([_limited(self.policy, agent_id, count) for agent_id, count in refusals.items()])
+            records = [decision_records.limited(self.policy, agent_id, count) for agent_id, count in refusals.items()]
+            self._audit.append(records)
         except AuditUnwritable:
             self._limiter.put_back(refusals)
             raise
@@ -185,7 +189,7 @@ class Decider:
             self._consult(group, self._substitute(group, authority))
         except NoAnswer as error:
             if group.mandate.is_on_trial:
-                self._audit.append([_unanswered(self.policy, group, error)])
+                self._audit.append([decision_records.unanswered(self.policy, group, error)])
             if not group.mandate.is_on_trial or authority.orders.plan.fallback is None:
                 raise
         else:
@@ -193,7 +197,7 @@ class Decider:
         can = [route == "decide" and _has_answer(group, index) for index in range(len(group))]
         answered, left = ([index for index, one in enumerate(can) if one is wanted] for wanted in (True, False))
         rest = group.only(left)
-        found = [_group(rest.rows, rest.asks, authority.fallback)]
+        found = [Group.of(rest.rows, rest.asks, authority.fallback)]
         found += [group.only(answered)] if answered else []
         for part in found:
             self._consult(part, self._substitute(part, authority))
@@ -250,11 +254,18 @@ class Decider:
             return [group]
         return [group.only(indices, policy) for policy, indices in found.items()]
 
-    def _remember(self, groups: list[Group]) -> None:
+    def _settle(self, groups: list[Group], starts: Sequence[float], route: str) -> None:
+        """Put on record what was decided, expect feedback, remember what recurrent policies know now, and count it."""
+        seconds = round(time.perf_counter() - starts[0], 7)
+        for group in groups:
+            group.record = decision_records.decided(self.policy, group, seconds, route)
+        self._append(groups)
+        self._ledger.remember(groups)
         for group in groups:
             if group.recalled is not None:
                 after, is_kept = group.outputs[STATE_OUT], group.mandate.is_on_trial
                 self._memories.keep(group.policy, group.recalled, after, is_kept)
+        self._observe(groups, starts)
 
     def _append(self, groups: list[Group]) -> None:
         """Put them on record; before a segment's first decision by a policy stands which files it is."""
@@ -263,36 +274,36 @@ class Decider:
         deciding = {group.policy for group in groups}
         deciding |= {group.substitute.policy for group in groups if group.substitute and group.substitute.policy}
         new = deciding - self._introduced
-        self._audit.append([*(_loaded(self.policy, policy) for policy in new), *(group.record for group in groups)])
+        introductions = [decision_records.loaded(self.policy, policy) for policy in new]
+        self._audit.append([*introductions, *(group.record for group in groups)])
         self._introduced |= new
 
-    def _observe(self, groups: list[Group], started: float) -> None:
+    def _observe(self, groups: list[Group], starts: Sequence[float]) -> None:
         ended = time.perf_counter()
         for group in groups:
-            for by, count in Counter(map(group.decided_by, range(len(group)))).items():
+            for by, count in group.decided_by().items():
                 self._metrics.count_decisions(group.policy.version, by, count)
-            for mark in group.shield:
-                if mark is not None:
-                    self._metrics.count_prevented(group.policy.version, mark["by"], mark["fallback"])
+            for mark in filter(None, group.shield):
+                self._metrics.count_prevented(group.policy.version, mark["by"], mark["fallback"])
             if group.mandate.action is None:
-                moments = (started, group.asked, group.answered, ended)
-                self._statistics.count(group.policy.version, len(group), moments)
-        self._metrics.observe(ended - started)
+                moments = (starts[0], group.asked, group.answered, ended)
+                self._statistics.count(group.policy.version, len(group), moments, len(starts))
+        self._metrics.observe([ended - started for started in starts])
+
+    def _count_failure(self, roles: Roles, started: float) -> None:
+        if roles.champion is not None:
+            self._statistics.count_failure(roles.champion.version, time.perf_counter() - started)
 
 
 def _assign(asks: Asks, authority: Authority) -> list[Group]:
     """Who decides which of them."""
     if authority.is_one:
-        return [_group(list(range(len(asks))), asks, authority.usual)]
+        return [Group.of(list(range(len(asks))), asks, authority.usual)]
     found: dict[Mandate, list[int]] = {}
     for row, agent_id in enumerate(asks.agent_ids):
         found.setdefault(authority.mandate(agent_id), []).append(row)
     several = len(found) > 1
-    return [_group(rows, asks.only(rows) if several else asks, mandate) for mandate, rows in found.items()]
-
-
-def _group(rows: list[int], asks: Asks, mandate: Mandate) -> Group:
-    return Group(rows, asks, mandate, observation_arrays(packed(asks.observations, mandate.policy), mandate.policy))
+    return [Group.of(rows, asks.only(rows) if several else asks, mandate) for mandate, rows in found.items()]
 
 
 def _has_answer(group: Group, index: int) -> bool:
@@ -302,78 +313,3 @@ def _has_answer(group: Group, index: int) -> bool:
     except NoAnswer:
         return False
     return True
-
-
-def _loaded(name: str, policy: ServedPolicy) -> dict[str, Any]:
-    """Which files decide under a version's name: a replay demands the same ones."""
-    digests = {"onnx_sha256": policy.manifest.onnx_sha256, "shield_sha256": policy.manifest.shield_sha256}
-    exploration = policy.exploration.model_dump(mode="json")
-    return record("loaded", policy=name, version=policy.version, exploration=exploration, **digests)
-
-
-def _recorded(policy: str, group: Group, seconds: float, route: str) -> dict[str, Any]:
-    """The record of a group: one decision, or several."""
-    shared = {
-        "policy": policy,
-        "version": group.policy.version,
-        "role": group.mandate.role,
-        "assignment_probability": group.mandate.probability,
-        "experiment": group.mandate.experiment,
-        "override": None if group.override is None else group.override.mark(),
-        "route": route,
-        "seconds": seconds,
-        "draw": group.draw,
-    }
-    if group.substitute is not None:
-        shared["substitute"] = group.substitute.mark()
-    if len(group) == 1:
-        return _decision(group, shared)
-    columns = {
-        "agent_id": group.asks.agent_ids,
-        "episode_id": group.asks.episode_ids,
-        "observation": group.observations,
-        "action": group.action,
-        "value": [None] * len(group) if group.value is None else group.value.tolist(),
-        "propensity": group.propensity,
-        "exploration_flag": group.explored,
-        "shield": group.shield,
-        "request_id": group.asks.request_ids or [None] * len(group),
-        **group.marks,
-    }
-    dtypes = {"observation": group.observations.dtype.name, "action": group.action.dtype.name}
-    return decisions({"count": len(group), "dtypes": dtypes, **shared}, columns)
-
-
-def _decision(group: Group, shared: dict[str, Any]) -> dict[str, Any]:
-    observation, action = group.observations[0], group.action[0]
-    value = None if group.value is None else float(group.value[0])
-    fields = record(
-        DECISION,
-        decision_id=None,
-        request_id=None if group.asks.request_ids is None else group.asks.request_ids[0],
-        episode_id=group.asks.episode_ids[0],
-        observation=observation[()],  # a number where there is but one
-        observation_digest=digest(observation),
-        action=action.tolist(),
-        value=value,
-        propensity=group.propensity[0],
-        shield=group.shield[0],
-        limited=False,
-        **{name: values[0] for name, values in group.marks.items()},
-        **shared,
-    )
-    fields["agent_id"] = group.asks.agent_ids[0]
-    fields["action_hash"] = digest(action)
-    fields["q_value"] = value  # actor-critic policies estimate V(s); it stands for Q(s, a) of their own choice
-    fields["exploration_flag"] = group.explored[0]
-    return fields
-
-
-def _unanswered(policy: str, group: Group, error: Exception) -> dict[str, Any]:
-    """On record for the first of them: which observation it was, is not known."""
-    names = {"policy": policy, "version": group.policy.version, "episode_id": group.asks.episode_ids[0]}
-    return record("unanswered", **names, error=str(error)) | {"agent_id": group.asks.agent_ids[0]}
-
-
-def _limited(policy: str, agent_id: str | None, count: int) -> dict[str, Any]:
-    return record("limited", policy=policy, limited=True, num_refused=count) | {"agent_id": agent_id}

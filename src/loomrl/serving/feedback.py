@@ -2,11 +2,11 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from loomrl.serving.audit import AuditLog
-from loomrl.serving.decider import Group
+from loomrl.serving.groups import Group
 from loomrl.serving.problems import Problem
 from loomrl.serving.records import DECISION, DECISIONS, column, record, record_of, row_of
 from loomrl.serving.requests import Feedback
@@ -21,7 +21,13 @@ class _Waiting:
     agent_ids: list[str]
     episode_ids: list[str | None]
     version: str
-    done: set[int] = field(default_factory=set)  # those whose feedback has come
+    done: int = 0  # bit by bit those whose feedback has come: a set for each would be most of what is kept
+
+    def is_done(self, row: int) -> bool:
+        return bool(self.done >> row & 1)
+
+    def finish(self, row: int) -> None:
+        self.done |= 1 << row
 
 
 class FeedbackLedger:
@@ -48,12 +54,12 @@ class FeedbackLedger:
         found = [self._find(entry.decision_id) for entry in entries]
         seen: set[str] = set()
         for entry, (waiting, row) in zip(entries, found, strict=True):
-            if row in waiting.done or entry.decision_id in seen:
+            if waiting.is_done(row) or entry.decision_id in seen:
                 raise Problem(409, f"decision {entry.decision_id!r} has its feedback already")
             seen.add(entry.decision_id)
         self._audit.append([self._record(entry, *place) for entry, place in zip(entries, found, strict=True)])
         for waiting, row in found:
-            waiting.done.add(row)
+            waiting.finish(row)
         places = zip(entries, found, strict=True)
         ended = [place for entry, place in places if entry.terminated or entry.truncated]
         return [(waiting.agent_ids[row], waiting.episode_ids[row]) for waiting, row in ended]
@@ -99,7 +105,7 @@ class FeedbackLedger:
         waiting = self._waiting.get(record_of(decision_id))
         row = None if waiting is None else row_of(decision_id, len(waiting.agent_ids))
         if waiting is not None and row is not None:
-            waiting.done.add(row)
+            waiting.finish(row)
 
 
 def _waiting(entry: dict[str, Any]) -> _Waiting:

@@ -1,14 +1,15 @@
-"""The routes of agents without a task: a request that is whole is answered where its last byte was read.
+"""The routes of agents without a task: a request that is whole is answered before the event loop turns again.
 
 uvicorn starts a coroutine for every request, which costs as much as the decision. Here a POST of agents is collected by
-uvicorn's own parser and answered in the same call; every other request, compressed bodies too, takes uvicorn's way.
+uvicorn's own parser and answered in the same turn, with all that came in it; every other request, compressed bodies
+too, takes uvicorn's way.
 """
 
 from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from loomrl.serving.asgi import Response, as_problem
+from loomrl.serving.asgi import Response, Scope, as_problem
 
 if TYPE_CHECKING:
     from loomrl.serving.app import HotHandler, PolicyServer
@@ -19,8 +20,16 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[HttpToolsPr
 
     class HotProtocol(HttpToolsProtocol):
         _handler: "HotHandler | None" = None
-        _parts: list[bytes]
+        _is_waiting = False  # an answer comes at the end of this turn
+        _keeps_alive = True
+        _scope: Scope
+        _pieces: list[bytes]
         _num_bytes: int
+
+        def on_message_begin(self) -> None:
+            if self._is_waiting:  # the next request of the same connection: answers leave in order
+                server.batcher.flush()
+            self.url, self.headers, self.expect_100_continue = b"", [], False
 
         def on_headers_complete(self) -> None:
             is_free = self.cycle is None or self.cycle.response_complete  # else answers would leave out of order
@@ -30,10 +39,10 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[HttpToolsPr
                 if not any(name == b"content-encoding" for name, _ in self.headers):
                     self._handler = server.hot_handler(path)
             if self._handler is None:
-                super().on_headers_complete()
+                self._go_on_as_usual()
                 return
-            self.scope["method"], self.scope["path"] = "POST", path
-            self._parts, self._num_bytes = [], 0
+            self._scope = {"method": "POST", "path": path, "headers": self.headers}
+            self._pieces, self._num_bytes = [], 0
 
         def on_body(self, body: bytes) -> None:
             if self._handler is None:
@@ -41,25 +50,43 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[HttpToolsPr
                 return
             self._num_bytes += len(body)
             if self._num_bytes <= max_body_bytes:
-                self._parts.append(body)
+                self._pieces.append(body)
 
         def on_message_complete(self) -> None:
             if self._handler is None:
                 super().on_message_complete()
                 return
-            handler, self._handler = self._handler, None
+            handler, self._handler, self._keeps_alive = self._handler, None, self.parser.should_keep_alive()
             if self._num_bytes > max_body_bytes:
-                answer = as_problem(413, f"the body has {self._num_bytes} bytes; at most {max_body_bytes} are read")
+                self._send(as_problem(413, f"the body has {self._num_bytes} bytes; at most {max_body_bytes} are read"))
+                return
+            answer = server.read_at_once(handler, self._scope, b"".join(self._pieces))
+            if isinstance(answer, Response):
+                self._send(answer)
             else:
-                answer = server.answer_at_once(handler, self.scope, b"".join(self._parts))
-            self._send(answer, self.parser.should_keep_alive())
+                self._is_waiting = True
+                server.batcher.add(answer, self._send)
 
-        def _send(self, answer: Response, keep_alive: bool) -> None:
+        def shutdown(self) -> None:
+            if self._is_waiting:
+                server.batcher.flush()
+            super().shutdown()
+
+        def _go_on_as_usual(self) -> None:
+            """Hand over to uvicorn what was read until here."""
+            url, headers, expects = self.url, self.headers, self.expect_100_continue
+            super().on_message_begin()
+            self.url, self.expect_100_continue = url, expects
+            self.headers += headers
+            super().on_headers_complete()
+
+        def _send(self, answer: Response) -> None:
+            self._is_waiting = False
             if self.transport.is_closing():
                 return
-            self.transport.write(encoded(answer, keep_alive))
+            self.transport.write(encoded(answer, self._keeps_alive))
             self.server_state.total_requests += 1
-            if keep_alive:
+            if self._keeps_alive:
                 self._unset_keepalive_if_required()
                 self.timeout_keep_alive_task = self.loop.call_later(
                     self.timeout_keep_alive, self.timeout_keep_alive_handler

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from loomrl import __version__
 from loomrl.serving.asgi import Response
-from loomrl.serving.decider import Group
+from loomrl.serving.groups import Part
 from loomrl.serving.model import GRAPH, STATE_IN, STATE_OUT, ServedPolicy
 from loomrl.serving.problems import Problem
 from loomrl.serving.requests import Asks, check_id, parse_json
@@ -138,14 +138,14 @@ def _flag(parameters: dict[str, Any], key: str, default: bool) -> bool:
     return value
 
 
-def infer_response(asked: Inference, group: Group) -> Response:
+def infer_response(asked: Inference, part: Part) -> Response:
     """The answer to an inference request whose decisions, all of one agent, are on record."""
-    policy, tensors = group.policy, _tensors(group, asked.outputs)
+    policy, tensors = part.group.policy, _tensors(part, asked.outputs)
     written = [write_tensor(name, tensors[name], as_bytes) for name, as_bytes in asked.outputs.items()]
     answer = {
         "model_name": policy.manifest.name,
         "model_version": policy.version,
-        "parameters": {"decision_ids": ",".join(map(group.decision_id, range(len(group))))},
+        "parameters": {"decision_ids": ",".join(part.decision_ids())},
         "outputs": [shown for shown, _ in written],
     }
     if asked.id is not None:
@@ -157,9 +157,11 @@ def infer_response(asked: Inference, group: Group) -> Response:
     return Response(body, content_type=b"application/octet-stream", headers={_JSON_LENGTH: str(len(text))})
 
 
-def _tensors(group: Group, wanted: Iterable[str]) -> dict[str, NDArray[Any]]:
+def _tensors(part: Part, wanted: Iterable[str]) -> dict[str, NDArray[Any]]:
     """The outputs by name; `action` is what was decided, whoever decided it."""
+    group, some = part.group, slice(part.start, part.stop)
     outputs = group.outputs
     if set(wanted) - {"action"} - outputs.keys():  # a person named the action
         outputs = group.policy.outputs(group.observations)
-    return {**outputs, "action": group.action}
+    outputs = {**outputs, "action": group.action}
+    return {name: outputs[name][some] for name in wanted}

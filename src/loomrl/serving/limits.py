@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -56,9 +56,8 @@ class RateLimiter:
     def take(self, agents: Sequence[str]) -> Refusal | None:
         """Take one token for each entry, or none at all and say which agent must wait."""
         now = time.monotonic()
-        wanted: dict[str, int] = {}
-        for agent in agents:
-            wanted[agent] = wanted.get(agent, 0) + 1
+        is_one = bool(agents) and agents.count(agents[0]) == len(agents)
+        wanted = {agents[0]: len(agents)} if is_one else Counter(agents)
         buckets = [(self._filled(agent, now), agent, count) for agent, count in wanted.items()]
         for bucket, agent, count in buckets:
             if bucket.tokens < count:

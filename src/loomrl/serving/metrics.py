@@ -1,14 +1,39 @@
 """What the server counts, in Prometheus' text format, and its recent latencies for `/status`."""
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
 
 _BUCKETS = (25e-6, 50e-6, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 1e-1, 1.0)
 _RECENT = 8_192
+
+
+class Durations(Collector):
+    """A histogram that costs a tenth of the library's for each value: it is put into the library's form when asked."""
+
+    def __init__(self, name: str, text: str, buckets: Sequence[float]) -> None:
+        """`buckets` are upper bounds in seconds, rising; a last one without a bound is added."""
+        self._name, self._text, self._buckets = name, text, buckets
+        self._counts, self._total = [0] * (len(buckets) + 1), 0.0
+
+    def observe(self, seconds: Iterable[float]) -> None:
+        """Count durations."""
+        for one in seconds:
+            self._counts[bisect_left(self._buckets, one)] += 1
+            self._total += one
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """As Prometheus has it: each bucket holds what is at most its bound."""
+        bounds = [*map(repr, self._buckets), "+Inf"]
+        buckets = list(zip(bounds, accumulate(self._counts), strict=True))
+        yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=self._total)
 
 
 class Metrics:
@@ -33,9 +58,8 @@ class Metrics:
             registry=self._registry,
             namespace="loomrl",
         )
-        self._seconds = Histogram(
-            "request_seconds", "Server time per request", registry=self._registry, namespace="loomrl", buckets=_BUCKETS
-        )
+        self._seconds = Durations("loomrl_request_seconds", "Server time per request", _BUCKETS)
+        self._registry.register(self._seconds)
         self._policy = policy
         self._children: dict[tuple[str, str], Counter] = {}
         self._recent = np.zeros(_RECENT)  # ring of the last requests' seconds
@@ -56,11 +80,12 @@ class Metrics:
         """Count one refused request."""
         self._problems.labels(str(status)).inc()
 
-    def observe(self, seconds: float) -> None:
-        """Keep one request's server time."""
+    def observe(self, seconds: Sequence[float]) -> None:
+        """Keep the server time of requests that were answered together."""
         self._seconds.observe(seconds)
-        self._recent[self.num_requests % _RECENT] = seconds
-        self.num_requests += 1
+        for one in seconds:
+            self._recent[self.num_requests % _RECENT] = one
+            self.num_requests += 1
 
     def latency_seconds(self) -> dict[str, float] | None:
         """p50 and p99 over the last requests; None before the first."""

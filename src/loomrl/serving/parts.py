@@ -125,6 +125,7 @@ class Parts:
             self.metrics,
             self.statistics,
             self.memories,
+            self.ledger,
             draws,
         )
         self.guardian = self._guardian()

@@ -20,7 +20,7 @@ _FLOAT_MAX = {np.dtype(kind).itemsize: float(np.finfo(kind).max) for kind in (np
 _KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "fiu"}  # numpy's kinds of numbers that each kind of input takes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Asks:
     """What B agents ask in one request, column by column."""
 
@@ -29,6 +29,19 @@ class Asks:
     explore: list[bool]
     observations: Any  # B of them, as parsed from JSON, or an array (B, *obs)
     request_ids: Sequence[str | None] | None = None  # None where none has one
+
+    @classmethod
+    def joined(cls, several: Sequence["Asks"]) -> "Asks":
+        """Those of several requests of one kind, in their order."""
+        observations = [one.observations for one in several]
+        is_array = isinstance(observations[0], np.ndarray)
+        return cls(
+            [agent_id for one in several for agent_id in one.agent_ids],
+            [episode_id for one in several for episode_id in one.episode_ids],
+            [explores for one in several for explores in one.explore],
+            np.concatenate(observations) if is_array else list(chain.from_iterable(observations)),
+            _joined_ids(several),
+        )
 
     def __len__(self) -> int:
         return len(self.agent_ids)
@@ -55,6 +68,12 @@ class Feedback:
     cost: float | None = None
 
 
+def _joined_ids(several: Sequence[Asks]) -> list[str | None] | None:
+    if all(one.request_ids is None for one in several):
+        return None
+    return [name for one in several for name in one.request_ids or [None] * len(one)]
+
+
 def parse_json(body: bytes) -> dict[str, Any]:
     """A JSON object."""
     try:
@@ -71,14 +90,18 @@ def parse_asks(document: dict[str, Any], request_id: str = "") -> tuple[Asks, bo
 
     `request_id` is the whole request's: of a batch, each row's is `REQUEST.ROW`, unless it names its own.
     """
-    entries, batched = _entries(document, "requests")
-    rows = [_parse_ask(entry) for entry in entries]
-    agent_ids, episode_ids = [row[0] for row in rows], [row[1] for row in rows]
-    ids = [row[4] for row in rows]
+    if "requests" not in document:
+        agent_id, episode_id, explore, observation, named_id = _parse_ask(document)
+        if request_id:
+            named_id = _request_id(named_id, request_id, None)
+        ids = None if named_id is None else [named_id]
+        return Asks([agent_id], [episode_id], [explore], [observation], ids), False
+    rows = [_parse_ask(entry) for entry in _entries(document, "requests")]
+    agent_ids, episode_ids, explores, observations, all_ids = map(list, zip(*rows, strict=True))
     if request_id:
-        ids = [_request_id(own, request_id, row if batched else None) for row, own in enumerate(ids)]
-    named = None if ids.count(None) == len(ids) else ids
-    return Asks(agent_ids, episode_ids, [row[2] for row in rows], [row[3] for row in rows], named), batched
+        all_ids = [_request_id(own, request_id, row) for row, own in enumerate(all_ids)]
+    named = None if all_ids.count(None) == len(all_ids) else all_ids
+    return Asks(agent_ids, episode_ids, explores, observations, named), True
 
 
 def _request_id(own: str | None, of_all: str, row: int | None) -> str:
@@ -89,17 +112,16 @@ def _request_id(own: str | None, of_all: str, row: int | None) -> str:
 
 def parse_feedback(document: dict[str, Any]) -> tuple[list[Feedback], bool]:
     """The entries of a `/feedback` body, and whether they came as a batch `{"feedback": [...]}`."""
-    entries, batched = _entries(document, "feedback")
-    return [_parse_feedback(entry) for entry in entries], batched
+    if "feedback" not in document:
+        return [_parse_feedback(document)], False
+    return [_parse_feedback(entry) for entry in _entries(document, "feedback")], True
 
 
-def _entries(document: dict[str, Any], key: str) -> tuple[list[Any], bool]:
-    if key not in document:
-        return [document], False
+def _entries(document: dict[str, Any], key: str) -> list[Any]:
     entries = document[key]
     if len(document) > 1 or not isinstance(entries, list) or not entries:
         raise Problem(400, f"`{key}` must be a list that is not empty, and the only key")
-    return entries, True
+    return entries
 
 
 def _parse_ask(entry: Any) -> tuple[str, str | None, bool, Any, str | None]:

@@ -1,7 +1,7 @@
 """What became of inference requests, version by version, in the schema of Triton's statistics extension.
 
 https://github.com/triton-inference-server/server, `docs/protocol/extension_statistics.md`. There is neither queue nor
-cache here: a request is one execution of each policy that decides in it.
+cache here: what arrives together is executed together, and a request is an execution of each policy in it.
 """
 
 import time
@@ -17,6 +17,7 @@ class _Executions:
     """All executions of one version at one batch size; seconds are summed."""
 
     count: int = 0
+    num_requests: int = 0
     input_seconds: float = 0.0  # from the whole request to the policy
     infer_seconds: float = 0.0  # the policy
     output_seconds: float = 0.0  # from its answer until the decisions are on record
@@ -36,17 +37,20 @@ class Statistics:
         self._executions: dict[tuple[str, int], _Executions] = {}  # (version, batch size) -> sums
         self._failures: dict[str, _Failures] = {}
 
-    def count(self, version: str, batch_size: int, moments: tuple[float, float, float, float]) -> None:
+    def count(
+        self, version: str, batch_size: int, moments: tuple[float, float, float, float], num_requests: int
+    ) -> None:
         """Count one execution whose decisions are on record.
 
-        `moments` are the `time.perf_counter()` at which the request was whole, the policy was asked and answered, and
-        the request was done with.
+        `moments` are the `time.perf_counter()` at which its first request was whole, the policy was asked and answered,
+        and its requests were done with.
         """
         found = self._executions.get((version, batch_size))
         if found is None:
             found = self._executions[version, batch_size] = _Executions()
         started, asked, answered, ended = moments
         found.count += 1
+        found.num_requests += num_requests
         found.input_seconds += asked - started
         found.infer_seconds += answered - asked
         found.output_seconds += ended - answered
@@ -69,7 +73,7 @@ class Statistics:
     def _describe(self, policy: str, version: str) -> dict[str, Any]:
         batches = {size: found for (name, size), found in sorted(self._executions.items()) if name == version}
         failures = self._failures.get(version, _Failures())
-        count = sum(found.count for found in batches.values())
+        num_requests = sum(found.num_requests for found in batches.values())
         total = _durations(batches.values())
         spent = sum(duration["ns"] for duration in total.values())
         return {
@@ -77,11 +81,11 @@ class Statistics:
             "version": version,
             "last_inference": _epoch_milliseconds(max((found.ended for found in batches.values()), default=None)),
             "inference_count": sum(size * found.count for size, found in batches.items()),
-            "execution_count": count,
+            "execution_count": sum(found.count for found in batches.values()),
             "inference_stats": {
-                "success": {"count": count, "ns": spent},
+                "success": {"count": num_requests, "ns": spent},
                 "fail": {"count": failures.count, "ns": _nanoseconds(failures.seconds)},
-                "queue": {"count": count, "ns": 0},
+                "queue": {"count": num_requests, "ns": 0},
                 **total,
                 "cache_hit": _NOTHING,
                 "cache_miss": _NOTHING,

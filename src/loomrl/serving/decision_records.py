@@ -1,0 +1,82 @@
+"""The records that decisions leave: of one, of several, of a version that begins to decide, of what was not decided."""
+
+from typing import Any
+
+from loomrl.serving.groups import Group
+from loomrl.serving.model import ServedPolicy
+from loomrl.serving.records import DECISION, decisions, digest, record
+
+
+def loaded(name: str, policy: ServedPolicy) -> dict[str, Any]:
+    """Which files decide under a version's name: a replay demands the same ones."""
+    digests = {"onnx_sha256": policy.manifest.onnx_sha256, "shield_sha256": policy.manifest.shield_sha256}
+    exploration = policy.exploration.model_dump(mode="json")
+    return record("loaded", policy=name, version=policy.version, exploration=exploration, **digests)
+
+
+def decided(policy: str, group: Group, seconds: float, route: str) -> dict[str, Any]:
+    """The record of a group: one decision, or several."""
+    shared = {
+        "policy": policy,
+        "version": group.policy.version,
+        "role": group.mandate.role,
+        "assignment_probability": group.mandate.probability,
+        "experiment": group.mandate.experiment,
+        "override": None if group.override is None else group.override.mark(),
+        "route": route,
+        "seconds": seconds,
+        "draw": group.draw,
+    }
+    if group.substitute is not None:
+        shared["substitute"] = group.substitute.mark()
+    if len(group) == 1:
+        return _decision(group, shared)
+    columns = {
+        "agent_id": group.asks.agent_ids,
+        "episode_id": group.asks.episode_ids,
+        "observation": group.observations,
+        "action": group.action,
+        "value": [None] * len(group) if group.value is None else group.value.tolist(),
+        "propensity": group.propensity,
+        "exploration_flag": group.explored,
+        "shield": group.shield,
+        "request_id": group.asks.request_ids or [None] * len(group),
+        **group.marks,
+    }
+    dtypes = {"observation": group.observations.dtype.name, "action": group.action.dtype.name}
+    return decisions({"count": len(group), "dtypes": dtypes, **shared}, columns)
+
+
+def _decision(group: Group, shared: dict[str, Any]) -> dict[str, Any]:
+    observation, action = group.observations[0], group.action[0]
+    value = None if group.value is None else float(group.value[0])
+    fields = record(
+        DECISION,
+        decision_id=None,
+        request_id=None if group.asks.request_ids is None else group.asks.request_ids[0],
+        episode_id=group.asks.episode_ids[0],
+        observation=observation[()],  # a number where there is but one
+        observation_digest=digest(observation),
+        action=action.tolist(),
+        value=value,
+        propensity=group.propensity[0],
+        shield=group.shield[0],
+        limited=False,
+        **{name: values[0] for name, values in group.marks.items()},
+        **shared,
+    )
+    fields["agent_id"] = group.asks.agent_ids[0]
+    fields["action_hash"] = digest(action)
+    fields["q_value"] = value  # actor-critic policies estimate V(s); it stands for Q(s, a) of their own choice
+    fields["exploration_flag"] = group.explored[0]
+    return fields
+
+
+def unanswered(policy: str, group: Group, error: Exception) -> dict[str, Any]:
+    """On record for the first of them: which observation it was, is not known."""
+    names = {"policy": policy, "version": group.policy.version, "episode_id": group.asks.episode_ids[0]}
+    return record("unanswered", **names, error=str(error)) | {"agent_id": group.asks.agent_ids[0]}
+
+
+def limited(policy: str, agent_id: str | None, count: int) -> dict[str, Any]:
+    return record("limited", policy=policy, limited=True, num_refused=count) | {"agent_id": agent_id}

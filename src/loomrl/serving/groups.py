@@ -1,0 +1,138 @@
+"""What is decided together, column by column, and what of it belongs to one request."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from loomrl.serving.authority import Mandate
+from loomrl.serving.choosing import Substitute
+from loomrl.serving.memory import Recalled
+from loomrl.serving.model import ServedPolicy
+from loomrl.serving.overrides import Override
+from loomrl.serving.packing import packed
+from loomrl.serving.requests import Asks, observation_arrays
+
+
+@dataclass(slots=True)
+class Group:
+    """B asks that one version, or one person, decides at once."""
+
+    rows: list[int]  # their places in their requests
+    asks: Asks
+    mandate: Mandate
+    observations: NDArray[Any]  # (B, *obs)
+    action: NDArray[Any] = field(init=False)  # (B, *action), in the graph's dtype
+    value: NDArray[Any] | None = None  # (B,); None where a person named the action
+    outputs: dict[str, NDArray[Any]] = field(default_factory=dict)  # all that the policy's graph said
+    propensity: list[float] = field(default_factory=list)  # of a deterministic choice 1; densities of sampled vectors
+    explored: list[bool] = field(default_factory=list)
+    shield: list[dict[str, Any] | None] = field(default_factory=list)  # where another action was taken, and why
+    marks: dict[str, list[Any]] = field(default_factory=dict)  # what records say beside, where there is anything to say
+    recalled: Recalled | None = None  # what a recurrent policy remembered
+    substitute: Substitute | None = None  # what acts where the policy must not
+    draw: int | None = None  # which random numbers, where any of them may explore
+    record: dict[str, Any] = field(default_factory=dict)
+    asked: float = 0.0  # `time.perf_counter()` at which the policy was asked,
+    answered: float = 0.0  # and at which it had answered
+
+    @classmethod
+    def of(cls, rows: list[int], asks: Asks, mandate: Mandate) -> "Group":
+        """Asks whose observations are checked to be the policy's.
+
+        Raises:
+            Problem: 400 for one that is not.
+        """
+        observations = observation_arrays(packed(asks.observations, mandate.policy), mandate.policy)
+        return cls(rows, asks, mandate, observations)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def policy(self) -> ServedPolicy:
+        """The version that decides, or whose actions a person chose from."""
+        return self.mandate.policy
+
+    @property
+    def override(self) -> Override | None:
+        """Of the person who decides."""
+        return self.mandate.override
+
+    def only(self, indices: list[int], policy: ServedPolicy | None = None) -> "Group":
+        """Some of them, before anything is decided; by another version in the same role where one is given."""
+        rows = [self.rows[index] for index in indices]
+        if policy is None or policy is self.policy:
+            return Group(rows, self.asks.only(indices), self.mandate, self.observations[indices])
+        return Group.of(rows, self.asks.only(indices), replace(self.mandate, policy=policy))
+
+    def decided_by(self) -> Mapping[str, int]:
+        """How many were decided by `override`, `kill_switch`, `fallback`, `shield`, `explored` or `policy`."""
+        if not self.mandate.is_on_trial:
+            return {self.mandate.role: len(self)}
+        if self.shield.count(None) == len(self) and not any(self.explored):
+            return {"policy": len(self)}
+        marks = zip(self.shield, self.explored, strict=True)
+        return Counter("shield" if mark is not None else "explored" if one else "policy" for mark, one in marks)
+
+
+@dataclass(slots=True)
+class Part:
+    """The decisions `start` to `stop` of a group: those of one request."""
+
+    group: Group
+    start: int
+    stop: int
+
+    @classmethod
+    def whole(cls, group: Group) -> "Part":
+        """All of a group."""
+        return cls(group, 0, len(group))
+
+    def decision_ids(self) -> list[str]:
+        """Their ids, once they are written."""
+        whole: str = self.group.record["decision_id"]
+        return [whole] if len(self.group) == 1 else [f"{whole}.{index}" for index in range(self.start, self.stop)]
+
+    def answers(self) -> list[dict[str, Any]]:
+        """What agents are told of their decisions."""
+        group, some = self.group, slice(self.start, self.stop)
+        fields = group.record if len(group) == 1 else group.record["shared"]
+        values = [None] * (self.stop - self.start) if group.value is None else group.value[some].tolist()
+        columns = zip(
+            self.decision_ids(),
+            group.action[some].tolist(),
+            values,
+            group.propensity[some],
+            group.explored[some],
+            group.shield[some],
+            strict=True,
+        )
+        return [
+            {
+                "decision_id": decision_id,
+                "action": action,
+                "policy": fields["policy"],
+                "version": fields["version"],
+                "value": value,
+                "propensity": propensity,
+                "role": fields["role"],
+                "assignment_probability": fields["assignment_probability"],
+                "override": fields["override"],
+                "limited": False,
+                "exploration": explored,
+                "shield": shield,
+            }
+            for decision_id, action, value, propensity, explored, shield in columns
+        ]
+
+
+def answers_of(parts: list[Part]) -> list[dict[str, Any]]:
+    """What one request's agents are told, in the order they asked."""
+    if len(parts) == 1:
+        return parts[0].answers()
+    rows = [row for part in parts for row in part.group.rows[part.start : part.stop]]
+    answers = dict(zip(rows, (answer for part in parts for answer in part.answers()), strict=True))
+    return [answers[row] for row in range(len(answers))]
