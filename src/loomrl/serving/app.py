@@ -140,7 +140,7 @@ class PolicyServer:
         try:
             if isinstance(outcome, Exception):
                 raise outcome
-            return packed(question.scope, question.answer(outcome))
+            return question.answer(outcome)
         except Exception as error:  # noqa: BLE001 - as above
             return self._failed(question.scope, error)
 

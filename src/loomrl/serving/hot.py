@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from loomrl.serving.asgi import Response, Scope, as_problem
+from loomrl.serving.asgi import Response, Scope, as_problem, packed
 
 if TYPE_CHECKING:
     from loomrl.serving.app import HotHandler, PolicyServer
@@ -84,7 +84,7 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[HttpToolsPr
             self._is_waiting = False
             if self.transport.is_closing():
                 return
-            self.transport.write(encoded(answer, self._keeps_alive))
+            self.transport.write(encoded(packed(self._scope, answer), self._keeps_alive))
             self.server_state.total_requests += 1
             if self._keeps_alive:
                 self._unset_keepalive_if_required()
