@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,24 @@ def test_evidence_survives_a_restart_and_is_gathered_anew_where_its_file_is_lost
     assert len(rollbacks()) == 1
 
 
+def test_nothing_follows_before_it_is_known_who_decides_instead(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    guardian = house.guardian()
+    early: list[bool] = []
+
+    def take_out(version: str) -> str:
+        guardian._consequences.draw()
+        time.sleep(0.5)  # for what must not follow yet
+        early.append(bool(rollbacks()))
+        return "1"
+
+    monkeypatch.setattr(guardian, "_reins", replace(guardian._reins, take_out=take_out))
+    guardian.start()
+    house.decide(1, 10)
+    until(lambda: bool(rollbacks()), "the record", seconds=60)
+    guardian.stop()
+    assert (early, rollbacks()[0]["to"]) == ([False], "1")
+
+
 def test_a_version_in_quarantine_triggers_once(house: House) -> None:
     house.decide(1, 10)
     house.watch(lambda guardian: bool(house.taken_out))
@@ -324,6 +343,42 @@ def test_aliases_move_only_while_the_version_is_champion(ready_home: Path, tmp_p
     assert take_back("cartpole", third, "it violates").startswith(f"version {second} is champion again")
     assert take_back("cartpole", third, "another server says so too").endswith(f"{second} is")
     assert registry.aliases("cartpole") == {CHAMPION: second, PREVIOUS: first}
+
+
+def test_the_champion_before_stands_by_until_the_registry_names_it(
+    loomrl_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A promotion moves `champion` first and `previous` after it: what violates in between goes back all the same."""
+    good, bad = (limited_folder(tmp_path / name, value=value) for name, value in (("good", 1.0), ("bad", 2.0)))
+    roles = {CHAMPION: good}
+    source, quarantine = FolderSource("cartpole", {}), Quarantine("cartpole")
+    monkeypatch.setattr(source, "roles", lambda: {role: str(folder) for role, folder in roles.items()})
+    keeper = RoleKeeper(source, quarantine=quarantine)
+    keeper.refresh()
+    roles[CHAMPION] = bad
+    keeper.refresh()
+    quarantine.put(quarantined(version=str(bad)))
+    assert keeper.take_out(str(bad)) == str(good)
+    roles[CHAMPION] = good  # as the aliases follow: what was taken back is nothing to go back to
+    keeper.refresh()
+    quarantine.release(str(bad))
+    keeper.refresh()
+    assert (keeper.current.versions(), keeper.current.previous) == ({str(good)}, None)
+
+
+def test_a_champion_that_was_taken_back_by_a_person_does_not_stand_by(
+    loomrl_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (limited_folder(tmp_path / name, value=value) for name, value in (("first", 1.0), ("second", 2.0)))
+    roles = {CHAMPION: second, PREVIOUS: first}
+    source = FolderSource("cartpole", {})
+    monkeypatch.setattr(source, "roles", lambda: {role: str(folder) for role, folder in roles.items()})
+    keeper = RoleKeeper(source)
+    keeper.refresh()
+    roles.clear()
+    roles[CHAMPION] = first
+    keeper.refresh()
+    assert keeper.current.versions() == {str(first)}
 
 
 def test_servers_of_one_home_follow_each_others_quarantine(loomrl_home: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.errors import ArtifactError, ServiceError
 from loomrl.registry import CHALLENGER, CHAMPION
+from loomrl.serving import roles
 from loomrl.serving.controls import Controls
 from loomrl.serving.model import GRAPH
 from loomrl.serving.overrides import Override
@@ -222,7 +223,10 @@ def test_a_version_that_cannot_be_pinned_is_named(source: SlowSource) -> None:
     assert keeper.refused == {}
 
 
-def test_a_request_in_flight_ends_on_the_version_it_began_with_and_then_releases_it(source: SlowSource) -> None:
+def test_a_request_in_flight_ends_on_the_version_it_began_with_and_then_releases_it(
+    source: SlowSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roles, "_NAMING_SECONDS", -1.0)
     keeper = RoleKeeper(source)
     keeper.refresh()
     in_flight = keeper.current

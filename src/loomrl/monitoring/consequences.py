@@ -37,6 +37,7 @@ class Consequences:
         self._quarantine, self._steps, self._is_named = quarantine, steps, is_named
         self._stopping, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="consequences", daemon=True)
+        self.entering = threading.Lock()  # held while an entry is made: none is acted on before it is whole
         self.errors: dict[str, str] = {}  # step -> why it is tried again
         self.released: list[str] = []  # versions that have left quarantine and nobody has taken note of
 
@@ -78,7 +79,9 @@ class Consequences:
             self._quarantine.folder.mkdir(parents=True, exist_ok=True)
             with FileLock(self._quarantine.folder / "finishing.lock", timeout=0):
                 self._quarantine.refresh()
-                done = [self._finish(entry) for entry in self._quarantine.entries()]
+                with self.entering:
+                    entries = self._quarantine.entries()
+                done = [self._finish(entry) for entry in entries]
                 return all(done)
         except Timeout:
             return True

@@ -128,8 +128,9 @@ class Guardian:
         """Stop using a version: first in this process, where nothing can fail, then in the file that others follow."""
         log.error("%s version %s is taken out of service: %s", self._policy, trigger.version, trigger.reason)
         entry = Quarantined(policy=self._policy, trigger=trigger, server=self._name, to=None, time=timestamp())
-        self._quarantine.hold(entry)
-        self._consequences.keep(entry.model_copy(update={"to": self._reins.take_out(trigger.version)}))
+        with self._consequences.entering:
+            self._quarantine.hold(entry)
+            self._consequences.keep(entry.model_copy(update={"to": self._reins.take_out(trigger.version)}))
         self._consequences.draw()
         self.shown = self._stream.describe()
 

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 _RETRY_SECONDS = 30.0  # a refused version is tried again, for its files may be restored
 _PIN_SECONDS = 60.0  # a version a person asked for is kept this long without an override: it is about to come
 _WAIT_SECONDS = 60.0  # nobody waits longer for a version; what brings it goes on
+_NAMING_SECONDS = 10.0  # after a champion came, within which the registry names the one before it `previous`
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class RoleKeeper:
         self._wanted: Mapping[str, str] = {}  # role -> version, as of the latest look
         self._asked: dict[str, float] = {}  # version a person asked for -> time.monotonic() seconds
         self._loading: dict[str, Loading] = {}
+        self._former: tuple[ServedPolicy, float] | None = None  # the last champion, and until when it stands by
         self._remembering, self._exploration = remembering, exploration
         self.current = Roles()
         self.refused: dict[str, Refused] = {}
@@ -245,11 +247,24 @@ class RoleKeeper:
             for role in ROLES
         }
         pinned = {version: loaded[version] for version in self._pins() if version in loaded}
-        after = self._without_quarantined(Roles(held[CHAMPION], held[CHALLENGER], pinned, previous=held[PREVIOUS]))
+        previous = held[PREVIOUS] or self._standing_by(before, held[CHAMPION])
+        after = self._without_quarantined(Roles(held[CHAMPION], held[CHALLENGER], pinned, previous=previous))
         after = replace(after, draining=self._draining(before, after))
         acting = (CHAMPION, CHALLENGER)
         self.num_swaps += any(getattr(before, role) is not getattr(after, role) for role in acting)
         self.current = after
+
+    def _standing_by(self, before: Roles, champion: ServedPolicy | None) -> ServedPolicy | None:
+        """The champion until now, while the registry has not named it: a promotion moves the champion's alias first.
+
+        A champion that gives way to the one before it was taken back, and is none to go back to.
+        """
+        if before.champion is not None and champion is not before.champion:
+            is_taken_back = champion is before.previous
+            self._former = None if is_taken_back else (before.champion, time.monotonic() + _NAMING_SECONDS)
+        if self._former is None or self._former[0] is champion or time.monotonic() > self._former[1]:
+            self._former = None
+        return None if self._former is None else self._former[0]
 
     def _without_quarantined(self, roles: Roles) -> Roles:
         """The last safe version instead of a quarantined champion.
