@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 
 from loomrl.serving.problems import Problem
-from loomrl.serving.records import DECISION, DECISIONS, expand
+from loomrl.serving.records import DECISION, DECISIONS, column, expand
 from loomrl.serving.requests import Asks
 from loomrl.serving.sealing import is_sealed
 
@@ -31,11 +31,14 @@ class _Answered(NamedTuple):
 
 
 class Retries:
-    """The latest answers to requests with an id."""
+    """The latest answers to requests with an id.
+
+    A record of an earlier process' log is kept as it stands, and read when one of its requests is sent again.
+    """
 
     def __init__(self, capacity: int = _REMEMBERED) -> None:
         self._capacity = capacity
-        self._answered: OrderedDict[Key, _Answered] = OrderedDict()
+        self._answered: OrderedDict[Key, _Answered | bytes] = OrderedDict()
 
     def find(self, asks: Asks) -> dict[int, dict[str, Any]]:
         """Row -> its answer, of the asks that were answered before.
@@ -45,7 +48,7 @@ class Retries:
         """
         found: dict[int, dict[str, Any]] = {}
         for row, key in _named(asks):
-            if (answered := self._answered.get(key)) is None:
+            if (answered := self._find(key)) is None:
                 continue
             if _question(asks.episode_ids[row], asks.observations[row]) != answered.question:
                 raise Problem(409, f"request id {key[1]!r} of agent {key[0]!r} named another question; take a new id")
@@ -60,17 +63,35 @@ class Retries:
             self._keep(key, _Answered(question, orjson.dumps(told[row])))
 
     def recall(self, entry: dict[str, Any]) -> None:
-        """Take up what a record of the log says was answered; what is sealed and cannot be opened is left out."""
+        """Take up what a record of the log says was answered."""
         if not _names_requests(entry):
             return
-        for one in expand(entry):
-            if one["request_id"] is None or is_sealed(one["observation"]):
+        line = orjson.dumps(entry)
+        for agent_id, request_id in _names(entry):
+            if request_id is not None:
+                self._keep((agent_id, request_id), line)
+
+    def _find(self, key: Key) -> _Answered | None:
+        found = self._answered.get(key)
+        if isinstance(found, bytes):
+            self._read(found)
+            found = self._answered.get(key)
+        return found if isinstance(found, _Answered) else None
+
+    def _read(self, line: bytes) -> None:
+        """Take the answers out of a record; what is sealed and cannot be opened is left out."""
+        for one in expand(orjson.loads(line)):
+            key = one["agent_id"], one["request_id"]
+            if self._answered.get(key) is not line:
+                continue
+            if is_sealed(one["observation"]):
+                del self._answered[key]
                 continue
             question = _question(one["episode_id"], one["observation"])
             told = {name: one.get(name) for name in _TOLD} | {"exploration": one["exploration_flag"]}
-            self._keep((one["agent_id"], one["request_id"]), _Answered(question, orjson.dumps(told)))
+            self._answered[key] = _Answered(question, orjson.dumps(told))
 
-    def _keep(self, key: Key, answered: _Answered) -> None:
+    def _keep(self, key: Key, answered: _Answered | bytes) -> None:
         self._answered[key] = answered
         if len(self._answered) > self._capacity:
             self._answered.popitem(last=False)
@@ -84,6 +105,13 @@ def _names_requests(entry: dict[str, Any]) -> bool:
         return False
     shared = entry["shared"]
     return ("request_id" in entry["columns"] or shared.get("request_id") is not None) and shared["route"] == "decide"
+
+
+def _names(entry: dict[str, Any]) -> Iterable[tuple[str, str | None]]:
+    """Agent and request id of each decision of a record."""
+    if entry["kind"] == DECISION:
+        return [(entry["agent_id"], entry["request_id"])]
+    return zip(column(entry, "agent_id"), column(entry, "request_id"), strict=True)
 
 
 def _named(asks: Asks) -> list[tuple[int, Key]]:
