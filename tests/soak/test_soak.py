@@ -7,7 +7,7 @@ import pytest
 from attacks import ATTACKS
 
 from tests.soak import __main__ as soak
-from tests.soak import bad_versions, swaps
+from tests.soak import bad_versions, kills, swaps
 
 
 @pytest.mark.usefixtures("ready_home")
@@ -22,8 +22,16 @@ def test_bad_versions_are_refused_and_leave_the_champion_alone(tmp_path: Path) -
     assert len(found["by_kind"]) == len(ATTACKS)
 
 
+@pytest.mark.usefixtures("ready_home")
+def test_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+    found = kills.run(tmp_path, num_kills=4, num_decisions=8_000)
+    assert (found["num_kills"], found["num_segments"]) == (4, 5)
+    assert found["num_decisions"] >= 8_000
+    assert found["num_answers_lost"] > 0
+
+
 def test_every_check_is_found() -> None:
-    assert {"bad_versions", "swaps"} <= set(soak.CHECKS)
+    assert {"bad_versions", "kills", "swaps"} <= set(soak.CHECKS)
 
 
 def test_results_are_merged_per_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
