@@ -1,8 +1,8 @@
 """Kill -9 again and again under load: nothing acknowledged is lost, nothing is decided or rewarded twice.
 
 Clients name each of their requests and send it again, unchanged, until it is acknowledged, however often the server
-dies meanwhile. After each restart every chain must verify, with the heads anchored in LoomDB; at the end the log is held
-against what the clients were told.
+dies meanwhile. After each restart every chain must verify, with the heads anchored in LoomDB; at the end the log is
+held against what the clients were told.
 """
 
 import os
