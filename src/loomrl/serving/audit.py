@@ -76,6 +76,7 @@ class AuditLog:
         self.policy, self.segment_bytes = policy, segment_bytes
         self._opening, self._ring = dict(opening or {}), keyring()
         self._sealer: Sealer | None = None
+        self._first: dict[str, Any] = {}  # the record that opens this segment
         self.folder, self._owner = _claim(audit_folder(policy), server)
         self.server = f"{policy}/{self.folder.name}"
         self.token = secrets.token_hex(6)
@@ -116,6 +117,7 @@ class AuditLog:
                 if self._size >= self.segment_bytes:
                     self._open_segment()
         with self._lock:
+            self._begin_segment()
             return self._write(records)
 
     def sync(self) -> None:
@@ -174,7 +176,13 @@ class AuditLog:
         opening = {"policy": self.policy, "server": self.server, "segment": self.segment, "token": self.token}
         sealed_with = None if self._sealer is None else self._sealer.key_id
         versions = {"loomrl": __version__, "sealed_with": sealed_with, "repaired": repaired}
-        self._write([record("open", **opening, **versions, **self._opening)])
+        self._first = record("open", **opening, **versions, **self._opening)
+        self._begin_segment()
+
+    def _begin_segment(self) -> None:
+        """Nothing comes before what opens a segment, also where there was no room for it at first."""
+        if not self._size:
+            self._write([self._first])
 
     def _write(self, records: Sequence[dict[str, Any]]) -> list[int]:
         sequence, digest, lines = self._sequence, self._digest, []

@@ -1,0 +1,101 @@
+"""A file system without room, or without room for another file: nothing is decided unrecorded, and it goes on."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from policies import OBSERVATIONS, discrete_folder
+from small_disk import SmallDisk, small_disk
+
+from loomrl.errors import ServiceError
+from loomrl.serving.audit import AuditLog, AuditUnwritable
+from loomrl.serving.client import PolicyClient, Refused
+from loomrl.serving.history import records
+from loomrl.serving.process import ServerProcess
+from loomrl.serving.records import record
+from loomrl.serving.segments import segments, whole_lines
+from loomrl.serving.verification import verify_chain
+
+OBS = OBSERVATIONS[0].tolist()
+
+
+@pytest.fixture
+def disk(loomrl_home: Path) -> Iterator[SmallDisk]:
+    """Where audit logs lie."""
+    with small_disk(loomrl_home / "audit") as found:
+        yield found
+
+
+def server_of(tmp_path: Path, **options: object) -> ServerProcess:
+    options = {"champion_folder": discrete_folder(tmp_path / "policy"), "rate": 1e6, "anchor_seconds": 1e6, **options}
+    return ServerProcess("cartpole", **options)
+
+
+def until_refused(client: PolicyClient, most: int = 1_000) -> tuple[list[str], Refused]:
+    """The decisions there was room for, and what the first one got for which there was none."""
+    decided: list[str] = []
+    for _ in range(most):
+        try:
+            decided.append(client.decide("a", OBS).decision_id)
+        except Refused as refused:
+            return decided, refused
+    raise AssertionError("the disk never was full")
+
+
+def on_record() -> list[str]:
+    return [entry["decision_id"] for entry in records("cartpole") if entry["kind"] == "decision"]
+
+
+def test_without_a_byte_left_nothing_is_decided_until_there_is_room(disk: SmallDisk, tmp_path: Path) -> None:
+    with server_of(tmp_path) as server, server.client() as client:
+        first = client.decide("a", OBS).decision_id
+        disk.fill()
+        decided, refused = until_refused(client)
+        assert (refused.status, "No space left" in str(refused) or "no space is left" in str(refused)) == (507, True)
+        with pytest.raises(Refused, match="507"):
+            client.feedback(first, 1.0)
+        assert "space" in client.status()["audit"]["last_error"]
+        disk.make_room()
+        last = client.decide("a", OBS).decision_id
+        client.feedback(first, 1.0)
+    assert on_record() == [first, *decided, last]
+    assert verify_chain(disk.folder / "cartpole" / "server-0").intact
+
+
+def test_without_room_for_another_segment_nothing_is_decided_until_there_is(disk: SmallDisk, tmp_path: Path) -> None:
+    with server_of(tmp_path, segment_bytes=20_000) as server, server.client() as client:
+        disk.fill_names()
+        decided, refused = until_refused(client)
+        assert refused.status == 507
+        assert "No space left" in str(refused)
+        disk.make_room()
+        last = client.decide("a", OBS).decision_id
+    chain = disk.folder / "cartpole" / "server-0"
+    assert on_record() == [*decided, last]
+    assert len(segments(chain)) == 2
+    assert verify_chain(chain).intact
+
+
+def test_a_segment_begins_with_what_opens_it_also_where_there_was_no_room_for_that(disk: SmallDisk) -> None:
+    log = AuditLog("cartpole", segment_bytes=2_000)
+    while log.segment == "000001" and (log.folder / "000001.jsonl").stat().st_size < 2_000:
+        log.append([record("decision", decision_id=None)])
+    disk.fill()
+    for _ in range(2):
+        with pytest.raises(AuditUnwritable):
+            log.append([record("decision", decision_id=None)])
+    disk.make_room()
+    log.append([record("decision", decision_id=None)])
+    log.close()
+    assert b'{"kind":"open"' in next(whole_lines(segments(log.folder)[-1]))
+    assert verify_chain(log.folder).intact
+
+
+def test_a_server_does_not_start_without_room_and_says_so(disk: SmallDisk, tmp_path: Path) -> None:
+    disk.fill()
+    with pytest.raises(ServiceError, match="No space left.*free some space"), server_of(tmp_path):
+        pass
+    disk.make_room()
+    with server_of(tmp_path) as server, server.client() as client:
+        client.decide("a", OBS)
+    assert verify_chain(disk.folder / "cartpole" / "server-0").intact
