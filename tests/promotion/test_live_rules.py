@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from live import play
+from live import decide, play
 from policy_versions import config, register, shadow_report
 from simulated_logs import CHALLENGER, CHAMPION, Bandit, greedy, register_linear, write_log
 
@@ -82,6 +82,25 @@ def test_what_both_did_live_counts(signed: Pair, steps: int, number: int, verdic
 
 def test_a_challenger_that_was_never_live_is_undecided(signed: Pair) -> None:
     decision, claim = judged(signed, signed[2], "compared_live", comparison={})
+    assert (decision, claim.verdict) == ("refused", Verdict.UNDECIDED)
+    assert "over 0 pairs of episodes" in claim.statement
+
+
+def test_a_revision_that_comes_during_the_trial_begins_without_evidence(
+    signed: Pair, ready_home: Path, tmp_path: Path
+) -> None:
+    play_both(5, 5, 300)
+    assert judged(signed, signed[2], "compared_live", comparison={}, max_regression=0.5)[0] == "promoted"
+    revision = register(tmp_path, "run-3", signed[0], bias=2.0, returns=(5.0,) * 40)
+    decision, claim = judged(signed, revision, "compared_live", comparison={}, max_regression=0.5)
+    assert (decision, claim.verdict, claim.num_samples) == ("refused", Verdict.UNDECIDED, 0)
+
+
+def test_decisions_without_feedback_promote_nobody(signed: Pair) -> None:
+    log = AuditLog("cartpole")
+    for number in range(600):
+        decide(log, "a", f"{number}", [0.0] * 4, version="12"[number % 2])
+    decision, claim = judged(signed, signed[2], "compared_live", comparison={}, max_regression=0.5)
     assert (decision, claim.verdict) == ("refused", Verdict.UNDECIDED)
     assert "over 0 pairs of episodes" in claim.statement
 

@@ -194,18 +194,20 @@ def test_a_locked_database_stops_neither_decisions_nor_syncing_nor_people(
 
 
 class Slow(FolderSource):
-    """A source of folders whose downloads hang, but the first champion's, until they are let go on."""
+    """A source of folders. What it names champion second hangs while it is downloaded, until it is let go on."""
 
     def __init__(self, champion: Path) -> None:
         super().__init__("cartpole", {"champion": champion})
         self.champion = self.first = str(champion)
+        self.slow = ""
         self.hangs, self.go_on = threading.Event(), threading.Event()
 
     def roles(self) -> dict[str, str]:
         return {"champion": self.champion}
 
     def fetch(self, version: str) -> Path:
-        if version != self.first:
+        self.slow = self.slow or version.removeprefix(self.first)
+        if version == self.slow:
             self.hangs.set()
             self.go_on.wait(60)
         return super().fetch(version)
@@ -227,4 +229,25 @@ def test_an_override_does_not_wait_for_a_swap(
         assert not source.go_on.is_set()  # all this while the download hung
         source.go_on.set()
         wait_for(lambda: server.decide("a", OBS).json()["version"] == str(folders["other"]))
+    assert load.statuses == {200}
+
+
+def test_a_swap_during_a_swap_ends_with_the_newest(
+    loomrl_home: Path, tmp_path: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, third = Slow(folders["champion"]), str(discrete_folder(tmp_path / "third", value=3.0))
+    monkeypatch.setattr(ServerSettings, "source", lambda _: source)
+    settings = ServerSettings("cartpole", rate=1e9, refresh_seconds=0.05)
+    with Inside(settings, threads=True) as server, Load(server) as load:
+        wait_for(lambda: load.role == "champion")
+        source.champion = str(folders["other"])
+        assert source.hangs.wait(30)
+        source.champion = third
+        wait_for(lambda: server.decide("a", OBS).json()["version"] == third)
+        assert server.parts.roles.loading == [str(folders["other"])]
+        source.go_on.set()
+        wait_for(lambda: server.parts.roles.loading == [])
+        roles = server.parts.roles
+        assert (server.decide("a", OBS).json()["version"], roles.refused, roles.num_swaps) == (third, {}, 2)
+        assert roles.current.by_version(str(folders["other"])) is None
     assert load.statuses == {200}

@@ -104,6 +104,13 @@ def test_health_and_metadata(server: ServerProcess) -> None:
     assert get("/v2/models/cartpole/versions/99").status_code == 404
 
 
+def test_a_version_that_is_not_there_decides_nothing(server: ServerProcess) -> None:
+    tensor = {"name": "observation", "shape": [1, 4], "datatype": "FP32", "data": OBS}
+    for name in ("cartpole/versions/99", "other", "other/versions/1"):
+        answer = httpx.post(f"{server.url}/v2/models/{name}/infer", json={"inputs": [tensor]}, trust_env=False)
+        assert (answer.status_code, "no model" in answer.text or "not loaded" in answer.text) == (404, True), name
+
+
 def test_infer_answers_and_records_each_row(client: PolicyClient) -> None:
     answer = client.infer("cartpole", OBSERVATIONS, agent_id="inferring")
     outputs = {output["name"]: output for output in answer["outputs"]}
