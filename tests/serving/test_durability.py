@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from policies import OBSERVATIONS, discrete_folder
+from startup_code import environment_with
 
 from loomrl.serving.audit import AuditLog, NotDurable
 from loomrl.serving.client import Ask, Refused
@@ -22,7 +23,7 @@ from loomrl.serving.verification import verify_chain
 
 OBS = OBSERVATIONS[0].tolist()
 
-# Python runs this in every process that finds it: a disk that keeps count, and refuses while a file says so.
+# A disk that keeps count, and refuses while a file says so.
 SITE = """
 import errno, os, pathlib, time
 folder = pathlib.Path(os.environ["DISK"])
@@ -43,9 +44,7 @@ class Disk:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "sitecustomize.py").write_text(SITE)
-        path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-        self.environment = {"PYTHONPATH": path, "DISK": str(folder)}
+        self.environment = {**environment_with(SITE, folder / "code"), "DISK": str(folder)}
 
     def break_down(self) -> None:
         (self.folder / "broken").touch()

@@ -86,9 +86,12 @@ def held_against_the_log(told: Told) -> dict[str, int]:
         AssertionError: naming the first that is missing, stands twice or differs.
     """
     decided: dict[str, str] = {}  # by request id
+    unnamed: dict[str, Any] = {}  # by decision id
     rewarded: dict[str, float] = {}  # by decision id
     for entry in records("cartpole"):
-        if entry["kind"] == "decision":
+        if entry["kind"] == "decision" and entry["request_id"] is None:
+            unnamed[entry["decision_id"]] = entry["action"]
+        elif entry["kind"] == "decision":
             request, decision = entry["request_id"], entry["decision_id"]
             assert request not in decided, f"request {request} was decided twice: {decided[request]} and {decision}"
             decided[request] = decision
@@ -100,14 +103,16 @@ def held_against_the_log(told: Told) -> dict[str, int]:
             rewarded[decision] = entry["reward"]
     lost = told.decisions.keys() - decided.keys()
     assert not lost, f"{len(lost)} acknowledged decisions are lost, such as that of request {min(lost)}"
+    for decision, action in told.unnamed.items():
+        assert unnamed.get(decision) == action, f"decision {decision} is lost: told {action}, {unnamed.get(decision)}"
     for decision, reward in told.rewards.items():
         assert rewarded.get(decision) == reward, f"the feedback on {decision} is lost: {rewarded.get(decision)}"
     return {
-        "num_decisions": len(told.decisions),
+        "num_decisions": told.num_decisions,
         "num_feedback": len(told.rewards),
         "num_lost": 0,
         "num_twice": 0,
-        "num_never_told": len(decided.keys() - told.decisions.keys()),
+        "num_never_told": len(decided) + len(unnamed) - told.num_decisions,
     }
 
 

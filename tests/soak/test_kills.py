@@ -1,17 +1,17 @@
 """The check of kills finds what it is there for."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from live import decide, reward
 from persistent_clients import Told
+from startup_code import environment_with
 
 from loomrl.serving.audit import AuditLog
 from tests.soak import kills
 
-# Python runs this in every process that finds it: a server that answers before it has written.
+# A server that answers before it has written.
 ACKNOWLEDGES_FIRST = """
 from loomrl.serving import audit
 
@@ -31,25 +31,24 @@ audit.AuditLog._write_whole = write_later
 
 @pytest.mark.usefixtures("ready_home")
 def test_a_server_that_answers_before_it_has_written_is_found(tmp_path: Path) -> None:
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(ACKNOWLEDGES_FIRST)
-    path = os.pathsep.join(filter(None, [str(tmp_path / "site"), os.environ.get("PYTHONPATH")]))
+    environment = environment_with(ACKNOWLEDGES_FIRST, tmp_path / "code")
     with pytest.raises(AssertionError, match="lost|instead of|unknown here|truncated"):
-        kills.run(tmp_path, num_kills=4, num_decisions=4_000, environment={"PYTHONPATH": path})
+        kills.run(tmp_path, num_kills=4, num_decisions=4_000, environment=environment)
 
 
 class House:
-    """A log of two decisions, the first of them rewarded, and what its clients were told."""
+    """A log of three decisions, the first of them rewarded, the last unnamed, and what its clients were told."""
 
     def __init__(self) -> None:
         self.log, self.told = AuditLog("cartpole"), Told()
         for request in ("r-1", "r-2"):
             self.told.decisions[request] = self.decide(request), 1
+        self.told.unnamed[self.decide(None)] = 1
         self.first = self.told.decisions["r-1"][0]
         self.reward(self.first, 1.0)
         self.told.rewards[self.first] = 1.0
 
-    def decide(self, request: str) -> str:
+    def decide(self, request: str | None) -> str:
         return decide(self.log, "a", None, [0.0], request_id=request)
 
     def reward(self, decision: str, value: float) -> None:
@@ -64,7 +63,7 @@ def house(loomrl_home: Path) -> House:
 def test_what_is_right_is_counted(house: House) -> None:
     house.decide("never told")
     found = kills.held_against_the_log(house.told)
-    assert found == {"num_decisions": 2, "num_feedback": 1, "num_lost": 0, "num_twice": 0, "num_never_told": 1}
+    assert found == {"num_decisions": 3, "num_feedback": 1, "num_lost": 0, "num_twice": 0, "num_never_told": 1}
 
 
 @pytest.mark.parametrize(
@@ -75,6 +74,8 @@ def test_what_is_right_is_counted(house: House) -> None:
         (lambda house: house.told.decisions.update({"r-1": (house.first, 0)}), "was told .*, not"),
         (lambda house: house.told.decisions.update({"r-1": ("other", 1)}), "was told .*other"),
         (lambda house: house.reward(house.first, 1.0), "was rewarded twice"),
+        (lambda house: house.told.unnamed.update({"d": 1}), "decision d is lost"),
+        (lambda house: house.told.unnamed.update(dict.fromkeys(house.told.unnamed, 0)), "told 0, 1"),
         (lambda house: house.told.rewards.update({house.first: 2.0}), "is lost: 1.0"),
         (lambda house: house.told.rewards.update({"d": 1.0}), "the feedback on d is lost"),
     ],

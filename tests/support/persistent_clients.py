@@ -12,7 +12,8 @@ from policies import OBSERVATIONS
 from loomrl.errors import ServiceError
 from loomrl.serving.client import Ask, Decision, Outcome, PolicyClient, Refused
 
-_SIZES = (1, 64, 1, 64, 7)  # of a client's requests, in turn; the first is no batch
+# A client's requests, in turn: how many decisions each asks for, and whether it bears ids. One of one is no batch.
+_REQUESTS = ((1, True), (64, True), (1, False), (64, True), (7, False))
 _REWARDED = 4  # of the decisions of a request, at most
 _STUCK_SECONDS = 120.0
 
@@ -24,7 +25,21 @@ class Told:
     """What clients were told."""
 
     decisions: dict[str, tuple[str, Any]] = field(default_factory=dict)  # request id -> decision id and action
+    unnamed: dict[str, Any] = field(default_factory=dict)  # decision id -> action, of requests without an id
     rewards: dict[str, float] = field(default_factory=dict)  # decision id -> reward that was acknowledged
+
+    @property
+    def num_decisions(self) -> int:
+        """All that were acknowledged."""
+        return len(self.decisions) + len(self.unnamed)
+
+    def take(self, asks: list[Ask], decisions: list[Decision]) -> None:
+        """Note the answers to a request."""
+        for ask, one in zip(asks, decisions, strict=True):
+            if ask.request_id is None:
+                self.unnamed[one.decision_id] = one.action
+            else:
+                self.decisions[ask.request_id] = one.decision_id, one.action
 
 
 class Clients:
@@ -68,10 +83,10 @@ class Clients:
     def wait_for(self, num_decisions: int) -> None:
         """Until so many decisions are acknowledged, or a request is under way where they are already."""
         deadline = time.monotonic() + _STUCK_SECONDS
-        num_before = len(self.told.decisions)
-        while len(self.told.decisions) < max(num_decisions, num_before + 1):
+        num_before = self.told.num_decisions
+        while self.told.num_decisions < max(num_decisions, num_before + 1):
             self._check()
-            assert time.monotonic() < deadline, f"only {len(self.told.decisions)} decisions after {_STUCK_SECONDS:g} s"
+            assert time.monotonic() < deadline, f"only {self.told.num_decisions} decisions after {_STUCK_SECONDS:g} s"
             time.sleep(0.002)
 
     def _check(self) -> None:
@@ -129,25 +144,25 @@ class _Client:
         return self._connection
 
     def work(self) -> None:
-        """Ask and reward in turn. Where an answer was lost, the request before that is sent again, too."""
+        """Ask and reward in turn. Where an answer was lost, the named request before that is sent again, too."""
         former: list[Ask] = []
         answers: list[Decision] = []
-        for number, size in enumerate(itertools.cycle(_SIZES)):
+        for number, (size, is_named) in enumerate(itertools.cycle(_REQUESTS)):
             if self._clients.is_ending:
                 return
-            asks, num_lost = [self._ask(f"{number}.{row}", row) for row in range(size)], self.num_lost
+            asks, num_lost = [self._ask(number, row, is_named) for row in range(size)], self.num_lost
             decisions = self._decide(asks)
             if former and self.num_lost > num_lost:
                 again = self._decide(former)
                 assert again == answers, f"asked again, {again} instead of {answers}"
-            former, answers = asks, decisions
-            told = {ask.request_id: (one.decision_id, one.action) for ask, one in zip(asks, decisions, strict=True)}
-            self._clients.told.decisions.update(told)
+            if is_named:
+                former, answers = asks, decisions
+            self._clients.told.take(asks, decisions)
             self._reward([Outcome(one.decision_id, number + row / 64) for row, one in enumerate(decisions[:_REWARDED])])
 
-    def _ask(self, request: str, row: int) -> Ask:
-        observation = OBSERVATIONS[row % len(OBSERVATIONS)]
-        return Ask(f"{self._name}-{row}", observation, explore=row % 2 == 0, request_id=f"{self._name}/{request}")
+    def _ask(self, number: int, row: int, is_named: bool) -> Ask:
+        observation, name = OBSERVATIONS[row % len(OBSERVATIONS)], f"{self._name}/{number}.{row}"
+        return Ask(f"{self._name}-{row}", observation, explore=row % 2 == 0, request_id=name if is_named else None)
 
     def _decide(self, asks: list[Ask]) -> list[Decision]:
         if len(asks) > 1:

@@ -20,9 +20,7 @@ DATATYPES = {
     "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64",
     "float16": "FP16", "float32": "FP32", "float64": "FP64",
 }  # fmt: skip
-_OF_DTYPE = {
-    np.dtype(name): datatype for name, datatype in DATATYPES.items()
-}  # `dtype.name` costs microseconds
+_OF_DTYPE = {np.dtype(name): datatype for name, datatype in DATATYPES.items()}  # `dtype.name` costs microseconds
 _LENGTH = re.compile("[0-9]{1,18}")
 
 
