@@ -108,15 +108,60 @@ def test_the_chance_of_a_false_alarm_is_shared_out_by_weight() -> None:
     assert sum(1 / level.threshold for level in off.values()) == pytest.approx(0.05)
 
 
-def test_of_an_episode_the_first_and_every_20th_decision_counts() -> None:
+def test_of_each_20_decisions_of_an_episode_one_counts() -> None:
     log = Log()
     for step in range(45):
-        log.decide(episode="e", action=2 if step in (7, 40) else 0)
+        log.decide(episode="e", action=2 if step < 20 else 0)
     assert (log.monitor("latency")["num_values"], log.monitor("violations.push")["num_values"]) == (3, 3)
     assert log.monitor("violations.push")["mean"] == pytest.approx(1 / 3)
+    assert log.monitor("out_of_distribution")["num_values"] == 1  # one of each 100
     for _ in range(5):
         log.decide()
     assert log.monitor("latency")["num_values"] == 8
+
+
+def test_each_decision_of_a_stretch_is_equally_likely_to_count() -> None:
+    counted = np.zeros(10)
+    for number in range(2_000):
+        log = Log(spacing=10)
+        for step in range(10):
+            log.decide(episode=str(number), shield={"chosen": 1})
+            if log.monitor("shield")["mean"] > 0:
+                counted[step] += 1
+                break
+    assert counted.sum() == 2_000
+    assert ((counted - 200) ** 2 / 200).sum() < 27.9  # chi-square, 9 degrees of freedom: 1 in 1,000
+
+
+@pytest.mark.parametrize("longest", [5, 30, 250])
+def test_the_mean_is_the_rate_over_all_decisions_however_long_episodes_are(longest: int) -> None:
+    """The first two decisions of each episode ring, and a few others."""
+    log, rng, rings = Log(max_out_of_distribution_rate=0.9), np.random.default_rng(longest), list[bool]()
+    for episode in range(60_000 // longest):
+        length = int(rng.integers(1, longest + 1))
+        for step in range(length):
+            rings.append(step < 2 or rng.random() < 0.05)
+            decision = log.decide(episode=str(episode), observation=[0.0, 9.0 if rings[-1] else 0.0])
+        log.reward(decision, 1.0, episode_id=str(episode), terminated=True)
+    found = log.monitor("out_of_distribution")
+    assert found["num_values"] == pytest.approx(len(rings) / 100, rel=0.2)
+    assert found["mean"] == pytest.approx(np.mean(rings), abs=3 * np.sqrt(0.25 / found["num_values"]))
+
+
+def test_a_request_without_an_answer_shows_nothing_else() -> None:
+    log = Log(spacing=1)
+    log.decide(episode="e")
+    log.stream.take({"kind": "unanswered", "agent_id": "a", "episode_id": "e", "version": "1"})
+    assert (log.monitor("unanswered")["num_values"], log.monitor("unanswered")["mean"]) == (2, 0.5)
+    assert log.monitor("shield")["num_values"] == 1
+
+
+def test_what_is_not_seen_of_an_episode_counts_as_good_until_it_is_over() -> None:
+    log = Log(spacing=1_000)
+    decision = log.decide(episode="e", shield={"chosen": 1})
+    assert (log.monitor("shield")["num_values"], log.monitor("shield")["mean"]) == (1, 0.0)
+    log.reward(decision, 1.0, episode_id="e", terminated=True)
+    assert (log.monitor("shield")["num_values"], log.monitor("shield")["e_value"]) == (0, pytest.approx(1.0))
 
 
 def test_an_episode_breaks_a_limit_once_and_at_once() -> None:
@@ -154,7 +199,7 @@ def test_what_the_shield_prevented_is_what_the_version_chose() -> None:
 
 
 def test_what_others_decided_says_nothing_about_the_version() -> None:
-    log = Log()
+    log = Log(spacing=3)
     log.play([1.0] * 3)
     held = log.decide(action=2, override={"person": "grace"})
     curious = log.decide(action=2, exploration_flag=True)
@@ -271,6 +316,18 @@ def test_a_limit_that_was_changed_begins_anew() -> None:
     assert (monitors["latency"]["num_values"], monitors["violations.push"]["num_values"]) == (0, 3)
 
 
+def test_what_an_open_episode_bet_on_a_limit_that_was_changed_is_void() -> None:
+    log = Log()
+    log.decide(episode="e")
+    other = watch(max_slow_rate=0.5)
+    stream = Stream(lambda version: other, log.stream.state())
+    ended = {"kind": "feedback", "agent_id": "a", "episode_id": "e", "version": "1", "truncated": False}
+    stream.take(ended | {"decision_id": "1", "reward": 1.0, "terminated": True})
+    monitors = stream.describe()["1"]["monitors"]
+    assert (monitors["latency"]["num_values"], monitors["latency"]["e_value"]) == (0, 1.0)
+    assert monitors["shield"]["num_values"] == 0
+
+
 # --- how soon, and how seldom wrongly ---------------------------------------------------------------------------
 
 
@@ -326,6 +383,31 @@ def test_two_equal_versions_are_left_alone_in_95_of_100_streams() -> None:
     """1,000 A/A splits, all monitors together, looked at after every record."""
     alarms = [first_trigger(seed, 400, Behaviour(), named=seed % 2 == 0) for seed in range(1_000)]
     assert sum(alarm is not None for alarm in alarms) <= 50
+
+
+def test_a_good_version_is_left_alone_where_all_agents_begin_at_once_in_states_that_are_rare_later() -> None:
+    """100 fleets of 20 agents, two episodes each; only the first five decisions of an episode ring."""
+    alarms = [_fleet(seed, num_episodes=2, lengths=(60, 140)) for seed in range(100)]
+    assert sum(alarm is not None for alarm in alarms) <= 5
+
+
+def test_episodes_that_are_all_beginning_are_what_the_alarm_is_for() -> None:
+    alarm = _fleet(1, num_episodes=40, lengths=(5, 9))
+    assert alarm is not None
+    assert alarm["monitor"] == "out_of_distribution"
+
+
+def _fleet(seed: int, num_episodes: int, lengths: tuple[int, int]) -> Json | None:
+    log, rng = Log(), np.random.default_rng(seed)
+    for episode in map(str, rng.integers(1_000_000_000, size=num_episodes)):
+        length = rng.integers(*lengths, size=20)
+        for step in range(length.max()):
+            for agent in np.flatnonzero(step < length):
+                rings = {"observation": [0.0, 9.0 if step < 5 else 0.0]}
+                decision = log.decide(agent=str(agent), episode=episode, **rings)
+                if step == length[agent] - 1:
+                    log.reward(decision, 1.0, agent_id=str(agent), episode_id=episode, terminated=True)
+    return log.trigger()
 
 
 @pytest.mark.parametrize(

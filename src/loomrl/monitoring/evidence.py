@@ -1,11 +1,12 @@
 """What is gathered about one version: its monitors, its open episodes, its rewards beside those of its control."""
 
-from collections import deque
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from loomrl.monitoring.monitor import Monitor, Trigger
-from loomrl.monitoring.watch import LATENCY, OUT_OF_DISTRIBUTION, REWARD, SHIELD, UNANSWERED, Level, Watch
+from loomrl.monitoring.watch import REWARD, UNANSWERED, Level, Watch
 from loomrl.types import Json
 
 _MOST_EPISODES = 10_000  # open ones; the oldest are forgotten
@@ -13,6 +14,14 @@ _MOST_REWARDS = 512  # the newest, as controls of other versions
 _PATIENCE = 8  # whole episodes that may wait for an older one, and two more for each that is not whole
 
 Key = tuple[str, str]  # agent_id, episode_id
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Requests of an episode that follow each other, of which one, drawn when the first comes, gives the values."""
+
+    drawn: int  # its number in the episode
+    bets: dict[str, int]  # monitor -> number of its value, which counts as 0 until then
 
 
 @dataclass(slots=True)
@@ -28,6 +37,7 @@ class LiveEpisode:
     total: float = 0.0
     ended: bool = False
     kept: dict[str, int] | None = None  # monitor of a limit not broken yet -> number of the value that says so
+    stretches: dict[int, Stretch] = field(default_factory=dict)  # by length; those whose drawn request is to come
 
     @property
     def key(self) -> Key:
@@ -38,6 +48,12 @@ class LiveEpisode:
     def is_whole(self) -> bool:
         """Whether it has ended and every reward of it has come."""
         return self.ended and self.num_rewards >= self.num_decisions
+
+    def forget(self, monitors: Set[str]) -> None:
+        """These have begun anew: what they bet on it is void."""
+        for bets in (self.kept or {}, *(stretch.bets for stretch in self.stretches.values())):
+            for name in monitors & bets.keys():
+                del bets[name]
 
 
 @dataclass(slots=True)
@@ -95,10 +111,15 @@ class VersionMonitors:
     def __init__(self, evidence: Evidence, watch: Watch) -> None:
         """A monitor whose limit is another than before begins anew."""
         self.evidence, self._watch = evidence, watch
-        evidence.monitors = {
-            name: _going_on(evidence.monitors.get(name), level) for name, level in watch.levels.items()
-        }
-        self._per_episode = [name for one in watch.limits if one.per_episode and (name := one.monitor) in watch.levels]
+        former = evidence.monitors
+        evidence.monitors = {name: _going_on(former.get(name), level) for name, level in watch.levels.items()}
+        for episode in evidence.episodes:
+            episode.forget({name for name in former if former[name] is not evidence.monitors.get(name)})
+        self._per_episode = [one for one in watch.limits if one.per_episode and one.monitor in watch.levels]
+        self._shows = watch.shows()
+        self._by_length = defaultdict[int, list[str]](list)  # monitors that take one value of so many decisions
+        for name in sorted(self._shows.keys() - {one.monitor for one in self._per_episode}):
+            self._by_length[watch.spacing(name)].append(name)
         self._open = {episode.key: episode for episode in evidence.episodes if not episode.is_whole}
         self._in_order = deque(episode for episode in evidence.episodes if not episode.cut)
         self._num_whole = sum(episode.is_whole for episode in self._in_order)
@@ -129,25 +150,31 @@ class VersionMonitors:
         episode = self._open.pop(key, None)
         if episode is not None:
             episode.cut = True
+            self._withdraw(episode)
         return episode is not None
 
     def decided(self, decision: Json, episode: LiveEpisode | None) -> None:
         """Take a decision of the version's own."""
         self.evidence.num_decisions += 1
-        counts = episode is None or self._counts(episode)
-        self._hold_limits(decision, counts, episode)
-        if not counts:
+        if episode is None:
+            for name, shows in self._shows.items():
+                self._add(name, shows(decision))
             return
-        if self._watch.alarm is not None:
-            self._add(OUT_OF_DISTRIBUTION, self._watch.alarm.rings(decision["observation"]))
-        self._add(SHIELD, decision["shield"] is not None)
-        self._add(UNANSWERED, False)
-        self._add(LATENCY, decision["seconds"] > self._watch.config.max_latency_seconds)
+        self._hold_limits(decision, episode)
+        for name, number in self._drawn(episode).items():
+            if self._shows[name](decision):
+                self._correct(name, number)
 
     def unanswered(self, episode: LiveEpisode | None) -> None:
         """Take a request that the version had no finite answer to."""
-        if episode is None or self._counts(episode):
+        if episode is None:
             self._add(UNANSWERED, True)
+            return
+        bets = self._drawn(episode)
+        if (number := bets.pop(UNANSWERED, None)) is not None:
+            self._correct(UNANSWERED, number)
+        for name, number in bets.items():  # there is no decision that would show more
+            self.evidence.monitors[name].withdraw(number)
 
     def rewarded(self, feedback: Json, key: Key) -> Iterator[float]:
         """Take the feedback on a decision in a named episode; the returns that count now."""
@@ -156,7 +183,9 @@ class VersionMonitors:
             return
         episode.num_rewards += 1
         episode.total += feedback["reward"]
-        episode.ended |= feedback["terminated"] or feedback["truncated"]
+        if feedback["terminated"] or feedback["truncated"]:
+            episode.ended = True
+            self._withdraw(episode)
         if episode.is_whole:
             del self._open[key]
             self._num_whole += not episode.cut
@@ -169,23 +198,32 @@ class VersionMonitors:
         if loss is not None:
             self._add(REWARD, loss)
 
-    def _counts(self, episode: LiveEpisode) -> bool:
-        """Whether this request is one of those of its episode that count."""
+    def _drawn(self, episode: LiveEpisode) -> dict[str, int]:
+        """Count a request of an episode. Where it is the one drawn of its stretch: the bets on what it shows."""
+        request, bets = episode.num_requests, dict[str, int]()
         episode.num_requests += 1
-        return (episode.num_requests - 1) % self._watch.config.spacing == 0
+        for length, names in self._by_length.items():
+            if request % length == 0:
+                begun = {name: self.evidence.monitors[name].add(0.0) for name in names}
+                episode.stretches[length] = Stretch(request + _draw(episode.key, request, length), begun)
+            if length in episode.stretches and episode.stretches[length].drawn == request:
+                bets |= episode.stretches.pop(length).bets
+        return bets
 
-    def _hold_limits(self, decision: Json, counts: bool, episode: LiveEpisode | None) -> None:
-        if episode is not None and episode.kept is None:
-            episode.kept = {name: self.evidence.monitors[name].add(0.0) for name in self._per_episode}
-        for limit in self._watch.limits:
-            name, is_broken = limit.monitor, limit.is_broken(decision)
-            if episode is None or not limit.per_episode:
-                if counts:
-                    self._add(name, is_broken)
-            elif is_broken and episode.kept and name in episode.kept:
-                monitor = self.evidence.monitors[name]
-                monitor.correct(episode.kept.pop(name))
-                self._look(name, monitor)
+    def _withdraw(self, episode: LiveEpisode) -> None:
+        """The episode is over before the drawn requests came."""
+        for stretch in episode.stretches.values():
+            for name, number in stretch.bets.items():
+                self.evidence.monitors[name].withdraw(number)
+        episode.stretches.clear()
+
+    def _hold_limits(self, decision: Json, episode: LiveEpisode) -> None:
+        """An episode keeps its limits when it begins, and breaks each once."""
+        if episode.kept is None:
+            episode.kept = {one.monitor: self.evidence.monitors[one.monitor].add(0.0) for one in self._per_episode}
+        for limit in self._per_episode:
+            if limit.monitor in episode.kept and limit.is_broken(decision):
+                self._correct(limit.monitor, episode.kept.pop(limit.monitor))
 
     def _next_returns(self) -> Iterator[float]:
         """In the order of their beginnings; an episode that keeps too many waiting is left out."""
@@ -207,6 +245,11 @@ class VersionMonitors:
         if value > monitor.test.limit:
             self._look(name, monitor)
 
+    def _correct(self, name: str, number: int) -> None:
+        monitor = self.evidence.monitors[name]
+        monitor.correct(number)
+        self._look(name, monitor)
+
     def _look(self, name: str, monitor: Monitor) -> None:
         evidence, test = self.evidence, monitor.test
         if evidence.trigger is not None or not monitor.refutes:
@@ -218,10 +261,16 @@ class VersionMonitors:
             threshold=monitor.threshold,
             mean=test.mean,
             limit=test.limit,
-            num_values=test.count,
+            num_values=test.num_values,
             num_decisions=evidence.num_decisions,
             control=evidence.control if name == REWARD else None,
         )
+
+
+def _draw(key: Key, begin: int, length: int) -> int:
+    """Which request of a stretch is looked at: each is equally likely, and a restart draws the same."""
+    digest = blake2b("\n".join((*key, str(begin))).encode(), digest_size=8).digest()
+    return int.from_bytes(digest) % length
 
 
 def _going_on(former: Monitor | None, level: Level) -> Monitor:

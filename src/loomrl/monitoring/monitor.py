@@ -27,14 +27,16 @@ class MeanTest:
     """Evidence against "given what came before, every value's mean is at most `limit`", for values in [0, 1].
 
     The bets of `loomrl.sequential.LimitTest` in scalars, and with them values that are known late: one that has
-    counted as 0 may become 1 (`correct`). Generation g = 0, 1, ... begins with 1 / ((g + 1) (g + 2)) of what there is
-    to stake, so that what changes late is still seen; it gains from a correction only where it has bet on that value.
+    counted as 0 may become 1 (`correct`) or turn out not to be one (`withdraw`). Either raises the fortune, so while
+    values are unknown it is no larger than in the end. Generation g = 0, 1, ... begins with 1 / ((g + 1) (g + 2)) of
+    what there is to stake, so that what changes late is still seen; it gains only where it has bet on that value.
     The e-value's expectation never passes 1 while the claim is true, so it ever reaches 1 / alpha with a probability
     of at most alpha.
     """
 
     limit: float
     count: int = 0
+    num_withdrawn: int = 0
     total: float = 0.0
     num_generations: int = 0
     generations: list[Generation] = field(default_factory=list)  # the first and the newest
@@ -52,6 +54,11 @@ class MeanTest:
         """The value of this number, counted as 0, has become 1."""
         self.total += 1.0
         self._multiply(_late_gains(self.limit), number)
+
+    def withdraw(self, number: int) -> None:
+        """There is no value of this number, which counted as 0: the bets on it are returned."""
+        self.num_withdrawn += 1
+        self._multiply(_returns(self.limit), number)
 
     def _multiply(self, gains: tuple[float, ...], number: int) -> None:
         """Pay out the bets on the value of this number."""
@@ -72,9 +79,14 @@ class MeanTest:
         return sum(sum(one.wealth) for one in self.generations) + 1.0 / (self.num_generations + 1.0)
 
     @property
+    def num_values(self) -> int:
+        """How many there are, those that count as 0 so far among them."""
+        return self.count - self.num_withdrawn
+
+    @property
     def mean(self) -> float:
         """Of all values; 0 where there are none."""
-        return self.total / max(self.count, 1)
+        return self.total / max(self.num_values, 1)
 
 
 @lru_cache(maxsize=256)
@@ -87,6 +99,12 @@ def _gains(value: float, limit: float) -> tuple[float, ...]:
 def _late_gains(limit: float) -> tuple[float, ...]:
     """What remained of 1 after a value of 0 becomes this much more when the value turns out to be 1."""
     return tuple(one / zero for one, zero in zip(_gains(1.0, limit), _gains(0.0, limit), strict=True))
+
+
+@lru_cache(maxsize=64)
+def _returns(limit: float) -> tuple[float, ...]:
+    """What remained of 1 after a value of 0 becomes this much more when that value is withdrawn."""
+    return tuple(1.0 / zero for zero in _gains(0.0, limit))
 
 
 @dataclass(slots=True)
@@ -114,6 +132,10 @@ class Monitor:
         """The value of this number, counted as 0, has become 1."""
         self.test.correct(number)
 
+    def withdraw(self, number: int) -> None:
+        """There is no value of this number, which counted as 0."""
+        self.test.withdraw(number)
+
     @property
     def refutes(self) -> bool:
         """Whether the evidence suffices now."""
@@ -125,7 +147,7 @@ class Monitor:
         return {
             "limit": test.limit,
             "mean": test.mean,
-            "num_values": test.count,
+            "num_values": test.num_values,
             "e_value": test.e_value,
             "threshold": self.threshold,
             "trace": [*self.trace, (test.count, test.e_value)],

@@ -6,8 +6,11 @@ promises is *ever* taken back with a probability of at most 1 - `confidence`, al
 
 What counts as one value:
 
-- Steps of an episode depend on each other. Of a named episode the first decision counts and every `spacing`-th after
-  it; a decision without `episode_id` stands for itself. A person's and an exploratory decision says nothing about the
+- Steps of an episode depend on each other. Of each stretch of `spacing` decisions of a named episode one counts, which
+  its ids draw: each is equally likely, in short episodes too. Its value stands from the stretch's beginning on, as 0
+  until the decision comes, and is withdrawn where the episode is over before. So values come in an order that
+  does not depend on what they will be, also where all agents begin at once in states that are rare later on.
+- A decision without `episode_id` stands for itself. A person's and an exploratory decision says nothing about the
   version.
 - A limit per episode counts an episode once: as kept when it begins, as broken from its first violation on. Waiting
   for its end would let those count first that fail early.

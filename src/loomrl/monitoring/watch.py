@@ -1,7 +1,7 @@
 """What is known of a version before it decides anything: its limits, its alarm, and the level of each monitor."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -104,6 +104,21 @@ class Watch:
         calibration = manifest.out_of_distribution
         alarm = None if calibration is None else Alarm.read(calibration)
         return cls(limits, alarm, _levels(limits, alarm, config), config)
+
+    def shows(self) -> dict[str, Callable[[Json], bool]]:
+        """What tells, for each monitor of decisions, whether one speaks against its version."""
+        shows: dict[str, Callable[[Json], bool]] = {one.monitor: one.is_broken for one in self.limits}
+        shows[SHIELD] = lambda decision: decision["shield"] is not None
+        shows[UNANSWERED] = lambda decision: False
+        shows[LATENCY] = lambda decision: decision["seconds"] > self.config.max_latency_seconds
+        if (alarm := self.alarm) is not None:
+            shows[OUT_OF_DISTRIBUTION] = lambda decision: alarm.rings(decision["observation"])
+        return {name: tells for name, tells in shows.items() if name in self.levels}
+
+    def spacing(self, monitor: str) -> int:
+        """Of so many decisions of a named episode one gives this monitor a value."""
+        config = self.config
+        return config.out_of_distribution_spacing if monitor == OUT_OF_DISTRIBUTION else config.spacing
 
 
 def _levels(limits: Sequence[Limit], alarm: Alarm | None, config: MonitorsConfig) -> dict[str, Level]:
