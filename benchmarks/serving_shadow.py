@@ -6,7 +6,6 @@ action that agents were told is compared with the champion's own. Writes `benchm
 """
 
 import argparse
-import asyncio
 import os
 import platform
 import sys
@@ -18,11 +17,11 @@ from typing import Any
 
 import numpy as np
 import orjson
-import uvloop
 
 from loomrl.files import write_json
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.process import ServerProcess
+from served.load import Served, ask, cpu_seconds, request
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
@@ -37,57 +36,17 @@ SOUND = np.random.default_rng(0).normal(size=(256, 4)).astype(np.float32)
 TRIGGERING = SOUND + np.array([2 * TRIGGER, 0, 0, 0], dtype=np.float32)
 
 
-def bodies(observations: np.ndarray) -> list[bytes]:
+def requests(observations: np.ndarray) -> list[bytes]:
     """A request for each observation."""
-    made = []
-    for index, row in enumerate(observations):
-        ask = {"agent_id": f"a{index % 32}", "episode_id": "e", "observation": row}
-        body = orjson.dumps(ask, option=orjson.OPT_SERIALIZE_NUMPY)
-        made.append(b"POST /decide HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
-    return made
+    return [
+        request("/decide", {"agent_id": f"a{index % 32}", "episode_id": "e", "observation": row})
+        for index, row in enumerate(observations)
+    ]
 
 
-class Load:
-    """Connections that ask without pause, one request after the other; keeps each answer."""
-
-    def __init__(self, url: str, observations: np.ndarray) -> None:
-        self._host, port = url.removeprefix("http://").split(":")
-        self._port, self._requests = int(port), bodies(observations)
-        self.seconds: list[float] = []
-        self.answers: list[tuple[int, bytes]] = []  # which observation, and the body
-
-    def run(self, seconds: float) -> "Load":
-        """Ask for so long."""
-
-        async def all_connections() -> None:
-            await asyncio.gather(*(self._ask(number, time.perf_counter() + seconds) for number in range(CONNECTIONS)))
-
-        uvloop.run(all_connections())
-        return self
-
-    async def _ask(self, number: int, deadline: float) -> None:
-        reader, writer = await asyncio.open_connection(self._host, self._port)
-        row = number * len(self._requests) // CONNECTIONS
-        while (sent := time.perf_counter()) < deadline:
-            writer.write(self._requests[row])
-            head = await reader.readuntil(b"\r\n\r\n")
-            if not head.startswith(b"HTTP/1.1 200"):
-                raise RuntimeError(head.decode())
-            body = await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
-            self.seconds.append(time.perf_counter() - sent)
-            self.answers.append((row, body))
-            row = (row + 1) % len(self._requests)
-        writer.close()
-
-    def num_changed(self, expected: list[int]) -> int:
-        """How many actions are not the expected ones."""
-        return sum(orjson.loads(body)["action"] != expected[row] for row, body in self.answers)
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def num_changed(answers: list[tuple[int, bytes]], expected: list[int]) -> int:
+    """How many actions are not the expected ones."""
+    return sum(orjson.loads(body)["action"] != expected[row] for row, body in answers)
 
 
 def measure(champion: Path, challenger: Path | None, expected: list[int], seconds: float) -> dict[str, Any]:
@@ -97,21 +56,25 @@ def measure(champion: Path, challenger: Path | None, expected: list[int], second
         options: dict[str, Any] = {"rate": 1e9, "environment": environment, "challenger_folder": challenger}
         with ServerProcess("cartpole", champion_folder=champion, **options) as server, server.client() as client:
             assert server.process is not None
-            Load(server.url, SOUND).run(0.3)
+            host, port = server.url.removeprefix("http://").split(":")
+            served = Served("loomrl", host, int(port), server.process.pid)
+            ask(served, requests(SOUND), CONNECTIONS, 0.3)
             while challenger is not None and not client.status()["shadow"]["num_mirrored"]:
                 time.sleep(0.02)
-            before = cpu_seconds(server.process.pid)
-            load = Load(server.url, TRIGGERING).run(seconds)
-            used = cpu_seconds(server.process.pid) - before
+            before = cpu_seconds(served.pid)
+            asked = ask(served, requests(TRIGGERING), CONNECTIONS, seconds, keep=True)
+            used = cpu_seconds(served.pid) - before
             shadow = client.status()["shadow"]
-    p50, p99 = np.quantile(load.seconds, (0.5, 0.99))
+    latencies = [latency for one in asked for latency in one.latencies]
+    answers = [answer for one in asked for answer in one.answers]
+    p50, p99 = np.quantile(latencies, (0.5, 0.99))
     return {
         "p50_us": round(float(p50) * 1e6),
         "p99_us": round(float(p99) * 1e6),
-        "requests_per_second": round(len(load.seconds) / seconds),
-        "server_cpu_us_per_request": round(used / len(load.seconds) * 1e6, 1),
-        "num_actions": len(load.answers),
-        "num_changed": load.num_changed(expected),
+        "requests_per_second": round(len(latencies) / seconds),
+        "server_cpu_us_per_request": round(used / len(latencies) * 1e6, 1),
+        "num_actions": len(answers),
+        "num_changed": num_changed(answers, expected),
         "shadow": {key: shadow[key] for key in ("num_mirrored", "num_dropped", "num_errors", "num_restarts")},
     }
 

@@ -41,12 +41,16 @@ def request(path: str, document: Any, token: str = "") -> bytes:
 
 
 class Asking(asyncio.Protocol):
-    """One connection: a request, its answer, the next request, until the deadline."""
+    """One connection: a request, its answer, the next request, until the deadline. `keep` keeps what was answered."""
 
-    def __init__(self, requests: list[bytes], first: int, deadline: float, done: asyncio.Future[None]) -> None:
+    def __init__(
+        self, requests: list[bytes], first: int, deadline: float, done: asyncio.Future[None], keep: bool
+    ) -> None:
         self._requests, self._next, self._deadline, self._done = requests, first, deadline, done
-        self._buffer, self._wanted, self._sent = b"", -1, 0.0
+        self._buffer, self._body, self._wanted, self._sent = b"", 0, -1, 0.0
+        self._keep = keep
         self.latencies: list[float] = []
+        self.answers: list[tuple[int, bytes]] = []  # which request, and the body of its answer
         self._transport: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -55,8 +59,7 @@ class Asking(asyncio.Protocol):
 
     def _ask(self) -> None:
         self._sent = time.perf_counter()
-        self._transport.write(self._requests[self._next % len(self._requests)])
-        self._next += 1
+        self._transport.write(self._requests[self._next])
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -68,12 +71,16 @@ class Asking(asyncio.Protocol):
                 self._fail(RuntimeError(self._buffer[:500].decode(errors="replace")))
                 return
             length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
-            self._wanted = len(head) + 4 + int(length)
+            self._body = len(head) + 4
+            self._wanted = self._body + int(length)
         if len(self._buffer) < self._wanted:
             return
         now = time.perf_counter()
         self.latencies.append(now - self._sent)
+        if self._keep:
+            self.answers.append((self._next, self._buffer[self._body :]))
         self._buffer, self._wanted = b"", -1
+        self._next = (self._next + 1) % len(self._requests)
         if now < self._deadline:
             self._ask()
         else:
@@ -89,38 +96,50 @@ class Asking(asyncio.Protocol):
         self._transport.close()
 
 
-async def _ask_all(served: Served, requests: list[bytes], connections: int, seconds: float) -> list[float]:
+def ask(served: Served, requests: list[bytes], connections: int, seconds: float, keep: bool = False) -> list[Asking]:
+    """Have so many connections ask for so long; returns them."""
+    return uvloop.run(_ask(served, requests, connections, seconds, keep))
+
+
+async def _ask(served: Served, requests: list[bytes], connections: int, seconds: float, keep: bool) -> list[Asking]:
     loop, deadline = asyncio.get_running_loop(), time.perf_counter() + seconds
     ends, asking = [loop.create_future() for _ in range(connections)], []
     for number, end in enumerate(ends):
-        protocol = Asking(requests, number * 7, deadline, end)
+        protocol = Asking(requests, number * 7 % len(requests), deadline, end, keep)
         await loop.create_connection(lambda made=protocol: made, served.host, served.port)
         asking.append(protocol)
     await asyncio.gather(*ends)
-    return [latency for one in asking for latency in one.latencies]
+    return asking
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time so far of a process and all that came of it."""
+    """User and system time so far of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def tree_cpu_seconds(pid: int) -> float:
+    """The same of a process and all that came of it."""
     total, waiting = 0.0, [pid]
     while waiting:
         number = waiting.pop()
         try:
-            fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
             children = [Path(f"/proc/{number}/task/{task}/children") for task in os.listdir(f"/proc/{number}/task")]
             waiting += [int(child) for path in children for child in path.read_text().split()]
+            total += cpu_seconds(number)
         except FileNotFoundError:
             continue  # it has just ended
-        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return total
 
 
 def measure(served: Served, requests: list[bytes], connections: int, seconds: float, rows: int = 1) -> dict[str, Any]:
     """Requests per second, latency at the client, and the server's CPU time per request."""
-    uvloop.run(_ask_all(served, requests, connections, min(1.0, seconds / 2)))  # warm up
-    before, started = cpu_seconds(served.pid), time.perf_counter()
-    latencies = uvloop.run(_ask_all(served, requests, connections, seconds))
-    elapsed, used, count = time.perf_counter() - started, cpu_seconds(served.pid) - before, len(latencies)
+    ask(served, requests, connections, min(1.0, seconds / 2))  # warm up
+    before, started = tree_cpu_seconds(served.pid), time.perf_counter()
+    asked = ask(served, requests, connections, seconds)
+    elapsed, used = time.perf_counter() - started, tree_cpu_seconds(served.pid) - before
+    latencies = [latency for one in asked for latency in one.latencies]
+    count = len(latencies)
     p50, p99 = np.quantile(latencies, (0.5, 0.99))
     return {
         "connections": connections,

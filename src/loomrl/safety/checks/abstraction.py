@@ -4,8 +4,10 @@ For environments with infinitely many states that say where boxes of them lead (
 actions the policy may take in a box is bounded on its exported graph, as certified properties are.
 """
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -15,6 +17,9 @@ from loomrl.errors import ArtifactError, ConfigError
 from loomrl.safety.check import MODEL_CHECKING, CheckConfig, Context, undecided
 from loomrl.safety.probes import is_recurrent
 from loomrl.types import Bound, Claim, Verdict
+
+if TYPE_CHECKING:
+    from loomrl.finite.abstraction import Abstraction
 
 NAME = "abstraction"
 STAGE = MODEL_CHECKING
@@ -58,22 +63,25 @@ def check_environment(config: Config, snapshot_folder: Path) -> None:
     """Raises `ConfigError` for an environment without an abstraction, before anything is trained."""
     if config.cells is None:
         return
+    with _abstracted(snapshot_folder):
+        pass
+
+
+@contextmanager
+def _abstracted(snapshot_folder: Path) -> "Iterator[tuple[str, Abstraction]]":
+    """The environment's name and its abstraction, which may ask the environment: it is open meanwhile."""
     from loomrl.environment.make import make_env
     from loomrl.finite.abstraction import abstraction_of
 
-    env = make_env(snapshot_folder)
-    try:
-        abstraction_of(env)
-    finally:
-        env.close()
+    with closing(make_env(snapshot_folder)) as env:
+        yield type(env.unwrapped).__name__, abstraction_of(env)
 
 
 def examine(context: Context, config: Config) -> list[Claim]:
     """One claim, proved or undecided: what may happen in a box is more than what does happen."""
     if config.cells is None:
         return []
-    from loomrl.environment.make import make_env
-    from loomrl.finite.abstraction import abstraction_of, demand_held, worst_case
+    from loomrl.finite.abstraction import demand_held, worst_case
     from loomrl.safety.certified.choices import possible_actions
     from loomrl.safety.certified.policies import METHOD, network_of
     from loomrl.safety.certified.verify import DIFFERENCE, demand_agreement
@@ -90,17 +98,14 @@ def examine(context: Context, config: Config) -> list[Claim]:
         return [
             undecided(NAME, STAGE, statement, config.mandatory, "a recurrent policy decides by more than the state")
         ]
-    env = make_env(context.snapshot_folder)
-    try:
-        model = abstraction_of(env)
-        demand_held(model, context.episodes, type(env.unwrapped).__name__)
-        policy = network_of(context.policy, context.action_space)
-        demand_agreement(policy.network, policy.replay, model.low, model.high, "the policy's graph")
-        found = worst_case(model, config.cells, possible_actions(policy.network, context.action_space), steps)
-    except ArtifactError as error:
-        return [undecided(NAME, STAGE, statement, config.mandatory, str(error))]
-    finally:
-        env.close()
+    with _abstracted(context.snapshot_folder) as (name, model):
+        try:
+            demand_held(model, context.episodes, name)
+            policy = network_of(context.policy, context.action_space)
+            demand_agreement(policy.network, policy.replay, model.low, model.high, "the policy's graph")
+            found = worst_case(model, config.cells, possible_actions(policy.network, context.action_space), steps)
+        except ArtifactError as error:
+            return [undecided(NAME, STAGE, statement, config.mandatory, str(error))]
     holds = found.probability <= config.max_probability
     evidence = {
         "kind": NAME,
