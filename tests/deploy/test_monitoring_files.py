@@ -31,7 +31,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         client.feedback(decision.decision_id, 1.0)
         httpx.post(f"{server.url}/decide", content=b"{}")
         text = httpx.get(f"{server.url}/metrics").text
-    return {line.partition("{")[0].split()[0] for line in text.splitlines() if line and not line.startswith("#")}
+    lines = [line for line in text.splitlines() if line]
+    shown = {line.partition("{")[0].split()[0] for line in lines if not line.startswith("#")}
+    return shown | {line.split()[2] for line in lines if line.startswith("# TYPE")}  # nothing to count yet: no line
 
 
 def expressions() -> Iterator[tuple[str, str]]:
@@ -50,6 +52,22 @@ def test_every_metric_that_is_asked_for_is_told(told: set[str]) -> None:
     assert len(asked) > 8
     missing = {name: place for name, place in asked.items() if name not in told}
     assert not missing
+
+
+TROUBLE = {"ready", "refused_versions", "quarantined_versions", "audit_durable_sequence", "monitor_evidence", "failing"}
+TROUBLE |= {"problems_total", "shadow_dropped", "shadow_errors", "shadow_restarts", "kill_switch", "overrides"}
+
+
+def test_each_sign_of_trouble_has_its_alert_and_each_alert_says_what_is_wrong(told: set[str]) -> None:
+    (group,) = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"]
+    watched = {name for rule in group["rules"] for name in METRIC.findall(rule["expr"])}
+    assert {f"loomrl_{name}" for name in TROUBLE} <= watched & told
+    names = [rule["alert"] for rule in group["rules"]]
+    assert len(set(names)) == len(names)
+    for rule in group["rules"]:
+        assert rule["labels"]["severity"] in ("page", "warn")
+        assert "$labels.instance" in rule["annotations"]["summary"]
+        assert rule["labels"]["severity"] == "warn" or "fix" in rule["annotations"], rule["alert"]
 
 
 def test_panels_lie_beside_each_other() -> None:

@@ -287,6 +287,10 @@ class Parts:
     def _challengers(self) -> list[ServedPolicy]:
         return challengers(self.controls.orders, self.roles.current)
 
+    def _failing(self) -> list[str]:
+        beside = (self.roles.unreachable, self.keeper.sync_error)
+        return [*self.errors.values(), *(why for why in beside if why is not None)]
+
     def _gauges(self) -> None:
         show = self.metrics.gauge
         show("ready", "1 when a champion decides", lambda: float(self.roles.current.champion is not None))
@@ -301,6 +305,7 @@ class Parts:
         show("memories", "Episodes that recurrent policies remember", lambda: float(len(self.memories)))
         show("quarantined_versions", "Versions taken out", lambda: float(len(self.quarantine.entries())))
         show("kill_switch", "1 while it is on", lambda: float(self.controls.orders.kill_switch is not None))
+        show("failing", "What fails now and is tried again; /status names it", lambda: float(len(self._failing())))
         show("overrides", "Overrides in force", lambda: float(len(self.controls.orders.active_overrides())))
 
 
