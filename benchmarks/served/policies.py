@@ -14,6 +14,18 @@ from loomrl.serving.model import GRAPH, MANIFEST, open_session
 from loomrl.types import EnvironmentSpec, PolicyManifest
 
 NAME = "bench"
+SHIELD = [  # what the policy must not do; the server checks it for every decision
+    {
+        "name": name,
+        "quantity": quantity,
+        "low": low,
+        "high": high,
+        "per": "step",
+        "max_probability": 0.01,
+        "enforce": True,
+    }
+    for name, quantity, low, high in (("position", "observation[0]", -100.0, 100.0), ("choice", "action[0]", 0, 1))
+]
 OBSERVATIONS = np.random.default_rng(0).normal(size=(256, 4)).astype(np.float32)
 
 
@@ -36,6 +48,7 @@ def write_policy(folder: Path, seed: int = 0) -> Path:
         action_kind="discrete",
         inputs=inputs,
         outputs=outputs,
+        constraints=SHIELD,
         probe_observations=OBSERVATIONS[:8].tolist(),
         probe_actions=network(OBSERVATIONS[:8]).tolist(),
         opset=17,

@@ -1,6 +1,7 @@
 """The servers of the comparison, each in a process of its own and with the same graph: LoomRL's, with everything on and
 with nothing, the bare handler, MLflow's and MLServer's."""
 
+import hashlib
 import json
 import os
 import socket
@@ -22,13 +23,14 @@ from served.policies import NAME
 
 PROJECT = Path(__file__).resolve().parents[2]
 MLSERVER = PROJECT / ".venv-mlserver" / "bin" / "mlserver"
-TOKEN = "benchmark"
+TOKEN = "benchmark"  # of one who may ask for decisions and nothing else
 
 
 @contextmanager
 def loomrl(folder: Path, home: Path, challenger: Path | None = None, **options: str) -> Iterator[Served]:
     """The policy server; with a challenger it is mirrored, too."""
-    environment = {"LOOMRL_HOME": str(home), "LOOMRL_OPERATOR_TOKEN": TOKEN}
+    holder = f"decide:benchmark:{hashlib.sha256(TOKEN.encode()).hexdigest()}"
+    environment = {"LOOMRL_HOME": str(home), "LOOMRL_TOKENS": holder}
     with ServerProcess(
         NAME, champion_folder=folder, challenger_folder=challenger, rate=1e9, environment=environment, **options
     ) as server:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from loomrl import __version__
 from loomrl.serving.asgi import Response
 from loomrl.serving.groups import Part
-from loomrl.serving.model import GRAPH, STATE_IN, STATE_OUT, ServedPolicy
+from loomrl.serving.model import GRAPH, STATE_IN, ServedPolicy
 from loomrl.serving.problems import Problem
 from loomrl.serving.requests import Asks, check_id, parse_json
 from loomrl.serving.tensors import DATATYPES, parameters_of, read_tensor, split, write_tensor
@@ -57,7 +57,7 @@ def _inputs(policy: ServedPolicy) -> dict[str, Any]:
 
 
 def _outputs_of(policy: ServedPolicy) -> dict[str, Any]:
-    return {name: policy.manifest.outputs[name] for name in policy.output_names if name != STATE_OUT}
+    return {name: policy.manifest.outputs[name] for name in policy.shown_outputs}
 
 
 def _tensor_metadata(name: str, described: dict[str, Any]) -> dict[str, Any]:
@@ -99,8 +99,9 @@ def parse_infer(body: bytes, json_length: str, policy: ServedPolicy) -> Inferenc
         raise Problem(400, f"`inputs` must hold exactly one tensor, {policy.input_name!r}")
     observations = read_tensor(inputs[0], binary, policy.input_name, policy.dtype, policy.shape)  # (B, *obs)
     parameters = parameters_of(document, "the request")
-    agent_id = check_id(parameters.get("agent_id", DEFAULT_AGENT), "parameters.agent_id")
-    episode_id = parameters.get("episode_id")
+    agent_id, episode_id = parameters.get("agent_id", DEFAULT_AGENT), parameters.get("episode_id")
+    if agent_id is not DEFAULT_AGENT:
+        check_id(agent_id, "parameters.agent_id")
     if episode_id is not None:
         check_id(episode_id, "parameters.episode_id")
     request_id = document.get("id")
@@ -114,7 +115,7 @@ def parse_infer(body: bytes, json_length: str, policy: ServedPolicy) -> Inferenc
 
 def _outputs(document: dict[str, Any], parameters: dict[str, Any], policy: ServedPolicy) -> dict[str, bool]:
     as_bytes = _flag(parameters, "binary_data_output", False)
-    outputs, known = document.get("outputs"), list(_outputs_of(policy))
+    outputs, known = document.get("outputs"), policy.shown_outputs
     if outputs is None or outputs == []:
         return dict.fromkeys(known, as_bytes)
     if not isinstance(outputs, list) or not all(isinstance(entry, dict) for entry in outputs):
@@ -163,5 +164,4 @@ def _tensors(part: Part, wanted: Iterable[str]) -> dict[str, NDArray[Any]]:
     outputs = group.outputs
     if set(wanted) - {"action"} - outputs.keys():  # a person named the action
         outputs = group.policy.outputs(group.observations)
-    outputs = {**outputs, "action": group.action}
-    return {name: outputs[name][some] for name in wanted}
+    return {name: (group.action if name == "action" else outputs[name])[some] for name in wanted}

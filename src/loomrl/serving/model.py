@@ -58,6 +58,7 @@ class ServedPolicy:
         self.graph, self.manifest, self.version, self.shield = graph, manifest, version, shield
         self._session = open_session(graph, manifest.name)
         self.output_names = [output.name for output in self._session.get_outputs()]
+        self.shown_outputs = [name for name in self.output_names if name != STATE_OUT]  # to those who ask
         state = manifest.inputs.get(STATE_IN)
         self.memory_size = 0 if state is None else int(state["shape"][1])
         ((self.input_name, described),) = ((name, each) for name, each in manifest.inputs.items() if name != STATE_IN)

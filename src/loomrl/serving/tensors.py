@@ -83,7 +83,7 @@ def write_tensor(name: str, tensor: NDArray[Any], as_bytes: bool) -> tuple[dict[
 
 
 def _shape(shape: Any, row_shape: tuple[int, ...], place: str) -> tuple[int, ...]:
-    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+    if not isinstance(shape, list) or set(map(type, shape)) - {int} or (shape and min(shape) < 0):
         raise Problem(400, f"{place} needs a `shape` of whole numbers")
     if tuple(shape[1:]) != row_shape or not shape or shape[0] < 1:
         expected = ", ".join(["N", *map(str, row_shape)])
