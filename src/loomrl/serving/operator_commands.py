@@ -169,7 +169,7 @@ def split(
         shares = {name: share for name, share in {**plan["split"], version: fraction}.items() if share}
         return {"split": shares, "experiment": experiment or plan["experiment"]}
 
-    _print_plan(_change_plan(policy, server, change, person, reason), as_json)
+    _print_plan(_change_plan(policy, server, change, person, reason), server, as_json)
 
 
 @plan_app.command("challengers")
@@ -185,7 +185,7 @@ def challengers(
 ) -> None:
     """Have these versions decide in shadow, besides the registry's challenger."""
     changes = {"challengers": versions or []}
-    _print_plan(_change_plan(policy, server, lambda _: changes, person, reason), as_json)
+    _print_plan(_change_plan(policy, server, lambda _: changes, person, reason), server, as_json)
 
 
 @plan_app.command("fallback")
@@ -201,7 +201,7 @@ def fallback(
     """Say what decides where the policy must not or cannot; with neither action nor version, nothing does."""
     named = {"action": None if action is None else _parse_action(action), "version": version}
     changes = {"fallback": None if action is None and version is None else named}
-    _print_plan(_change_plan(policy, server, lambda _: changes, person, reason), as_json)
+    _print_plan(_change_plan(policy, server, lambda _: changes, person, reason), server, as_json)
 
 
 def _read_plan(policy: str, server: str | None) -> dict[str, Any]:
@@ -232,11 +232,15 @@ def _change_plan(policy: str, server: str | None, change: Any, person: str | Non
     return controls.describe_plan()
 
 
-def _print_plan(found: dict[str, Any], as_json: bool) -> None:
+def _print_plan(found: dict[str, Any], server: str | None, as_json: bool) -> None:
     if as_json:
         _print_json(found)
     else:
-        typer.echo("the plan is written; running servers follow within a second")
+        typer.echo(f"the plan is {_in_force(server)}")
+
+
+def _in_force(server: str | None) -> str:
+    return "written; running servers follow within a second" if server is None else f"in force on {server}"
 
 
 def _fallback_text(found: dict[str, Any] | None) -> str:
@@ -274,7 +278,7 @@ def _switch(policy: str, on: bool, person: str, reason: str, server: str | None)
         controls = Controls(policy)
         controls.set_kill_switch(switch if on else None, _actor(), reason)
         _share(controls)
-    typer.echo(f"the kill switch of {policy} is {'on' if on else 'off'}; running servers follow within a second")
+    typer.echo(f"the kill switch of {policy} is turned {'on' if on else 'off'}: that is {_in_force(server)}")
 
 
 # --- tokens -----------------------------------------------------------------------------------------------------
