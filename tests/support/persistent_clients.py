@@ -47,7 +47,8 @@ class Clients:
 
     def __init__(self, num_clients: int = 4) -> None:
         self.told = Told()
-        self._url, self._may_ask, self._stop = "", threading.Event(), threading.Event()
+        self._url, self._may_ask = "", threading.Event()
+        self._stop, self._give_up = threading.Event(), threading.Event()
         self._failures: list[str] = []
         self._clients = [_Client(f"client-{number}", self) for number in range(num_clients)]
         self._threads = [threading.Thread(target=self._run, args=(client,)) for client in self._clients]
@@ -59,6 +60,7 @@ class Clients:
 
     def __exit__(self, *error: object) -> None:
         self._stop.set()
+        self._give_up.set()  # where something went wrong there may be no server, and no other comes
         self._may_ask.set()
         for thread in self._threads:
             thread.join()
@@ -109,6 +111,8 @@ class Clients:
             except Refused:
                 raise
             except ServiceError:  # the server is gone, and nobody knows whether it did what was asked
+                if self._give_up.is_set():
+                    raise
                 client.num_lost += 1
                 time.sleep(0.005)
 
