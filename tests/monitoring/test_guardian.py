@@ -110,10 +110,10 @@ def test_a_violating_champion_is_rolled_back_within_100_of_its_decisions(ready_h
         source = RegistrySource("cartpole")
         source.fetch(bad)
         assert source.settings(bad).monitors.spacing == 5  # as its config said
-        until(lambda: decide_at(client, 0).version == bad, "the swap", seconds=60)
-        until(lambda: decide_at(client, 1).version == good, "the rollback", seconds=60)
-        until(lambda: registry.aliases("cartpole") == {CHAMPION: good}, "the aliases to follow", seconds=60)
-        until(lambda: client.status()["quarantined"] == [], "what follows to be done", seconds=60)
+        until(lambda: decide_at(client, 0).version == bad, "the swap")
+        until(lambda: decide_at(client, 1).version == good, "the rollback")
+        until(lambda: registry.aliases("cartpole") == {CHAMPION: good}, "the aliases to follow")
+        until(lambda: client.status()["quarantined"] == [], "what follows to be done")
         assert decide_at(client, 2).version == good
         assert good in monitors(server)["versions"]
         assert f'loomrl_monitor_evidence{{monitor="latency",version="{good}"}}' in metrics(server)
@@ -138,10 +138,10 @@ def test_a_violating_version_on_trial_loses_its_share_of_the_agents(ready_home: 
     plan = Plan(split={bad: 0.5}, person="grace", reason="a trial")
     Controls("cartpole").set_plan(plan, "grace")
     with ServerProcess("cartpole", refresh_seconds=0.1) as server, server.client() as client:
-        until(lambda: bad in {decide_at(client, number).version for number in range(8)}, "the split", seconds=60)
-        until(lambda: Controls("cartpole").orders.plan.split == {}, "the plan to follow", seconds=60)
+        until(lambda: bad in {decide_at(client, number).version for number in range(8)}, "the split")
+        until(lambda: Controls("cartpole").orders.plan.split == {}, "the plan to follow")
         assert {decide_at(client, number).version for number in range(20)} == {good}
-        until(lambda: client.status()["quarantined"] == [], "what follows to be done", seconds=60)
+        until(lambda: client.status()["quarantined"] == [], "what follows to be done")
     assert Controls("cartpole").orders.plan.reason.startswith("violations.never_right: ")
     assert registry.aliases("cartpole") == {CHAMPION: good}
     (found,) = rollbacks()
@@ -178,8 +178,8 @@ def test_without_a_version_to_go_back_to_who_violates_decides_no_more(loomrl_hom
         assert (refused.status, "none to go back to: see /monitors; no fallback is set" in str(refused)) == (503, True)
         os.kill(server.process.pid, signal.SIGKILL)
     with ServerProcess("cartpole", champion_folder=folder, wait_ready=False) as server, server.client() as client:
-        until(lambda: client.status()["quarantined"] != [], "the file to be read", seconds=60)
-        until(lambda: bool(rollbacks()), "the record that the killed server may not have written", seconds=60)
+        until(lambda: client.status()["quarantined"] != [], "the file to be read")
+        until(lambda: bool(rollbacks()), "the record that the killed server may not have written")
         assert not client.is_ready()
         assert "violations.never_right" in client.status()["quarantined"][0]["reason"]
         client.set_override(version=str(folder), person="grace", reason="the wheels are off the ground")
@@ -192,7 +192,7 @@ def test_who_only_fails_to_answer_goes_on_for_want_of_a_better(loomrl_home: Path
         for _ in range(10):
             with pytest.raises(Refused, match="not finite"):
                 client.decide("a", [1e3] * 4)
-        until(lambda: bool(monitors(server)["quarantined"]), "the trigger", seconds=60)
+        until(lambda: bool(monitors(server)["quarantined"]), "the trigger")
         (entry,) = monitors(server)["quarantined"]
         assert (entry["trigger"]["monitor"], entry["to"]) == ("unanswered", None)
         assert client.decide("a", [1e-3] * 4).version == str(folder)
@@ -230,7 +230,7 @@ class House:
         """One process' life: until something holds."""
         guardian = self.guardian()
         guardian.start()
-        until(lambda: until_true(guardian), "the guardian", seconds=60)
+        until(lambda: until_true(guardian), "the guardian")
         guardian.stop()
         return guardian
 
@@ -280,7 +280,7 @@ def test_nothing_follows_before_it_is_known_who_decides_instead(house: House, mo
     monkeypatch.setattr(guardian, "_reins", replace(guardian._reins, take_out=take_out))
     guardian.start()
     house.decide(1, 10)
-    until(lambda: bool(rollbacks()), "the record", seconds=60)
+    until(lambda: bool(rollbacks()), "the record")
     guardian.stop()
     assert (early, rollbacks()[0]["to"]) == ([False], "1")
 
@@ -289,7 +289,7 @@ def test_a_version_in_quarantine_triggers_once(house: House) -> None:
     house.decide(1, 10)
     house.watch(lambda guardian: bool(house.taken_out))
     house.decide(1, 10)
-    until(lambda: len(rollbacks()) == 1, "the record", seconds=60)
+    until(lambda: len(rollbacks()) == 1, "the record")
     house.watch(seen(house.watch(lambda guardian: "2" in guardian.shown).shown["2"]["num_decisions"]))
     assert (house.taken_out, len(rollbacks())) == (["2"], 1)
 
@@ -315,17 +315,17 @@ def test_what_fails_is_tried_again_and_holds_nothing_else_up(loomrl_home: Path) 
     quarantine.put(quarantined())
     first = Consequences(quarantine, steps, lambda version: answers["named"])
     first.start()
-    until(lambda: first.errors == {"aliases": "the registry does not answer"}, "the failure", seconds=60)
-    until(lambda: done == ["audit", "prefect"], "the other steps", seconds=60)
+    until(lambda: first.errors == {"aliases": "the registry does not answer"}, "the failure")
+    until(lambda: done == ["audit", "prefect"], "the other steps")
     first.stop()
     answers["aliases"] = True
     again = Consequences(Quarantine("cartpole"), steps, lambda version: answers["named"])
     again.start()
-    until(lambda: done == ["audit", "prefect", "aliases"], "the failed step, in another process", seconds=60)
+    until(lambda: done == ["audit", "prefect", "aliases"], "the failed step, in another process")
     quarantine.refresh()
     assert quarantine.find("2") is not None  # the registry names it still
     answers["named"] = False
-    until(lambda: again.released == ["2"], "its release", seconds=60)
+    until(lambda: again.released == ["2"], "its release")
     again.stop()
     quarantine.refresh()
     assert quarantine.find("2") is None
