@@ -1,11 +1,14 @@
 """A reward comes when it comes: after the version that decided was rolled back, or when its decision is forgotten."""
 
+from functools import partial
 from pathlib import Path
 
+import pytest
 from inside import Inside
 from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.registry import CHAMPION, PREVIOUS, Registry
+from loomrl.serving import parts
 from loomrl.serving.feedback import FeedbackLedger
 from loomrl.serving.history import join, records
 from loomrl.serving.parts import ServerSettings
@@ -29,10 +32,12 @@ def test_after_a_rollback_a_reward_joins_the_version_that_decided(ready_home: Pa
     assert (rewarded["decision_id"], rewarded["version"], rewarded["reward"]) == (decision.decision_id, "2", -3.0)
 
 
-def test_a_decision_that_newer_ones_have_pushed_out_takes_no_reward(loomrl_home: Path, tmp_path: Path) -> None:
+def test_a_decision_that_newer_ones_have_pushed_out_takes_no_reward(
+    loomrl_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "FeedbackLedger", partial(FeedbackLedger, capacity=2))
     settings = ServerSettings("cartpole", folders={CHAMPION: discrete_folder(tmp_path / "policy")})
     with Inside(settings) as server:
-        server.parts.ledger = FeedbackLedger("cartpole", server.parts.audit, capacity=2)
         decided = [server.decide("a", OBS).json()["decision_id"] for _ in range(3)]
         answers = [server.ask("POST", "/feedback", {"decision_id": one, "reward": 1.0}) for one in decided]
         assert [answer.status_code for answer in answers] == [404, 200, 200]
