@@ -66,7 +66,8 @@ def test_a_person_names_members_only() -> None:
     assert check_action([6, 2], dials).dtype == np.int64
     assert check_action([1, 0], switches).dtype == np.int8
     for value, message in [([4, 0], r"not within \[5, 0\] to \[6, 2\]"), ([5, 3], "not within"), ([5], "2.* whole"),
-                           ([5.5, 1], "whole numbers"), ([[5], [1, 2]], "ragged"), ([True, 1.5], "whole")]:  # fmt: skip
+                           ([5.5, 1], "whole numbers"), ([[5], [1, 2]], "ragged"), ([5.5, 1.5], "whole"),
+                           ([True, 1], "booleans"), (["5", 1], "text")]:  # fmt: skip
         with pytest.raises(Problem, match=message):
             check_action(value, dials)
     with pytest.raises(Problem, match="not within 0 to"):

@@ -14,6 +14,7 @@ from policies import OBSERVATIONS, continuous_folder
 from loomrl.encryption import KEYS, new_entry
 from loomrl.serving.client import PolicyClient
 from loomrl.serving.history import records
+from loomrl.serving.problems import Problem
 from loomrl.serving.process import ServerProcess
 from loomrl.serving.requests import Asks
 from loomrl.serving.retries import Retries
@@ -103,6 +104,19 @@ def test_another_question_needs_another_id(served: PolicyClient, changed: dict[s
     refused = ask(served, **{"request_id": "taken", **changed})
     assert refused.status_code == status
     assert "request" in refused.json()["error"]
+
+
+def test_false_is_another_question_than_0(served: PolicyClient) -> None:
+    assert ask(served, request_id="zeros", observation=[0, 0, 0, 0]).status_code == 200
+    for observation in ([False, 0, 0, 0], ["0", 0, 0, 0]):
+        assert ask(served, request_id="zeros", observation=observation).status_code == 409
+
+
+def test_a_number_beyond_float32_is_another_question_and_nothing_to_warn_of() -> None:
+    retries = Retries()
+    retries.remember(Asks(["a"], [None], [False], [[0.0]], ["1"]), [{"decision_id": "0"}])
+    with pytest.raises(Problem, match="another question"):
+        retries.find(Asks(["a"], [None], [False], [[1e39]], ["1"]))
 
 
 def test_two_rows_of_one_agent_cannot_share_an_id(served: PolicyClient) -> None:

@@ -6,6 +6,9 @@ import numpy as np
 
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.problems import Problem
+from loomrl.serving.requests import check_kinds
+
+_FLOATS, _WHOLE = np.dtype(np.float32), np.dtype(np.int64)
 
 
 def check_action(value: Any, policy: ServedPolicy) -> Any:
@@ -22,9 +25,11 @@ def check_action(value: Any, policy: ServedPolicy) -> Any:
         return np.int64(value)
     if policy.chooses:
         return _check_choices(value, policy)
+    check_kinds(value, _FLOATS, "action")
     try:
-        action = np.array(value, dtype=np.float32)
-    except (TypeError, ValueError) as error:
+        with np.errstate(over="ignore"):  # what float32 does not hold is infinite, and refused
+            action = np.array(value, dtype=_FLOATS)
+    except (TypeError, ValueError, OverflowError) as error:
         raise Problem(400, f"action {value!r} is no list of numbers") from error
     shape = tuple(policy.manifest.outputs["action"]["shape"][1:])
     if action.shape != shape or not np.isfinite(action).all():
@@ -39,6 +44,7 @@ def _check_choices(value: Any, policy: ServedPolicy) -> Any:
     space = policy.manifest.environment.action
     start = np.asarray(space.get("start", 0))
     size = np.asarray(space["nvec"]) if policy.kind == "multi_discrete" else np.full(space["shape"], 2)
+    check_kinds(value, _WHOLE, "action")
     try:
         action = np.array(value)
     except ValueError as error:

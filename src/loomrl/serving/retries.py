@@ -13,10 +13,11 @@ import orjson
 
 from loomrl.serving.problems import Problem
 from loomrl.serving.records import DECISION, DECISIONS, column, expand
-from loomrl.serving.requests import Asks
+from loomrl.serving.requests import Asks, check_kinds
 from loomrl.serving.sealing import is_sealed
 
 _REMEMBERED = 100_000
+_NUMBERS = np.dtype(np.float32)
 _TOLD = (
     "decision_id", "action", "policy", "version", "value", "propensity", "role", "assignment_probability", "shield",
     "override", "limited",
@@ -124,9 +125,14 @@ def _named(asks: Asks) -> list[tuple[int, Key]]:
 
 
 def _question(episode_id: str | None, observation: Any) -> bytes:
-    """What was asked, in few bytes; observations as every policy's numbers hold them, for the log keeps no others."""
+    """What was asked, in few bytes; observations as every policy's numbers hold them, for the log keeps no others.
+
+    What is no number is not taken for one: `false` is another question than 0.
+    """
     try:
-        observed = np.asarray(observation, np.float32).tobytes()
-    except (ValueError, TypeError, OverflowError):
+        check_kinds(observation, _NUMBERS, "observation")
+        with np.errstate(over="ignore"):  # such numbers are refused when they are decided on
+            observed = np.asarray(observation, np.float32).tobytes()
+    except (Problem, ValueError, TypeError, OverflowError):
         observed = repr(observation).encode()
     return hashlib.sha256(b"%r" % (episode_id,) + observed).digest()
