@@ -90,7 +90,7 @@ bench: peers | $(BIN)/loomrl  ## measure speed and learning beside the peers, re
 	python benchmarks/constrained.py
 	python benchmarks/model_checking.py
 
-soak: | $(BIN)/loomrl  ## what must never happen to a server, at length: kills, swaps, bad versions; takes an hour
+soak: | $(BIN)/loomrl  ## what must never happen to a server, at length: kills, swaps, bad versions, fuzzing; takes hours
 	PYTHONPATH=tests/support python -m tests.soak
 
 mutations: | $(BIN)/loomrl  ## plant classic silent bugs one at a time and see which the tests notice; takes an hour

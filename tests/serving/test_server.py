@@ -13,6 +13,7 @@ from loomrl.serving.client import Ask, Outcome, PolicyClient, Refused
 from loomrl.serving.process import ServerProcess
 
 OBS = OBSERVATIONS[0].tolist()
+BEARER = {"Authorization": "Bearer correct horse"}
 
 
 def records(client: PolicyClient, agent_id: str) -> list[dict]:
@@ -288,6 +289,12 @@ def test_an_override_of_all_agents_expires(client: PolicyClient) -> None:
         ({"action": 0, "version": "1"}, 400),
         ({"action": 0, "reason": ""}, 400),
         ({"action": 0, "expires_in_seconds": -1}, 400),
+        ({"action": 0, "expires_in_seconds": "60"}, 400),
+        ({"action": 0, "id": "another's"}, 400),
+        ({"action": 0, "created": 0}, 400),
+        ({"fallback": "yes"}, 400),
+        ({"version": ""}, 400),  # the server's working directory, were it looked for
+        ({"version": "1\n2026-01-01 ERROR a line of the log"}, 400),
         ({"version": "/no/such/folder"}, 422),
     ],
 )
@@ -296,6 +303,32 @@ def test_bad_overrides_are_refused(client: PolicyClient, fields: dict, status: i
         client.set_override(**({"person": "Ada", "reason": "test"} | fields))
     assert refused.value.status == status
     assert client.overrides() == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "document", "message"),
+    [
+        ("PUT", "/plan", {"challengers": [""]}, "challengers.0"),
+        ("PUT", "/plan", {"split": {"": 0.5}}, "split"),
+        ("PUT", "/plan", {"split": {"1": "0.5"}}, "split"),
+        ("PUT", "/plan", {"fallback": {"version": "\0"}}, "fallback.version"),
+        ("PUT", "/plan", {"revision": "1"}, "revision"),
+        ("PUT", "/kill-switch", {"on": "yes"}, "on"),
+        ("PUT", "/kill-switch", {}, "on"),
+        ("GET", "/shadow/records?limit=0", None, "limit"),
+        ("GET", "/shadow/records?limit=", None, "limit"),
+        ("GET", "/shadow/records?after=-2", None, "after"),
+        ("GET", "/shadow/records?after=one", None, "after"),
+        ("GET", "/shadow/records?before=1", None, "before"),
+    ],
+)
+def test_bad_orders_and_questions_of_operators_are_refused(
+    server: ServerProcess, method: str, path: str, document: dict | None, message: str
+) -> None:
+    sent = None if document is None else {"person": "Ada", "reason": "test", **document}
+    answer = httpx.request(method, server.url + path, json=sent, headers=BEARER, trust_env=False)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"].startswith(message)
 
 
 def test_operators_need_the_token(server: ServerProcess) -> None:

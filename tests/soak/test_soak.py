@@ -7,7 +7,7 @@ import pytest
 from attacks import ATTACKS
 
 from tests.soak import __main__ as soak
-from tests.soak import bad_versions, kills, swaps
+from tests.soak import bad_versions, fuzzed_api, kills, swaps
 
 
 @pytest.mark.usefixtures("ready_home")
@@ -30,8 +30,14 @@ def test_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     assert found["num_answers_lost"] > 0
 
 
+@pytest.mark.usefixtures("loomrl_home")
+def test_a_fuzzed_api_answers_what_it_describes(tmp_path: Path) -> None:
+    found = fuzzed_api.run(tmp_path, num_seeds=1, num_examples=2)
+    assert found["num_accepted"] > 100
+
+
 def test_every_check_is_found() -> None:
-    assert {"bad_versions", "kills", "swaps"} <= set(soak.CHECKS)
+    assert {"bad_versions", "fuzzed_api", "kills", "swaps"} <= set(soak.CHECKS)
 
 
 def test_results_are_merged_per_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import orjson
 
+from loomrl.serving import bodies, openapi, replies
 from loomrl.serving import inference_protocol as v2
 from loomrl.serving.asgi import (
     ClientGone,
@@ -30,18 +31,20 @@ from loomrl.serving.batching import Batcher, Question
 from loomrl.serving.control import Control
 from loomrl.serving.decider import Outcome
 from loomrl.serving.groups import answers_of
-from loomrl.serving.guard import check_agent, check_host, is_loopback
+from loomrl.serving.guard import AGENT, check_agent, check_host, is_loopback
 from loomrl.serving.model import NoAnswer, ServedPolicy
 from loomrl.serving.packing import packed as packed_observations
 from loomrl.serving.parts import Parts
 from loomrl.serving.problems import Problem
 from loomrl.serving.requests import Asks, parse_asks, parse_feedback, parse_json
+from loomrl.serving.routing import BYTES_TYPE, JSON_TYPE, Handler, Link, Route, Router
 
 log = logging.getLogger(__name__)
 HotHandler = Callable[[Scope, bytes, float], Response | Question]
-Handler = HotHandler | Callable[[Scope, bytes, float], Awaitable[Response]]
 _MAX_INT32 = 2**31 - 1  # of the field `max_batch_size`
 _LARGE = 2**16  # packing more would keep decisions waiting
+_NOT_DECIDED = (409, 422, 429)
+_FEEDBACK = Link("POST", "/feedback", body={"decision_id": "$response.body#/decision_id", "reward": 1.0})
 
 
 class PolicyServer:
@@ -55,24 +58,41 @@ class PolicyServer:
         self.batcher = Batcher(self._answer_all)
         self._hot: dict[str, HotHandler] = {"/decide": self._decide, "/feedback": self._feedback}
         self._infer_path = f"/v2/models/{parts.settings.policy}/"
-        self._routes: dict[tuple[str, str], Handler] = {
-            **{("POST", path): handler for path, handler in self._hot.items()},
-            ("GET", "/v2"): self._metadata,
-            ("GET", "/v2/health/live"): self._live,
-            ("GET", "/v2/health/ready"): self._ready,
-            ("GET", "/v2/models/stats"): partial(self._model_statistics, None),
-            ("POST", "/v2/repository/index"): self._control.index,
-            ("GET", "/status"): self._control.status,
-            ("GET", "/metrics"): self._control.metrics,
-            ("GET", "/monitors"): self._control.monitors,
-            ("GET", "/override"): self._control.list_overrides,
-            ("POST", "/override"): self._control.set_override,
-            ("DELETE", "/override"): self._control.clear_overrides,
-            ("GET", "/plan"): self._control.plan,
-            ("PUT", "/plan"): self._control.set_plan,
-            ("PUT", "/kill-switch"): self._control.set_kill_switch,
-            ("GET", "/shadow/records"): self._control.shadow_records,
-        }
+        self._router = Router([*self._routes(), *self._control.routes()])
+
+    def _routes(self) -> list[Route]:
+        """Where agents, and those who look at models, are answered."""
+        model = "/v2/models/{model}"
+        return [
+            Route(
+                "POST", "/decide", self._decide, AGENT, {200: replies.Decided}, bodies.Decide,
+                headers=("X-Request-Id",), problems=_NOT_DECIDED, links={"feedback": _FEEDBACK},
+            ),
+            Route(
+                "POST", "/feedback", self._feedback, AGENT, {200: replies.Recorded}, bodies.Feedback,
+                problems=(404, 409),
+            ),
+            Route("GET", "/openapi.json", self._description, answers={200: dict[str, Any]}),
+            Route("GET", "/v2", self._metadata, answers={200: replies.ServerMetadata}),
+            Route("GET", "/v2/health/live", self._live, answers={200: replies.Live}),
+            Route("GET", "/v2/health/ready", self._ready, answers={200: replies.Ready, 503: replies.Ready}),
+            Route("GET", "/v2/models/stats", self._model_statistics, answers={200: replies.Statistics}),
+            *self._routes_of(model),
+            *self._routes_of(f"{model}/versions/{{version}}"),
+        ]  # fmt: skip
+
+    def _routes_of(self, model: str) -> list[Route]:
+        """Those below the path of a model, or of one of its versions."""
+        return [
+            Route("GET", model, self._model_metadata, answers={200: replies.ModelMetadata}, problems=(503,)),
+            Route("GET", f"{model}/ready", self._model_ready, answers={200: replies.ModelReady}, problems=(503,)),
+            Route("GET", f"{model}/config", self._model_config, answers={200: replies.ModelConfig}, problems=(503,)),
+            Route("GET", f"{model}/stats", self._model_statistics, answers={200: replies.Statistics}),
+            Route(
+                "POST", f"{model}/infer", self._infer, AGENT, {200: {JSON_TYPE: replies.Inferred, BYTES_TYPE: bytes}},
+                {JSON_TYPE: bodies.Infer, BYTES_TYPE: bytes}, headers=(v2.JSON_LENGTH,), problems=_NOT_DECIDED,
+            ),
+        ]  # fmt: skip
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the server's life span."""
@@ -153,9 +173,9 @@ class PolicyServer:
         if path.startswith(self._infer_path) and path.endswith("/infer"):
             match path.split("/")[4:]:
                 case ["infer"]:
-                    return partial(self._infer, None)
+                    return self._infer
                 case ["versions", version, "infer"]:
-                    return partial(self._infer, unquote(version))
+                    return partial(self._infer, version=unquote(version))
         return None
 
     def _failed(self, scope: Scope, error: Exception) -> Response:
@@ -179,63 +199,21 @@ class PolicyServer:
         return response
 
     def _find(self, scope: Scope) -> Handler:
-        method, path = scope["method"], scope["path"]
-        handler = self._routes.get((method, path))
-        if handler is not None:
-            return handler
-        if path.startswith("/v2/"):
-            return self._find_model(method, scope["raw_path"].decode("latin-1"))
-        if method == "DELETE" and path.startswith("/override/"):
-            return partial(self._control.clear_override, path.removeprefix("/override/"))
-        if allowed := sorted(other for other, known in self._routes if known == path):
-            raise Problem(405, f"{path} answers {', '.join(allowed)}", {"Allow": ", ".join(allowed)})
-        raise Problem(404, f"no route {path}; see /status, or docs/serving.md for the routes")
+        """The handler of a request, with what its path names.
 
-    def _find_model(self, method: str, path: str) -> Handler:
-        """`/v2/models/{m}[/versions/{v}][/...]` and `/v2/repository/models/{m}[/versions/{v}]/...`, quoted as sent."""
-        wanted: str
-        handler: Handler
-        match [unquote(part) for part in path.split("/")[2:]]:
-            case ["repository", "models", name, "load"]:
-                self._check_name(name)
-                wanted, handler = "POST", self._control.load
-            case ["repository", "models", name, "unload"]:
-                self._check_name(name)
-                wanted, handler = "POST", partial(self._control.unload, None)
-            case ["repository", "models", name, "versions", unwanted, "unload"]:
-                self._check_name(name)
-                wanted, handler = "POST", partial(self._control.unload, unwanted)
-            case ["models", name, *rest]:
-                self._check_name(name)
-                version = rest[1] if len(rest) > 1 and rest[0] == "versions" else None
-                wanted, handler = self._model_route(rest[2:] if version is not None else rest, version)
-            case _:
-                raise Problem(404, f"no route {path}; this server speaks the Open Inference Protocol V2")
-        if method != wanted:
-            raise Problem(405, f"{path} answers {wanted}", {"Allow": wanted})
-        return handler
-
-    def _model_route(self, rest: list[str], version: str | None) -> tuple[str, Handler]:
-        match rest:
-            case []:
-                return "GET", partial(self._model_metadata, version)
-            case ["ready"]:
-                return "GET", partial(self._model_ready, version)
-            case ["config"]:
-                return "GET", partial(self._model_config, version)
-            case ["stats"]:
-                return "GET", partial(self._model_statistics, version)
-            case ["infer"]:
-                return "POST", partial(self._infer, version)
-        raise Problem(404, f"no model route {'/'.join(rest)!r}; there are: (nothing), ready, config, stats, infer")
-
-    def _check_name(self, name: str) -> None:
-        if name != self._parts.settings.policy:
-            raise Problem(404, f"no model {name!r}; this server serves {self._parts.settings.policy!r}")
+        Raises:
+            Problem: 404, 405.
+        """
+        route, places = self._router.find(scope)
+        served = self._parts.settings.policy
+        if (name := places.pop("model", served)) != served:
+            raise Problem(404, f"no model {name!r}; this server serves {served!r}")
+        return partial(route.handler, **places)
 
     # --- decisions ----------------------------------------------------------------------------------------------
 
     def _decide(self, scope: Scope, body: bytes, started: float) -> Response | Question:
+        """What one agent is to do, or several: each decision is on record before it is answered."""
         check_agent(scope, self._parts.tokens)
         asks, batched = parse_asks(parse_json(body), header(scope, b"x-request-id"))
         told = _told_several if batched else _told_one
@@ -257,13 +235,15 @@ class PolicyServer:
         return [answers[row] for row in range(len(asks))]
 
     def _feedback(self, scope: Scope, body: bytes, started: float) -> Response:
+        """What came of decisions: reward, cost, and whether the episode ended. Once per decision."""
         check_agent(scope, self._parts.tokens)
         entries, _ = parse_feedback(parse_json(body))
         self._parts.memories.end(self._parts.ledger.accept(entries))
         self._parts.metrics.feedback.inc(len(entries))
         return Response(orjson.dumps({"recorded": len(entries)}))
 
-    def _infer(self, version: str | None, scope: Scope, body: bytes, started: float) -> Question:
+    def _infer(self, scope: Scope, body: bytes, started: float, version: str | None = None) -> Question:
+        """V2 inference: each row is a decision, recorded and limited like any other."""
         check_agent(scope, self._parts.tokens)
         policy = self._acting(version)
         asked = v2.parse_infer(body, header(scope, b"inference-header-content-length"), policy)
@@ -271,28 +251,40 @@ class PolicyServer:
 
     # --- health and metadata ------------------------------------------------------------------------------------
 
+    async def _description(self, scope: Scope, body: bytes, started: float) -> Response:
+        """This description of the API."""
+        return as_json(await asyncio.to_thread(openapi.document, self._router.routes, self._parts))
+
     async def _metadata(self, scope: Scope, body: bytes, started: float) -> Response:
+        """V2 server metadata: its version and its extensions."""
         return as_json(v2.server_metadata())
 
     async def _live(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Whether the server runs."""
         return as_json({"live": True})
 
     async def _ready(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Whether a champion decides."""
         ready = self._parts.roles.current.champion is not None
         return as_json({"ready": ready}, 200 if ready else 503)
 
-    async def _model_ready(self, version: str | None, scope: Scope, body: bytes, started: float) -> Response:
+    async def _model_ready(self, scope: Scope, body: bytes, started: float, version: str | None = None) -> Response:
+        """Whether a version is loaded; without one named, whether there is a champion."""
         policy = self._loaded(version)
         return as_json({"name": policy.manifest.name, "ready": True})
 
-    async def _model_metadata(self, version: str | None, scope: Scope, body: bytes, started: float) -> Response:
+    async def _model_metadata(self, scope: Scope, body: bytes, started: float, version: str | None = None) -> Response:
+        """V2 model metadata: versions, inputs and outputs."""
         return as_json(v2.model_metadata(self._loaded(version), self._parts.roles.current.versions()))
 
-    async def _model_config(self, version: str | None, scope: Scope, body: bytes, started: float) -> Response:
+    async def _model_config(self, scope: Scope, body: bytes, started: float, version: str | None = None) -> Response:
+        """Triton's model configuration; `max_batch_size` is the most decisions one agent gets at once."""
         return as_json(v2.model_config(self._loaded(version), int(min(self._parts.limiter.burst, _MAX_INT32))))
 
-    async def _model_statistics(self, version: str | None, scope: Scope, body: bytes, started: float) -> Response:
-        """Of one version, or of all that are loaded or were asked since the server started."""
+    async def _model_statistics(
+        self, scope: Scope, body: bytes, started: float, version: str | None = None
+    ) -> Response:
+        """Triton's statistics of one version, or of all that are loaded or were asked since the server started."""
         known = self._parts.roles.current.versions() | self._parts.statistics.versions()
         if version is not None and version not in known:
             raise Problem(404, f"version {version!r} was never loaded; see /v2/models/{self._parts.settings.policy}")

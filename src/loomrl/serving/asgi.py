@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from loomrl.schema import Document
 from loomrl.serving.compression import MIN_BYTES, accepted, compress, inflate
 from loomrl.serving.problems import Problem
 
@@ -33,8 +34,8 @@ class Response:
 
 
 def as_json(value: Any, status: int = 200) -> Response:
-    """A JSON response."""
-    return Response(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), status)
+    """A JSON response; documents within the value become what they are in JSON."""
+    return Response(orjson.dumps(value, default=Document.to_json, option=orjson.OPT_NON_STR_KEYS), status)
 
 
 def as_problem(status: int, message: str, headers: dict[str, str] | None = None) -> Response:

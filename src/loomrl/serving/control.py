@@ -1,33 +1,44 @@
 """The routes of people and machines that operate a server: status, metrics, overrides, repository, shadow records."""
 
 import asyncio
-import os
-import time
+from collections.abc import Mapping
 from typing import Any, TypeVar
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.schema import Document
 from loomrl.serving.actions import check_action
 from loomrl.serving.asgi import Response, Scope, as_json
-from loomrl.serving.guard import check_observer, check_operator, sees_orders
+from loomrl.serving.bodies import Index, Load
+from loomrl.serving.guard import OBSERVER, OPERATOR, WATCHER, check_observer, check_operator, sees_orders
 from loomrl.serving.history import read_lines
 from loomrl.serving.model import ServedPolicy
-from loomrl.serving.overrides import Override
+from loomrl.serving.overrides import Override, OverrideOrder
 from loomrl.serving.parts import Parts
-from loomrl.serving.plan import KillSwitch, Plan
+from loomrl.serving.plan import KillSwitchOrder, PlanOrder
 from loomrl.serving.problems import Problem
 from loomrl.serving.records import DECISION, SHADOW, operation
+from loomrl.serving.replies import IndexEntry, Lifted, Loaded, Monitors, Overrides, PlanInForce
 from loomrl.serving.requests import parse_json
-from loomrl.serving.shadow_process import Shadow
+from loomrl.serving.routing import Link, Route
 from loomrl.serving.shadow_state import shadow_folder
+from loomrl.serving.status import Status, describe, show_roles
 from loomrl.serving.tensors import parameters_of
 from loomrl.serving.tokens import OBSERVE, OPERATE
 
 _MAX_LINES = 10_000
+METRICS, LINES = b"text/plain; version=0.0.4; charset=utf-8", b"application/x-ndjson"
 D = TypeVar("D", bound=Document)
+
+
+class Page(Document):
+    """Which records are wanted: those after these sequences, and how many of each chain at most."""
+
+    after: int = Field(default=-1, ge=-1)
+    after_mirror: int = Field(default=-1, ge=-1)
+    limit: int = Field(default=_MAX_LINES, ge=1)
 
 
 class Control:
@@ -36,19 +47,41 @@ class Control:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
+    def routes(self) -> list[Route]:
+        """Where its handlers answer."""
+        override, model = "/override/{override_id}", "/v2/repository/models/{model}"
+        unload = f"{model}/versions/{{version}}/unload"
+        return [
+            Route("GET", "/status", self.status, WATCHER, {200: Status}),
+            Route("GET", "/metrics", self.metrics, WATCHER, {200: {METRICS.decode(): str}}),
+            Route("GET", "/monitors", self.monitors, WATCHER, {200: Monitors}),
+            Route("GET", "/override", self.list_overrides, OBSERVER, {200: Overrides}),
+            Route(
+                "POST", "/override", self.set_override, OPERATOR, {201: Override}, OverrideOrder, problems=(422,),
+                links={"clear": Link("DELETE", override, {"override_id": "$response.body#/id"})},
+            ),
+            Route("DELETE", "/override", self.clear_overrides, OPERATOR, {200: Lifted}),
+            Route("DELETE", override, self.clear_override, OPERATOR, {200: Lifted}),
+            Route("GET", "/plan", self.plan, OBSERVER, {200: PlanInForce}),
+            Route("PUT", "/plan", self.set_plan, OPERATOR, {200: PlanInForce}, PlanOrder, problems=(409, 422)),
+            Route("PUT", "/kill-switch", self.set_kill_switch, OPERATOR, {200: PlanInForce}, KillSwitchOrder),
+            Route("GET", "/shadow/records", self.shadow_records, OBSERVER, {200: {LINES.decode(): str}}, query=Page),
+            Route("POST", "/v2/repository/index", self.index, None, {200: list[IndexEntry]}, Index, needs_body=False),
+            Route("POST", f"{model}/load", self.load, OPERATOR, {200: Loaded}, Load, needs_body=False, problems=(409,)),
+            Route("POST", unload, self.unload, OPERATOR, {200: Loaded}, problems=(409,)),
+            Route("POST", f"{model}/unload", self.unload, OPERATOR, problems=(409,)),  # the champion, which stays
+        ]  # fmt: skip
+
     async def status(self, scope: Scope, body: bytes, started: float) -> Response:
         """Everything a person asks first; who ordered what, and why, only for observers where there are tokens."""
         check_observer(scope, self._parts.tokens)
-        state = describe(self._parts)
-        if not sees_orders(scope, self._parts.tokens):
-            state["overrides"] = state["plan"] = state["kill_switch"] = None
-        return as_json(state)
+        return as_json(describe(self._parts, with_orders=sees_orders(scope, self._parts.tokens)))
 
     async def metrics(self, scope: Scope, body: bytes, started: float) -> Response:
         """Prometheus text format."""
         check_observer(scope, self._parts.tokens)
         self._parts.metrics.show_monitors(self._parts.guardian.shown)
-        return Response(self._parts.metrics.text(), content_type=b"text/plain; version=0.0.4; charset=utf-8")
+        return Response(self._parts.metrics.text(), content_type=METRICS)
 
     async def monitors(self, scope: Scope, body: bytes, started: float) -> Response:
         """Every monitor of every version that acts: its evidence, its threshold, how it went; who was taken out."""
@@ -81,9 +114,9 @@ class Control:
         if keeper.refused:
             reasons = "; ".join(f"version {entry.version}: {entry.reason}" for entry in keeper.refused.values())
             raise Problem(409, f"refused, what was loaded goes on: {reasons}")
-        return as_json({"roles": _roles(self._parts)})
+        return as_json({"roles": show_roles(self._parts)})
 
-    async def unload(self, version: str | None, scope: Scope, body: bytes, started: float) -> Response:
+    async def unload(self, scope: Scope, body: bytes, started: float, version: str | None = None) -> Response:
         """Let a version go that decides for nobody, until it is loaded again."""
         actor = self._operator(scope, body)
         name, roles = self._parts.settings.policy, self._parts.roles
@@ -102,45 +135,38 @@ class Control:
         self._record("unload", actor, version=version)
         if not await asyncio.to_thread(roles.unload, version):
             raise Problem(404, f"version {version!r} is not loaded; see /v2/repository/index")
-        return as_json({"roles": _roles(self._parts)})
+        return as_json({"roles": show_roles(self._parts)})
 
     async def shadow_records(self, scope: Scope, body: bytes, started: float) -> Response:
-        """Audit lines of decisions, then of their mirrors, `?after=SEQUENCE&after_mirror=SEQUENCE&limit=N`.
-
-        They stand in two chains, each with sequences of its own; at most `limit` lines of each are given.
-        """
+        """Audit lines of decisions, then of their mirrors: they stand in two chains, each with sequences of its own."""
         self._operator(scope, body, OBSERVE)
-        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
-        try:
-            after, after_mirror = (int(query.get(name, ["-1"])[0]) for name in ("after", "after_mirror"))
-            limit = min(_MAX_LINES, max(1, int(query.get("limit", [str(_MAX_LINES)])[0])))
-        except ValueError as error:
-            raise Problem(400, "`after`, `after_mirror` and `limit` must be whole numbers") from error
+        query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
+        page = _validated(Page, query, strict=False)
+        limit = min(page.limit, _MAX_LINES)
         folder = self._parts.audit.folder
-        lines = await asyncio.to_thread(read_lines, folder, after, limit, [DECISION])
-        lines += await asyncio.to_thread(read_lines, shadow_folder(folder), after_mirror, limit, [SHADOW])
-        return Response(b"".join(lines), content_type=b"application/x-ndjson")
+        lines = await asyncio.to_thread(read_lines, folder, page.after, limit, [DECISION])
+        lines += await asyncio.to_thread(read_lines, shadow_folder(folder), page.after_mirror, limit, [SHADOW])
+        return Response(b"".join(lines), content_type=LINES)
 
     async def list_overrides(self, scope: Scope, body: bytes, started: float) -> Response:
         """The overrides in force."""
         self._operator(scope, body, OBSERVE)
-        active = self._parts.controls.orders.active_overrides()
-        return as_json({"overrides": [override.to_json() for override in active]})
+        return as_json({"overrides": self._parts.controls.orders.active_overrides()})
 
     async def set_override(self, scope: Scope, body: bytes, started: float) -> Response:
         """Put an override in force: from the next decision on."""
         actor = self._operator(scope, body)
-        override = _parse_override(parse_json(body))
+        override = _validated(OverrideOrder, parse_json(body)).override()
         await self._check_versions(set() if override.version is None else {override.version})
         self._check_action(override.action)
         await asyncio.to_thread(self._parts.controls.set_override, override, actor)
-        return as_json(override.to_json(), 201)
+        return as_json(override, 201)
 
     async def clear_overrides(self, scope: Scope, body: bytes, started: float) -> Response:
         """Lift all overrides."""
         return await self._clear(scope, body, None)
 
-    async def clear_override(self, override_id: str, scope: Scope, body: bytes, started: float) -> Response:
+    async def clear_override(self, scope: Scope, body: bytes, started: float, override_id: str) -> Response:
         """Lift one override."""
         return await self._clear(scope, body, override_id)
 
@@ -161,28 +187,23 @@ class Control:
 
     async def set_plan(self, scope: Scope, body: bytes, started: float) -> Response:
         """Put a plan in force. With the `revision` it was made from, only where nobody changed it since."""
-        actor, document = self._operator(scope, body), parse_json(body)
-        revision = document.pop("revision", None)
-        if not isinstance(revision, int | None) or isinstance(revision, bool):
-            raise Problem(400, f"`revision` must be that of the plan it was made from, found {revision!r}")
-        plan = _validated(Plan, document)
+        actor = self._operator(scope, body)
+        order = _validated(PlanOrder, parse_json(body))
+        plan = order.plan()
         await self._check_versions(plan.versions())
         self._check_action(plan.fallback.action if plan.fallback else None)
         try:
-            await asyncio.to_thread(self._parts.controls.set_plan, plan, actor, revision)
+            await asyncio.to_thread(self._parts.controls.set_plan, plan, actor, order.revision)
         except ConfigError as error:
             raise Problem(409, str(error)) from error
         return as_json(self._parts.controls.describe_plan())
 
     async def set_kill_switch(self, scope: Scope, body: bytes, started: float) -> Response:
         """Turn the kill switch on or off, `{"on": true, "person": ..., "reason": ...}`."""
-        actor, document = self._operator(scope, body), parse_json(body)
-        on = document.pop("on", None)
-        if not isinstance(on, bool):
-            raise Problem(400, f"`on` must be true or false, found {on!r}")
-        switch = _validated(KillSwitch, document)
-        controls = self._parts.controls
-        await asyncio.to_thread(controls.set_kill_switch, switch if on else None, actor, switch.reason)
+        actor = self._operator(scope, body)
+        order = _validated(KillSwitchOrder, parse_json(body))
+        controls, switch = self._parts.controls, order.switch() if order.on else None
+        await asyncio.to_thread(controls.set_kill_switch, switch, actor, order.reason)
         return as_json(controls.describe_plan())
 
     async def _check_versions(self, versions: set[str]) -> None:
@@ -215,18 +236,9 @@ class Control:
         self._parts.audit.append([told])
 
 
-def _parse_override(document: dict[str, Any]) -> Override:
-    lifetime = document.pop("expires_in_seconds", None)
-    if lifetime is not None:
-        if isinstance(lifetime, bool) or not isinstance(lifetime, int | float) or lifetime <= 0:
-            raise Problem(400, f"`expires_in_seconds` must be a positive number, found {lifetime!r}")
-        document["expires"] = time.time() + lifetime
-    return _validated(Override, document)
-
-
-def _validated(kind: type[D], document: dict[str, Any]) -> D:
+def _validated(kind: type[D], document: Mapping[str, Any], strict: bool = True) -> D:
     try:
-        return kind.model_validate(document)
+        return kind.model_validate(document, strict=strict)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or kind.__name__
@@ -239,74 +251,3 @@ def _is_alike(one: ServedPolicy, other: ServedPolicy) -> bool:
         other.kind,
         other.manifest.environment.action,
     )
-
-
-def describe(parts: Parts) -> dict[str, Any]:
-    """The server's state as JSON values."""
-    head, keeper, orders = parts.audit.head, parts.roles, parts.controls.orders
-    anchored = parts.keeper.anchored.get(head.server)
-    return {
-        "policy": parts.settings.policy,
-        "pid": os.getpid(),
-        "uptime_seconds": time.time() - parts.started,
-        "ready": keeper.current.champion is not None,
-        "roles": _roles(parts),
-        "loaded": sorted(keeper.current.versions()),
-        "refused": [{"version": entry.version, "reason": entry.reason} for entry in list(keeper.refused.values())],
-        "loading": keeper.loading,
-        "registry_error": keeper.unreachable,
-        "num_swaps": keeper.num_swaps,
-        "audit": {
-            "server": head.server,
-            "segment": head.segment,
-            "sequence": head.sequence,
-            "hash": head.digest,
-            "durability": parts.settings.durability,
-            "durable_sequence": parts.audit.durable_sequence,
-            "sync_error": parts.keeper.sync_error,
-            "anchored_sequence": anchored.sequence if anchored else None,
-            "unsigned": parts.keeper.unsigned,
-            "anchor_error": parts.errors.get("anchor"),
-            "repaired": parts.audit.repaired,
-            "last_error": parts.last_audit_error,
-        },
-        "shadow": _shadow(parts.shadow),
-        "quarantined": [
-            {"version": entry.version, "to": entry.to, "time": entry.time, "reason": entry.trigger.reason}
-            for entry in parts.quarantine.entries()
-        ],
-        "plan": orders.plan.to_json(),
-        "kill_switch": None if orders.kill_switch is None else orders.kill_switch.to_json(),
-        "overrides": [override.to_json() for override in orders.active_overrides()],
-        "errors": dict(parts.errors),
-        "rate_per_agent": parts.settings.rate,
-        "rate_in_all": parts.settings.total_rate,
-        "latency_seconds": parts.metrics.latency_seconds(),
-    }
-
-
-def _shadow(shadow: Shadow) -> dict[str, Any]:
-    state = shadow.state
-    head = state.own_head()
-    return {
-        "pid": shadow.pid,
-        "num_mirrored": state.num_mirrored,
-        "num_pending": shadow.num_pending,
-        "num_dropped": state.num_dropped,
-        "num_errors": state.num_errors,
-        "num_restarts": shadow.num_restarts,
-        "last_error": state.last_error,
-        "refused": [{"version": version, "reason": reason} for (version, _), reason in shadow.refused.items()],
-        "sequence": -1 if head is None else head.sequence,
-    }
-
-
-def _roles(parts: Parts) -> dict[str, Any]:
-    roles = parts.roles.current
-    return {"champion": _policy(roles.champion), "challenger": _policy(roles.challenger)}
-
-
-def _policy(policy: ServedPolicy | None) -> dict[str, Any] | None:
-    if policy is None:
-        return None
-    return {"version": policy.version, "onnx_sha256": policy.manifest.onnx_sha256}

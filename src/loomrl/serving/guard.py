@@ -8,6 +8,7 @@ itself by `Sec-Fetch-Site` where it sends no type.
 
 import ipaddress
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 
 from loomrl.serving.asgi import Scope, header
@@ -16,6 +17,22 @@ from loomrl.serving.tokens import DECIDE, OBSERVE, OPERATE, Holder, Tokens
 
 _TYPES = ("application/json", "application/octet-stream")
 _HOST = re.compile(r"(\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(:[0-9]+)?")
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Who may use a route: holders of a role, once some token has it; of a route of people, once there is any token."""
+
+    role: str
+    of_people: bool = False
+
+    def is_closed(self, tokens: Tokens) -> bool:
+        """Whether a token is needed now."""
+        return bool(tokens) if self.of_people else self.role in tokens.guarded
+
+
+AGENT, WATCHER = Guard(DECIDE), Guard(OBSERVE)
+OBSERVER, OPERATOR = Guard(OBSERVE, of_people=True), Guard(OPERATE, of_people=True)
 
 
 def is_loopback(host: str) -> bool:

@@ -21,7 +21,7 @@ from loomrl.serving.tensors import DATATYPES, parameters_of, read_tensor, split,
 
 DEFAULT_AGENT = "v2"
 EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "statistics"]
-_JSON_LENGTH = "Inference-Header-Content-Length"
+JSON_LENGTH = "Inference-Header-Content-Length"
 _UNSUPPORTED = ("classification", "shared_memory_region")  # they would change what an output is
 
 
@@ -155,7 +155,7 @@ def infer_response(asked: Inference, part: Part) -> Response:
     if not any(asked.outputs.values()):
         return Response(text)
     body = b"".join([text, *(data for _, data in written)])
-    return Response(body, content_type=b"application/octet-stream", headers={_JSON_LENGTH: str(len(text))})
+    return Response(body, content_type=b"application/octet-stream", headers={JSON_LENGTH: str(len(text))})
 
 
 def _tensors(part: Part, wanted: Iterable[str]) -> dict[str, NDArray[Any]]:

@@ -3,32 +3,54 @@
 import secrets
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
 from loomrl.schema import Document
+from loomrl.serving.plan import Version
 
 MAX_SECONDS = 10 * 365.25 * 86_400  # that an override may be in force; one without an end needs none
 
 
-class Override(Document):
-    """One decision a person took out of the policy's hands. `agent_id` None means every agent."""
+class _Pin(Document):
+    """What is to be done instead of what the policy chooses. `agent_id` None means every agent."""
+
+    action: Any = None
+    version: Version | None = None
+    fallback: bool = False
+    agent_id: str | None = Field(default=None, min_length=1, max_length=128, examples=["cart-7"])
+    person: str = Field(min_length=1, max_length=200, examples=["Ada"])
+    reason: str = Field(min_length=1, max_length=1_000, examples=["a wheel is being changed"])
+
+    @model_validator(mode="after")
+    def _one_thing(self) -> Self:
+        if (self.action is not None) + (self.version is not None) + self.fallback != 1:
+            raise ValueError("an override pins either an `action`, a `version` or the `fallback`")
+        return self
+
+
+class OverrideOrder(_Pin):
+    """An override as an operator asks for it."""
+
+    expires_in_seconds: float | None = Field(default=None, gt=0, le=MAX_SECONDS, examples=[600])
+
+    def override(self) -> "Override":
+        """It begins now."""
+        now, lifetime = time.time(), self.expires_in_seconds
+        pinned = self.model_dump(exclude={"expires_in_seconds"})
+        return Override(**pinned, created=now, expires=None if lifetime is None else now + lifetime)
+
+
+class Override(_Pin):
+    """One decision a person took out of the policy's hands."""
 
     id: str = Field(default_factory=lambda: secrets.token_hex(4))
-    action: Any = None
-    version: str | None = None
-    fallback: bool = False
-    agent_id: str | None = Field(default=None, min_length=1, max_length=128)
-    person: str = Field(min_length=1, max_length=200)
-    reason: str = Field(min_length=1, max_length=1_000)
     created: float = Field(default_factory=time.time, ge=0, le=2**32)  # seconds since 1970, UTC
     expires: float | None = None  # seconds since 1970, UTC; None until a person clears it
 
     @model_validator(mode="after")
-    def _one_thing(self) -> "Override":
-        if (self.action is not None) + (self.version is not None) + self.fallback != 1:
-            raise ValueError("an override pins either an `action`, a `version` or the `fallback`")
+    def _within_ten_years(self) -> Self:
         if self.expires is not None and not 0 <= self.expires - self.created <= MAX_SECONDS:
             raise ValueError(
                 "an override expires within ten years; leave the expiry out to keep it until it is cleared"

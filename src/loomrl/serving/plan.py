@@ -11,12 +11,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
 from loomrl.schema import Document
 
+Version = Annotated[str, Field(min_length=1, max_length=1_000, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$")]
 POINTS = 1_000_000
 _REMEMBERED = 100_000  # agents whose point is kept at hand
 
@@ -32,7 +33,7 @@ class Slice(Document):
 class Fallback(Document):
     """What decides where the policy must not, or cannot: a version, or one constant action."""
 
-    version: str | None = None
+    version: Version | None = None
     action: Any = None
 
     @model_validator(mode="after")
@@ -45,19 +46,29 @@ class Fallback(Document):
 class KillSwitch(Document):
     """While it is on, the fallback decides everything that no override does."""
 
-    person: str = Field(min_length=1, max_length=200)
-    reason: str = Field(min_length=1, max_length=1_000)
+    person: str = Field(min_length=1, max_length=200, examples=["Ada"])
+    reason: str = Field(min_length=1, max_length=1_000, examples=["sensors are being replaced"])
+
+
+class KillSwitchOrder(KillSwitch):
+    """The kill switch as an operator turns it."""
+
+    on: bool
+
+    def switch(self) -> KillSwitch:
+        """What is in force while it is on."""
+        return KillSwitch(person=self.person, reason=self.reason)
 
 
 class Plan(Document):
     """Who decides besides the champion. `slices` follow from `split` and the former plan: see `dealt_after`."""
 
-    split: dict[str, float] = {}  # version -> fraction of the agents it decides for; the champion has the rest
+    split: dict[Version, float] = {}  # version -> fraction of the agents it decides for; the champion has the rest
     experiment: str | None = Field(default=None, min_length=1, max_length=128)  # another name deals all agents anew
-    challengers: list[str] = []  # decide in shadow, besides the registry's challenger
+    challengers: list[Version] = []  # decide in shadow, besides the registry's challenger
     fallback: Fallback | None = None
-    person: str = Field(min_length=1, max_length=200)
-    reason: str = Field(min_length=1, max_length=1_000)
+    person: str = Field(min_length=1, max_length=200, examples=["Ada"])
+    reason: str = Field(min_length=1, max_length=1_000, examples=["a first look"])
     slices: list[Slice] = []
 
     @field_validator("split")
@@ -87,6 +98,16 @@ class Plan(Document):
     def fraction(self, version: str) -> float:
         """The exact share of the points a version owns."""
         return sum(owned.end - owned.start for owned in self.slices if owned.version == version) / POINTS
+
+
+class PlanOrder(Plan):
+    """A plan as an operator sends it, with the `revision` it was made from: then it replaces no other."""
+
+    revision: int | None = None
+
+    def plan(self) -> Plan:
+        """What is to be in force."""
+        return Plan(**self.model_dump(exclude={"revision"}))
 
 
 NO_PLAN = Plan(person="nobody", reason="the champion decides")

@@ -1,0 +1,171 @@
+"""The server's state, as `/status` shows it."""
+
+import os
+import time
+from typing import Any
+
+from typing_extensions import TypedDict
+
+from loomrl.serving.model import ServedPolicy
+from loomrl.serving.overrides import Override
+from loomrl.serving.parts import Parts
+from loomrl.serving.plan import KillSwitch, Plan
+from loomrl.serving.shadow_process import Shadow
+
+
+class PolicyShown(TypedDict):
+    """A loaded version, and the digest of its graph."""
+
+    version: str
+    onnx_sha256: str
+
+
+class Roles(TypedDict):
+    """Who decides, and who does so in shadow."""
+
+    champion: PolicyShown | None
+    challenger: PolicyShown | None
+
+
+class NotTaken(TypedDict):
+    """A version that was not taken into service, and why."""
+
+    version: str
+    reason: str
+
+
+class AuditShown(TypedDict):
+    """How far this server's chain of records has come, and how far it is durable and anchored."""
+
+    server: str
+    segment: str
+    sequence: int
+    hash: str
+    durability: str
+    durable_sequence: int
+    sync_error: str | None
+    anchored_sequence: int | None
+    unsigned: str | None
+    anchor_error: str | None
+    repaired: Any
+    last_error: str | None
+
+
+class ShadowShown(TypedDict):
+    """How far the challengers have come."""
+
+    pid: int | None
+    num_mirrored: int
+    num_pending: int
+    num_dropped: int
+    num_errors: int
+    num_restarts: int
+    last_error: str | None
+    refused: list[NotTaken]
+    sequence: int
+
+
+class QuarantinedShown(TypedDict):
+    """A version that monitors took out of service, and the one that decides instead."""
+
+    version: str
+    to: str | None
+    time: str
+    reason: str
+
+
+class Status(TypedDict):
+    """Everything a person asks first; what people ordered is null for those who may not observe."""
+
+    policy: str
+    pid: int
+    uptime_seconds: float
+    ready: bool
+    roles: Roles
+    loaded: list[str]
+    refused: list[NotTaken]
+    loading: list[str]
+    registry_error: str | None
+    num_swaps: int
+    audit: AuditShown
+    shadow: ShadowShown
+    quarantined: list[QuarantinedShown]
+    plan: Plan | None
+    kill_switch: KillSwitch | None
+    overrides: list[Override] | None
+    errors: dict[str, str]
+    rate_per_agent: float
+    rate_in_all: float | None
+    latency_seconds: dict[str, float] | None
+
+
+def describe(parts: Parts, with_orders: bool) -> Status:
+    """The server's state; what people ordered is left out for those who may not see it."""
+    head, keeper, orders = parts.audit.head, parts.roles, parts.controls.orders
+    anchored = parts.keeper.anchored.get(head.server)
+    return {
+        "policy": parts.settings.policy,
+        "pid": os.getpid(),
+        "uptime_seconds": time.time() - parts.started,
+        "ready": keeper.current.champion is not None,
+        "roles": show_roles(parts),
+        "loaded": sorted(keeper.current.versions()),
+        "refused": [{"version": entry.version, "reason": entry.reason} for entry in list(keeper.refused.values())],
+        "loading": keeper.loading,
+        "registry_error": keeper.unreachable,
+        "num_swaps": keeper.num_swaps,
+        "audit": {
+            "server": head.server,
+            "segment": head.segment,
+            "sequence": head.sequence,
+            "hash": head.digest,
+            "durability": parts.settings.durability,
+            "durable_sequence": parts.audit.durable_sequence,
+            "sync_error": parts.keeper.sync_error,
+            "anchored_sequence": anchored.sequence if anchored else None,
+            "unsigned": parts.keeper.unsigned,
+            "anchor_error": parts.errors.get("anchor"),
+            "repaired": parts.audit.repaired,
+            "last_error": parts.last_audit_error,
+        },
+        "shadow": _shadow(parts.shadow),
+        "quarantined": [
+            {"version": entry.version, "to": entry.to, "time": entry.time, "reason": entry.trigger.reason}
+            for entry in parts.quarantine.entries()
+        ],
+        "plan": orders.plan if with_orders else None,
+        "kill_switch": orders.kill_switch if with_orders else None,
+        "overrides": orders.active_overrides() if with_orders else None,
+        "errors": dict(parts.errors),
+        "rate_per_agent": parts.settings.rate,
+        "rate_in_all": parts.settings.total_rate,
+        "latency_seconds": parts.metrics.latency_seconds(),
+    }
+
+
+def _shadow(shadow: Shadow) -> ShadowShown:
+    state = shadow.state
+    head = state.own_head()
+    return {
+        "pid": shadow.pid,
+        "num_mirrored": state.num_mirrored,
+        "num_pending": shadow.num_pending,
+        "num_dropped": state.num_dropped,
+        "num_errors": state.num_errors,
+        "num_restarts": shadow.num_restarts,
+        "last_error": state.last_error,
+        "refused": [{"version": version, "reason": reason} for (version, _), reason in shadow.refused.items()],
+        "sequence": -1 if head is None else head.sequence,
+    }
+
+
+def show_roles(parts: Parts) -> Roles:
+    """Who decides, and who does so in shadow."""
+    roles = parts.roles.current
+    return {"champion": _policy(roles.champion), "challenger": _policy(roles.challenger)}
+
+
+def _policy(policy: ServedPolicy | None) -> PolicyShown | None:
+    if policy is None:
+        return None
+    return {"version": policy.version, "onnx_sha256": policy.manifest.onnx_sha256}
