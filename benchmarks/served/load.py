@@ -7,6 +7,7 @@ figure to trust; requests per second depend on what is left for it.
 import asyncio
 import os
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 import orjson
 import uvloop
+
+FOLLOWERS = ("guardian", "shadow")  # LoomRL's processes beside the one that answers
 
 
 @dataclass(frozen=True)
@@ -118,15 +121,17 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def tree_cpu_seconds(pid: int) -> float:
-    """The same of a process and all that came of it."""
-    total, waiting = 0.0, [pid]
+def tree_cpu_seconds(pid: int) -> Counter[str]:
+    """The same of a process and all that came of it, by what they do."""
+    total, waiting = Counter[str](), [pid]
     while waiting:
         number = waiting.pop()
         try:
             children = [Path(f"/proc/{number}/task/{task}/children") for task in os.listdir(f"/proc/{number}/task")]
             waiting += [int(child) for path in children for child in path.read_text().split()]
-            total += cpu_seconds(number)
+            command = Path(f"/proc/{number}/cmdline").read_bytes()
+            who = next((name for name in FOLLOWERS if b".%b_child" % name.encode() in command), "server")
+            total[who] += cpu_seconds(number)
         except FileNotFoundError:
             continue  # it has just ended
     return total
@@ -137,7 +142,9 @@ def measure(served: Served, requests: list[bytes], connections: int, seconds: fl
     ask(served, requests, connections, min(1.0, seconds / 2))  # warm up
     before, started = tree_cpu_seconds(served.pid), time.perf_counter()
     asked = ask(served, requests, connections, seconds)
-    elapsed, used = time.perf_counter() - started, tree_cpu_seconds(served.pid) - before
+    elapsed, used_by = time.perf_counter() - started, tree_cpu_seconds(served.pid)
+    used_by.subtract(before)
+    used = used_by.total()
     latencies = [latency for one in asked for latency in one.latencies]
     count = len(latencies)
     p50, p99 = np.quantile(latencies, (0.5, 0.99))
@@ -148,6 +155,7 @@ def measure(served: Served, requests: list[bytes], connections: int, seconds: fl
         "decisions_per_second": count * rows / elapsed,
         "cpu_us_per_request": used / count * 1e6,
         "cpu_us_per_decision": used / count / rows * 1e6,
+        "cpu_us_per_decision_by": {who: seconds / count / rows * 1e6 for who, seconds in used_by.items()},
         "client_p50_us": float(p50) * 1e6,
         "client_p99_us": float(p99) * 1e6,
     }

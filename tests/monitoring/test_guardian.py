@@ -285,6 +285,37 @@ def test_nothing_follows_before_it_is_known_who_decides_instead(house: House, mo
     assert (early, rollbacks()[0]["to"]) == ([False], "1")
 
 
+def test_a_process_that_is_killed_comes_back_and_counts_each_decision_once(house: House) -> None:
+    house.decide(0, 30)
+    guardian = house.guardian()
+    guardian.start()
+    until(lambda: seen(30)(guardian), "the first decisions", seconds=60)
+    former = guardian.pid
+    assert former is not None
+    os.kill(former, signal.SIGKILL)
+    house.decide(0, 10)
+    until(lambda: seen(40)(guardian), "those made meanwhile", seconds=60)
+    told = guardian.describe()["process"]
+    assert (told["num_restarts"], told["last_error"]) == (1, "its process ended with exit code -9")
+    assert told["pid"] not in (None, former)
+    house.decide(1, 5)
+    until(lambda: bool(house.taken_out), "the trigger", seconds=60)
+    os.kill(told["pid"], signal.SIGKILL)
+    until(lambda: guardian.num_restarts == 2 and guardian.pid is not None, "another process", seconds=60)
+    guardian.stop()
+    assert house.taken_out == ["2"]
+    assert guardian.shown["2"]["num_decisions"] <= 45
+    assert guardian.pid is None
+
+
+def test_a_version_that_left_quarantine_begins_anew(house: House) -> None:
+    house.decide(1, 5)
+    house.watch(lambda guardian: bool(house.taken_out))
+    Quarantine("cartpole").release("2")  # by another server, or before a crash
+    house.decide(0, 3)
+    assert house.watch(seen(3)).shown["2"]["trigger"] is None
+
+
 def test_a_version_in_quarantine_triggers_once(house: House) -> None:
     house.decide(1, 10)
     house.watch(lambda guardian: bool(house.taken_out))

@@ -16,6 +16,7 @@ from loomrl.monitoring.stream import STATE, Stream
 from loomrl.monitoring.watch import Watch
 from loomrl.schema import Document
 from loomrl.serving.config import ServingConfig
+from loomrl.serving.records import decisions, rows
 from loomrl.types import EnvironmentSpec, Json, PolicyManifest
 
 LEAN = {"name": "lean", "quantity": "observation[0]", "low": -1.0, "high": 1.0, "per": "episode"}
@@ -69,12 +70,12 @@ class Log:
             "shield": None,
             "seconds": 5e-5,
         }
-        self.stream.take(decision | changes)
+        self.stream.take([decision | changes])
         return str(self.count)
 
     def reward(self, decision: str, value: float, version: str = "1", **changes: Any) -> None:
         feedback = {"kind": "feedback", "agent_id": "a", "episode_id": None, "version": version, "terminated": False}
-        self.stream.take(feedback | {"truncated": False, "decision_id": decision, "reward": value} | changes)
+        self.stream.take([feedback | {"truncated": False, "decision_id": decision, "reward": value} | changes])
 
     def play(self, rewards: list[float], version: str = "1", episode: str = "e", agent: str = "a") -> None:
         for step, value in enumerate(rewards, start=1):
@@ -151,7 +152,7 @@ def test_the_mean_is_the_rate_over_all_decisions_however_long_episodes_are(longe
 def test_a_request_without_an_answer_shows_nothing_else() -> None:
     log = Log(spacing=1)
     log.decide(episode="e")
-    log.stream.take({"kind": "unanswered", "agent_id": "a", "episode_id": "e", "version": "1"})
+    log.stream.take([{"kind": "unanswered", "agent_id": "a", "episode_id": "e", "version": "1"}])
     assert (log.monitor("unanswered")["num_values"], log.monitor("unanswered")["mean"]) == (2, 0.5)
     assert log.monitor("shield")["num_values"] == 1
 
@@ -182,7 +183,7 @@ def test_each_quantity_has_its_monitor() -> None:
     log.decide(shield={"chosen": 1})
     log.decide(seconds=0.2)
     log.decide(observation=[None, 0.0])  # not finite: outside every limit
-    log.stream.take({"kind": "unanswered", "agent_id": "a", "episode_id": None, "version": "1"})
+    log.stream.take([{"kind": "unanswered", "agent_id": "a", "episode_id": None, "version": "1"}])
     means = {name: log.monitor(name)["mean"] for name in log.stream.describe()["1"]["monitors"]}
     assert means["out_of_distribution"] == pytest.approx(1 / 5)
     assert (means["shield"], means["latency"], means["violations.lean"]) == (0.2, 0.2, 0.2)
@@ -288,6 +289,72 @@ class Kept(Document):
     monitors: Json
 
 
+# --- many decisions in one record -------------------------------------------------------------------------------
+
+
+def batches(rng: np.random.Generator, count: int, odd: float) -> Iterator[Json]:
+    """What servers write under load: records of several decisions and feedback, of two versions. `odd`: how often
+    something speaks against them."""
+    for number in range(count):
+        size, version = int(rng.integers(1, 40)), str(rng.integers(1, 3))
+        kinds = rng.random((5, size))
+        episode = f"e{number // 6}"
+        columns = {
+            "agent_id": [f"shadow-{row}" if rng.random() < 0.02 else f"a{row}" for row in range(size)],
+            "episode_id": [episode if row % 3 else None for row in range(size)] if number % 3 else [None] * size,
+            "observation": [
+                [2.0 if one < 0.01 * odd else 0.0, 9.0 if one > 1 - 0.03 * odd else 0.0] for one in kinds[0]
+            ],
+            "action": [2 if one < 0.01 * odd else 0 for one in kinds[1]],
+            "exploration_flag": [bool(number % 4 == 0 and one < 0.1) for one in kinds[2]],
+            "shield": [{"chosen": 2, "by": "constraint push"} if one < 0.03 * odd else None for one in kinds[3]],
+            "seconds": (0.2 if odd >= 1 and kinds[4][0] < 0.02 else 5e-5,) * size,
+        }
+        held = {"person": "grace"} if rng.random() < 0.05 else None
+        entry = decisions({"count": size, "version": version, "role": "champion", "override": held}, columns)
+        yield entry | {"decision_id": str(number)}
+        for row in rng.integers(size, size=3).tolist() if number % 2 else ():
+            names = {"agent_id": columns["agent_id"][row], "episode_id": columns["episode_id"][row], "version": version}
+            told = {"decision_id": f"{number}.{row}", "reward": float(rng.random()), "truncated": False}
+            yield {"kind": "feedback", **names, **told, "terminated": bool(rng.random() < 0.3)}
+
+
+def one_by_one(entry: Json) -> Iterator[Json]:
+    yield from rows(entry) if entry["kind"] == "decisions" else (entry,)
+
+
+def values(found: Any) -> list[Any]:
+    """The leaves of nested JSON values, with their keys."""
+    if isinstance(found, dict):
+        return [leaf for name, value in found.items() for leaf in (name, *values(value))]
+    return [leaf for value in found for leaf in values(value)] if isinstance(found, list | tuple) else [found]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_decisions_taken_together_are_worth_what_they_are_one_by_one(seed: int) -> None:
+    known = watch(spacing=3, weights={"shield": 0.0} if seed % 4 == 0 else {})
+    together, alone = Stream(lambda version: known), Stream(lambda version: known)
+    is_odd, found, expected = seed % 2 == 0, [], []
+    entries = list(batches(np.random.default_rng(seed), 150, odd=1.0 if is_odd else 0.1))
+    for start in range(0, len(entries), 10):
+        found += together.take(entries[start : start + 10])
+        singles = [row for entry in entries[start : start + 10] for row in one_by_one(entry)]
+        expected += [trigger for row in singles for trigger in alone.take([row])]
+    assert bool(found) == is_odd
+    assert values(together.describe()) == values_like(alone.describe())
+    assert values([one.to_json() for one in found]) == values_like([one.to_json() for one in expected])
+    for state in (together.state(), alone.state()):
+        for evidence in state.versions:
+            for monitor in evidence.monitors.values():
+                monitor.test.add(1.0)  # everything is paid out
+    states = [STATE.dump_python(stream.state(), mode="json") for stream in (together, alone)]
+    assert values(states[0]) == values_like(states[1])
+
+
+def values_like(expected: Any) -> list[Any]:
+    return [pytest.approx(one, rel=1e-9) if isinstance(one, float) else one for one in values(expected)]
+
+
 # --- across restarts --------------------------------------------------------------------------------------------
 
 
@@ -296,11 +363,11 @@ def test_a_restart_at_any_record_changes_nothing() -> None:
     known = watch()
     through, restarted = Stream(lambda version: known), Stream(lambda version: known)
     for number, entry in enumerate(entries):
-        through.take(entry)
+        through.take([entry])
         if number % 7 == 0:
             kept = json.loads(json.dumps(STATE.dump_python(restarted.state(), mode="json")))
             restarted = Stream(lambda version: known, STATE.validate_python(kept))
-        restarted.take(entry)
+        restarted.take([entry])
     assert restarted.state() == through.state()
 
 
@@ -311,7 +378,7 @@ def test_a_limit_that_was_changed_begins_anew() -> None:
     state = log.stream.state()
     other = watch(max_slow_rate=0.5)
     stream = Stream(lambda version: other, state)
-    stream.take({"kind": "unanswered", "agent_id": "a", "episode_id": None, "version": "1"})
+    stream.take([{"kind": "unanswered", "agent_id": "a", "episode_id": None, "version": "1"}])
     monitors = stream.describe()["1"]["monitors"]
     assert (monitors["latency"]["num_values"], monitors["violations.push"]["num_values"]) == (0, 3)
 
@@ -322,7 +389,7 @@ def test_what_an_open_episode_bet_on_a_limit_that_was_changed_is_void() -> None:
     other = watch(max_slow_rate=0.5)
     stream = Stream(lambda version: other, log.stream.state())
     ended = {"kind": "feedback", "agent_id": "a", "episode_id": "e", "version": "1", "truncated": False}
-    stream.take(ended | {"decision_id": "1", "reward": 1.0, "terminated": True})
+    stream.take([ended | {"decision_id": "1", "reward": 1.0, "terminated": True}])
     monitors = stream.describe()["1"]["monitors"]
     assert (monitors["latency"]["num_values"], monitors["latency"]["e_value"]) == (0, 1.0)
     assert monitors["shield"]["num_values"] == 0
@@ -376,7 +443,7 @@ def first_trigger(seed: int, count: int, second: Behaviour, named: bool) -> Trig
     known = watch()
     stream = Stream(lambda version: known)
     entries = records(np.random.default_rng(seed), count, Behaviour(), second, named)
-    return next((trigger for entry in entries if (trigger := stream.take(entry)) is not None), None)
+    return next((trigger for entry in entries for trigger in stream.take([entry])), None)
 
 
 def test_two_equal_versions_are_left_alone_in_95_of_100_streams() -> None:

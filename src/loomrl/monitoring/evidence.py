@@ -5,8 +5,11 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+import numpy as np
+
 from loomrl.monitoring.monitor import Monitor, Trigger
-from loomrl.monitoring.watch import REWARD, UNANSWERED, Level, Watch
+from loomrl.monitoring.watch import REWARD, UNANSWERED, Level, Signs, Watch
+from loomrl.serving.columns import Columns
 from loomrl.types import Json
 
 _MOST_EPISODES = 10_000  # open ones; the oldest are forgotten
@@ -115,10 +118,10 @@ class VersionMonitors:
         evidence.monitors = {name: _going_on(former.get(name), level) for name, level in watch.levels.items()}
         for episode in evidence.episodes:
             episode.forget({name for name in former if former[name] is not evidence.monitors.get(name)})
-        self._per_episode = [one for one in watch.limits if one.per_episode and one.monitor in watch.levels]
-        self._shows = watch.shows()
+        self._shown = watch.shown
+        self._per_episode = [one.monitor for one in watch.limits if one.per_episode and one.monitor in watch.levels]
         self._by_length = defaultdict[int, list[str]](list)  # monitors that take one value of so many decisions
-        for name in sorted(self._shows.keys() - {one.monitor for one in self._per_episode}):
+        for name in sorted(set(self._shown) - set(self._per_episode)):
             self._by_length[watch.spacing(name)].append(name)
         self._open = {episode.key: episode for episode in evidence.episodes if not episode.is_whole}
         self._in_order = deque(episode for episode in evidence.episodes if not episode.cut)
@@ -153,17 +156,38 @@ class VersionMonitors:
             self._withdraw(episode)
         return episode is not None
 
-    def decided(self, decision: Json, episode: LiveEpisode | None) -> None:
-        """Take a decision of the version's own."""
+    def signs(self, decisions: Columns) -> Signs:
+        """What speaks against the version in each of its decisions."""
+        return self._watch.signs(decisions)
+
+    def decided_alone(self, count: int, signs: Signs) -> None:
+        """Take decisions of the version's own, each without an episode; those behind a trigger are left."""
+        row = 0
+        for unusual in np.flatnonzero(np.logical_or.reduce(list(signs.values()))).tolist() if signs else ():
+            self._decided_well(unusual - row)
+            self.decided(unusual, signs, None)
+            if self.evidence.trigger is not None:
+                return
+            row = unusual + 1
+        self._decided_well(count - row)
+
+    def decided(self, row: int, signs: Signs, episode: LiveEpisode | None) -> None:
+        """Take a decision of the version's own: this row of those whose signs these are."""
         self.evidence.num_decisions += 1
         if episode is None:
-            for name, shows in self._shows.items():
-                self._add(name, shows(decision))
+            for name in self._shown:
+                self._add(name, _speaks(signs, name, row))
             return
-        self._hold_limits(decision, episode)
+        self._hold_limits(row, signs, episode)
         for name, number in self._drawn(episode).items():
-            if self._shows[name](decision):
+            if _speaks(signs, name, row):
                 self._correct(name, number)
+
+    def _decided_well(self, count: int) -> None:
+        """Take decisions that nothing speaks against, each without an episode."""
+        self.evidence.num_decisions += count
+        for name in self._shown:
+            self.evidence.monitors[name].add_zeros(count)
 
     def unanswered(self, episode: LiveEpisode | None) -> None:
         """Take a request that the version had no finite answer to."""
@@ -217,13 +241,13 @@ class VersionMonitors:
                 self.evidence.monitors[name].withdraw(number)
         episode.stretches.clear()
 
-    def _hold_limits(self, decision: Json, episode: LiveEpisode) -> None:
+    def _hold_limits(self, row: int, signs: Signs, episode: LiveEpisode) -> None:
         """An episode keeps its limits when it begins, and breaks each once."""
         if episode.kept is None:
-            episode.kept = {one.monitor: self.evidence.monitors[one.monitor].add(0.0) for one in self._per_episode}
-        for limit in self._per_episode:
-            if limit.monitor in episode.kept and limit.is_broken(decision):
-                self._correct(limit.monitor, episode.kept.pop(limit.monitor))
+            episode.kept = {name: self.evidence.monitors[name].add(0.0) for name in self._per_episode}
+        for name in self._per_episode:
+            if name in episode.kept and _speaks(signs, name, row):
+                self._correct(name, episode.kept.pop(name))
 
     def _next_returns(self) -> Iterator[float]:
         """In the order of their beginnings; an episode that keeps too many waiting is left out."""
@@ -265,6 +289,11 @@ class VersionMonitors:
             num_decisions=evidence.num_decisions,
             control=evidence.control if name == REWARD else None,
         )
+
+
+def _speaks(signs: Signs, name: str, row: int) -> bool:
+    """Whether a decision speaks against its version, to one monitor."""
+    return name in signs and bool(signs[name][row])
 
 
 def _draw(key: Key, begin: int, length: int) -> int:

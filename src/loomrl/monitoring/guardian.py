@@ -1,11 +1,17 @@
 """Watches what versions decide and takes a refuted one back by itself.
 
-A thread follows the audit chains and feeds the monitors. On a trigger the server stops using the version at once;
-all else follows in `loomrl.monitoring.consequences`. It reads the chains, not the server's memory: what it knows
-survives a restart, and one guardian can watch the workers of a whole host.
+A process of its own (`guardian_child`) follows the audit chains and feeds the monitors, so that it costs the server
+neither its interpreter nor its time. On a trigger the server stops using the version at once; all else follows in
+`loomrl.monitoring.consequences`. It reads the chains, not the server's memory: what it knows survives a restart, of the
+server's or its own, and one guardian can watch the workers of a whole host.
 """
 
+import contextlib
 import logging
+import os
+import select
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,26 +19,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+import orjson
+from typing_extensions import TypedDict
 
-from loomrl.errors import ArtifactError
-from loomrl.home import home
 from loomrl.monitoring.consequences import Consequences, standard_steps
 from loomrl.monitoring.monitor import Trigger
-from loomrl.monitoring.stream import STATE, Stream, StreamState
-from loomrl.monitoring.tail import Position, Tail
 from loomrl.monitoring.watch import Watch
-from loomrl.schema import Document
 from loomrl.serving.quarantine import Quarantine, Quarantined
 from loomrl.serving.records import timestamp
 from loomrl.types import Json
 
 log = logging.getLogger(__name__)
-_KINDS = ("decision", "decisions", "feedback", "unanswered")
-_LOOK_SECONDS = 0.01  # at 1,000 decisions a second ten are made in between
-_YIELD_RECORDS = 16  # after so many the event loop, which shares the interpreter, has its turn
-_SHOW_SECONDS = 0.5
-_SAVE_SECONDS = 5.0
+_LOOK_SECONDS = 0.05  # between looks at the process, and at what it must know
+_START_SECONDS = 10.0  # that a server's start waits for it
+_SILENT_SECONDS = 60.0  # it says something twice a second; the machine may be busy
+_END_SECONDS = 8.0  # to take what was written last
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds until it is started again; doubled with each failure
+_PIPE_BYTES = 65_536
+_SHOWN = b'{"shown":'
+
+
+class GuardianShown(TypedDict):
+    """How the process does that watches what versions decide."""
+
+    pid: int | None
+    num_restarts: int
+    last_error: str | None
 
 
 @dataclass(frozen=True)
@@ -48,36 +60,45 @@ class Reins:
     has_registry: bool
 
 
-class _Kept(Document):
-    """The guardian's file: the evidence, and how far each chain was read for it."""
-
-    positions: dict[str, Position] = Field(default_factory=dict)  # chain -> position
-    stream: dict[str, Any] = Field(default_factory=dict)  # a StreamState
-
-
 class Guardian:
-    """The monitors of one policy over one or more audit chains."""
+    """The monitors of one policy over one or more audit chains. A thread of its own keeps their process at work."""
 
     def __init__(
         self, policy: str, name: str, chains: Callable[[], Sequence[Path]], quarantine: Quarantine, reins: Reins
     ) -> None:
         """`name` tells its file from other guardians' of the policy. `chains` may name more folders later."""
         self._policy, self._name, self._chains, self._quarantine, self._reins = policy, name, chains, quarantine, reins
-        self._path = home() / "monitors" / policy / f"{name}.json"
-        self._positions, state = _read(self._path)
-        self._tails: dict[str, Tail] = {}
-        self._stream = Stream(reins.watch, state)
         self._consequences = Consequences(
             quarantine, standard_steps(reins.append, reins.drop, reins.has_registry), reins.is_named
         )
-        self._stopping = threading.Event()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._following: list[str] | None = None  # as the process was told
+        self._half = b""  # of what it says
+        self._begun = self._heard = self._not_before = time.monotonic()
+        self._num_failures = 0  # one after the other
+        self._shown = b"{}"
+        self._is_up, self._stopping = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="guardian", daemon=True)
-        self.shown: dict[str, Any] = {}  # the monitors by version, as they stood half a second ago
+        self.num_restarts = 0
+        self.last_error: str | None = None
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The monitors by version, as they stood half a second ago."""
+        found: dict[str, Any] = orjson.loads(self._shown)
+        return found
+
+    @property
+    def pid(self) -> int | None:
+        """Its process; None while there is none."""
+        child = self._child
+        return None if child is None else child.pid
 
     def start(self) -> None:
-        """Watch."""
+        """Watch. Returns once the process is at work, or has been given long enough."""
         self._consequences.start()
         self._thread.start()
+        self._is_up.wait(_START_SECONDS)
 
     def stop(self, timeout_seconds: float = 10.0) -> None:
         """Take what was written last and keep the evidence."""
@@ -89,69 +110,136 @@ class Guardian:
         """The monitors and what they led to, as JSON values."""
         entries = [entry.to_json() | {"reason": entry.trigger.reason} for entry in self._quarantine.entries()]
         errors = dict(self._consequences.errors)
-        return {"policy": self._policy, "versions": self.shown, "quarantined": entries, "errors": errors}
+        return {
+            "policy": self._policy,
+            "versions": self.shown,
+            "quarantined": entries,
+            "errors": errors,
+            "process": self.process(),
+        }
+
+    def process(self) -> GuardianShown:
+        """How its process does, as JSON values."""
+        return {"pid": self.pid, "num_restarts": self.num_restarts, "last_error": self.last_error}
+
+    # --- the process --------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        shown = saved = time.monotonic()
-        while not self._stopping.wait(_LOOK_SECONDS):
+        while not self._stopping.is_set():
             try:
-                self._look()
-                now = time.monotonic()
-                if now - shown >= _SHOW_SECONDS:
-                    self.shown, shown = self._stream.describe(), now
-                if now - saved >= _SAVE_SECONDS:
-                    self._save()
-                    saved = now
+                self._tend()
+                self._listen(_LOOK_SECONDS)
             except Exception:  # a guardian that dies silently would protect nobody
-                log.exception("watching %s failed; it is tried again", self._policy)
-        self._look()
-        self._save()
-        for tail in self._tails.values():
-            tail.close()
+                log.exception("guarding %s failed; it is tried again", self._policy)
+                self._stopping.wait(_LOOK_SECONDS)
+        self._end()
 
-    def _look(self) -> None:
-        """Take what the chains gained."""
-        while self._consequences.released:
-            self._stream.forget(self._consequences.released.pop())
-        if not self._reins.is_ready():
+    def _tend(self) -> None:
+        """Start, tell or bury the process, as the moment asks for."""
+        now = time.monotonic()
+        if self._child is None:
+            if now >= self._not_before:
+                self._begin()
             return
-        for folder in self._chains():
-            if folder.name not in self._tails:
-                self._tails[folder.name] = Tail(folder, self._positions.get(folder.name, Position()))
-            for number, entry in enumerate(self._tails[folder.name].read(_KINDS), start=1):
-                if (trigger := self._stream.take(entry)) is not None:
-                    self._take_out(trigger)
-                if number % _YIELD_RECORDS == 0:
-                    time.sleep(0)
+        if (code := self._child.poll()) is not None:
+            self._listen(0)  # what it said last
+            self._bury(self._child, f"its process ended with exit code {code}")
+        elif now - self._heard > _SILENT_SECONDS:
+            self._bury(self._child, f"its process said nothing for {_SILENT_SECONDS:g} s")
+        else:
+            self._tell_what_is_new()
+
+    def _begin(self) -> None:
+        command = [sys.executable, "-m", "loomrl.monitoring.guardian_child", "--policy", self._policy]
+        command += ["--name", self._name, "--parent", str(os.getpid())]
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._half, self._following = b"", None
+        self._begun = self._heard = time.monotonic()
+        self._tell({"quarantined": [entry.version for entry in self._quarantine.entries()]})
+
+    def _bury(self, child: subprocess.Popen[bytes], reason: str) -> None:
+        """Clear the process away; the next goes on from what it kept."""
+        child.kill()
+        self._close(child)
+        if time.monotonic() - self._begun > _LONGEST_PAUSE:
+            self._num_failures = 0
+        self._num_failures += 1
+        self.num_restarts += 1
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (self._num_failures - 1))
+        self._not_before = time.monotonic() + pause
+        self.last_error = reason
+        log.error("the guardian of %s failed: %s; it is started again in %.1f s", self._policy, reason, pause)
+
+    def _end(self) -> None:
+        """Let the process take what was written last, answering what it asks."""
+        if self._child is None:
+            return
+        self._tell({"end": True})
+        deadline = time.monotonic() + _END_SECONDS
+        while self._listen(_LOOK_SECONDS) and time.monotonic() < deadline:
+            pass
+        self._child.kill()
+        self._close(self._child)
+
+    def _close(self, child: subprocess.Popen[bytes]) -> None:
+        child.wait()
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.close()
+        child.stdout.close()
+        self._child = None
+
+    # --- what is said -------------------------------------------------------------------------------------------
+
+    def _tell_what_is_new(self) -> None:
+        """Which chains to follow: none while there is no version to watch; and who has left quarantine."""
+        following = [str(folder) for folder in self._chains()] if self._reins.is_ready() else []
+        if following != self._following:
+            self._tell({"follow": following})
+            self._following = following
+        while self._consequences.released:
+            self._tell({"forget": [self._consequences.released.pop()]})
+
+    def _tell(self, told: Json) -> None:
+        assert self._child is not None
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which the next look finds
+            os.write(self._child.stdin.fileno(), orjson.dumps(told) + b"\n")
+
+    def _listen(self, seconds: float) -> bool:
+        """Obey what the process says within this time; False where it will say no more."""
+        if self._child is None:
+            self._stopping.wait(seconds)
+            return False
+        assert self._child.stdout is not None
+        if not select.select([self._child.stdout], [], [], seconds)[0]:
+            return True
+        data = os.read(self._child.stdout.fileno(), _PIPE_BYTES)
+        *lines, self._half = (self._half + data).split(b"\n")
+        for line in lines:
+            self._heard = time.monotonic()
+            self._is_up.set()
+            self._obey(line)
+        return bool(data)
+
+    def _obey(self, line: bytes) -> None:
+        if line.startswith(_SHOWN):
+            self._shown = line[len(_SHOWN) : -1]  # read when somebody looks
+            return
+        said = orjson.loads(line)
+        if "wanted" in said:
+            watch = self._reins.watch(said["wanted"])
+            self._tell({"watch": {said["wanted"]: None if watch is None else watch.told}})
+        elif "trigger" in said:
+            self._take_out(Trigger.model_validate(said["trigger"]))
 
     def _take_out(self, trigger: Trigger) -> None:
         """Stop using a version: first in this process, where nothing can fail, then in the file that others follow."""
+        if self._quarantine.find(trigger.version) is not None:
+            return  # a process that was killed before it kept that says it again
         log.error("%s version %s is taken out of service: %s", self._policy, trigger.version, trigger.reason)
         entry = Quarantined(policy=self._policy, trigger=trigger, server=self._name, to=None, time=timestamp())
         with self._consequences.entering:
             self._quarantine.hold(entry)
             self._consequences.keep(entry.model_copy(update={"to": self._reins.take_out(trigger.version)}))
         self._consequences.draw()
-        self.shown = self._stream.describe()
-
-    def _save(self) -> None:
-        """Evidence and positions of one moment; a restart goes on from there.
-
-        Not synced: that would keep decisions waiting to be watched, and what a power failure damages the log still has.
-        """
-        self._positions |= {name: tail.position for name, tail in self._tails.items()}
-        kept = _Kept(positions=self._positions, stream=STATE.dump_python(self._stream.state(), mode="json"))
-        temporary = self._path.with_suffix(".new")
-        temporary.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(kept.to_bytes())
-        temporary.replace(self._path)
-
-
-def _read(path: Path) -> tuple[dict[str, Position], StreamState]:
-    """What an earlier process kept; nothing where that cannot be read: the log has all of it."""
-    try:
-        kept = _Kept.read(path) if path.is_file() else _Kept()
-        return kept.positions, STATE.validate_python(kept.stream)
-    except (ArtifactError, ValidationError) as error:
-        log.error("%s: evidence is gathered anew from the audit log: %s", path, error)
-        return {}, StreamState()

@@ -19,7 +19,7 @@ What counts as one value:
   the difference is 0 in the mean. Returns count in the order in which their episodes began.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,8 @@ from pydantic import TypeAdapter
 from loomrl.monitoring.evidence import Evidence, LiveEpisode, Rewards, VersionMonitors, keep
 from loomrl.monitoring.monitor import Trigger
 from loomrl.monitoring.watch import Watch
-from loomrl.serving.records import is_own_choice
+from loomrl.serving.columns import Columns, runs, version_of
+from loomrl.serving.records import DECISION, DECISIONS
 from loomrl.shadow.config import SIMULATED
 from loomrl.types import Json
 
@@ -64,21 +65,15 @@ class Stream:
             monitors.list_episodes()
         return StreamState(list(self._evidence.values()), list(self._by_others))
 
-    def take(self, record: Json) -> Trigger | None:
-        """Take one record; a trigger where it made the evidence against its version suffice."""
-        kind = record["kind"]
-        if kind not in ("decision", "unanswered", "feedback") or record["agent_id"].startswith(SIMULATED):
-            return None
-        monitors = self._of(record["version"], acts=kind == "decision")
-        if monitors is None or monitors.evidence.trigger is not None:
-            return None
-        if kind == "decision":
-            self._decided(record, monitors)
-        elif kind == "feedback":
-            self._rewarded(record, monitors)
-        else:
-            monitors.unanswered(self._episode(record, monitors))
-        return monitors.evidence.trigger
+    def take(self, records: Sequence[Json]) -> list[Trigger]:
+        """Take records in their order; a trigger for each version that the evidence came to suffice against."""
+        found = (self._take(run) for run in runs(records))
+        return [trigger for trigger in found if trigger is not None]
+
+    @property
+    def refuted(self) -> list[str]:
+        """The versions that triggered."""
+        return [version for version, evidence in self._evidence.items() if evidence.trigger is not None]
 
     def forget(self, version: str) -> None:
         """Begin anew with a version, should it act again."""
@@ -89,14 +84,41 @@ class Stream:
         """All monitors by version, as JSON values."""
         return {version: evidence.describe() for version, evidence in self._evidence.items()}
 
-    def _of(self, version: str, acts: bool) -> VersionMonitors | None:
+    def _take(self, run: list[Json]) -> Trigger | None:
+        """Take what `runs` has put together."""
+        kind = run[0]["kind"]
+        if kind in (DECISION, DECISIONS):
+            return self._take_decisions(version_of(run[0]), Columns(run))
+        (record,) = run
+        if kind not in ("unanswered", "feedback") or record["agent_id"].startswith(SIMULATED):
+            return None
+        monitors = self._of(record["version"])
+        if monitors is None or monitors.evidence.trigger is not None:
+            return None
+        if kind == "feedback":
+            self._rewarded(record, monitors)
+        else:
+            monitors.unanswered(self._episode(record["agent_id"], record["episode_id"], monitors))
+        return monitors.evidence.trigger
+
+    def _take_decisions(self, version: str, decisions: Columns) -> Trigger | None:
+        agent_ids = decisions.of("agent_id")
+        if SIMULATED in "".join(agent_ids):
+            decisions = decisions.only([not agent_id.startswith(SIMULATED) for agent_id in agent_ids])
+        monitors = self._of(version) if len(decisions) else None
+        if monitors is None:
+            return None
+        self._evidence[version] = self._evidence.pop(version)  # it acted last
+        if monitors.evidence.trigger is not None:
+            return None
+        self._decided(decisions, monitors)
+        return monitors.evidence.trigger
+
+    def _of(self, version: str) -> VersionMonitors | None:
         if version not in self._monitors:
             for one in (*self._evidence, version):  # after a restart those that decided before, too
                 self._put_to_work(one)
-        found = self._monitors.get(version)
-        if found is not None and acts:
-            self._evidence[version] = self._evidence.pop(version)
-        return found
+        return self._monitors.get(version)
 
     def _put_to_work(self, version: str) -> None:
         watch = None if version in self._monitors else self._watch(version)
@@ -114,26 +136,40 @@ class Stream:
             return Evidence(version, control=None)
         return Evidence(version, others[-1].version, rewards=Rewards(controls=list(others[-1].rewards.own)))
 
-    def _decided(self, record: Json, monitors: VersionMonitors) -> None:
-        is_own = is_own_choice(record)
-        episode = self._episode(record, monitors)
-        if episode is not None:
-            episode.num_decisions += 1
-            episode.cut |= not is_own
-        elif not is_own:
-            self._by_others[record["decision_id"]] = None
-            if len(self._by_others) > _MOST_REMEMBERED:
-                del self._by_others[next(iter(self._by_others))]
-        if is_own:
-            monitors.decided(record, episode)
+    def _decided(self, decisions: Columns, monitors: VersionMonitors) -> None:
+        """Take decisions of one version, and leave those behind a trigger."""
+        own, signs = decisions.own(), monitors.signs(decisions)
+        episode_ids = decisions.of("episode_id")
+        if all(own) and episode_ids.count(None) == len(episode_ids):
+            monitors.decided_alone(len(own), signs)
+            return
+        names = zip(decisions.of("agent_id"), episode_ids, decisions.ids(), own, strict=True)
+        for row, (agent_id, episode_id, decision_id, is_own) in enumerate(names):
+            episode = self._episode(agent_id, episode_id, monitors)
+            if episode is not None:
+                episode.num_decisions += 1
+                episode.cut |= not is_own
+            elif not is_own:
+                self._note_others(decision_id)
+            if is_own:
+                monitors.decided(row, signs, episode)
+            if monitors.evidence.trigger is not None:
+                return
 
-    def _episode(self, record: Json, monitors: VersionMonitors) -> LiveEpisode | None:
+    def _note_others(self, decision_id: str) -> None:
+        """A decision without an episode that says nothing of its version: nor will its reward."""
+        self._by_others[decision_id] = None
+        if len(self._by_others) > _MOST_REMEMBERED:
+            del self._by_others[next(iter(self._by_others))]
+
+    def _episode(self, agent_id: str, episode_id: str | None, monitors: VersionMonitors) -> LiveEpisode | None:
         """The named episode a request belongs to; where another version was deciding in it, that one has left it."""
-        if record["episode_id"] is None:
+        if episode_id is None:
             return None
-        key = record["agent_id"], record["episode_id"]
-        others = [] if monitors.has_open(key) else [one for one in self._monitors.values() if one is not monitors]
-        left = [one.leave(key) for one in others]
+        key = agent_id, episode_id
+        if monitors.has_open(key):
+            return monitors.opened(key, elsewhere=False)
+        left = [one.leave(key) for one in self._monitors.values() if one is not monitors]
         return monitors.opened(key, elsewhere=any(left))
 
     def _rewarded(self, record: Json, monitors: VersionMonitors) -> None:

@@ -1,13 +1,11 @@
 """What is appended to an audit chain, as it is appended."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
 
 from loomrl.schema import Document
 from loomrl.serving.following import GrowingLines
-from loomrl.serving.records import DECISIONS, rows
 from loomrl.serving.sealing import opened
 from loomrl.types import Json
 
@@ -31,13 +29,16 @@ class Tail:
         """How far it has read: always the end of a record."""
         return Position(segment=self._lines.segment, offset=self._lines.offset)
 
-    def read(self, kinds: tuple[str, ...]) -> Iterator[Json]:
-        """The whole records of these kinds that came since the last call; of several decisions each is one."""
+    def read(self, kinds: tuple[str, ...]) -> list[Json]:
+        """The next whole records of these kinds, some 64 KiB of the chain; none where nothing is left.
+
+        What is sealed in them is opened. Records of other kinds are passed over.
+        """
         marks = tuple(b'{"kind":"%b"' % kind.encode() for kind in kinds)
-        for line in self._lines.read():
-            if line.startswith(marks):
-                entry = opened(orjson.loads(line))
-                yield from rows(entry) if entry["kind"] == DECISIONS else (entry,)
+        while lines := self._lines.read():
+            if found := [opened(orjson.loads(line)) for line in lines if line.startswith(marks)]:
+                return found
+        return []
 
     def close(self) -> None:
         """Give the file back."""

@@ -1,18 +1,21 @@
 """What is known of a version before it decides anything: its limits, its alarm, and the level of each monitor."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.monitoring.config import MonitorsConfig
+from loomrl.serving.columns import Columns
 from loomrl.types import Json, PolicyManifest
 
 REWARD, SHIELD, OUT_OF_DISTRIBUTION = "reward", "shield", "out_of_distribution"
 UNANSWERED, LATENCY, VIOLATIONS = "unanswered", "latency", "violations."  # VIOLATIONS is followed by a limit's name
+Signs = dict[str, NDArray[np.bool_]]  # by monitor, (B,) each: what speaks against a version in which of B decisions
 _COMPONENT = re.compile(r"^(observation|action)(?:\[(\d+)\])?$")
 
 
@@ -49,15 +52,16 @@ class Limit:
         """The name of its monitor."""
         return f"{VIOLATIONS}{self.name}"
 
-    def is_broken(self, decision: Json) -> bool:
-        """Whether a decision's record shows it; a number that is not finite (`null`) is outside.
+    def broken(self, components: NDArray[np.float64], prevented: Sequence[int]) -> NDArray[np.bool_]:
+        """Which of B decisions show it, (B,), by what they observed or chose, (B, n).
 
-        What the shield had to prevent counts too: the version chose it.
+        A number that is not finite (`null`) is outside. Those rows in which the shield `prevented` it count too: the
+        version chose it.
         """
-        if decision["shield"] is not None and decision["shield"].get("by") == f"constraint {self.name}":
-            return True
-        value = _component(decision[self.kind], self.index)
-        return value is None or not self.low <= value <= self.high
+        values = components[:, self.index]
+        broken = ~((self.low <= values) & (values <= self.high))
+        broken[list(prevented)] = True
+        return broken
 
 
 @dataclass(frozen=True)
@@ -74,10 +78,11 @@ class Alarm:
         mean, precision = (np.array(calibration[key], dtype=np.float64) for key in ("mean", "precision"))
         return cls(mean, precision, float(calibration["threshold"]))
 
-    def rings(self, observation: Any) -> bool:
-        """Whether an observation, of any shape, is unlike those the version was examined on."""
-        centred = np.asarray(observation, dtype=np.float64).reshape(-1) - self.mean
-        return bool(centred @ self.precision @ centred > self.threshold)
+    def rings(self, observations: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which of B observations, (B, D), are unlike those the version was examined on; (B,)."""
+        centred = observations - self.mean
+        distances: NDArray[np.float64] = ((centred @ self.precision) * centred).sum(axis=1)
+        return distances > self.threshold
 
 
 @dataclass(frozen=True)
@@ -96,24 +101,49 @@ class Watch:
     alarm: Alarm | None
     levels: dict[str, Level]  # by monitor
     config: MonitorsConfig
+    told: Json  # what it was read from
 
     @classmethod
     def of(cls, manifest: PolicyManifest, config: MonitorsConfig) -> "Watch":
         """From what was signed with the version, and the settings in force."""
-        limits = [limit for one in manifest.constraints if (limit := Limit.read(one)) is not None]
-        calibration = manifest.out_of_distribution
-        alarm = None if calibration is None else Alarm.read(calibration)
-        return cls(limits, alarm, _levels(limits, alarm, config), config)
+        signed = {"constraints": manifest.constraints, "out_of_distribution": manifest.out_of_distribution}
+        return cls.read({**signed, "config": config.model_dump(mode="json")})
 
-    def shows(self) -> dict[str, Callable[[Json], bool]]:
-        """What tells, for each monitor of decisions, whether one speaks against its version."""
-        shows: dict[str, Callable[[Json], bool]] = {one.monitor: one.is_broken for one in self.limits}
-        shows[SHIELD] = lambda decision: decision["shield"] is not None
-        shows[UNANSWERED] = lambda decision: False
-        shows[LATENCY] = lambda decision: decision["seconds"] > self.config.max_latency_seconds
-        if (alarm := self.alarm) is not None:
-            shows[OUT_OF_DISTRIBUTION] = lambda decision: alarm.rings(decision["observation"])
-        return {name: tells for name, tells in shows.items() if name in self.levels}
+    @classmethod
+    def read(cls, told: Json) -> "Watch":
+        """From `told`, as another process has it."""
+        limits = [limit for one in told["constraints"] if (limit := Limit.read(one)) is not None]
+        calibration, config = told["out_of_distribution"], MonitorsConfig.model_validate(told["config"])
+        alarm = None if calibration is None else Alarm.read(calibration)
+        return cls(limits, alarm, _levels(limits, alarm, config), config, told)
+
+    def signs(self, decisions: Columns) -> Signs:
+        """What speaks against the version in which of B decisions; nothing for a monitor that all of them satisfy."""
+        found = {}
+        numbers = {name: _numbers(decisions.of(name)) for name in self._looked_at}
+        marks = [(row, mark) for row, mark in enumerate(decisions.of("shield")) if mark is not None]
+        for limit in self.limits:
+            if limit.monitor in self.levels:
+                prevented = [row for row, mark in marks if mark.get("by") == f"constraint {limit.name}"]
+                found[limit.monitor] = limit.broken(numbers[limit.kind], prevented)
+        if self.alarm is not None:
+            found[OUT_OF_DISTRIBUTION] = self.alarm.rings(numbers["observation"])
+        found[SHIELD] = np.zeros(len(decisions), bool)
+        found[SHIELD][[row for row, _ in marks]] = True
+        found[LATENCY] = np.array(decisions.of("seconds")) > self.config.max_latency_seconds
+        return {name: flags for name, flags in found.items() if flags.any()}
+
+    @property
+    def shown(self) -> list[str]:
+        """The monitors whose values decisions show, in the order in which they are looked at."""
+        names = [*(one.monitor for one in self.limits), SHIELD, UNANSWERED, LATENCY, OUT_OF_DISTRIBUTION]
+        return [name for name in dict.fromkeys(names) if name in self.levels]
+
+    @cached_property
+    def _looked_at(self) -> set[str]:
+        """What has to be read of a decision: `observation`, `action`."""
+        kinds: set[str] = {one.kind for one in self.limits if one.monitor in self.levels}
+        return kinds if self.alarm is None else kinds | {"observation"}
 
     def spacing(self, monitor: str) -> int:
         """Of so many decisions of a named episode one gives this monitor a value."""
@@ -135,8 +165,6 @@ def _levels(limits: Sequence[Limit], alarm: Alarm | None, config: MonitorsConfig
     return {name: Level(limit, 1.0 / (total * weight)) for name, (limit, weight) in wanted.items() if weight > 0}
 
 
-def _component(values: Any, index: int) -> Any:
-    """A number of an observation or action as the log keeps it: one number, a list, or lists of lists."""
-    if not isinstance(values, list):
-        return values
-    return np.array(values, dtype=np.float64).reshape(-1)[index] if isinstance(values[0], list) else values[index]
+def _numbers(values: list[Any]) -> NDArray[np.float64]:
+    """Observations or actions as the log keeps them, (B, n): each one number, a list, or lists of lists."""
+    return np.array(values, dtype=np.float64).reshape(len(values), -1)

@@ -4,15 +4,14 @@ Hashes are not checked here: `loomrl audit verify` does that.
 """
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import orjson
 
-from loomrl.serving.segments import PLAIN, segments, segments_after
+from loomrl.serving.segments import PLAIN, segments_after
+from loomrl.types import Json
 
-_CHUNK_BYTES = 256 * 1024
+_CHUNK_BYTES = 64 * 1024
 
 
 class GrowingLines:
@@ -34,15 +33,15 @@ class GrowingLines:
         rest = os.fstat(self._handle).st_size - self.offset if self._handle >= 0 else 0
         return rest + sum(path.stat().st_size for path in self._later())
 
-    def read(self) -> Iterator[bytes]:
-        """All lines that came since, each counted as read when it is given."""
-        while True:
-            later = self._later()  # looked up first: nothing is appended to a segment once there is a later one
-            if self._handle >= 0:
-                yield from self._rest()
-            if not later:
-                return
+    def read(self) -> list[bytes]:
+        """The next lines, some 64 KiB of them, which count as read; none when there are no more yet."""
+        if found := self._rest():
+            return found
+        while later := self._later():  # nothing more is appended to this segment now
+            if found := self._rest():
+                return found
             self._open(later[0], 0)
+        return self._rest()
 
     def close(self) -> None:
         """Give the segment back."""
@@ -52,23 +51,25 @@ class GrowingLines:
 
     def _later(self) -> list[Path]:
         """Segments behind the one that is read; compacted ones are long behind all who follow."""
-        return [path for path in segments(self._folder) if path.suffix == PLAIN and path.stem > self.segment]
+        names = (
+            sorted(name for name in os.listdir(self._folder) if name.endswith(PLAIN)) if self._folder.is_dir() else ()
+        )
+        return [self._folder / name for name in names if name.removesuffix(PLAIN) > self.segment]
 
     def _open(self, path: Path, offset: int) -> None:
         self.close()
         self.segment, self.offset, self._handle = path.stem, offset, os.open(path, os.O_RDONLY)
 
-    def _rest(self) -> Iterator[bytes]:
-        """The whole lines from here to the end of the segment."""
+    def _rest(self) -> list[bytes]:
+        """The next whole lines of the segment."""
         size = _CHUNK_BYTES
-        while data := os.pread(self._handle, size, self.offset):
+        while self._handle >= 0 and (data := os.pread(self._handle, size, self.offset)):
             whole = data[: data.rfind(b"\n") + 1]
-            if not whole and len(data) < size:
-                return  # it is being written, or a crash cut it
-            size = _CHUNK_BYTES if whole else 4 * size  # a record of a large batch
-            for line in whole.splitlines(keepends=True):
-                self.offset += len(line)
-                yield line
+            if whole or len(data) < size:  # else it is being written, or a crash cut it
+                self.offset += len(whole)
+                return whole.splitlines(keepends=True)
+            size *= 4  # a record of a large batch
+        return []
 
 
 class ChainFollower:
@@ -84,15 +85,9 @@ class ChainFollower:
         """How much is written and not read."""
         return self._lines.backlog_bytes
 
-    def read(self) -> list[dict[str, Any]]:
-        """The next records, about 256 KiB of them; none when there are no more yet."""
-        found, size = [], 0
-        for line in self._lines.read():
-            found.append(orjson.loads(line))
-            size += len(line)
-            if size >= _CHUNK_BYTES:
-                break
-        return found
+    def read(self) -> list[Json]:
+        """The next records, about 64 KiB of them; none when there are no more yet."""
+        return [orjson.loads(line) for line in self._lines.read()]
 
     def close(self) -> None:
         """Give the segment back."""
@@ -100,7 +95,8 @@ class ChainFollower:
 
     def _pass_over(self, sequence: int) -> None:
         """Go on to the first record above a sequence."""
-        for line in self._lines.read():
-            if orjson.loads(line)["sequence"] > sequence:
-                self._lines.offset -= len(line)
-                return
+        while lines := self._lines.read():
+            for number, line in enumerate(lines):
+                if orjson.loads(line)["sequence"] > sequence:
+                    self._lines.offset -= sum(map(len, lines[number:]))
+                    return

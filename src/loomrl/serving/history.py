@@ -12,7 +12,7 @@ from loomrl.errors import ArtifactError, ConfigError
 from loomrl.files import write_atomic
 from loomrl.home import home
 from loomrl.serving.audit import audit_folder
-from loomrl.serving.records import DECISION, DECISIONS, expand, record_of
+from loomrl.serving.records import DECISION, DECISIONS, SEVERAL, expand, record_of
 from loomrl.serving.segments import segments, segments_after, whole_lines
 
 _DECISION_MARKS = tuple(b'{"kind":"%b"' % kind.encode() for kind in (DECISION, DECISIONS))
@@ -27,9 +27,10 @@ def chains(policy: str | None = None) -> list[Path]:
 def read_lines(folder: Path, after: int, limit: int, kinds: Sequence[str]) -> list[bytes]:
     """Lines of records of these kinds whose sequence is above `after`, oldest first: `limit`, or the rest of a record.
 
-    Records of several decisions are given decision by decision, and what is sealed is opened.
+    Records of several decisions, or shadows, are given one by one, and what is sealed is opened.
     """
-    marks = tuple(b'{"kind":"%b"' % kind.encode() for kind in (*kinds, *([DECISIONS] if DECISION in kinds else [])))
+    named = (*kinds, *(SEVERAL[kind] for kind in kinds if kind in SEVERAL))
+    marks = tuple(b'{"kind":"%b"' % kind.encode() for kind in named)
     found: list[bytes] = []
     for line in (line for path in segments_after(folder, after) for line in whole_lines(path)):
         if line.startswith(marks) and int((entry := orjson.loads(line))["sequence"]) > after:

@@ -163,9 +163,9 @@ class Parts:
     def start(self) -> None:
         """Begin following and mirroring: each thread does one thing, so that none waits for another's."""
         self.shadow.start()
-        self.guardian.start()
         for thread in self._threads:
             thread.start()
+        self.guardian.start()  # last: it is waited for
 
     def stop(self) -> None:
         """Decide what is mirrored, anchor the head, give the audit chain back."""
@@ -304,6 +304,8 @@ class Parts:
         show("refused_versions", "Versions not taken into service", lambda: float(len(self.roles.refused)))
         show("memories", "Episodes that recurrent policies remember", lambda: float(len(self.memories)))
         show("quarantined_versions", "Versions taken out", lambda: float(len(self.quarantine.entries())))
+        show("guardian_running", "1 while monitors are at work", lambda: float(self.guardian.pid is not None))
+        show("guardian_restarts", "Ends of the monitors' process", lambda: float(self.guardian.num_restarts))
         show("kill_switch", "1 while it is on", lambda: float(self.controls.orders.kill_switch is not None))
         show("failing", "What fails now and is tried again; /status names it", lambda: float(len(self._failing())))
         show("overrides", "Overrides in force", lambda: float(len(self.controls.orders.active_overrides())))

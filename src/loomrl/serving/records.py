@@ -1,7 +1,8 @@
 """What stands in the audit log, and single decisions however they were written.
 
 A request for one decision leaves a `decision` record. One for several leaves a `decisions` record for each version or
-person that decided in it: what all of them share stands once, the rest column by column. `expand` gives both alike.
+person that decided in it: what all of them share stands once, the rest column by column. What challengers would have
+done stands in `shadow` and `shadows` records in the same two ways. `expand` gives all alike.
 """
 
 import hashlib
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 
 from loomrl.serving.sealing import is_sealed, opened
 
-DECISION, DECISIONS, SHADOW = "decision", "decisions", "shadow"
+DECISION, DECISIONS, SHADOW, SHADOWS = "decision", "decisions", "shadow", "shadows"
+SEVERAL = {DECISION: DECISIONS, SHADOW: SHADOWS}  # the kind that holds several of a kind
 CHAMPION, SPLIT = ON_TRIAL = ("champion", "split")  # roles in which a version decides for itself
 LINKS = ("sequence", "previous_hash", "hash")  # a record's place in its chain
 
@@ -40,12 +42,18 @@ def operation(policy: str, what: str, actor: str, reason: str, **fields: Any) ->
 
 def decisions(shared: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
     """A record of several decisions: `shared` values, and `columns` of one value for each (arrays, or lists)."""
+    return {"kind": DECISIONS, "timestamp": timestamp(), "decision_id": None} | _together(shared, columns)
+
+
+def shadows(shared: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
+    """A record of what one challenger would have done in several decisions, in the manner of `decisions`."""
+    return {"kind": SHADOWS, "timestamp": timestamp()} | _together(shared, columns)
+
+
+def _together(shared: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
     constant = {name: values[0] for name, values in columns.items() if _is_constant(values)}
     varying = {name: values for name, values in columns.items() if name not in constant}
-    return {"kind": DECISIONS, "timestamp": timestamp(), "decision_id": None} | {
-        "shared": {**shared, **constant},
-        "columns": varying,
-    }
+    return {"shared": {**shared, **constant}, "columns": varying}
 
 
 def _is_constant(values: Any) -> bool:
@@ -53,23 +61,27 @@ def _is_constant(values: Any) -> bool:
 
 
 def expand(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A record, or for one of several decisions a `decision` record for each, with its `row`.
+    """A record, or for one of several decisions, or shadows, a record for each, with its `row`.
 
     What is sealed in it is opened where its key is here; where not, `observation` stays sealed, without a digest.
     """
     entry = opened(entry)
-    if entry["kind"] != DECISIONS:
+    if entry["kind"] not in SEVERAL.values():
         yield entry
         return
     links, dtypes = {name: entry[name] for name in LINKS if name in entry}, entry["shared"]["dtypes"]
     for row, fields in enumerate(rows(entry)):
         action = np.asarray(fields["action"], dtypes["action"])
-        decision = record(limited=False, **fields, **links)
-        decision |= {"action": action.tolist(), "action_hash": digest(action), "q_value": fields["value"], "row": row}
-        sealed = is_sealed(fields["observation"])
-        observed = None if sealed else np.asarray(fields["observation"], dtypes["observation"])
-        decision["observation_digest"] = None if observed is None else digest(observed)
-        yield decision | {"timestamp": entry["timestamp"]}
+        single = record(**fields, **links)
+        single |= {"action": action.tolist(), "action_hash": digest(action), "q_value": fields["value"], "row": row}
+        if entry["kind"] == DECISIONS:
+            single |= {"limited": False, "observation_digest": _observed(fields["observation"], dtypes["observation"])}
+        yield single | {"timestamp": entry["timestamp"]}
+
+
+def _observed(observation: Any, dtype: str) -> str | None:
+    """The digest of an observation; None where it is sealed."""
+    return None if is_sealed(observation) else digest(np.asarray(observation, dtype))
 
 
 def is_taken_over(decision: dict[str, Any]) -> bool:
@@ -83,26 +95,16 @@ def is_own_choice(decision: dict[str, Any]) -> bool:
     return not is_taken_over(decision) and not decision["exploration_flag"]
 
 
-def own_choices(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Those decisions of a record that its version chose, as far as it holds them.
-
-    A person's or a random choice says nothing about whether another policy agrees.
-    """
-    entry = opened(entry)
-    if entry["kind"] == DECISION:
-        if is_own_choice(entry):
-            yield entry
-    elif entry["kind"] == DECISIONS and not is_taken_over(entry["shared"]):
-        yield from (row for row in rows(entry) if not row["exploration_flag"])
-
-
 def rows(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The decisions of a `decisions` record as far as it holds them: what `expand` computes from that is left out."""
+    """What a record of several holds of each: what `expand` computes from that is left out."""
     shared, columns = entry["shared"], entry["columns"]
     rest = {name: value for name, value in shared.items() if name not in ("count", "dtypes")}
     for row in range(shared["count"]):
-        names = {"kind": DECISION, "decision_id": f"{entry['decision_id']}.{row}"}
-        yield names | rest | {name: values[row] for name, values in columns.items()}
+        found = rest | {name: values[row] for name, values in columns.items()}
+        if entry["kind"] == DECISIONS:
+            yield {"kind": DECISION, "decision_id": f"{entry['decision_id']}.{row}"} | found
+        else:
+            yield {"kind": SHADOW} | found
 
 
 def column(entry: dict[str, Any], name: str) -> list[Any]:

@@ -39,7 +39,7 @@ class Sealer:
     def seal(self, entry: dict[str, Any]) -> dict[str, Any]:
         """A record as it is written, `sequence` included: a decision's observation sealed, all else as it was."""
         columns = entry.get("columns")
-        observed = entry.get("observation") if columns is None else columns["observation"]
+        observed = entry.get("observation") if columns is None else columns.get("observation")
         if observed is None:
             return entry
         sealed = self._sealed(np.asarray(observed), entry["sequence"])

@@ -5,6 +5,7 @@ then on; where the input ends, it finishes what is on record and ends too.
 """
 
 import argparse
+import gc
 import logging
 import os
 import select
@@ -13,9 +14,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import orjson
@@ -24,17 +25,58 @@ from numpy.typing import NDArray
 from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.lifetime import be_killed_with_parent
 from loomrl.serving.audit import AuditLog, AuditUnwritable, audit_folder
+from loomrl.serving.columns import Columns, count_of, own_choices
 from loomrl.serving.following import ChainFollower
 from loomrl.serving.memory import Memories
 from loomrl.serving.model import STATE_OUT, Answer, NoAnswer, ServedPolicy
-from loomrl.serving.records import SHADOW, digest, own_choices, record
+from loomrl.serving.records import SHADOW, digest, record, shadows
 from loomrl.serving.shadow_state import MAX_TEXT, StatePage, shadow_folder
 
 log = logging.getLogger(__name__)
-_BATCH = 64
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.02  # seconds between two looks at a log that does not grow
+_BATCH = 256  # decisions in hand, when so many wait
+_GARBAGE = 50_000  # objects between two searches for cycles: records have none
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.004, 0.02  # seconds between two looks at a log that does not grow
 _SYNC_SECONDS = 1.0
 _Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """B decisions that challengers make again, column by column."""
+
+    policy: str
+    decision_ids: list[str]
+    agent_ids: list[str]
+    episode_ids: list[str | None]
+    versions: list[str]  # that acted
+    observations: list[Any]
+
+    @classmethod
+    def of(cls, policy: str, decisions: Columns) -> Self:
+        """From the log."""
+        agent_ids, episode_ids = decisions.of("agent_id"), decisions.of("episode_id")
+        return cls(
+            policy, decisions.ids(), agent_ids, episode_ids, decisions.of("version"), decisions.of("observation")
+        )
+
+    def __len__(self) -> int:
+        return len(self.decision_ids)
+
+    def names(self) -> _Json:
+        """What tells each decision from others, as records have it."""
+        ids = {"decision_id": self.decision_ids, "agent_id": self.agent_ids, "episode_id": self.episode_ids}
+        return ids | {"acting_version": self.versions}
+
+    def part(self, start: int, end: int) -> Self:
+        """Some of them."""
+        return type(self)(
+            self.policy,
+            self.decision_ids[start:end],
+            self.agent_ids[start:end],
+            self.episode_ids[start:end],
+            self.versions[start:end],
+            self.observations[start:end],
+        )
 
 
 class Mirror:
@@ -93,12 +135,13 @@ class Mirror:
             if not (entries := self._follower.read()):
                 break
             self._entries.extend(entries)
-        rows: list[_Json] = []
+        in_hand = []
         while self._entries and self._entries[0]["sequence"] <= state.until:
-            rows += own_choices(self._entries.popleft())
-        self._append([_failed(row, version, reason) for row in rows])
-        state.num_errors += max(1, len(rows))  # at least its own end
-        state.num_dropped += len(rows) * (len(state.waiting) - 1)
+            in_hand.append(self._entries.popleft())
+        asked = Asked.of(self._audit.policy, own_choices(in_hand))
+        self._append([_failed(asked, row, version, reason) for row in range(len(asked))])
+        state.num_errors += max(1, len(asked))  # at least its own end
+        state.num_dropped += len(asked) * (len(state.waiting) - 1)
         state.last_error = f"version {version}: {reason}"[:MAX_TEXT]
         self._settle(max(state.settled, state.until))
 
@@ -120,16 +163,16 @@ class Mirror:
             self._entries.extend(self._follower.read())
         if not self._entries:
             return False
-        rows: list[_Json] = []
-        until = self._state.settled
-        while self._entries and len(rows) < _BATCH:
-            entry = self._entries.popleft()
-            rows += own_choices(entry)
-            until = entry["sequence"]
-        numbers = list(self._challengers) if rows else []
+        in_hand, count = [], 0
+        while self._entries and count < _BATCH:
+            in_hand.append(self._entries.popleft())
+            count += count_of(in_hand[-1])
+        until = in_hand[-1]["sequence"]
+        decisions = own_choices(in_hand)
+        numbers = list(self._challengers) if len(decisions) else []
         for index, number in enumerate(numbers):
             self._take_in_hand(numbers[index:], until)
-            self._append(self._decide(self._challengers[number], rows))
+            self._append(self._decide(self._challengers[number], decisions))
         self._settle(until)
         return True
 
@@ -138,41 +181,43 @@ class Mirror:
         if self._follower.backlog_bytes <= self._backlog_bytes:
             return
         while self._follower.backlog_bytes > self._backlog_bytes // 2 and (entries := self._follower.read()):
-            num_decisions = sum(1 for entry in entries for _ in own_choices(entry))
-            self._state.num_dropped += num_decisions * len(self._challengers)
+            self._state.num_dropped += len(own_choices(entries)) * len(self._challengers)
             self._settle(entries[-1]["sequence"])
 
-    def _decide(self, challenger: ServedPolicy, rows: list[_Json]) -> list[_Json]:
-        """A record for each decision of another version, the error's where there is no answer."""
-        rows = [row for row in rows if row["version"] != challenger.version]  # one of the split would agree with itself
+    def _decide(self, challenger: ServedPolicy, decisions: Columns) -> list[_Json]:
+        """Records for the decisions of other versions: one of the split would agree with itself."""
+        of_others = decisions.only([version != challenger.version for version in decisions.of("version")])
+        asked = Asked.of(self._audit.policy, of_others)
         records: list[_Json] = []
-        for start in range(0, len(rows), _BATCH):  # a record may hold thousands of decisions
-            records += self._answer(challenger, rows[start : start + _BATCH])
+        for start in range(0, len(asked), _BATCH):  # a record may hold thousands of decisions
+            records += self._answer(challenger, asked.part(start, start + _BATCH))
             self._state.num_answers += 1
             self._page.write(self._state)
         return records
 
-    def _answer(self, challenger: ServedPolicy, rows: list[_Json]) -> list[_Json]:
+    def _answer(self, challenger: ServedPolicy, asked: Asked) -> list[_Json]:
+        """One record for all of them; where there is no answer, that of each that has one, and the error's."""
         started = time.thread_time()  # not the clock's: this process waits for all others
         try:
-            answer = self._ask(challenger, rows)
+            answer = self._ask(challenger, asked)
         except Exception as error:  # noqa: BLE001 - whatever a challenger does is counted, and on record
-            if len(rows) > 1:  # find out which observation it was
-                return [entry for row in rows for entry in self._answer(challenger, [row])]
+            if len(asked) > 1:  # find out which observation it was
+                middle = len(asked) // 2
+                halves = asked.part(0, middle), asked.part(middle, len(asked))
+                return [entry for half in halves for entry in self._answer(challenger, half)]
             self._count_error(challenger, error)
-            return [_failed(rows[0], challenger.version, str(error))]
-        seconds = time.thread_time() - started
-        self._state.num_mirrored += len(rows)
-        return [_decided(row, challenger.version, answer, index, seconds) for index, row in enumerate(rows)]
+            return [_failed(asked, 0, challenger.version, str(error))]
+        seconds = (time.thread_time() - started) / len(asked)
+        self._state.num_mirrored += len(asked)
+        return [_decided(asked, challenger.version, answer, seconds)]
 
-    def _ask(self, challenger: ServedPolicy, rows: list[_Json]) -> Answer:
+    def _ask(self, challenger: ServedPolicy, asked: Asked) -> Answer:
         """One that is recurrent remembers of an episode what it was shown: decisions that their version chose."""
-        observations = _observations(rows, challenger)
+        observations = _observations(asked.observations, challenger)
         if not challenger.memory_size:
             return challenger.answer(observations)
         memories = self._memories.setdefault(challenger.version, Memories())
-        agent_ids, episode_ids = ([row[name] for row in rows] for name in ("agent_id", "episode_id"))
-        recalled = memories.recall(challenger, agent_ids, episode_ids)
+        recalled = memories.recall(challenger, asked.agent_ids, asked.episode_ids)
         answer = challenger.answer(observations, recalled.states)
         memories.keep(challenger, recalled, answer.outputs[STATE_OUT], is_kept=True)
         return answer
@@ -225,35 +270,33 @@ def _load(told: _Json) -> ServedPolicy:
     return challenger
 
 
-def _observations(rows: list[_Json], challenger: ServedPolicy) -> NDArray[Any]:
+def _observations(rows: list[Any], challenger: ServedPolicy) -> NDArray[Any]:
     """(B, *obs) as the challenger's graph wants them."""
-    observations = np.array([row["observation"] for row in rows], dtype=challenger.dtype)
+    observations = np.array(rows, dtype=challenger.dtype)
     if observations.shape[1:] != challenger.shape:
         raise ValueError(f"the challenger observes {challenger.shape}, the request has {observations.shape[1:]}")
     return observations
 
 
-def _shadow(row: _Json, version: str, **fields: Any) -> _Json:
-    """The record that mirrors one decision."""
-    return record(
-        SHADOW,
-        decision_id=row["decision_id"],
-        episode_id=row["episode_id"],
-        policy=row["policy"],
-        version=version,
-        acting_version=row["version"],
-        **fields,
-    ) | {"agent_id": row["agent_id"]}
-
-
-def _decided(row: _Json, version: str, answer: Answer, index: int, seconds: float) -> _Json:
-    action, value = answer.action[index], float(answer.value[index])
+def _decided(asked: Asked, version: str, answer: Answer, seconds: float) -> _Json:
+    """The record that mirrors one decision, or several."""
+    if len(asked) > 1:
+        columns = asked.names() | {"action": answer.action, "value": answer.value.tolist()}
+        told = {"version": version, "seconds": seconds, "error": None}
+        dtypes = {"action": answer.action.dtype.name}
+        return shadows({"count": len(asked), "dtypes": dtypes, "policy": asked.policy, **told}, columns)
+    action, value = answer.action[0], float(answer.value[0])
     hashed = {"action_hash": digest(action), "q_value": value}
-    return _shadow(row, version, action=action.tolist(), value=value, seconds=seconds, error=None) | hashed
+    return _shadow(asked, 0, version, action=action.tolist(), value=value, seconds=seconds, error=None) | hashed
 
 
-def _failed(row: _Json, version: str, reason: str) -> _Json:
-    return _shadow(row, version, action=None, value=None, seconds=None, error=reason)
+def _failed(asked: Asked, row: int, version: str, reason: str) -> _Json:
+    return _shadow(asked, row, version, action=None, value=None, seconds=None, error=reason)
+
+
+def _shadow(asked: Asked, row: int, version: str, **fields: Any) -> _Json:
+    names = {name: values[row] for name, values in asked.names().items()}
+    return record(SHADOW, policy=asked.policy, version=version, **fields) | names
 
 
 def main(arguments: list[str]) -> int:
@@ -269,6 +312,7 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which ends this process in order
         signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    gc.set_threshold(_GARBAGE)
     page = StatePage(options.state)
     try:
         Mirror(options.policy, options.server, page, sys.stdin.fileno(), options.backlog_bytes).run()

@@ -6,6 +6,7 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
+from loomrl.monitoring.guardian import GuardianShown
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.overrides import Override
 from loomrl.serving.parts import Parts
@@ -89,6 +90,7 @@ class Status(TypedDict):
     num_swaps: int
     audit: AuditShown
     shadow: ShadowShown
+    guardian: GuardianShown
     quarantined: list[QuarantinedShown]
     plan: Plan | None
     kill_switch: KillSwitch | None
@@ -129,6 +131,7 @@ def describe(parts: Parts, with_orders: bool) -> Status:
             "last_error": parts.last_audit_error,
         },
         "shadow": _shadow(parts.shadow),
+        "guardian": parts.guardian.process(),
         "quarantined": [
             {"version": entry.version, "to": entry.to, "time": entry.time, "reason": entry.trigger.reason}
             for entry in parts.quarantine.entries()

@@ -20,7 +20,7 @@ from loomrl.registry import Registry
 from loomrl.serving.audit import Head
 from loomrl.serving.heads import anchor, anchors
 from loomrl.serving.history import chains
-from loomrl.serving.records import DECISION, DECISIONS, SHADOW
+from loomrl.serving.records import SEVERAL
 from loomrl.serving.segments import lines, segments
 from loomrl.serving.verification import verify_chain
 from loomrl.upkeep.items import Garbage
@@ -54,7 +54,7 @@ def _of_chain(folder: Path, registry: Registry, db: LoomDB, audit_days: int | No
 def _last_unreferenced(path: Path, policy: str, registry: Registry, audit_days: int | None) -> dict[str, Any] | None:
     """The last record of a segment nothing refers to; None where something does."""
     records = [orjson.loads(line) for line in lines(path)]
-    decided = (entry.get("shared", entry) for entry in records if entry["kind"] in (DECISION, DECISIONS, SHADOW))
+    decided = (entry.get("shared", entry) for entry in records if entry["kind"] in (*SEVERAL, *SEVERAL.values()))
     deciding = {str(entry["version"]) for entry in decided if entry.get("version")}
     kept = {version.version for version in registry.versions(policy)}
     if audit_days is not None and path.stat().st_mtime <= time.time() - audit_days * 86_400:

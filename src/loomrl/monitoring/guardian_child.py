@@ -1,0 +1,208 @@
+"""The guardian's process: follows the audit chains, gathers the evidence, and says when it suffices.
+
+Only `loomrl.monitoring.guardian` starts it. Each line on its standard input is an object with one or more of
+
+- `follow`: the folders of the chains to follow from then on,
+- `quarantined`: versions that are out of service; others that once triggered begin anew,
+- `forget`: versions that begin anew,
+- `watch`: what is known of versions that it asked for; null for one that is not loaded,
+- `end`: it takes what was written last, and ends.
+
+Each line on its standard output is an object with `wanted` (a version it must know), `trigger`, or `shown` (all
+monitors); an empty one says that it is at work.
+"""
+
+import argparse
+import gc
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import Field, ValidationError
+
+from loomrl.errors import ArtifactError
+from loomrl.home import home
+from loomrl.lifetime import be_killed_with_parent
+from loomrl.monitoring.stream import STATE, Stream, StreamState
+from loomrl.monitoring.tail import Position, Tail
+from loomrl.monitoring.watch import Watch
+from loomrl.schema import Document
+from loomrl.types import Json
+
+log = logging.getLogger(__name__)
+_KINDS = ("decision", "decisions", "feedback", "unanswered")
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.01  # seconds before another look; at 1,000 decisions a second ten are made
+_SHOW_SECONDS = 0.5
+_SAVE_SECONDS = 5.0
+_NICENESS = 5  # behind who answers, before who only compares
+_GARBAGE = 50_000  # objects between two searches for cycles: records have none
+
+
+class _Kept(Document):
+    """The guardian's file: the evidence, and how far each chain was read for it."""
+
+    positions: dict[str, Position] = Field(default_factory=dict)  # chain -> position
+    stream: dict[str, Any] = Field(default_factory=dict)  # a StreamState
+
+
+class Watcher:
+    """Feeds the monitors of one policy with what its chains gain."""
+
+    def __init__(self, policy: str, name: str, hearing: int) -> None:
+        """`hearing` is the file descriptor of what the server says."""
+        self._policy, self._hearing = policy, hearing
+        self._path = home() / "monitors" / policy / f"{name}.json"
+        self._positions, state = _read(self._path)
+        self._stream = Stream(self._watch, state)
+        self._tails: dict[str, Tail] = {}
+        self._folders: list[Path] = []
+        self._watches: dict[str, Watch | None] = {}
+        self._half, self._heard = b"", deque[Json]()  # of a line; whole ones that are not obeyed yet
+        self._is_last, self._is_deaf = False, False  # whether it was told to end; whether nothing can be said to it
+        self._is_shown, self._is_saved = False, True  # whether nothing came since
+        self._shown = self._saved = time.monotonic()
+
+    def run(self) -> None:
+        """Work until told to end."""
+        _say({})
+        pause = 0.0
+        while not (self._is_last or self._is_deaf):
+            self._hear(pause)
+            try:
+                self._obey()
+                pause = 0.0 if self._look() else min(max(2 * pause, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+            except Exception:  # a guardian that dies of one record would protect nobody
+                log.exception("watching %s failed; it goes on behind it", self._policy)
+            self._keep_in_step()
+        while not self._is_deaf and self._look():
+            pass
+        self._save()
+        self._show()
+
+    def _keep_in_step(self) -> None:
+        now = time.monotonic()
+        if now - self._shown >= _SHOW_SECONDS:
+            self._show()
+        if now - self._saved >= _SAVE_SECONDS and not self._is_saved:
+            self._save()
+
+    # --- what the server says -----------------------------------------------------------------------------------
+
+    def _hear(self, seconds: float | None) -> None:
+        """Wait at most so long for the server to say something; without a limit for None."""
+        if not select.select([self._hearing], [], [], seconds)[0]:
+            return
+        data = os.read(self._hearing, 65_536)
+        self._is_deaf |= not data
+        *lines, self._half = (self._half + data).split(b"\n")
+        self._heard.extend(orjson.loads(line) for line in lines)
+
+    def _obey(self) -> None:
+        while self._heard:
+            told = self._heard.popleft()
+            if "quarantined" in told:
+                self._forget([one for one in self._stream.refuted if one not in told["quarantined"]])
+            if "follow" in told:
+                self._folders = [Path(folder) for folder in told["follow"]]
+            self._forget(told.get("forget", ()))
+            self._is_last |= "end" in told
+
+    def _forget(self, versions: Sequence[str]) -> None:
+        for version in versions:
+            self._stream.forget(version)
+            self._watches.pop(version, None)
+            self._save()
+
+    def _watch(self, version: str) -> Watch | None:
+        """What the server knows of a version; it is asked for once, and until the next look if it knows nothing."""
+        if version not in self._watches:
+            _say({"wanted": version})
+            while not (answers := [told for told in self._heard if "watch" in told]) and not self._is_deaf:
+                self._hear(None)
+            for told in answers:
+                self._heard.remove(told)
+                known = told["watch"].items()
+                self._watches |= {name: None if one is None else Watch.read(one) for name, one in known}
+        return self._watches.get(version)
+
+    # --- what is on record --------------------------------------------------------------------------------------
+
+    def _look(self) -> bool:
+        """Take what the chains gained; whether there was anything."""
+        self._watches = {version: watch for version, watch in self._watches.items() if watch is not None}
+        has_gained = False
+        for folder in self._folders:
+            if folder.name not in self._tails:
+                self._tails[folder.name] = Tail(folder, self._positions.get(folder.name, Position()))
+            if records := self._tails[folder.name].read(_KINDS):
+                has_gained = True
+                self._take(records)
+        return has_gained
+
+    def _take(self, records: list[Json]) -> None:
+        self._is_shown = self._is_saved = False
+        for trigger in self._stream.take(records):
+            _say({"trigger": trigger.to_json()})
+            self._show()
+            self._save()
+
+    def _show(self) -> None:
+        _say({} if self._is_shown else {"shown": self._stream.describe()})
+        self._shown, self._is_shown = time.monotonic(), True
+
+    def _save(self) -> None:
+        """Evidence and positions of one moment; a restart goes on from there.
+
+        Not synced: that would keep decisions waiting to be watched, and what a power failure damages the log still has.
+        """
+        self._positions |= {name: tail.position for name, tail in self._tails.items()}
+        kept = _Kept(positions=self._positions, stream=STATE.dump_python(self._stream.state(), mode="json"))
+        temporary = self._path.with_suffix(".new")
+        temporary.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(kept.to_bytes())
+        temporary.replace(self._path)
+        self._saved, self._is_saved = time.monotonic(), True
+
+
+def _say(told: Json) -> None:
+    sys.stdout.buffer.write(orjson.dumps(told) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _read(path: Path) -> tuple[dict[str, Position], StreamState]:
+    """What an earlier process kept; nothing where that cannot be read: the log has all of it."""
+    try:
+        kept = _Kept.read(path) if path.is_file() else _Kept()
+        return kept.positions, STATE.validate_python(kept.stream)
+    except (ArtifactError, ValidationError) as error:
+        log.error("%s: evidence is gathered anew from the audit log: %s", path, error)
+        return {}, StreamState()
+
+
+def main(arguments: list[str]) -> None:
+    """Watch until the input says so, or ends."""
+    parser = argparse.ArgumentParser(prog="python -m loomrl.monitoring.guardian_child", description=__doc__)
+    parser.add_argument("--policy", required=True)
+    parser.add_argument("--name", required=True, help="of the file it keeps its evidence in")
+    parser.add_argument("--parent", type=int, required=True, help="process id of who started it")
+    options = parser.parse_args(arguments)
+    be_killed_with_parent(options.parent)
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which ends this process in order
+        signal.signal(number, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    os.nice(_NICENESS)
+    gc.freeze()
+    gc.set_threshold(_GARBAGE)
+    Watcher(options.policy, options.name, sys.stdin.fileno()).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
