@@ -55,7 +55,15 @@ def test_every_metric_that_is_asked_for_is_told(told: set[str]) -> None:
 
 
 TROUBLE = {"ready", "refused_versions", "quarantined_versions", "audit_durable_sequence", "monitor_evidence", "failing"}
-TROUBLE |= {"problems_total", "shadow_dropped", "shadow_errors", "shadow_restarts", "kill_switch", "overrides"}
+TROUBLE |= {
+    "problems_total",
+    "shadow_dropped",
+    "shadow_errors",
+    "shadow_restarts",
+    "kill_switch",
+    "overrides",
+    "guardian_running",
+}
 
 
 def test_each_sign_of_trouble_has_its_alert_and_each_alert_says_what_is_wrong(told: set[str]) -> None:

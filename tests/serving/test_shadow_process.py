@@ -18,7 +18,7 @@ from loomrl.loomdb.database import LoomDB
 from loomrl.serving import shadow_process
 from loomrl.serving.audit import AuditLog
 from loomrl.serving.client import Ask, PolicyClient
-from loomrl.serving.history import records
+from loomrl.serving.history import join, records
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.process import ServerProcess
 from loomrl.serving.shadow_process import MOST_FAILURES, Shadow
@@ -94,6 +94,37 @@ def test_a_faulty_challenger_changes_no_answer_and_is_on_record(
     assert state["num_mirrored"] + state["num_errors"] == 2 * len(sound) + 1
     for folder in (loomrl_home / "audit" / "cartpole").iterdir():
         assert verify_chain(folder).intact
+
+
+def test_what_is_asked_at_once_stands_in_one_record_and_reads_as_single_ones(
+    loomrl_home: Path, tmp_path: Path, champion: Path
+) -> None:
+    observations = np.concatenate([OBSERVATIONS, 10 * OBSERVATIONS])
+    with with_challenger(champion, tmp_path, "nan") as server, server.client() as client:
+        ask(client, "alone", observations[3:4])
+        wait_for(lambda: settled(client))
+        ask(client, "together", observations)
+        wait_for(lambda: settled(client))
+        ask(client, "one-bad", np.concatenate([observations[:5], BAD[None], observations[5:]]))
+        wait_for(lambda: settled(client))
+        state, told = client.status()["shadow"], client.shadow_records()
+    (alone,), together, (*good, bad) = mirrors("alone"), mirrors("together"), sorted(mirrors("one-bad"), key=is_bad)
+    assert [one["error"] is None for one in good] == [True] * len(observations)
+    assert "not finite" in bad["error"]
+    assert bad["decision_id"].endswith(".5")
+    assert {one["sequence"] for one in together} == {alone["sequence"] + 1}
+    assert [one["row"] for one in together] == list(range(len(observations)))
+    when = ("timestamp", "seconds", "agent_id", "decision_id", "row", "sequence", "previous_hash", "hash")
+    single, several = ({key: one[key] for key in one.keys() - set(when)} for one in (alone, together[3]))
+    assert several == single
+    decided = {one["decision_id"]: one["challengers"] for one in join(records("cartpole"))}
+    assert all(decided[one["decision_id"]] == {one["version"]: one["action"]} for one in (alone, *together, bad))
+    assert [one for one in told if one["kind"] == "shadow"] == mirrors()
+    assert (state["num_mirrored"], state["num_errors"]) == (1 + 2 * len(observations), 1)
+
+
+def is_bad(mirror: dict[str, Any]) -> bool:
+    return mirror["error"] is not None
 
 
 def test_a_killed_process_is_replaced(loomrl_home: Path, tmp_path: Path, champion: Path) -> None:
