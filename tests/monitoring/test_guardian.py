@@ -308,6 +308,20 @@ def test_a_process_that_is_killed_comes_back_and_counts_each_decision_once(house
     assert guardian.pid is None
 
 
+def test_a_trigger_that_no_server_lived_to_keep_comes_again(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.decide(1, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(Quarantine, "put", lambda quarantine, entry: None)  # as if it was killed before
+        killed = house.guardian()
+        patch.setattr(killed, "_tell", lambda told, tell=killed._tell: None if "kept" in told else tell(told))
+        killed.start()
+        until(lambda: bool(house.taken_out), "the trigger", seconds=60)
+        os.kill(killed.pid or 0, signal.SIGKILL)
+        killed.stop()
+    house.watch(lambda guardian: len(house.taken_out) == 2)
+    assert house.taken_out == ["2", "2"]
+
+
 def test_a_version_that_left_quarantine_begins_anew(house: House) -> None:
     house.decide(1, 5)
     house.watch(lambda guardian: bool(house.taken_out))

@@ -236,10 +236,14 @@ class Guardian:
     def _take_out(self, trigger: Trigger) -> None:
         """Stop using a version: first in this process, where nothing can fail, then in the file that others follow."""
         if self._quarantine.find(trigger.version) is not None:
-            return  # a process that was killed before it kept that says it again
+            self._tell({"kept": trigger.version})  # a process that was killed before it knew says it again
+            return
         log.error("%s version %s is taken out of service: %s", self._policy, trigger.version, trigger.reason)
         entry = Quarantined(policy=self._policy, trigger=trigger, server=self._name, to=None, time=timestamp())
         with self._consequences.entering:
             self._quarantine.hold(entry)
-            self._consequences.keep(entry.model_copy(update={"to": self._reins.take_out(trigger.version)}))
+            taken_out = entry.model_copy(update={"to": self._reins.take_out(trigger.version)})
+            is_kept = self._consequences.keep(taken_out)
+        if is_kept:
+            self._tell({"kept": trigger.version})
         self._consequences.draw()

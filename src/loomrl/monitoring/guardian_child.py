@@ -4,6 +4,7 @@ Only `loomrl.monitoring.guardian` starts it. Each line on its standard input is 
 
 - `follow`: the folders of the chains to follow from then on,
 - `quarantined`: versions that are out of service; others that once triggered begin anew,
+- `kept`: a version whose trigger is on the disk, as quarantine; until then no evidence is kept that knows of it,
 - `forget`: versions that begin anew,
 - `watch`: what is known of versions that it asked for; null for one that is not loaded,
 - `end`: it takes what was written last, and ends.
@@ -66,6 +67,7 @@ class Watcher:
         self._folders: list[Path] = []
         self._watches: dict[str, Watch | None] = {}
         self._half, self._heard = b"", deque[Json]()  # of a line; whole ones that are not obeyed yet
+        self._unkept: set[str] = set()  # versions that triggered and are not known to be in quarantine on the disk
         self._is_last, self._is_deaf = False, False  # whether it was told to end; whether nothing can be said to it
         self._is_shown, self._is_saved = False, True  # whether nothing came since
         self._shown = self._saved = time.monotonic()
@@ -84,6 +86,9 @@ class Watcher:
             self._keep_in_step()
         while not self._is_deaf and self._look():
             pass
+        while not self._is_deaf and self._unkept:
+            self._hear(None)
+            self._obey()
         self._save()
         self._show()
 
@@ -112,6 +117,9 @@ class Watcher:
                 self._forget([one for one in self._stream.refuted if one not in told["quarantined"]])
             if "follow" in told:
                 self._folders = [Path(folder) for folder in told["follow"]]
+            if "kept" in told:
+                self._unkept.discard(told["kept"])
+                self._save()
             self._forget(told.get("forget", ()))
             self._is_last |= "end" in told
 
@@ -119,6 +127,7 @@ class Watcher:
         for version in versions:
             self._stream.forget(version)
             self._watches.pop(version, None)
+            self._unkept.discard(version)
             self._save()
 
     def _watch(self, version: str) -> Watch | None:
@@ -150,19 +159,21 @@ class Watcher:
     def _take(self, records: list[Json]) -> None:
         self._is_shown = self._is_saved = False
         for trigger in self._stream.take(records):
+            self._unkept.add(trigger.version)
             _say({"trigger": trigger.to_json()})
             self._show()
-            self._save()
 
     def _show(self) -> None:
         _say({} if self._is_shown else {"shown": self._stream.describe()})
         self._shown, self._is_shown = time.monotonic(), True
 
     def _save(self) -> None:
-        """Evidence and positions of one moment; a restart goes on from there.
+        """Evidence and positions of one moment; a restart goes on from there, and finds unkept triggers again.
 
         Not synced: that would keep decisions waiting to be watched, and what a power failure damages the log still has.
         """
+        if self._unkept:
+            return
         self._positions |= {name: tail.position for name, tail in self._tails.items()}
         kept = _Kept(positions=self._positions, stream=STATE.dump_python(self._stream.state(), mode="json"))
         temporary = self._path.with_suffix(".new")
