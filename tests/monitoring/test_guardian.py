@@ -1,6 +1,5 @@
 """A bad version leaves service by itself, in a real server; what follows is done once, whatever dies or is away."""
 
-import json
 import os
 import signal
 import time
@@ -11,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from champions import promoted
 from live import decide
 from policies import BALANCING, discrete_folder
 from projects import until
@@ -24,21 +24,19 @@ from loomrl.monitoring.guardian import Guardian, Reins
 from loomrl.monitoring.monitor import Trigger
 from loomrl.monitoring.take_back import take_back
 from loomrl.monitoring.watch import Watch
-from loomrl.promotion import promote
 from loomrl.registry import CHAMPION, PREVIOUS, Registry
 from loomrl.serving.audit import AuditLog
 from loomrl.serving.client import PolicyClient, Refused
-from loomrl.serving.config import SERVING
 from loomrl.serving.controls import Controls
 from loomrl.serving.history import records
 from loomrl.serving.model import MANIFEST
 from loomrl.serving.plan import Plan
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.quarantine import Quarantine, Quarantined
+from loomrl.serving.quarantine import MONITORS, Quarantine, Quarantined
 from loomrl.serving.records import timestamp
 from loomrl.serving.roles import RoleKeeper
 from loomrl.serving.sources import FolderSource, RegistrySource
-from loomrl.types import PolicyManifest, PromotionDecision
+from loomrl.types import PolicyManifest
 
 NEVER_RIGHT = {
     "name": "never_right",
@@ -60,24 +58,6 @@ def limited_folder(folder: Path, weights: Any = BALANCING, value: float = 1.0) -
     manifest.model_copy(update={"constraints": [NEVER_RIGHT]}).write(folder / MANIFEST)
     write_sums(folder)
     return folder
-
-
-def promoted(registry: Registry, folder: Path) -> str:
-    """A version that has become champion, as a life cycle leaves it."""
-    champion = registry.aliases("cartpole").get(CHAMPION)
-    version = registry.register("cartpole", folder, f"run-{folder.name}")
-    registry.set_tag(version, SERVING, json.dumps({"monitors": {"spacing": 5}}))
-    decision = PromotionDecision(
-        policy="cartpole",
-        version=version.version,
-        champion_before=champion,
-        decision="promoted",
-        reasons=["test"],
-        rules=[],
-        inputs_digest="",
-    )
-    promote.apply(decision, f"run-{folder.name}", registry)
-    return version.version
 
 
 def rollbacks() -> list[dict[str, Any]]:
@@ -381,12 +361,12 @@ def test_aliases_move_only_while_the_version_is_champion(ready_home: Path, tmp_p
     registry = Registry()
     first = promoted(registry, discrete_folder(tmp_path / "first", value=1.0))
     with pytest.raises(ConfigError, match="no previous champion to go back to"):
-        take_back("cartpole", first, "it violates")
+        take_back("cartpole", first, "it violates", MONITORS)
     second = promoted(registry, discrete_folder(tmp_path / "second", value=2.0))
     third = promoted(registry, discrete_folder(tmp_path / "third", value=3.0))
-    assert take_back("cartpole", second, "it violates") == f"version {second} is not champion, {third} is"
-    assert take_back("cartpole", third, "it violates").startswith(f"version {second} is champion again")
-    assert take_back("cartpole", third, "another server says so too").endswith(f"{second} is")
+    assert take_back("cartpole", second, "it violates", MONITORS) == f"version {second} is not champion, {third} is"
+    assert take_back("cartpole", third, "it violates", MONITORS).startswith(f"version {second} is champion again")
+    assert take_back("cartpole", third, "another server says so too", MONITORS).endswith(f"{second} is")
     assert registry.aliases("cartpole") == {CHAMPION: second, PREVIOUS: first}
 
 

@@ -12,10 +12,11 @@ from served import served
 
 from loomrl.algorithms.actor_critic import ActorCriticPolicy
 from loomrl.serving.actions import check_action
+from loomrl.serving.distance import action_distance
 from loomrl.serving.exploration import explore
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.problems import Problem
-from loomrl.shadow.comparison import action_distance, compare
+from loomrl.shadow.comparison import compare
 from loomrl.shadow.pairs import Pairs
 
 OBSERVATION = Box(-1.0, 1.0, (2,), np.float32)

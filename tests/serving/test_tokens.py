@@ -28,6 +28,7 @@ ROUTES = [
     ("GET", "/override", None, "observe"),
     ("GET", "/plan", None, "observe"),
     ("GET", "/shadow/records", None, "observe"),
+    ("GET", "/dashboard/data", None, "observe"),
     ("POST", "/override", OVERRIDE, "operate"),
     ("DELETE", "/override", None, "operate"),
     ("PUT", "/plan", {"person": "Ada", "reason": "test"}, "operate"),

@@ -32,15 +32,18 @@ class Inside:
         else:
             self.parts.audit.close()
 
-    def ask(self, method: str, path: str, document: Any = None, token: str = "") -> httpx.Response:
-        return asyncio.run(self._ask(method, path, document, token))
+    def ask(
+        self, method: str, path: str, document: Any = None, token: str = "", origin: str | None = None
+    ) -> httpx.Response:
+        return asyncio.run(self._ask(method, path, document, token, origin))
 
     def decide(self, agent_id: str, observation: Any) -> httpx.Response:
         return self.ask("POST", "/decide", {"agent_id": agent_id, "observation": observation})
 
-    async def _ask(self, method: str, path: str, document: Any, token: str) -> httpx.Response:
+    async def _ask(self, method: str, path: str, document: Any, token: str, origin: str | None) -> httpx.Response:
         transport = httpx.ASGITransport(app=self._application)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers |= {} if origin is None else {"Origin": origin}
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             return await client.request(method, path, json=document, headers=headers)
 

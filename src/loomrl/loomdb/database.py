@@ -4,7 +4,7 @@ SQLite by default (write-ahead log, writers wait for each other), PostgreSQL by 
 `postgresql+psycopg://user:password@host/database`. Opening migrates the schema when it must.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -305,6 +305,12 @@ class LoomDB:
         query = select(EventRow).order_by(EventRow.id)
         if kind is not None:
             query = query.where(EventRow.kind == kind)
+        return self._all(query, Event)
+
+    def newest_events(self, policy: str, kinds: Sequence[str], limit: int) -> list[Event]:
+        """The newest events of these kinds about a policy, newest first."""
+        is_about = EventRow.data["policy"].as_string() == policy
+        query = select(EventRow).where(EventRow.kind.in_(kinds), is_about).order_by(EventRow.id.desc()).limit(limit)
         return self._all(query, Event)
 
     # --- inside ---------------------------------------------------------------------------------------------------

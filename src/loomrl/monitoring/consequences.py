@@ -16,12 +16,13 @@ from filelock import FileLock, Timeout
 
 from loomrl.errors import ArtifactError, ConfigError, LoomRLError, ServiceError
 from loomrl.monitoring.announce import announce
-from loomrl.serving.quarantine import Quarantine, Quarantined
+from loomrl.serving.quarantine import MONITORS, Quarantine, Quarantined
 from loomrl.serving.records import record
 from loomrl.types import Json
 
 log = logging.getLogger(__name__)
 EVENT = "monitors"  # the kind of LoomDB's events
+EVENTS = ("promotion", "rollback", "refusal", EVENT)  # all kinds that say what became of a version
 _RETRY_SECONDS = 1.0  # after a failure, doubled with each, ...
 _MOST_SECONDS = 30.0  # ... to this
 _MOVE_TIMEOUT_SECONDS = 120.0
@@ -123,20 +124,35 @@ def standard_steps(
 
 
 def move_aliases(entry: Quarantined) -> None:
-    """Let the registry name the champion before.
+    """Let the registry name the champion before. That there is none to go back to is no error: it is logged.
 
     Raises:
-        ServiceError: when it could not be moved. That there is none to go back to is no error: it is logged.
+        ServiceError: when it could not be moved.
     """
-    command = [sys.executable, "-m", "loomrl.monitoring.take_back", entry.policy, entry.version, entry.trigger.reason]
+    try:
+        log.info("%s", take_back(entry.policy, entry.version, entry.trigger.reason, MONITORS))
+    except ConfigError as error:
+        log.error("%s", error)
+
+
+def take_back(policy: str, version: str, reason: str, person: str) -> str:
+    """Let the registry name the champion before `version`; says what was done. Takes seconds: see the module it runs.
+
+    Raises:
+        ConfigError: when there is nothing to go back to.
+        ServiceError: when the aliases could not be moved.
+    """
+    command = [sys.executable, "-m", "loomrl.monitoring.take_back", policy, version, reason, person]
     try:
         ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_MOVE_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired as error:
         raise ServiceError(f"the aliases were not moved within {_MOVE_TIMEOUT_SECONDS:g} s") from error
     told = next(reversed((ended.stdout + ended.stderr).strip().splitlines()), "nothing said")
-    if ended.returncode not in (0, ConfigError.exit_code):
+    if ended.returncode == ConfigError.exit_code:
+        raise ConfigError(told)
+    if ended.returncode:
         raise ServiceError(f"the aliases were not moved: {told}")
-    log.log(logging.ERROR if ended.returncode else logging.INFO, "%s", told)
+    return told
 
 
 def _audit_record(entry: Quarantined) -> Json:

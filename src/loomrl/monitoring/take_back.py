@@ -1,4 +1,4 @@
-"""Move the aliases back from a refuted version: `python -m loomrl.monitoring.take_back POLICY VERSION WHY`.
+"""Move the aliases back from a version: `python -m loomrl.monitoring.take_back POLICY VERSION WHY PERSON`.
 
 A process of its own, started by `loomrl.monitoring.consequences`: the policy server knows nothing of promotion, and a
 registry that hangs does not hold it up. Exit code 0: the version is not champion, or no longer; 2: there is no
@@ -10,10 +10,9 @@ import sys
 from loomrl.errors import LoomRLError
 from loomrl.promotion import promote
 from loomrl.registry import CHAMPION, Registry
-from loomrl.serving.quarantine import MONITORS
 
 
-def take_back(policy: str, version: str, reason: str) -> str:
+def take_back(policy: str, version: str, reason: str, person: str) -> str:
     """Roll back, if the version still is champion: a person, or another server, may have been faster.
 
     Raises:
@@ -25,14 +24,14 @@ def take_back(policy: str, version: str, reason: str) -> str:
         champion = registry.aliases(policy).get(CHAMPION)
         if champion != version:
             return f"version {version} is not champion, {champion or 'none'} is"
-        return promote.rollback(policy, reason, MONITORS, registry=registry).message
+        return promote.rollback(policy, reason, person, registry=registry).message
 
 
 def main(arguments: list[str]) -> int:
     """Take one version back; the exit code."""
-    policy, version, reason = arguments
+    policy, version, reason, person = arguments
     try:
-        print(take_back(policy, version, reason))
+        print(take_back(policy, version, reason, person))
     except LoomRLError as error:
         print(error, file=sys.stderr)
         return error.exit_code

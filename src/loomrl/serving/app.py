@@ -29,6 +29,7 @@ from loomrl.serving.asgi import (
 from loomrl.serving.audit import AuditUnwritable, NotDurable
 from loomrl.serving.batching import Batcher, Question
 from loomrl.serving.control import Control
+from loomrl.serving.dashboard.routes import Dashboard
 from loomrl.serving.decider import Outcome
 from loomrl.serving.groups import answers_of
 from loomrl.serving.guard import AGENT, check_agent, check_host, is_loopback
@@ -37,6 +38,7 @@ from loomrl.serving.packing import packed as packed_observations
 from loomrl.serving.parts import Parts
 from loomrl.serving.problems import Problem
 from loomrl.serving.requests import Asks, parse_asks, parse_feedback, parse_json
+from loomrl.serving.rollback import Rollback
 from loomrl.serving.routing import BYTES_TYPE, JSON_TYPE, Handler, Link, Route, Router
 
 log = logging.getLogger(__name__)
@@ -58,7 +60,8 @@ class PolicyServer:
         self.batcher = Batcher(self._answer_all)
         self._hot: dict[str, HotHandler] = {"/decide": self._decide, "/feedback": self._feedback}
         self._infer_path = f"/v2/models/{parts.settings.policy}/"
-        self._router = Router([*self._routes(), *self._control.routes()])
+        beside = [*self._control.routes(), *Rollback(parts).routes(), *Dashboard(parts).routes()]
+        self._router = Router([*self._routes(), *beside])
 
     def _routes(self) -> list[Route]:
         """Where agents, and those who look at models, are answered."""

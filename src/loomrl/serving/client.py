@@ -166,6 +166,10 @@ class PolicyClient:
         """Have the fallback decide everything that no override does, or the policy again."""
         return self._object("PUT", "/kill-switch", {"on": on, "person": person, "reason": reason})
 
+    def roll_back(self, version: str, reason: str) -> dict[str, Any]:
+        """Take the champion back: the registry names the one before it."""
+        return self._object("POST", "/rollback", {"version": version, "reason": reason})
+
     def refresh(self, policy: str) -> dict[str, Any]:
         """Have the server follow the registry now."""
         return self._object("POST", f"/v2/repository/models/{policy}/load")

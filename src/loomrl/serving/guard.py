@@ -1,5 +1,8 @@
 """Who may use a server: whoever has a token for it; without any, the programs of this machine, but no web page.
 
+The server's own page, `/dashboard`, may look where there are no tokens, and operates with a token that a person types:
+no browser sends that by itself.
+
 A browser on this machine sends what any page tells it to, to loopback too. Such a request names the page in `Origin`,
 comes with a content type that needs no leave (text or a form), or reaches us under a name that was rebound to loopback.
 Triton's clients send JSON as a body of no type, or of plain bytes: a browser needs leave for those bytes, and shows
@@ -15,6 +18,10 @@ from loomrl.serving.asgi import Scope, header
 from loomrl.serving.problems import Problem
 from loomrl.serving.tokens import DECIDE, OBSERVE, OPERATE, Holder, Tokens
 
+NO_TOKENS = (
+    "this server has no tokens, so a page may look and change nothing; to operate from it, start the server with "
+    "LOOMRL_OPERATOR_TOKEN or LOOMRL_TOKENS_FILE"
+)
 _TYPES = ("application/json", "application/octet-stream")
 _HOST = re.compile(r"(\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(:[0-9]+)?")
 
@@ -62,14 +69,14 @@ def check_host(scope: Scope) -> None:
 
 
 def check_operator(scope: Scope, tokens: Tokens, body: bytes, role: str = OPERATE) -> str:
-    """Demand that a person's own program asks, with a token of a role where there are any; returns who it is.
+    """Demand that a person's own program or the server's own page asks, with a token of a role where there are any;
+    returns who it is.
 
     Raises:
-        Problem: 403 for a web page, 415 for a body that is said to be other than JSON, 401 without a token, 403 for one
-            that has another role.
+        Problem: 403 for the page of another server, and for any page where there are no tokens, 415 for a body that is
+            said to be other than JSON, 401 without a token, 403 for one that has another role.
     """
-    if any(name == b"origin" for name, _ in scope["headers"]):
-        raise Problem(403, "this route answers no web page: the request has an Origin")
+    _check_origin(scope, tokens)
     content_type = header(scope, b"content-type")
     untyped = body and not content_type and header(scope, b"sec-fetch-site")
     if untyped or (content_type and content_type.partition(";")[0].strip().lower() not in _TYPES):
@@ -99,12 +106,30 @@ def check_observer(scope: Scope, tokens: Tokens) -> None:
 
 def sees_orders(scope: Scope, tokens: Tokens) -> bool:
     """Whether who set what, and why, may be told: to observers, and to everyone where there are no tokens."""
-    holder = tokens.holder(_authorization(scope))
+    holder = holder_of(scope, tokens)
     return not tokens or (holder is not None and holder.may(OBSERVE))
 
 
+def holder_of(scope: Scope, tokens: Tokens) -> Holder | None:
+    """Whose token a request shows; None for nobody's."""
+    return tokens.holder(_authorization(scope))
+
+
+def _check_origin(scope: Scope, tokens: Tokens) -> None:
+    """Let no page in but this server's own, and that one only where it has to show a token.
+
+    A name that was rebound to this server's address makes any page one of its own; the token it has not.
+    """
+    origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
+    own = f"{scope.get('scheme', 'http')}://{header(scope, b'host')}"
+    if any(origin != own for origin in origins):
+        raise Problem(403, f"this route answers no page but {own}/dashboard: the Origin is {origins[0]!r}")
+    if origins and not tokens:
+        raise Problem(403, NO_TOKENS)
+
+
 def _demand(scope: Scope, tokens: Tokens, role: str) -> Holder:
-    holder = tokens.holder(_authorization(scope))
+    holder = holder_of(scope, tokens)
     if holder is None:
         raise Problem(
             401, f"this route needs `Authorization: Bearer TOKEN`, with the role {role}", {"WWW-Authenticate": "Bearer"}

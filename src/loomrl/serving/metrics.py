@@ -11,6 +11,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from loomrl.types import FloatArray, Json
+
 _BUCKETS = (25e-6, 50e-6, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 1e-1, 1.0)
 _RECENT = 8_192
 
@@ -95,6 +97,22 @@ class Metrics:
         p50, p99 = np.quantile(recent, (0.5, 0.99))
         return {"p50": float(p50), "p99": float(p99)}
 
+    def latencies_seconds(self, after: int) -> FloatArray:
+        """Server times (N,) of the requests after the first `after` ones, as far as they are kept."""
+        end = self.num_requests  # grows meanwhile
+        return self._recent.take(np.arange(max(after, end - _RECENT), end), mode="wrap")
+
+    def counts(self) -> Json:
+        """What was counted since the server started."""
+        return {
+            "requests": self.num_requests,
+            "decisions": _counts(self._decisions, "version", "by"),
+            "prevented": _counts(self._prevented, "version", "by"),
+            "problems": _counts(self._problems, "status"),
+            "limited": _counts(self.limited),
+            "feedback": _counts(self.feedback),
+        }
+
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Show a value that is read when somebody looks."""
         Gauge(name, text, registry=self._registry, namespace="loomrl").set_function(value)
@@ -109,3 +127,21 @@ class Metrics:
     def text(self) -> bytes:
         """Everything in the text exposition format 0.0.4."""
         return generate_latest(self._registry)
+
+
+def _counts(counter: Counter, *labels: str) -> Any:
+    """A counter as one number, or by its labels, the first outermost; sums over the others."""
+    (family,) = counter.collect()
+    found: Any = {} if labels else 0
+    for sample in family.samples:
+        if sample.name.endswith("_total"):
+            found = _add(found, [sample.labels[label] for label in labels], int(sample.value))
+    return found
+
+
+def _add(found: Any, keys: list[str], count: int) -> Any:
+    if not keys:
+        return found + count
+    first, *rest = keys
+    found[first] = _add(found.get(first, {} if rest else 0), rest, count)
+    return found

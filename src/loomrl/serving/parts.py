@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from loomrl.errors import LoomRLError
 from loomrl.home import shares_loomdb
-from loomrl.loomdb.records import Control
+from loomrl.loomdb.records import Control, Event
+from loomrl.monitoring.consequences import EVENTS
 from loomrl.monitoring.guardian import Guardian, Reins
 from loomrl.monitoring.watch import Watch
 from loomrl.serving.asgi import Receive, Send
@@ -18,6 +19,7 @@ from loomrl.serving.audit import AuditLog
 from loomrl.serving.authority import challengers
 from loomrl.serving.config import ExplorationConfig
 from loomrl.serving.controls import PLAN, Controls, Orders
+from loomrl.serving.dashboard.history import History
 from loomrl.serving.decider import Decider
 from loomrl.serving.exploration import Draws
 from loomrl.serving.feedback import FeedbackLedger
@@ -44,6 +46,9 @@ _SYNC_SECONDS = 0.02
 _READ_BACK = 64 * 2**20  # bytes of the log that a new process reads to know what its predecessor decided
 _ORDERS_SECONDS = 0.5  # between looks at the file of controls, and at LoomDB
 _REPORT_SECONDS = 1.0
+_HISTORY_SECONDS = 1.0
+_EVENTS_SECONDS = 5.0
+_NUM_EVENTS = 20
 _LOOMDB_SECONDS = 2  # that a locked or silent database is waited for
 _FIRST_ORDERS_SECONDS = 5.0  # that the first decision waits for LoomDB's controls, where it does not answer
 
@@ -112,6 +117,8 @@ class Parts:
         self.statistics = Statistics()
         limits = settings.shadow_backlog_bytes, settings.shadow_hang_seconds
         self.shadow = Shadow(self.audit, self._challengers, *limits)
+        self.history = History(self.metrics, self.shadow)
+        self.events: list[Event] = []  # of LoomDB about versions of this policy, the newest first
         self.ledger, self.retries = FeedbackLedger(settings.policy, self.audit), Retries()
         for entry in newest_records(self.audit.folder, _READ_BACK):
             self.ledger.recall(entry)
@@ -144,6 +151,8 @@ class Parts:
                 (self.follow_tokens, _ORDERS_SECONDS),
                 (self.agree, _ORDERS_SECONDS),
                 (self.keeper.sync, _SYNC_SECONDS),
+                (self.history.take, _HISTORY_SECONDS),
+                (self.follow_events, _EVENTS_SECONDS),
                 (self.decider.report_refusals, _REPORT_SECONDS),
                 (self.anchor, settings.anchor_seconds),
                 *([(self.keeper.compact, settings.compact_seconds)] if settings.compact_seconds else []),
@@ -201,6 +210,10 @@ class Parts:
             self.controls.exchange(self._open_loomdb())
         finally:
             self._has_orders.set()
+
+    def follow_events(self) -> None:
+        """Know what became of versions: for people who look."""
+        self.events = self._open_loomdb().newest_events(self.settings.policy, EVENTS, _NUM_EVENTS)
 
     def follow_roles(self) -> None:
         """Follow the registry, and load the versions that people name.

@@ -26,6 +26,7 @@ from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.lifetime import be_killed_with_parent
 from loomrl.serving.audit import AuditLog, AuditUnwritable, audit_folder
 from loomrl.serving.columns import Columns, count_of, own_choices
+from loomrl.serving.distance import action_distance, agrees
 from loomrl.serving.following import ChainFollower
 from loomrl.serving.memory import Memories
 from loomrl.serving.model import STATE_OUT, Answer, NoAnswer, ServedPolicy
@@ -50,14 +51,14 @@ class Asked:
     episode_ids: list[str | None]
     versions: list[str]  # that acted
     observations: list[Any]
+    actions: list[Any]  # that were taken
+    values: list[float]  # that the acting version expected
 
     @classmethod
     def of(cls, policy: str, decisions: Columns) -> Self:
         """From the log."""
-        agent_ids, episode_ids = decisions.of("agent_id"), decisions.of("episode_id")
-        return cls(
-            policy, decisions.ids(), agent_ids, episode_ids, decisions.of("version"), decisions.of("observation")
-        )
+        names = ("agent_id", "episode_id", "version", "observation", "action", "value")
+        return cls(policy, decisions.ids(), *map(decisions.of, names))
 
     def __len__(self) -> int:
         return len(self.decision_ids)
@@ -76,6 +77,8 @@ class Asked:
             self.episode_ids[start:end],
             self.versions[start:end],
             self.observations[start:end],
+            self.actions[start:end],
+            self.values[start:end],
         )
 
 
@@ -172,7 +175,7 @@ class Mirror:
         numbers = list(self._challengers) if len(decisions) else []
         for index, number in enumerate(numbers):
             self._take_in_hand(numbers[index:], until)
-            self._append(self._decide(self._challengers[number], decisions))
+            self._append(self._decide(number, decisions))
         self._settle(until)
         return True
 
@@ -184,19 +187,21 @@ class Mirror:
             self._state.num_dropped += len(own_choices(entries)) * len(self._challengers)
             self._settle(entries[-1]["sequence"])
 
-    def _decide(self, challenger: ServedPolicy, decisions: Columns) -> list[_Json]:
+    def _decide(self, number: int, decisions: Columns) -> list[_Json]:
         """Records for the decisions of other versions: one of the split would agree with itself."""
-        of_others = decisions.only([version != challenger.version for version in decisions.of("version")])
+        own = self._challengers[number].version
+        of_others = decisions.only([version != own for version in decisions.of("version")])
         asked = Asked.of(self._audit.policy, of_others)
         records: list[_Json] = []
         for start in range(0, len(asked), _BATCH):  # a record may hold thousands of decisions
-            records += self._answer(challenger, asked.part(start, start + _BATCH))
+            records += self._answer(number, asked.part(start, start + _BATCH))
             self._state.num_answers += 1
             self._page.write(self._state)
         return records
 
-    def _answer(self, challenger: ServedPolicy, asked: Asked) -> list[_Json]:
+    def _answer(self, number: int, asked: Asked) -> list[_Json]:
         """One record for all of them; where there is no answer, that of each that has one, and the error's."""
+        challenger = self._challengers[number]
         started = time.thread_time()  # not the clock's: this process waits for all others
         try:
             answer = self._ask(challenger, asked)
@@ -204,12 +209,26 @@ class Mirror:
             if len(asked) > 1:  # find out which observation it was
                 middle = len(asked) // 2
                 halves = asked.part(0, middle), asked.part(middle, len(asked))
-                return [entry for half in halves for entry in self._answer(challenger, half)]
+                return [entry for half in halves for entry in self._answer(number, half)]
             self._count_error(challenger, error)
             return [_failed(asked, 0, challenger.version, str(error))]
         seconds = (time.thread_time() - started) / len(asked)
         self._state.num_mirrored += len(asked)
+        self._compare(number, asked, answer)
         return [_decided(asked, challenger.version, answer, seconds)]
+
+    def _compare(self, number: int, asked: Asked, answer: Answer) -> None:
+        """Count how many of the decisions it would have taken alike, and what both versions expected of them.
+
+        Actions of another shape than its own are no actions of its task: a version of another kind took them.
+        """
+        challenger, shape = self._challengers[number], answer.action.shape[1:]
+        same = [row for row, action in enumerate(asked.actions) if np.shape(action) == shape]
+        if same:
+            acted = np.array([asked.actions[row] for row in same])
+            distance = action_distance(acted, answer.action[same], challenger)
+            values = answer.value[same].tolist(), [asked.values[row] for row in same]
+            self._state.compare(number, int(agrees(distance, challenger).sum()), *values)
 
     def _ask(self, challenger: ServedPolicy, asked: Asked) -> Answer:
         """One that is recurrent remembers of an episode what it was shown: decisions that their version chose."""

@@ -22,7 +22,7 @@ import orjson
 
 from loomrl.serving.audit import AuditLog
 from loomrl.serving.model import ServedPolicy
-from loomrl.serving.shadow_state import MAX_TEXT, ShadowState, StatePage
+from loomrl.serving.shadow_state import MAX_TEXT, Compared, ShadowState, StatePage
 
 log = logging.getLogger(__name__)
 MOST_FAILURES = 5  # ends of the process with one challenger at work; then that is refused
@@ -81,6 +81,13 @@ class Shadow:
         """The process; None while there is none."""
         child = self._child
         return None if child is None else child.pid
+
+    @property
+    def compared(self) -> dict[str, Compared]:
+        """How challengers did beside the versions that acted, by version."""
+        found = self.state.compared
+        numbers = {str(number): version for (version, _), number in self._numbers.copy().items()}
+        return {numbers[number]: one for number, one in found.items() if number in numbers}
 
     @property
     def num_pending(self) -> int:

@@ -1,8 +1,10 @@
 """How far a shadow has come: what its process and the server both see, and what outlives either's end."""
 
+import math
 import os
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -12,6 +14,7 @@ import orjson
 from loomrl.serving.audit import Head
 
 MAX_TEXT = 300  # characters of an error; a state must fit into one page of memory
+_MOST_COMPARED = 12  # challengers whose agreement is known
 _FRAME = struct.Struct("<II")  # length and CRC-32 of what follows
 _PAGE_BYTES = 4096
 
@@ -19,6 +22,16 @@ _PAGE_BYTES = 4096
 def shadow_folder(folder: Path) -> Path:
     """The chain of the shadow of the server whose chain this is."""
     return folder.with_name(f"{folder.name}-shadow")
+
+
+@dataclass
+class Compared:
+    """How often a challenger agreed with whoever acted, and both versions' values, summed."""
+
+    num_decisions: int = 0
+    num_agreed: int = 0
+    value: float = 0.0
+    acting_value: float = 0.0
 
 
 @dataclass
@@ -33,8 +46,19 @@ class ShadowState:
     num_mirrored: int = 0
     num_dropped: int = 0
     num_errors: int = 0
+    compared: dict[str, Compared] = field(default_factory=dict)  # by the challenger's number, the newest of them
     last_error: str | None = None
     head: dict[str, Any] | None = None  # of the shadow's own chain, as far as it is synced
+
+    def compare(self, number: int, num_agreed: int, values: Sequence[float], acting_values: Sequence[float]) -> None:
+        """Count decisions of a challenger beside those that were taken."""
+        found = self.compared.setdefault(str(number), Compared())
+        found.num_decisions += len(values)
+        found.num_agreed += num_agreed
+        found.value += math.fsum(values)
+        found.acting_value += math.fsum(acting_values)
+        if len(self.compared) > _MOST_COMPARED:
+            del self.compared[next(iter(self.compared))]
 
     def own_head(self) -> Head | None:
         """The last synced record of the shadow's chain."""
@@ -68,4 +92,6 @@ class StatePage:
             length, checksum = _FRAME.unpack_from(page)
             data = page[_FRAME.size : _FRAME.size + length]
             if zlib.crc32(data) == checksum:
-                return ShadowState(**orjson.loads(data))
+                document = orjson.loads(data)
+                document["compared"] = {number: Compared(**one) for number, one in document["compared"].items()}
+                return ShadowState(**document)

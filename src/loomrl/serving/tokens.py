@@ -7,7 +7,7 @@ tokens new` makes them.
 | role | may |
 |---|---|
 | decide | ask for decisions and send feedback |
-| observe | read status, metrics, the plan, overrides and records |
+| observe | read status, metrics, the page's data, the plan, overrides and records |
 | operate | all that changes something, and what an observer may |
 """
 

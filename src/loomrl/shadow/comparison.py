@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from loomrl.safety.config import ConstraintConfig
 from loomrl.serving.choosing import Choices, choose
+from loomrl.serving.distance import action_distance, agrees
 from loomrl.serving.model import STATE_OUT, ServedPolicy
 from loomrl.shadow.pairs import Pairs
 from loomrl.shadow.statistics import clustered_mean, clustered_proportion
 from loomrl.types import FloatArray, Interval
 
-ALIKE = 0.1  # continuous actions agree within this distance, in units of half the action range
 _SEED = 20_261_120
 
 
@@ -56,7 +56,7 @@ def compare(
         num_decisions=pairs.num_decisions,
         num_episodes=pairs.num_episodes,
         num_errors=pairs.num_errors,
-        agreement=clustered_proportion(_alike(distance, policy), pairs.episode, confidence) if beside else None,
+        agreement=clustered_proportion(agrees(distance, policy), pairs.episode, confidence) if beside else None,
         chance_agreement=_by_chance(pairs, policy) if beside else 0.0,
         action_distance=clustered_mean(distance, pairs.episode, confidence) if beside else None,
         value_difference=_value_difference(pairs, confidence) if beside else None,
@@ -66,23 +66,6 @@ def compare(
         num_unequal=equal or 0,
         shortfall=shortfall,
     )
-
-
-def action_distance(
-    first: NDArray[np.generic], second: NDArray[np.generic], policy: ServedPolicy
-) -> NDArray[np.float64]:
-    """Distance of actions (N, *action), (N,): 0 or 1 for choices, of which all components must be equal; for
-    continuous ones the root mean square over components, each in units of half its range (or as it is, where the range
-    is infinite)."""
-    if policy.chooses:
-        differ = (first != second).reshape(len(first), -1) if len(first) else np.zeros((0, 1), np.bool_)
-        return np.asarray(differ.any(axis=1), dtype=np.float64)
-    difference = first.astype(np.float64) - second.astype(np.float64)
-    if policy.bounds is not None:
-        half = (policy.bounds[1] - policy.bounds[0]) / 2
-        difference = difference / np.where(np.isfinite(half) & (half > 0), half, 1.0)
-    components = difference.reshape(len(difference), -1) if len(difference) else difference.reshape(0, 1)
-    return np.asarray(np.sqrt(np.mean(components**2, axis=1)))
 
 
 def num_unequal(pairs: Pairs, policy: ServedPolicy) -> int:
@@ -120,10 +103,6 @@ def _by_step(episode: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         left = np.delete(left, first)
 
 
-def _alike(distance: NDArray[np.float64], policy: ServedPolicy) -> NDArray[np.bool_]:
-    return distance == 0 if policy.chooses else distance <= ALIKE
-
-
 def _by_chance(pairs: Pairs, policy: ServedPolicy) -> float:
     """How often they would agree if the challenger answered some other observation of the same traffic.
 
@@ -136,7 +115,7 @@ def _by_chance(pairs: Pairs, policy: ServedPolicy) -> float:
         acted, mirrored = numbered.reshape(2, pairs.num_decisions)
         return float(sum(np.mean(acted == action) * np.mean(mirrored == action) for action in np.unique(numbered)))
     shuffled = np.random.default_rng(_SEED).permutation(pairs.num_decisions)
-    return float(np.mean(_alike(action_distance(pairs.acted, pairs.mirrored[shuffled], policy), policy)))
+    return float(np.mean(agrees(action_distance(pairs.acted, pairs.mirrored[shuffled], policy), policy)))
 
 
 def _value_difference(pairs: Pairs, confidence: float) -> Interval | None:
