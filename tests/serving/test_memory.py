@@ -12,6 +12,7 @@ from remembering import MEMORY, episode, played, recurrent_folder
 
 from loomrl.encryption import KEYS, new_entry
 from loomrl.files import read_json, write_json
+from loomrl.serving import roles
 from loomrl.serving.history import records
 from loomrl.serving.memory import Memories
 from loomrl.serving.model import ServedPolicy
@@ -182,11 +183,18 @@ def test_what_is_forgotten_is_said(policy: ServedPolicy) -> None:
 # --- swaps and people -------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def no_standby(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A former champion is let go of at once, as after the seconds in which the registry has named no `previous`."""
+    monkeypatch.setattr(roles, "_NAMING_SECONDS", -1.0)
+
+
 def swap(server: Inside, folder: Path) -> None:
     server.parts.roles._source._folders["champion"] = folder  # type: ignore[attr-defined]
     server.parts.roles.refresh()
 
 
+@pytest.mark.usefixtures("no_standby")
 def test_an_episode_stays_with_its_version_until_it_ends(
     start: Callable[..., Inside], policy: ServedPolicy, folder: Path, other: Path
 ) -> None:
@@ -210,6 +218,7 @@ def test_an_episode_stays_with_its_version_until_it_ends(
     assert Replay().run("p").equal
 
 
+@pytest.mark.usefixtures("no_standby")
 def test_an_episode_whose_version_is_gone_begins_anew_and_its_record_says_so(
     start: Callable[..., Inside], folder: Path, other: Path
 ) -> None:
