@@ -13,7 +13,7 @@ from policies import discrete_folder
 
 from loomrl.cli import app
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.server import DRAIN_SECONDS
+from loomrl.serving.server import GRACE_SECONDS
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 Manifests = dict[tuple[str, str], dict[str, Any]]
@@ -53,7 +53,7 @@ def test_services_budget_and_autoscaler_mean_the_servers(manifests: Manifests, c
 
 def test_the_grace_is_longer_than_what_ending_takes(manifests: Manifests, container: dict[str, Any]) -> None:
     grace = manifests["StatefulSet", "policy-server"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-    assert grace >= container["lifecycle"]["preStop"]["sleep"]["seconds"] + DRAIN_SECONDS + 10
+    assert grace >= container["lifecycle"]["preStop"]["sleep"]["seconds"] + GRACE_SECONDS + 5
 
 
 def test_probes_are_answered(container: dict[str, Any], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from policies import BALANCING, discrete_folder
 from loomrl.files import read_json, sha256_file, write_json
 from loomrl.finite.shield import Shield
 from loomrl.serving.history import records
-from loomrl.serving.parts import ServerSettings
+from loomrl.serving.settings import ServerSettings
 from loomrl.serving.verification import verify_chain
 
 LEFT, RIGHT, UNKNOWN = [0.0, 0.0, -0.5, 0.0], [0.0, 0.0, 0.5, 0.0], [1.0, 1.0, 1.0, 1.0]

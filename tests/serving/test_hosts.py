@@ -1,6 +1,7 @@
 """Servers of several hosts agree on what people set; a database or a registry that hangs keeps no order waiting."""
 
 import os
+import socket
 import sqlite3
 import threading
 import time
@@ -11,16 +12,20 @@ from pathlib import Path
 import pytest
 from inside import Inside, wait_for
 from policies import BALANCING, OBSERVATIONS, discrete_folder
+from steady_load import Load as SteadyLoad
 from typer.testing import CliRunner
 
+from loomrl.home import tracking_uri
+from loomrl.registry import CHAMPION, Registry
 from loomrl.serving.client import Ask, PolicyClient, Refused
 from loomrl.serving.controls import Controls
 from loomrl.serving.history import records
 from loomrl.serving.operator_commands import kill_app, override_app, plan_app
 from loomrl.serving.overrides import Override
-from loomrl.serving.parts import ServerSettings
 from loomrl.serving.process import ServerProcess
+from loomrl.serving.settings import ServerSettings
 from loomrl.serving.sources import FolderSource
+from loomrl.signing_keys import TRUSTED_VARIABLE
 
 OBS = OBSERVATIONS[0].tolist()
 BY = {"person": "Ada", "reason": "test"}
@@ -251,3 +256,28 @@ def test_a_swap_during_a_swap_ends_with_the_newest(
         assert (server.decide("a", OBS).json()["version"], roles.refused, roles.num_swaps) == (third, {}, 2)
         assert roles.current.by_version(str(folders["other"])) is None
     assert load.statuses == {200}
+
+
+def test_hosts_with_workers_follow_the_registry_they_share(
+    ready_home: Path, tmp_path: Path, folders: dict[str, Path]
+) -> None:
+    registry = Registry()
+    versions = [registry.register("cartpole", folder, name).version for name, folder in folders.items()]
+    registry.set_aliases("cartpole", {CHAMPION: versions[0]})
+    shared = {"MLFLOW_TRACKING_URI": tracking_uri(), "LOOMRL_DATABASE_URL": f"sqlite:///{tmp_path / 'shared.db'}"}
+    with ExitStack() as stack:
+        loads = []
+        for name, workers in (("one", 2), ("two", 1)):
+            environment = {**shared, "LOOMRL_HOME": str(tmp_path / name), TRUSTED_VARIABLE: str(ready_home / "keys")}
+            server = ServerProcess("cartpole", workers=workers, environment=environment, rate=1e9)
+            loads.append(stack.enter_context(SteadyLoad(stack.enter_context(server))))
+        for load in loads:
+            load.wait_until(lambda load=load: load.newest == 1)
+        registry.set_aliases("cartpole", {CHAMPION: versions[1]})
+        for load in loads:
+            load.wait_until(lambda load=load: load.newest == 2)
+    for load in loads:
+        load.check()  # each host went from the one to the other, and never back
+    chains = {folder.name for name in ("one", "two") for folder in (tmp_path / name / "audit" / "cartpole").iterdir()}
+    host = socket.gethostname()
+    assert chains >= {f"{host}-workers-0", f"{host}-workers-1", f"{host}-server-0"}

@@ -16,11 +16,11 @@ from loomrl.serving import roles
 from loomrl.serving.history import records
 from loomrl.serving.memory import Memories
 from loomrl.serving.model import ServedPolicy
-from loomrl.serving.parts import ServerSettings
 from loomrl.serving.problems import Problem
 from loomrl.serving.process import ServerProcess
 from loomrl.serving.replay import Replay
 from loomrl.serving.segments import segments
+from loomrl.serving.settings import ServerSettings
 
 FIRST, SECOND, THIRD = episode(1), episode(2), episode(3)
 _PATIENCE = 150.0  # seconds: a shadow gets only what others leave

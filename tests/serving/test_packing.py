@@ -15,9 +15,9 @@ from loomrl.environment.flat import FlatBox
 from loomrl.files import write_sums
 from loomrl.serving.model import GRAPH, MANIFEST, ServedPolicy
 from loomrl.serving.packing import packed
-from loomrl.serving.parts import ServerSettings
 from loomrl.serving.problems import Problem
 from loomrl.serving.requests import observation_arrays
+from loomrl.serving.settings import ServerSettings
 
 ARM = spaces.Dict(
     joints=spaces.Box(-3.0, 3.0, (2, 2), np.float64),

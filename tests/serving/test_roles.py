@@ -16,8 +16,9 @@ from loomrl.serving import roles
 from loomrl.serving.controls import Controls
 from loomrl.serving.model import GRAPH
 from loomrl.serving.overrides import Override
-from loomrl.serving.parts import Parts, ServerSettings
+from loomrl.serving.parts import Parts
 from loomrl.serving.roles import RoleKeeper
+from loomrl.serving.settings import ServerSettings
 from loomrl.serving.sources import FolderSource
 
 

@@ -14,7 +14,7 @@ from loomrl.files import read_json, sha256, write_json
 from loomrl.serving.choosing import Choices, Substitute, choose
 from loomrl.serving.history import records
 from loomrl.serving.model import ServedPolicy
-from loomrl.serving.parts import ServerSettings
+from loomrl.serving.settings import ServerSettings
 from loomrl.serving.shield import CERTIFIED, Certified, Limit, Limits, NotAllowed, float_limits
 
 OBS = np.array(

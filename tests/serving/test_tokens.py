@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from loomrl.errors import ConfigError
 from loomrl.serving.history import records
 from loomrl.serving.operator_commands import tokens_app
-from loomrl.serving.parts import ServerSettings
+from loomrl.serving.settings import ServerSettings
 from loomrl.serving.tokens import ROLES, add, configured
 
 OBS = OBSERVATIONS[0].tolist()

@@ -3,14 +3,18 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
+from inside import wait_for
 from live import decide
-from policies import OBSERVATIONS
+from policies import BALANCING, OBSERVATIONS, discrete_folder
+from several_workers import connected
 
 from loomrl.registry import PolicyVersion
 from loomrl.serving.audit import AuditLog
+from loomrl.serving.client import Refused
 from loomrl.serving.process import ServerProcess
 from loomrl.serving.records import record
-from loomrl.shadow.pairs import PairReader
+from loomrl.shadow.pairs import PairReader, heads, states
 
 SEVERAL_PAGES = 10_500  # decisions; a page has 10,000 at most
 
@@ -40,9 +44,26 @@ def test_each_mirror_meets_its_decision_however_far_apart_they_are_read(loomrl_h
         reader = PairReader(client, version("2"), version("1"))
         assert reader.read() == len(OBSERVATIONS) - 1
         assert reader.read() == len(OBSERVATIONS) - 1
-        behind = PairReader(client, version("2"), version("1"), after=(SEVERAL_PAGES + 2, 2))
+        behind = PairReader(client, version("2"), version("1"), after={None: (SEVERAL_PAGES + 2, 2)})
         assert behind.read() == len(OBSERVATIONS) - 3
     pairs, rest = reader.pairs("float32"), [0, 1, 2, 4, 5, 6, 7]
     np.testing.assert_array_equal(pairs.observation, OBSERVATIONS[rest])
     assert pairs.mirrored.tolist() == [index % 2 for index in rest]
     assert (pairs.num_errors, len(set(ids))) == (1, len(OBSERVATIONS))
+
+
+def test_the_chains_of_several_workers_are_read_as_one(loomrl_home: Path, tmp_path: Path) -> None:
+    champion, challenger = discrete_folder(tmp_path / "1"), discrete_folder(tmp_path / "2", -BALANCING)
+    server = ServerProcess("cartpole", champion_folder=champion, challenger_folder=challenger, workers=2)
+    with server, connected(server, 0) as one, connected(server, 1) as other:
+        wait_for(lambda: all(state["roles"]["challenger"] for state in states(one)))
+        one.decide("before", OBSERVATIONS[0])
+        wait_for(lambda: heads(other)[0][1] >= 0)
+        begun = heads(other)
+        for client in (one, other) * 2:
+            client.decide("a", OBSERVATIONS[0])
+        reader = PairReader(other, version(str(challenger)), version(str(champion)), after=begun)
+        wait_for(lambda: reader.read() == 4)
+        with pytest.raises(Refused, match="name a `worker` from 0 to 1"):
+            one.shadow_records()
+    assert (reader.pairs("float32").acted != reader.pairs("float32").mirrored).all()

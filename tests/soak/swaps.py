@@ -1,4 +1,4 @@
-"""Swaps under load: no answer but 200, and no decision by a version older than one already seen."""
+"""Swaps under load: no answer but 200, and no decision by a version older than one already seen, by any worker."""
 
 import time
 from pathlib import Path
@@ -6,12 +6,17 @@ from typing import Any
 
 import numpy as np
 from policies import discrete_folder
+from several_workers import pids
 from steady_load import Load
 
+from loomrl.monitoring.config import MonitorsConfig, MonitorWeights
 from loomrl.registry import CHAMPION, Registry
+from loomrl.serving.config import SERVING, ServingConfig
 from loomrl.serving.process import ServerProcess
 
 NUM_SWAPS = 1_000
+NUM_WORKERS = 2
+_SLOW_IS_FINE = ServingConfig(monitors=MonitorsConfig(weights=MonitorWeights(latency=0)))  # the machine may be busy
 
 
 def run(folder: Path, num_swaps: int = NUM_SWAPS) -> dict[str, Any]:
@@ -22,10 +27,11 @@ def run(folder: Path, num_swaps: int = NUM_SWAPS) -> dict[str, Any]:
     """
     registry = Registry()
     for number in range(num_swaps + 1):
-        registry.register("cartpole", discrete_folder(folder / f"{number}", value=float(number)), f"run-{number}")
+        version = discrete_folder(folder / f"{number}", value=float(number))
+        registry.register("cartpole", version, f"run-{number}", {SERVING: _SLOW_IS_FINE.model_dump_json()})
     registry.set_aliases("cartpole", {CHAMPION: "1"})
     seconds = []
-    server = ServerProcess("cartpole", refresh_seconds=0.05, rate=1e9)
+    server = ServerProcess("cartpole", refresh_seconds=0.05, rate=1e9, workers=NUM_WORKERS)
     with server, server.client() as client, Load(server) as load:
         load.wait_until(lambda: load.num_requests > 10)
         memory = [_resident_bytes(server)]
@@ -35,11 +41,14 @@ def run(folder: Path, num_swaps: int = NUM_SWAPS) -> dict[str, Any]:
             load.wait_until(lambda version=version: load.newest == version)
             seconds.append(time.monotonic() - started)
         memory.append(_resident_bytes(server))
-        num_swaps_seen = client.status()["num_swaps"] - 1  # the first champion is one, too
+        num_swaps_seen = [
+            state["num_swaps"] - 1 for state in client.status()["workers"]
+        ]  # the first champion is one, too
     load.check()
-    assert num_swaps_seen == num_swaps
+    assert num_swaps_seen == [num_swaps] * NUM_WORKERS
     return {
         "num_swaps": num_swaps,
+        "num_workers": NUM_WORKERS,
         "num_requests": load.num_requests,
         "num_decisions": load.num_decisions,
         "num_failures": len(load.failures),
@@ -54,6 +63,6 @@ def run(folder: Path, num_swaps: int = NUM_SWAPS) -> dict[str, Any]:
 
 
 def _resident_bytes(server: ServerProcess) -> int:
-    assert server.process is not None
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) * 1024
+    """Of all workers."""
+    status = [Path(f"/proc/{pid}/status").read_text() for pid in pids(server)]
+    return sum(int(text.split("VmRSS:")[1].split()[0]) * 1024 for text in status)

@@ -24,7 +24,7 @@ from loomrl.registry import Registry
 from loomrl.safety.case import read_case
 from loomrl.safety.config import SafetyConfig
 from loomrl.serving.model import MANIFEST, ServedPolicy
-from loomrl.serving.parts import ServerSettings
+from loomrl.serving.settings import ServerSettings
 from loomrl.shadow.comparison import num_unequal
 from loomrl.shadow.config import ShadowConfig
 from loomrl.shadow.pairs import Pairs

@@ -8,14 +8,16 @@ from typing import Any, Self
 import httpx
 
 from loomrl.serving.app import PolicyServer
-from loomrl.serving.parts import Parts, ServerSettings
+from loomrl.serving.parts import Parts
+from loomrl.serving.place import Place
+from loomrl.serving.settings import ServerSettings
 
 
 class Inside:
     """`with Inside(settings) as server: server.ask("POST", "/decide", {...})`; with `threads` it follows by itself."""
 
-    def __init__(self, settings: ServerSettings, threads: bool = False) -> None:
-        self.parts, self._threads = Parts(settings), threads
+    def __init__(self, settings: ServerSettings, threads: bool = False, place: Place | None = None) -> None:
+        self.parts, self._threads = Parts(settings, place), threads
         self._application = PolicyServer(self.parts)
 
     def __enter__(self) -> Self:

@@ -3,8 +3,10 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from policies import OBSERVATIONS
+from several_workers import connected, pids
 
 from loomrl.serving.client import Ask, Decision, PolicyClient
 from loomrl.serving.process import ServerProcess
@@ -13,14 +15,19 @@ _BATCH = 8
 
 
 class Load:
-    """`with Load(server) as load:`; every other request is a batch. Versions must be numbers, newer ones higher."""
+    """`with Load(server) as load:`; every other request is a batch. Versions must be numbers, newer ones higher.
+
+    Of several workers each gets `num_clients` connections.
+    """
 
     def __init__(self, server: ServerProcess, num_clients: int = 2) -> None:
         self.num_requests = self.num_decisions = 0
         self.newest = 0  # the newest version that decided
         self.failures: list[str] = []  # answers but 200, and decisions by a version older than one seen before
-        self._server, self._stop, self._lock = server, threading.Event(), threading.Lock()
-        self._clients = [threading.Thread(target=self._decide, args=(f"agent-{n}",)) for n in range(num_clients)]
+        self._stop, self._lock, self._connections = threading.Event(), threading.Lock(), ExitStack()
+        workers = [worker for worker in range(len(pids(server))) for _ in range(num_clients)]
+        connections = [self._connections.enter_context(connected(server, worker)) for worker in workers]
+        self._clients = [threading.Thread(target=self._decide, args=given) for given in enumerate(connections)]
 
     def __enter__(self) -> "Load":
         for client in self._clients:
@@ -31,6 +38,7 @@ class Load:
         self._stop.set()
         for client in self._clients:
             client.join()
+        self._connections.close()
 
     def wait_until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
         """Look every few milliseconds; raises AssertionError on a failure of the load, or when time is up."""
@@ -45,16 +53,15 @@ class Load:
         """Raise AssertionError when anything was wrong so far."""
         assert not self.failures, self.failures[0]
 
-    def _decide(self, agent_id: str) -> None:
-        asks = [Ask(agent_id, observation) for observation in OBSERVATIONS[:_BATCH]]
-        with self._server.client() as client:
-            while not self._stop.is_set():
-                newest = self.newest  # before the request: what answers it must not be older
-                try:
-                    self._take(self._request(client, asks), newest)
-                except Exception as error:  # whatever it is: a client that ends silently would look like peace
-                    self.failures.append(repr(error))
-                    return
+    def _decide(self, number: int, client: PolicyClient) -> None:
+        asks = [Ask(f"agent-{number}", observation) for observation in OBSERVATIONS[:_BATCH]]
+        while not self._stop.is_set():
+            newest = self.newest  # before the request: what answers it must not be older
+            try:
+                self._take(self._request(client, asks), newest)
+            except Exception as error:  # whatever it is: a client that ends silently would look like peace
+                self.failures.append(repr(error))
+                return
 
     def _request(self, client: PolicyClient, asks: list[Ask]) -> list[Decision]:
         if self.num_requests % 2:

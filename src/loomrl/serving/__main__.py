@@ -8,10 +8,8 @@ from pathlib import Path
 from loomrl.errors import ConfigError, LoomRLError
 from loomrl.lifetime import die_with_parent
 from loomrl.serving.config import ExplorationConfig
-from loomrl.serving.parts import ServerSettings
-from loomrl.serving.server import serve
-
-_GRACE_SECONDS = 20.0  # for requests in flight, the challengers' process and the last anchor
+from loomrl.serving.server import GRACE_SECONDS, serve
+from loomrl.serving.settings import ServerSettings
 
 
 def main(arguments: list[str]) -> int:
@@ -39,12 +37,13 @@ def main(arguments: list[str]) -> int:
         shadow_hang_seconds=options.shadow_hang_seconds,
         segment_bytes=options.segment_bytes,
         server=options.server,
+        workers=options.workers,
         durability=options.durability,
         compact_seconds=options.compact_seconds,
         require_signature=options.require_signature,
     )
     if options.die_with_parent is not None:
-        die_with_parent(parent=options.die_with_parent, grace_seconds=_GRACE_SECONDS)
+        die_with_parent(parent=options.die_with_parent, grace_seconds=GRACE_SECONDS)
     try:
         serve(settings, options.port_file)
     except LoomRLError as error:
@@ -77,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--durability", choices=("background", "strict"), default=default.durability)
     parser.add_argument("--compact-seconds", type=float, help="between compactions of closed segments; default: none")
     parser.add_argument("--server", help="name of the audit chain; default: the first that is free")
+    parser.add_argument("--workers", type=int, default=default.workers, help="processes that answer on the port")
     parser.add_argument(
         "--require-signature",
         action=argparse.BooleanOptionalAction,

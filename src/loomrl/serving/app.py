@@ -40,6 +40,7 @@ from loomrl.serving.problems import Problem
 from loomrl.serving.requests import Asks, parse_asks, parse_feedback, parse_json
 from loomrl.serving.rollback import Rollback
 from loomrl.serving.routing import BYTES_TYPE, JSON_TYPE, Handler, Link, Route, Router
+from loomrl.serving.several import Several
 
 log = logging.getLogger(__name__)
 HotHandler = Callable[[Scope, bytes, float], Response | Question]
@@ -56,7 +57,8 @@ class PolicyServer:
         self._parts = parts
         self._on_loopback = is_loopback(parts.settings.host)
         self._strict = parts.settings.durability == "strict"
-        self._control = Control(parts)
+        self._several = None if parts.place is None else Several(parts, parts.place, self._respond)
+        self._control = Control(parts, self._several)
         self.batcher = Batcher(self._answer_all)
         self._hot: dict[str, HotHandler] = {"/decide": self._decide, "/feedback": self._feedback}
         self._infer_path = f"/v2/models/{parts.settings.policy}/"
@@ -119,25 +121,40 @@ class PolicyServer:
         try:
             if self._on_loopback:
                 check_host(scope)
-            handler = self._find(scope)
+            self._find(scope)
             body = await read_body(scope, receive, self._parts.settings.max_body_bytes)
-            answer = handler(scope, body, time.perf_counter())
+            return await (self._respond if self._several is None else self._several.answer)(scope, body)
+        except ClientGone:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer to it
+            return self._failed(scope, error)
+
+    async def _respond(self, scope: Scope, body: bytes) -> Response:
+        """The answer of this process to a request that is whole."""
+        try:
+            self._parts.keep_in_step()
+            answer = self._find(scope)(scope, body, time.perf_counter())
             if isinstance(answer, Question):
                 (answer,) = self._answer_all([answer])
             response = answer if isinstance(answer, Response) else await answer
             if self._strict and scope["method"] not in ("GET", "HEAD"):
                 await self._parts.keeper.durable()
             return response
-        except ClientGone:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer to it
+        except Exception as error:  # noqa: BLE001 - as above
             return self._failed(scope, error)
 
-    def read_at_once(self, handler: HotHandler, scope: Scope, body: bytes) -> Response | Question:
-        """The answer to a request of agents that is whole, or the question it puts to the policy."""
+    def read_at_once(self, handler: HotHandler, scope: Scope, body: bytes) -> Response | Question | None:
+        """The answer to a request of agents that is whole, or the question it puts to the policy.
+
+        None where other workers are needed.
+        """
         try:
             if self._on_loopback:
                 check_host(scope)
+            if self._several is not None:
+                self._parts.keep_in_step()
+                if self._several.concerns_others(scope, body):
+                    return None
             return handler(scope, body, time.perf_counter())
         except Exception as error:  # noqa: BLE001 - as above
             return self._failed(scope, error)
@@ -155,6 +172,7 @@ class PolicyServer:
     def _decided(self, questions: Sequence[Question], route: str) -> list[Outcome]:
         asks, starts = [one.asks for one in questions], [one.started for one in questions]
         try:
+            self._parts.keep_in_step()
             return self._parts.decider.decide_together(asks, self._parts.roles.current, starts, route)
         except Exception as error:  # noqa: BLE001 - as above
             return [error] * len(questions)
@@ -268,7 +286,7 @@ class PolicyServer:
 
     async def _ready(self, scope: Scope, body: bytes, started: float) -> Response:
         """Whether a champion decides."""
-        ready = self._parts.roles.current.champion is not None
+        ready = self._parts.roles.current.champion is not None and not self._parts.is_leaving
         return as_json({"ready": ready}, 200 if ready else 503)
 
     async def _model_ready(self, scope: Scope, body: bytes, started: float, version: str | None = None) -> Response:

@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 import secrets
+import socket
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from loomrl import __version__
 from loomrl.encryption import keyring
 from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.files import sync_folder
-from loomrl.home import home
+from loomrl.home import home, shares_loomdb
 from loomrl.serving.chain import seal
 from loomrl.serving.records import record
 from loomrl.serving.sealing import Sealer
@@ -51,6 +52,11 @@ class Head:
     digest: str
 
 
+def default_name(kind: str) -> str:
+    """How chains are named where nobody named them; where LoomDB holds those of several hosts, by the host."""
+    return f"{socket.gethostname()}-{kind}" if shares_loomdb() else kind
+
+
 def audit_folder(policy: str) -> Path:
     """Where a policy's chains lie."""
     return home() / "audit" / policy
@@ -59,7 +65,7 @@ def audit_folder(policy: str) -> Path:
 class AuditLog:
     """One chain, written by this process alone. Safe to use from several threads.
 
-    `opening` is put into every `open` record.
+    `opening` is put into every `open` record. The ids of decisions begin with `token_prefix`.
 
     Raises:
         ArtifactError: when the chain cannot be made, belongs to a running server, or was edited.
@@ -72,6 +78,7 @@ class AuditLog:
         server: str | None = None,
         segment_bytes: int = 64 * 2**20,
         opening: Mapping[str, Any] | None = None,
+        token_prefix: str = "",
     ) -> None:
         self.policy, self.segment_bytes = policy, segment_bytes
         self._opening, self._ring = dict(opening or {}), keyring()
@@ -79,7 +86,7 @@ class AuditLog:
         self._first: dict[str, Any] = {}  # the record that opens this segment
         self.folder, self._owner = _claim(audit_folder(policy), server)
         self.server = f"{policy}/{self.folder.name}"
-        self.token = secrets.token_hex(6)
+        self.token = token_prefix + secrets.token_hex(6)[len(token_prefix) :]
         self._syncing, self._lock = threading.Lock(), threading.Lock()  # who needs both takes them in this order
         self._handle, self._size, self._path, self.segment = -1, 0, self.folder, ""
         self._num_durable_bytes, self._lost = 0, False  # of this segment; whether its last sync failed
@@ -243,7 +250,8 @@ def _unwritable(error: OSError, path: Path) -> AuditUnwritable:
 
 def _claim(folder: Path, server: str | None) -> tuple[Path, int]:
     """The chain's folder, locked for this process; without a name, the first that is free."""
-    names: Iterable[str] = [server] if server else (f"server-{number}" for number in range(_MAX_SERVERS))
+    base = default_name("server")
+    names: Iterable[str] = [server] if server else (f"{base}-{number}" for number in range(_MAX_SERVERS))
     for name in names:
         chain = folder / name
         try:

@@ -132,12 +132,16 @@ class PolicyClient:
         """The server's `/status`."""
         return self._object("GET", "/status")
 
-    def shadow_records(self, after: int = -1, after_mirror: int = -1) -> list[dict[str, Any]]:
+    def shadow_records(
+        self, after: int = -1, after_mirror: int = -1, worker: int | None = None
+    ) -> list[dict[str, Any]]:
         """The next audit records of decisions and of their mirrors (`kind` is `shadow`); empty at the end.
 
-        Each has sequences of its own: `after` is that of the last decision, `after_mirror` that of the last mirror.
+        Each has sequences of its own: `after` is that of the last decision, `after_mirror` that of the last mirror. Of
+        a server with several workers one is named.
         """
         path = f"/shadow/records?after={after}&after_mirror={after_mirror}"
+        path += "" if worker is None else f"&worker={worker}"
         return [orjson.loads(line) for line in self._request("GET", path, None).content.splitlines()]
 
     def set_override(self, **fields: Any) -> dict[str, Any]:
@@ -310,7 +314,7 @@ def _ask(ask: Ask) -> dict[str, Any]:
     observation = np.asarray(ask.observation, order="C")
     shown = observation if observation.ndim else observation.item()  # orjson knows no array of a single number
     fields = {"agent_id": ask.agent_id, "episode_id": ask.episode_id, "observation": shown}
-    return {**fields, "explore": ask.explore, "request_id": ask.request_id}
+    return {**fields, "explore": ask.explore, **({} if ask.request_id is None else {"request_id": ask.request_id})}
 
 
 def _decision(entry: dict[str, Any]) -> Decision:

@@ -36,6 +36,7 @@ def serve(
     server: Annotated[
         str | None, typer.Option(envvar="LOOMRL_AUDIT_SERVER", help="Name of its audit chain; default: the first free.")
     ] = None,
+    workers: Annotated[int, typer.Option(help="Processes that answer on the port.")] = 1,
     durability: Annotated[
         Literal["background", "strict"],
         typer.Option(help="strict: answer when a decision is on the disk; background: synced within 20 ms."),
@@ -52,8 +53,8 @@ def serve(
     import logging
 
     from loomrl.serving.config import ExplorationConfig
-    from loomrl.serving.parts import ServerSettings
     from loomrl.serving.server import serve as run
+    from loomrl.serving.settings import ServerSettings
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folders = {"champion": folder} if folder else {}
@@ -69,6 +70,7 @@ def serve(
         seed=seed,
         exploration=None if explore is None else ExplorationConfig.read(explore),
         server=server,
+        workers=workers,
         durability=durability,
         compact_seconds=compact_seconds,
         require_signature=require_signature,

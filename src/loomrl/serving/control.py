@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import Field, ValidationError
@@ -24,9 +24,13 @@ from loomrl.serving.replies import IndexEntry, Lifted, Loaded, Monitors, Overrid
 from loomrl.serving.requests import parse_json
 from loomrl.serving.routing import Link, Route
 from loomrl.serving.shadow_state import shadow_folder
+from loomrl.serving.siblings import ENSURE, is_from_sibling
 from loomrl.serving.status import Status, describe, show_roles
 from loomrl.serving.tensors import parameters_of
 from loomrl.serving.tokens import OBSERVE, OPERATE
+
+if TYPE_CHECKING:
+    from loomrl.serving.several import Several
 
 _MAX_LINES = 10_000
 METRICS, LINES = b"text/plain; version=0.0.4; charset=utf-8", b"application/x-ndjson"
@@ -39,13 +43,15 @@ class Page(Document):
     after: int = Field(default=-1, ge=-1)
     after_mirror: int = Field(default=-1, ge=-1)
     limit: int = Field(default=_MAX_LINES, ge=1)
+    worker: int | None = Field(default=None, ge=0)  # whose chains; named where there are several
 
 
 class Control:
     """Handlers beside the hot path; what blocks runs in a thread."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, parts: Parts, others: "Several | None" = None) -> None:
+        """`others` are the other workers of this port."""
+        self._parts, self._others = parts, others
 
     def routes(self) -> list[Route]:
         """Where its handlers answer."""
@@ -70,6 +76,7 @@ class Control:
             Route("POST", f"{model}/load", self.load, OPERATOR, {200: Loaded}, Load, needs_body=False, problems=(409,)),
             Route("POST", unload, self.unload, OPERATOR, {200: Loaded}, problems=(409,)),
             Route("POST", f"{model}/unload", self.unload, OPERATOR, problems=(409,)),  # the champion, which stays
+            *([] if self._others is None else [Route("POST", ENSURE, self.ensure_versions)]),
         ]  # fmt: skip
 
     async def status(self, scope: Scope, body: bytes, started: float) -> Response:
@@ -80,12 +87,14 @@ class Control:
     async def metrics(self, scope: Scope, body: bytes, started: float) -> Response:
         """Prometheus text format."""
         check_observer(scope, self._parts.tokens)
-        self._parts.metrics.show_monitors(self._parts.guardian.shown)
+        if self._parts.guardian is not None:
+            self._parts.metrics.show_monitors(self._parts.guardian.shown)
         return Response(self._parts.metrics.text(), content_type=METRICS)
 
     async def monitors(self, scope: Scope, body: bytes, started: float) -> Response:
         """Every monitor of every version that acts: its evidence, its threshold, how it went; who was taken out."""
         check_observer(scope, self._parts.tokens)
+        assert self._parts.guardian is not None, "of several workers the one that has them is asked"
         return as_json(self._parts.guardian.describe())
 
     async def index(self, scope: Scope, body: bytes, started: float) -> Response:
@@ -209,10 +218,9 @@ class Control:
     async def _check_versions(self, versions: set[str]) -> None:
         """Have versions loaded before anything names them; they must see and do what the champion does."""
         keeper = self._parts.roles
-        try:
-            await asyncio.to_thread(keeper.ensure, versions)
-        except ArtifactError as error:
-            raise Problem(422, str(error)) from error
+        await self._ensure(versions)
+        if versions and self._others is not None:
+            await self._others.ensure(versions)
         champion = keeper.current.champion
         for version in sorted(versions):
             policy = keeper.current.by_version(version)
@@ -220,6 +228,19 @@ class Control:
                 raise Problem(
                     422, f"version {version} observes or acts otherwise than the champion, version {champion.version}"
                 )
+
+    async def ensure_versions(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Another worker has been asked to put something in force that names versions: load them, too."""
+        if not is_from_sibling(scope):
+            raise Problem(404, f"{scope['path']} is for workers among themselves")
+        await self._ensure(set(parse_json(body)["versions"]))
+        return as_json({})
+
+    async def _ensure(self, versions: set[str]) -> None:
+        try:
+            await asyncio.to_thread(self._parts.roles.ensure, versions)
+        except ArtifactError as error:
+            raise Problem(422, str(error)) from error
 
     def _check_action(self, action: Any) -> None:
         champion = self._parts.roles.current.champion

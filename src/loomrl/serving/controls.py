@@ -70,26 +70,32 @@ class Controls:
     """The controls of one policy. `orders` is what is in force; everything else may block.
 
     `record` is told what is about to be in force, before it is; where it raises, that waits for the next `refresh`.
+    `announce` is called when the file has changed, before who changed it goes on.
 
     Raises:
         ArtifactError: when the file cannot be read.
     """
 
-    def __init__(self, policy: str, record: Callable[[Sequence[Control]], None] | None = None) -> None:
+    def __init__(
+        self,
+        policy: str,
+        record: Callable[[Sequence[Control]], None] | None = None,
+        announce: Callable[[], None] | None = None,
+    ) -> None:
         self.policy, self.path = policy, home() / "controls" / f"{policy}.json"
         self.orders = Orders()
-        self._record = record
+        self._record, self._announce = record, announce
         self._lock = threading.Lock()
         self._standing: dict[str, Control] = {}  # replaced, never changed
         self._stamp: tuple[int, int] | None = None  # of the file when it was read
         self._shared: tuple[int, dict[str, Control]] | None = None  # LoomDB's revisions and ours when they agreed
         self.refresh()
 
-    def refresh(self) -> None:
-        """Follow the file, where it changed."""
+    def refresh(self, has_changed: bool = False) -> None:
+        """Follow the file, where it looks changed or is said to be: two changes may share one tick of its clock."""
         with self._lock:
             stamp = self._stat()
-            if stamp != self._stamp:
+            if has_changed or stamp != self._stamp:
                 self._put_in_force(self._read())
                 self._stamp = stamp
 
@@ -200,6 +206,8 @@ class Controls:
         wanted = _File(controls=[controls[name] for name in sorted(controls)])
         if controls and wanted.controls != self._read():
             wanted.write(self.path)
+            if self._announce is not None:
+                self._announce()
 
     def _stat(self) -> tuple[int, int] | None:
         try:

@@ -2,7 +2,7 @@
 
 uvicorn starts a coroutine for every request, which costs as much as the decision. Here a POST of agents is collected by
 uvicorn's own parser and answered in the same turn, with all that came in it; every other request, compressed bodies
-too, takes uvicorn's way.
+too, takes uvicorn's way, and so does one that needs other workers.
 """
 
 from typing import TYPE_CHECKING
@@ -63,6 +63,10 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[HttpToolsPr
             answer = server.read_at_once(handler, self._scope, b"".join(self._pieces))
             if isinstance(answer, Response):
                 self._send(answer)
+            elif answer is None:  # other workers have to be waited for
+                self._go_on_as_usual()
+                super().on_body(b"".join(self._pieces))
+                super().on_message_complete()
             else:
                 self._is_waiting = True
                 server.batcher.add(answer, self._send)

@@ -1,23 +1,24 @@
 """The parts of a running server, and the threads that keep them in step with the world."""
 
+import asyncio
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from loomrl.errors import LoomRLError
+from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.home import shares_loomdb
 from loomrl.loomdb.records import Control, Event
 from loomrl.monitoring.consequences import EVENTS
 from loomrl.monitoring.guardian import Guardian, Reins
 from loomrl.monitoring.watch import Watch
+from loomrl.serving.agreement import Agreement
 from loomrl.serving.asgi import Receive, Send
 from loomrl.serving.audit import AuditLog
 from loomrl.serving.authority import challengers
-from loomrl.serving.config import ExplorationConfig
 from loomrl.serving.controls import PLAN, Controls, Orders
 from loomrl.serving.dashboard.history import History
 from loomrl.serving.decider import Decider
@@ -28,13 +29,16 @@ from loomrl.serving.limits import RateLimiter
 from loomrl.serving.memory import Memories
 from loomrl.serving.metrics import Metrics
 from loomrl.serving.model import ServedPolicy, runtime
+from loomrl.serving.place import Place, token_prefix
+from loomrl.serving.problems import Problem
 from loomrl.serving.quarantine import MONITORS, Quarantine, Quarantined
 from loomrl.serving.records import operation
 from loomrl.serving.retries import Retries
 from loomrl.serving.roles import RoleKeeper
 from loomrl.serving.segments import newest_records
+from loomrl.serving.settings import ServerSettings
 from loomrl.serving.shadow_process import Shadow
-from loomrl.serving.sources import FolderSource, PolicySource, RegistrySource
+from loomrl.serving.shared_limits import SharedRateLimiter
 from loomrl.serving.statistics import Statistics
 from loomrl.serving.tokens import configured
 
@@ -42,6 +46,8 @@ if TYPE_CHECKING:
     from loomrl.loomdb.database import LoomDB
 
 log = logging.getLogger(__name__)
+GUARDIAN = 0  # the worker whose monitors watch what all of them decide
+_STEP_SECONDS = 0.02
 _SYNC_SECONDS = 0.02
 _READ_BACK = 64 * 2**20  # bytes of the log that a new process reads to know what its predecessor decided
 _ORDERS_SECONDS = 0.5  # between looks at the file of controls, and at LoomDB
@@ -53,65 +59,34 @@ _LOOMDB_SECONDS = 2  # that a locked or silent database is waited for
 _FIRST_ORDERS_SECONDS = 5.0  # that the first decision waits for LoomDB's controls, where it does not answer
 
 
-@dataclass(frozen=True)
-class ServerSettings:
-    """How one server runs. `champion` and `challenger` pin versions; `folders` serves folders without a registry.
-
-    `require_signature` None demands a signature of what the registry holds, and not of a folder.
-    """
-
-    policy: str
-    host: str = "127.0.0.1"
-    port: int = 0  # 0: any free one
-    champion: str | None = None
-    challenger: str | None = None
-    folders: dict[str, Path] = field(default_factory=dict)
-    tracking_uri: str | None = None
-    rate: float = 1_000.0  # decisions per second and agent
-    burst: float | None = None
-    total_rate: float | None = None  # decisions per second of all agents together; None: as many as they ask for
-    refresh_seconds: float = 0.5
-    anchor_seconds: float = 5.0
-    max_body_bytes: int = 4 * 2**20
-    shadow_backlog_bytes: int = 16 * 2**20  # of the log, how much challengers may be behind
-    shadow_hang_seconds: float = 5.0  # without an answer of a challenger; then its process is started again
-    segment_bytes: int = 64 * 2**20
-    durability: Literal["strict", "background"] = "background"  # strict: on the disk before the answer
-    compact_seconds: float | None = None  # between compactions of closed segments; None: by hand
-    seed: int | None = None  # of exploration; None takes the system's entropy
-    exploration: ExplorationConfig | None = None  # for all versions, whatever their configs say
-    server: str | None = None  # name of the audit chain
-    require_signature: bool | None = None
-
-    def source(self) -> PolicySource:
-        """Where this server finds policies."""
-        if self.folders:
-            return FolderSource(self.policy, self.folders, require_signature=self.require_signature is True)
-        pinned = {"champion": self.champion, "challenger": self.challenger}
-        versions = {role: version for role, version in pinned.items() if version is not None}
-        return RegistrySource(
-            self.policy, self.tracking_uri, versions, require_signature=self.require_signature is not False
-        )
-
-
 class Parts:
     """Everything a server consists of. Made before the port answers; `live` runs the threads."""
 
-    def __init__(self, settings: ServerSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: ServerSettings, place: Place | None = None) -> None:
+        """`place` is that of one worker among several."""
+        self.settings, self.place = settings, place
         self.started = time.time()
+        self._agreement = None if place is None else Agreement(place.agreement, place.count)
+        self._revision = 0  # of the agreement, as far as this worker is in step
         self.tokens = configured()
         draws = Draws.seeded(settings.seed)
         opening = {"draws": draws.key, "runtime": runtime()}
-        self.audit = AuditLog(settings.policy, settings.server, settings.segment_bytes, opening)
+        prefix = "" if place is None else token_prefix(place.index)
+        self.audit = AuditLog(settings.policy, settings.server, settings.segment_bytes, opening, prefix)
         self.keeper = AuditKeeper(self.audit)
-        self.controls = Controls(settings.policy, self._record_controls)
-        self.quarantine = Quarantine(settings.policy)
+        announce = None if self._agreement is None else self._agreement.announce
+        self.controls = Controls(settings.policy, self._record_controls, announce)
+        self.quarantine = Quarantine(settings.policy, announce)
         self.memories = Memories()
         self.memories.restore(self.audit.folder)
         self._source = settings.source()
         self.roles = RoleKeeper(
-            self._source, self.controls.versions, self.memories.versions, settings.exploration, self.quarantine
+            self._source,
+            self._wanted_versions,
+            self.memories.versions,
+            settings.exploration,
+            self.quarantine,
+            None if place is None or self._agreement is None else partial(self._agreement.vote, place.index),
         )
         self.metrics = Metrics(settings.policy)
         self.statistics = Statistics()
@@ -123,7 +98,11 @@ class Parts:
         for entry in newest_records(self.audit.folder, _READ_BACK):
             self.ledger.recall(entry)
             self.retries.recall(entry)
-        self.limiter = RateLimiter(settings.rate, settings.burst, settings.total_rate)
+        limits_of_agents = settings.rate, settings.burst, settings.total_rate
+        shared = None if place is None else place.limits
+        self.limiter = (
+            RateLimiter(*limits_of_agents) if shared is None else SharedRateLimiter(shared, *limits_of_agents)
+        )
         self.decider = Decider(
             settings.policy,
             self.audit,
@@ -135,7 +114,8 @@ class Parts:
             self.ledger,
             draws,
         )
-        self.guardian = self._guardian()
+        self.guardian = self._guardian() if place is None or place.index == GUARDIAN else None
+        self.is_leaving = False  # told to stop: no longer ready, while requests are still answered
         self.last_audit_error: str | None = None
         self.errors: dict[str, str] = {}  # what the threads' works fail at now, by the work
         self._loomdb: LoomDB | None = None
@@ -164,6 +144,7 @@ class Parts:
         """The ASGI life span: threads run from start-up to shutdown."""
         await receive()
         self.start()
+        await self._in_step()
         await send({"type": "lifespan.startup.complete"})
         await receive()
         self.stop()
@@ -174,7 +155,8 @@ class Parts:
         self.shadow.start()
         for thread in self._threads:
             thread.start()
-        self.guardian.start()  # last: it is waited for
+        if self.guardian is not None:
+            self.guardian.start()  # last: it is waited for
 
     def stop(self) -> None:
         """Decide what is mirrored, anchor the head, give the audit chain back."""
@@ -182,12 +164,49 @@ class Parts:
         self.shadow.stop()
         for thread in self._threads:
             thread.join(10)
-        self.guardian.stop()
+        if self.guardian is not None:
+            self.guardian.stop()
         self._attempt(self.decider.report_refusals)
         self._attempt(self.anchor)
         self.audit.close()
         if self._loomdb is not None:
             self._loomdb.close()
+
+    def keep_in_step(self) -> None:
+        """Have in force whatever any worker has announced. Where nothing was, that is one look at memory.
+
+        Raises:
+            Problem: 503 where it cannot be read: nothing may be decided by what was in force before.
+            AuditUnwritable: where it cannot be put on record.
+        """
+        if self._agreement is None or (revision := self._agreement.revision) == self._revision:
+            return
+        try:
+            self.controls.refresh(has_changed=True)
+            self.quarantine.refresh(has_changed=True)
+        except ArtifactError as error:
+            raise Problem(503, f"what was set last cannot be read: {error}") from error
+        self.roles.obey_quarantine()
+        self._revision = revision
+
+    def has_most_connections(self, num_connections: int) -> bool:
+        """Whether this worker has more than another one."""
+        if self.place is None or self._agreement is None:
+            return False
+        return self._agreement.has_most(self.place.index, num_connections)
+
+    async def _in_step(self) -> None:
+        """Wait until this worker can do what the others do; it listens to nobody before."""
+        while self.place is not None and self._agreement is not None and not self.is_leaving:
+            self.roles.obey_quarantine()
+            if self._agreement.has_vote(self.place.index):
+                return
+            await asyncio.sleep(_STEP_SECONDS)
+
+    def _wanted_versions(self) -> set[str]:
+        """Those people name, and the champion of the other workers: it decides until all have the next."""
+        champion = "" if self._agreement is None else self._agreement.champion
+        return self.controls.versions() | ({champion} if champion else set())
 
     def follow_orders(self) -> None:
         """Put in force what people set on this host. Waits for no database, no registry and no download."""
@@ -237,8 +256,9 @@ class Parts:
         self.roles.look()
 
     def _guardian(self) -> Guardian:
-        """It watches this server's own chain."""
-        folder = self.audit.folder
+        """It watches this server's own chain, or those of all workers."""
+        own, place = self.audit.folder, self.place
+        folders = [own] if place is None else [own.parent / name for name in place.chains]
         reins = Reins(
             watch=self._watch,
             is_ready=lambda: bool(self.roles.current.versions()),
@@ -248,7 +268,8 @@ class Parts:
             drop=self._drop_from_plan,
             has_registry=not self.settings.folders,
         )
-        return Guardian(self.settings.policy, folder.name, lambda: [folder], self.quarantine, reins)
+        name = own.name if place is None else place.name
+        return Guardian(self.settings.policy, name, lambda: list(filter(Path.is_dir, folders)), self.quarantine, reins)
 
     def _watch(self, version: str) -> Watch | None:
         policy = self.roles.current.by_version(version)
@@ -317,8 +338,9 @@ class Parts:
         show("refused_versions", "Versions not taken into service", lambda: float(len(self.roles.refused)))
         show("memories", "Episodes that recurrent policies remember", lambda: float(len(self.memories)))
         show("quarantined_versions", "Versions taken out", lambda: float(len(self.quarantine.entries())))
-        show("guardian_running", "1 while monitors are at work", lambda: float(self.guardian.pid is not None))
-        show("guardian_restarts", "Ends of the monitors' process", lambda: float(self.guardian.num_restarts))
+        if (guardian := self.guardian) is not None:
+            show("guardian_running", "1 while monitors are at work", lambda: float(guardian.pid is not None))
+            show("guardian_restarts", "Ends of the monitors' process", lambda: float(guardian.num_restarts))
         show("kill_switch", "1 while it is on", lambda: float(self.controls.orders.kill_switch is not None))
         show("failing", "What fails now and is tried again; /status names it", lambda: float(len(self._failing())))
         show("overrides", "Overrides in force", lambda: float(len(self.controls.orders.active_overrides())))

@@ -5,10 +5,12 @@ yet goes on after a restart.
 """
 
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pydantic import Field
 
+from loomrl.errors import ArtifactError
 from loomrl.files import sha256
 from loomrl.home import home
 from loomrl.monitoring.monitor import Trigger
@@ -34,27 +36,38 @@ class Quarantined(Document):
 
 
 class Quarantine:
-    """The quarantined versions of one policy. Safe to use from several threads; who only looks never waits."""
+    """The quarantined versions of one policy. Safe to use from several threads; who only looks never waits.
 
-    def __init__(self, policy: str) -> None:
-        self.folder = home() / "quarantine" / policy
+    `announce` is called when the folder has changed.
+    """
+
+    def __init__(self, policy: str, announce: Callable[[], None] | None = None) -> None:
+        self.folder, self._announce = home() / "quarantine" / policy, announce
         self._lock = threading.Lock()
         self._held: dict[str, Quarantined] = {}  # in this process alone: not written yet
         self._read: dict[str, Quarantined] = {}
         self._stamp: int | None = None
         self.refresh()
 
-    def refresh(self) -> None:
-        """Read the folder again where it changed.
+    def refresh(self, has_changed: bool = False) -> None:
+        """Read the folder again where it looks changed, or is said to be.
 
         Raises:
             ArtifactError: naming a file that cannot be read; those known before stay.
         """
         with self._lock:
             stamp = self.folder.stat().st_mtime_ns if self.folder.is_dir() else None
-            if stamp != self._stamp:
-                found = [Quarantined.read(path) for path in sorted(self.folder.glob("[0-9a-f]*.json"))]
-                self._read, self._stamp = {entry.version: entry for entry in found}, stamp
+            if has_changed or stamp != self._stamp:
+                self._read, self._stamp = {entry.version: entry for entry in self._entries()}, stamp
+
+    def _entries(self) -> Iterator[Quarantined]:
+        """Those in the folder; another process may release one while it is read."""
+        for path in sorted(self.folder.glob("[0-9a-f]*.json")):
+            try:
+                yield Quarantined.read(path)
+            except ArtifactError:
+                if path.exists():
+                    raise
 
     def entries(self) -> list[Quarantined]:
         """All of them, oldest first."""
@@ -79,6 +92,7 @@ class Quarantine:
             self._held[entry.version] = entry
             entry.write(self._path(entry.version))
             self._read[entry.version] = self._held.pop(entry.version)
+        self._tell()
 
     def release(self, version: str) -> None:
         """Let a version act again, should it become champion."""
@@ -86,6 +100,11 @@ class Quarantine:
             self._held.pop(version, None)
             self._read.pop(version, None)
             self._path(version).unlink(missing_ok=True)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._announce is not None:
+            self._announce()
 
     def _path(self, version: str) -> Path:
         return self.folder / f"{sha256(version.encode())[:16]}.json"  # a version may be a folder's path

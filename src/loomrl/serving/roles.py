@@ -9,7 +9,7 @@ stands in `/status`. A request keeps the policies it began with; the last one to
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 
 from loomrl.errors import ArtifactError, LoomRLError
@@ -26,6 +26,8 @@ _PIN_SECONDS = 60.0  # a version a person asked for is kept this long without an
 _WAIT_SECONDS = 60.0  # nobody waits longer for a version; what brings it goes on
 _NAMING_SECONDS = 10.0  # after a champion came, within which the registry names the one before it `previous`
 
+Vote = Callable[[str | None, Container[str]], str]
+
 
 @dataclass(frozen=True)
 class Roles:
@@ -35,6 +37,7 @@ class Roles:
     challenger: ServedPolicy | None = None
     pinned: dict[str, ServedPolicy] = field(default_factory=dict)  # versions that overrides or the plan name
     draining: dict[str, ServedPolicy] = field(default_factory=dict)  # recurrent ones, until their episodes end
+    prepared: ServedPolicy | None = None  # champion next, once all workers have loaded it
     previous: ServedPolicy | None = None  # the last safe version: decides at once where the champion may no longer
     taken_out: ServedPolicy | None = None  # the champion by the registry, in quarantine
     quarantined: frozenset[str] = frozenset()  # versions that may decide for a person's override at most
@@ -49,7 +52,7 @@ class Roles:
 
     def loaded(self) -> dict[str, ServedPolicy]:
         """By version, whatever their roles."""
-        named = (self.taken_out, self.previous, self.challenger, self.champion)
+        named = (self.taken_out, self.previous, self.challenger, self.prepared, self.champion)
         held = (*self.draining.values(), *self.pinned.values(), *named)
         return {policy.version: policy for policy in held if policy is not None}
 
@@ -92,10 +95,12 @@ class RoleKeeper:
         remembering: Callable[[], set[str]] = set,
         exploration: ExplorationConfig | None = None,
         quarantine: Quarantine | None = None,
+        vote: Vote | None = None,
     ) -> None:
         """`wanted_versions` are those people ask for, `remembering` those with episodes of their own under way.
 
-        `exploration` is for all versions, whatever their own configs say. Versions in `quarantine` do not act.
+        `exploration` is for all versions, whatever their own configs say. Versions in `quarantine` do not act. With
+        `vote` the champion is the one that several workers agree on, see `Agreement.vote`.
         """
         self._source, self._wanted_versions, self._quarantine = source, wanted_versions, quarantine
         self._looking = threading.Lock()  # held while the source is asked: an older answer never comes last
@@ -105,6 +110,7 @@ class RoleKeeper:
         self._loading: dict[str, Loading] = {}
         self._former: tuple[ServedPolicy, float] | None = None  # the last champion, and until when it stands by
         self._remembering, self._exploration = remembering, exploration
+        self._vote, self._has_looked = vote, False
         self.current = Roles()
         self.refused: dict[str, Refused] = {}
         self.unloaded: str | None = None  # the challenger's version, where a person let it go
@@ -129,7 +135,7 @@ class RoleKeeper:
             self.unreachable = None
             with self._lock:
                 self.unloaded = None if retry_refused else self.unloaded
-                self._wanted = self._without_unloaded(wanted)
+                self._wanted, self._has_looked = self._without_unloaded(wanted), True
                 asked_for = {*self._wanted.values(), *self._pins()}
                 kept = set() if retry_refused else asked_for
                 self.refused = {version: entry for version, entry in self.refused.items() if version in kept}
@@ -247,8 +253,14 @@ class RoleKeeper:
             for role in ROLES
         }
         pinned = {version: loaded[version] for version in self._pins() if version in loaded}
+        prepared = None
+        if self._vote is not None:
+            prepared = loaded.get(self._wanted.get(CHAMPION, ""))
+            held[CHAMPION] = self._agreed(self._vote, prepared, loaded)
         previous = held[PREVIOUS] or self._standing_by(before, held[CHAMPION])
-        after = self._without_quarantined(Roles(held[CHAMPION], held[CHALLENGER], pinned, previous=previous))
+        after = self._without_quarantined(
+            Roles(held[CHAMPION], held[CHALLENGER], pinned, prepared=prepared, previous=previous)
+        )
         after = replace(after, draining=self._draining(before, after))
         acting = (CHAMPION, CHALLENGER)
         self.num_swaps += any(getattr(before, role) is not getattr(after, role) for role in acting)
@@ -265,6 +277,14 @@ class RoleKeeper:
         if self._former is None or self._former[0] is champion or time.monotonic() > self._former[1]:
             self._former = None
         return None if self._former is None else self._former[0]
+
+    def _agreed(
+        self, vote: Vote, prepared: ServedPolicy | None, loaded: Mapping[str, ServedPolicy]
+    ) -> ServedPolicy | None:
+        """The champion of all workers; this one votes for what the registry wants as soon as it has that."""
+        is_none_wanted = self._has_looked and CHAMPION not in self._wanted
+        wanted = "" if is_none_wanted else None if prepared is None else prepared.version
+        return loaded.get(vote(wanted, loaded))
 
     def _without_quarantined(self, roles: Roles) -> Roles:
         """The last safe version instead of a quarantined champion.

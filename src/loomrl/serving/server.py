@@ -1,20 +1,67 @@
-"""Runs a policy server in this process: binds, says where, serves until it is told to stop."""
+"""Runs a policy server: binds, says where, serves until it is told to stop; in this process, or in several."""
 
+import asyncio
 import logging
 import os
 import signal
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
 
 from loomrl.errors import ConfigError, ServiceError
 from loomrl.files import write_json
+from loomrl.serving.accepting import Acceptor
 from loomrl.serving.guard import is_loopback
-from loomrl.serving.parts import Parts, ServerSettings
+from loomrl.serving.place import MAX_WORKERS, Place
+from loomrl.serving.settings import ServerSettings
 from loomrl.serving.tokens import Tokens, configured
+
+if TYPE_CHECKING:
+    from loomrl.serving.parts import Parts
 
 log = logging.getLogger(__name__)
 DRAIN_SECONDS = 10  # for requests in flight
+GRACE_SECONDS = 20.0  # for those, the challengers' process and the last anchor
+_BACKLOG = 1_024
+
+
+class _Server(uvicorn.Server):
+    """Not ready any more from the moment on that it is told to stop; may share a port with other workers."""
+
+    def __init__(self, config: uvicorn.Config, parts: "Parts") -> None:
+        super().__init__(config)
+        self._parts = parts
+        self.shared: socket.socket | None = None  # with other workers
+        self._acceptor: Acceptor | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Drain; a second signal ends at once."""
+        self._parts.is_leaving = True
+        super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, once the application can answer."""
+        await super().startup(sockets)
+        if self.shared is not None:
+            self._acceptor = Acceptor(self.shared, self._protocol, self._has_most)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen no more, and answer what has come."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+        await super().shutdown(sockets)
+
+    def _protocol(self) -> asyncio.Protocol:
+        kind: Any = self.config.http_protocol_class
+        made: asyncio.Protocol = kind(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        return made
+
+    def _has_most(self) -> bool:
+        return self._parts.has_most_connections(len(self.server_state.connections))
 
 
 def serve(settings: ServerSettings, port_file: Path | None = None) -> None:
@@ -27,18 +74,33 @@ def serve(settings: ServerSettings, port_file: Path | None = None) -> None:
         ServiceError: when the address cannot be bound.
     """
     check_exposure(settings.host, configured())
-    import uvicorn
+    if not 1 <= settings.workers <= MAX_WORKERS:
+        raise ConfigError(f"--workers {settings.workers}: from 1 to {MAX_WORKERS}")
+    listener = bind(settings.host, settings.port)
+    if settings.workers > 1:
+        from loomrl.serving.supervisor import Supervisor
 
+        with Supervisor(settings, listener) as supervisor:
+            _tell(settings, listener, port_file)
+            supervisor.run()
+    else:
+        server = make(settings, None)
+        _tell(settings, listener, port_file)
+        run(server, [listener])
+
+
+def make(settings: ServerSettings, place: Place | None) -> _Server:
+    """The server of this process, its parts made; `place` is that of a worker among several."""
     from loomrl.serving.app import PolicyServer
     from loomrl.serving.hot import protocol_of
+    from loomrl.serving.parts import Parts
 
-    listener = bind(settings.host, settings.port)
-    url = address_of(listener)
-    server = PolicyServer(Parts(settings))
+    parts = Parts(settings, place)
+    application = PolicyServer(parts)
     config = uvicorn.Config(
-        server,
+        application,
         loop="uvloop",
-        http=protocol_of(server, settings.max_body_bytes),
+        http=protocol_of(application, settings.max_body_bytes),
         ws="none",
         lifespan="on",
         log_level="warning",
@@ -46,12 +108,21 @@ def serve(settings: ServerSettings, port_file: Path | None = None) -> None:
         server_header=False,
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )
+    return _Server(config, parts)
+
+
+def run(server: _Server, sockets: Sequence[socket.socket]) -> None:
+    """Serve until told to stop, which is a good end: uvicorn drains, then raises the signal again."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end_well)
+    server.run(sockets=list(sockets))
+
+
+def _tell(settings: ServerSettings, listener: socket.socket, port_file: Path | None) -> None:
+    url = address_of(listener)
     log.info("%s is served on %s", settings.policy, url)
     if port_file is not None:
         write_json(port_file, {"url": url, "pid": os.getpid()})
-    # uvicorn drains, then raises the signal again for the handler it found: being told to stop is a good end.
-    signal.signal(signal.SIGTERM, _end_well)
-    uvicorn.Server(config).run(sockets=[listener])
 
 
 def _end_well(number: int, frame: FrameType | None) -> None:
@@ -83,7 +154,7 @@ def bind(host: str, port: int) -> socket.socket:
         raise ServiceError(
             f"cannot bind {host}:{port}: {error.strerror}; choose another --port (0 takes a free one)"
         ) from error
-    listener.listen(1_024)
+    listener.listen(_BACKLOG)
     return listener
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from filelock import FileLock
+
 from loomrl.errors import ArtifactError
 from loomrl.home import home
 from loomrl.model_signature import SIGNATURE, is_signed, verify
@@ -55,7 +57,10 @@ class RegistrySource:
         found = self._registry.require(self.policy, version)
         if SERVING in found.tags:
             self._settings[version] = ServingConfig.read_tag(found.tags[SERVING], f"{self.policy}@{version}")
-        folder = self._registry.download(found, home() / "versions" / self.policy / found.version)
+        folder = home() / "versions" / self.policy / found.version
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(home() / "versions" / f".{self.policy}-{found.version}.lock"):  # the home's servers share it
+            self._registry.download(found, folder)
         check_signature(folder, self.policy, self._require_signature)
         return folder
 

@@ -4,7 +4,7 @@ import os
 import time
 from typing import Any
 
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from loomrl.monitoring.guardian import GuardianShown
 from loomrl.serving.model import ServedPolicy
@@ -90,7 +90,7 @@ class Status(TypedDict):
     num_swaps: int
     audit: AuditShown
     shadow: ShadowShown
-    guardian: GuardianShown
+    guardian: GuardianShown | None  # of several workers one has it
     quarantined: list[QuarantinedShown]
     plan: Plan | None
     kill_switch: KillSwitch | None
@@ -99,6 +99,7 @@ class Status(TypedDict):
     rate_per_agent: float
     rate_in_all: float | None
     latency_seconds: dict[str, float] | None
+    workers: NotRequired[list[dict[str, Any]]]  # where there are several: the state of each, or its `error`
 
 
 def describe(parts: Parts, with_orders: bool) -> Status:
@@ -131,7 +132,7 @@ def describe(parts: Parts, with_orders: bool) -> Status:
             "last_error": parts.last_audit_error,
         },
         "shadow": _shadow(parts.shadow),
-        "guardian": parts.guardian.process(),
+        "guardian": None if parts.guardian is None else parts.guardian.process(),
         "quarantined": [
             {"version": entry.version, "to": entry.to, "time": entry.time, "reason": entry.trigger.reason}
             for entry in parts.quarantine.entries()

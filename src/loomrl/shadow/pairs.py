@@ -1,13 +1,14 @@
 """Decisions and their mirrors, read from the server's audit records."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loomrl.errors import ServiceError
 from loomrl.registry import PolicyVersion
 from loomrl.serving.client import PolicyClient
 from loomrl.serving.records import DECISION, SHADOW, is_own_choice
@@ -15,6 +16,7 @@ from loomrl.shadow.config import SIMULATED
 
 _REMEMBERED = 50_000  # decisions and mirrors whose other half may still come
 Record = dict[str, Any]
+Heads = Mapping[int | None, tuple[int, int]]  # by worker, None for a server that has but one
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,33 @@ class Pairs:
         return len(np.unique(self.episode))
 
 
+def heads(client: PolicyClient) -> Heads:
+    """How far a server's chains of decisions and of mirrors go now."""
+    return {
+        state.get("worker"): (int(state["audit"]["sequence"]), int(state["shadow"]["sequence"]))
+        for state in states(client)
+    }
+
+
+def states(client: PolicyClient) -> list[Record]:
+    """The `/status` of each worker of a server, or of the only one.
+
+    Raises:
+        ServiceError: where a worker does not answer.
+    """
+    status = client.status()
+    found: list[Record] = status.get("workers", [status])
+    if silent := [state["worker"] for state in found if "error" in state]:
+        raise ServiceError(f"{client.url}: worker {silent[0]} does not answer; try again when it is back")
+    return found
+
+
 class PairReader:
     """Follows a server's records and joins each mirror to its decision.
 
     Without a champion the challenger itself acts: its decisions are paired with themselves. `agent_prefix` picks the
     agents of one simulation; without it every agent counts but the simulated ones. `after` holds the sequences of the
-    last decision and of the last mirror that do not count.
+    last decision and of the last mirror that do not count, of each worker, as `heads` has them.
     """
 
     def __init__(
@@ -56,13 +79,14 @@ class PairReader:
         challenger: PolicyVersion,
         champion: PolicyVersion | None,
         agent_prefix: str | None = None,
-        after: tuple[int, int] = (-1, -1),
+        after: Heads | None = None,
     ) -> None:
         self._client, self._version = client, challenger.version
         self._acting_version = (champion or challenger).version
         self._mirrors_itself = champion is None
         self._prefix = agent_prefix
-        self._after = dict(zip((DECISION, SHADOW), after, strict=True))
+        begun = dict.fromkeys(heads(client), (-1, -1)) if after is None else after
+        self._after = {worker: dict(zip((DECISION, SHADOW), place, strict=True)) for worker, place in begun.items()}
         self._waiting: OrderedDict[str, Record] = OrderedDict()  # by decision id; either half may be read first
         self._pairs: list[tuple[Record, Record]] = []
         self.num_errors = 0
@@ -72,12 +96,13 @@ class PairReader:
 
     def read(self, on_page: Callable[[int], None] | None = None) -> int:
         """Read everything new; returns how many pairs there are now."""
-        while page := self._client.shadow_records(*self._after.values()):
-            for record in page:
-                self._after[record["kind"]] = int(record["sequence"])
-                self._take(record)
-            if on_page is not None:
-                on_page(len(self._pairs))
+        for worker, after in self._after.items():
+            while page := self._client.shadow_records(after[DECISION], after[SHADOW], worker):
+                for record in page:
+                    after[record["kind"]] = int(record["sequence"])
+                    self._take(record)
+                if on_page is not None:
+                    on_page(len(self._pairs))
         return len(self._pairs)
 
     def _take(self, record: Record) -> None:
@@ -120,7 +145,8 @@ class PairReader:
 
     def pairs(self, observation_dtype: str) -> Pairs:
         """All pairs read so far, in the order of the decisions."""
-        ordered = sorted(self._pairs, key=lambda pair: int(pair[0]["sequence"]))
+        order = "sequence" if len(self._after) == 1 else "timestamp"  # of several chains
+        ordered = sorted(self._pairs, key=lambda pair: pair[0][order])
         decisions, mirrors = [pair[0] for pair in ordered], [pair[1] for pair in ordered]
         episodes = [entry["episode_id"] or entry["agent_id"] for entry in decisions]
         return Pairs(

@@ -20,7 +20,7 @@ from loomrl.serving.model import ServedPolicy
 from loomrl.serving.process import ServerProcess
 from loomrl.shadow.claims import judge, passes
 from loomrl.shadow.comparison import Comparison, compare
-from loomrl.shadow.pairs import PairReader, Pairs
+from loomrl.shadow.pairs import PairReader, Pairs, heads, states
 from loomrl.shadow.traffic import Driven, drive
 from loomrl.types import ShadowReport
 
@@ -100,8 +100,7 @@ def _episodes(
     on_progress: OnProgress,
 ) -> ShadowReport:
     shadow, artifact = config.shadow, _artifact(challenger)
-    status = client.status()
-    start = int(status["audit"]["sequence"]), int(status["shadow"]["sequence"])
+    start = heads(client)
     driven = drive(
         client,
         snapshot_folder,
@@ -162,9 +161,9 @@ def _artifact(version: PolicyVersion) -> ServedPolicy:
 def _drain(client: PolicyClient) -> int:
     """Wait until the server has decided all mirrored requests; returns how many it dropped."""
     deadline = time.monotonic() + _DRAIN_SECONDS
-    while (state := client.status()["shadow"])["num_pending"] and time.monotonic() < deadline:
+    while any(state["shadow"]["num_pending"] for state in states(client)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return int(state["num_dropped"])
+    return sum(int(state["shadow"]["num_dropped"]) for state in states(client))
 
 
 def _report(

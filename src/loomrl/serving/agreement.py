@@ -1,0 +1,122 @@
+"""What the workers of one port agree on, in memory they share: who is champion, and that something changed.
+
+A mapped file. Its first word, the revision, grows whenever something must be in force at all workers at once: people's
+orders, a quarantine, another champion. Who answers a request looks at that one word, and catches up where it moved.
+
+A champion is changed by all workers together. Each votes for the version that it would take and has loaded; the last
+one to vote for it makes it the champion of all. So no client is decided for by an older version after a newer one,
+whichever workers it meets; and what one worker refuses, none takes.
+"""
+
+import fcntl
+import hashlib
+import mmap
+import os
+import threading
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_REVISION, _TEXT_BYTES, _VOTES = 0, 1, 2  # words; of votes one for each worker, 0 for one that is not there
+_MAX_VERSION_BYTES = 4_096  # a version may be a folder's path
+_WORD = 8
+
+
+class Agreement:
+    """Safe to use from several processes and threads; what a process that was killed held is free again."""
+
+    def __init__(self, path: Path, num_workers: int, *, is_new: bool = False) -> None:
+        """Join in; `is_new` begins without champion and votes."""
+        size = (_VOTES + 2 * num_workers) * _WORD
+        self._num_workers = num_workers
+        if is_new:
+            path.unlink(missing_ok=True)
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.ftruncate(self._handle, size + _MAX_VERSION_BYTES)
+        mapped = memoryview(mmap.mmap(self._handle, size + _MAX_VERSION_BYTES))
+        self._words, self._text = mapped[:size].cast("Q"), mapped[size:]
+        self._lock = threading.Lock()
+
+    @property
+    def revision(self) -> int:
+        """Grows with every change; 70 ns, for it is read for every request."""
+        return self._words[_REVISION]
+
+    @property
+    def champion(self) -> str:
+        """The version that decides at all workers; empty where there is none."""
+        with self._exclusive():
+            return self._champion()
+
+    def announce(self) -> None:
+        """Something changed: whoever answers from now on has it in force first."""
+        with self._exclusive():
+            self._words[_REVISION] += 1
+
+    def vote(self, index: int, version: str | None, held: Container[str]) -> str:
+        """Vote for a champion (empty: none should be), or with None for the one there is; returns the one there is.
+
+        `held` are the versions the worker has loaded. Without the champion among them it has no vote, and must not
+        answer.
+        """
+        with self._exclusive():
+            champion = self._champion()
+            if champion and champion not in held:
+                self._words[_VOTES + index] = 0
+                return champion
+            wanted = champion if version is None else version
+            self._words[_VOTES + index] = _mark(wanted)
+            if wanted != champion and set(self._votes()) - {0} == {_mark(wanted)}:
+                self._put(wanted)
+                return wanted
+            return champion
+
+    def has_vote(self, index: int) -> bool:
+        """Whether a worker is in step: the champion cannot change without it."""
+        return self._words[_VOTES + index] != 0
+
+    def has_most(self, index: int, num_connections: int) -> bool:
+        """Say how many connections a worker has; whether one that is in step has fewer."""
+        begin = _VOTES + self._num_workers
+        self._words[begin + index] = num_connections
+        there = [number for number, vote in zip(self._words[begin:], self._votes(), strict=True) if vote]
+        return num_connections > min(there, default=num_connections)
+
+    def withdraw(self, index: int) -> None:
+        """A worker has ended; the others do not wait for it."""
+        with self._exclusive():
+            self._words[_VOTES + index] = 0
+
+    def hindering(self) -> list[int]:
+        """The workers that still want the present champion where another one wants the next."""
+        with self._exclusive():
+            present, votes = _mark(self._champion()), self._votes()
+        if set(votes) <= {0, present}:
+            return []
+        return [index for index, vote in enumerate(votes) if vote == present]
+
+    def _votes(self) -> list[int]:
+        return self._words[_VOTES : _VOTES + self._num_workers].tolist()
+
+    def _champion(self) -> str:
+        return bytes(self._text[: self._words[_TEXT_BYTES]]).decode()
+
+    def _put(self, version: str) -> None:
+        text = version.encode()
+        self._text[: len(text)] = text
+        self._words[_TEXT_BYTES] = len(text)
+        self._words[_REVISION] += 1
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        with self._lock:
+            fcntl.flock(self._handle, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._handle, fcntl.LOCK_UN)
+
+
+def _mark(version: str) -> int:
+    """A version in a word that is not 0."""
+    return int.from_bytes(hashlib.blake2b(version.encode(), digest_size=8).digest(), "big") or 1

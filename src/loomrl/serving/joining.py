@@ -1,0 +1,103 @@
+"""The answers of several workers as one."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+from prometheus_client import Metric, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from loomrl.serving.asgi import Response, as_json
+
+Answers = Mapping[int, Response | None]  # by worker; None for one that did not answer
+Join = Callable[[Answers, Response], Response]  # of those, and of the worker that was asked
+
+
+def decisions(rows: Sequence[Sequence[int]], answers: Sequence[Response]) -> Response:
+    """Decisions in the order they were asked for; the first answer that is none, where there is one."""
+    if (refused := failed(answers)) is not None:
+        return refused
+    found: dict[int, Any] = {}
+    for places, answer in zip(rows, answers, strict=True):
+        found |= zip(places, orjson.loads(answer.body)["decisions"], strict=True)
+    return as_json({"decisions": [found[row] for row in sorted(found)]})
+
+
+def feedback(rows: Sequence[Sequence[int]], answers: Sequence[Response]) -> Response:
+    """How many entries are on record. Where not all are, the first reason and the places of those that are not."""
+    recorded = sum(len(places) for places, answer in zip(rows, answers, strict=True) if answer.status < 400)
+    if (refused := failed(answers)) is None:
+        return as_json({"recorded": recorded})
+    missing = sorted(
+        row for places, answer in zip(rows, answers, strict=True) if answer.status >= 400 for row in places
+    )
+    told = {**orjson.loads(refused.body), "recorded": recorded, "not_recorded": missing}
+    return Response(orjson.dumps(told), refused.status, headers=refused.headers)
+
+
+def status(answers: Answers, asked: Response) -> Response:
+    """The state of the worker that was asked, and `workers`: that of each."""
+    states = [
+        {"worker": index} | ({"error": "it does not answer"} if answer is None else orjson.loads(answer.body))
+        for index, answer in sorted(answers.items())
+    ]
+    return as_json({**orjson.loads(asked.body), "workers": states})
+
+
+def metrics(answers: Answers, asked: Response) -> Response:
+    """Prometheus text format, each sample with the label `worker`."""
+    joined: dict[str, Metric] = {}
+    up = Metric("loomrl_worker_up", "1 for a worker that answers", "gauge")
+    for index, answer in sorted(answers.items()):
+        label = {"worker": str(index)}
+        up.add_sample(up.name, label, float(answer is not None))
+        for family in () if answer is None else text_string_to_metric_families(answer.body.decode()):
+            whole = joined.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            for sample in family.samples:
+                whole.samples.append(sample._replace(labels={**sample.labels, **label}))
+    return Response(generate_latest(_Collected([up, *joined.values()])), content_type=asked.content_type)
+
+
+class _Collected:
+    """What `generate_latest` takes for a registry."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def statistics(answers: Answers, asked: Response) -> Response:
+    """Triton's statistics, summed over the workers."""
+    by_version: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for answer in answers.values():
+        for found in () if answer is None else orjson.loads(answer.body)["model_stats"]:
+            by_version[found["version"]].append(found)
+    return as_json({"model_stats": [_summed(by_version[version]) for version in sorted(by_version)]})
+
+
+def _summed(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """One version's numbers of all workers; batches belong together by their size."""
+    total = {
+        name: _sum([one[name] for one in found]) for name in ("inference_count", "execution_count", "inference_stats")
+    }
+    sizes: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for batch in (batch for one in found for batch in one["batch_stats"]):
+        sizes[batch["batch_size"]].append({name: value for name, value in batch.items() if name != "batch_size"})
+    batches = [{"batch_size": size, **_sum(sizes[size])} for size in sorted(sizes)]
+    last = max(one["last_inference"] for one in found)
+    return {**found[0], **total, "last_inference": last, "batch_stats": batches}
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    """Numbers, or mappings of them."""
+    if isinstance(values[0], dict):
+        return {name: _sum([value[name] for value in values]) for name in values[0]}
+    return sum(values)
+
+
+def failed(answers: Iterable[Response]) -> Response | None:
+    """The first answer that refuses."""
+    return next((answer for answer in answers if answer.status >= 400), None)

@@ -1,0 +1,50 @@
+"""How one server runs, and where it finds policies."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from loomrl.serving.config import ExplorationConfig
+from loomrl.serving.sources import FolderSource, PolicySource, RegistrySource
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How one server runs. `champion` and `challenger` pin versions; `folders` serves folders without a registry.
+
+    `require_signature` None demands a signature of what the registry holds, and not of a folder.
+    """
+
+    policy: str
+    host: str = "127.0.0.1"
+    port: int = 0  # 0: any free one
+    champion: str | None = None
+    challenger: str | None = None
+    folders: dict[str, Path] = field(default_factory=dict)
+    tracking_uri: str | None = None
+    rate: float = 1_000.0  # decisions per second and agent
+    burst: float | None = None
+    total_rate: float | None = None  # decisions per second of all agents together; None: as many as they ask for
+    refresh_seconds: float = 0.5
+    anchor_seconds: float = 5.0
+    max_body_bytes: int = 4 * 2**20
+    shadow_backlog_bytes: int = 16 * 2**20  # of the log, how much challengers may be behind
+    shadow_hang_seconds: float = 5.0  # without an answer of a challenger; then its process is started again
+    segment_bytes: int = 64 * 2**20
+    durability: Literal["strict", "background"] = "background"  # strict: on the disk before the answer
+    compact_seconds: float | None = None  # between compactions of closed segments; None: by hand
+    seed: int | None = None  # of exploration; None takes the system's entropy
+    exploration: ExplorationConfig | None = None  # for all versions, whatever their configs say
+    server: str | None = None  # name of the audit chain; of several workers' chains NAME-0, NAME-1, ...
+    workers: int = 1  # processes that answer on the port
+    require_signature: bool | None = None
+
+    def source(self) -> PolicySource:
+        """Where this server finds policies."""
+        if self.folders:
+            return FolderSource(self.policy, self.folders, require_signature=self.require_signature is True)
+        pinned = {"champion": self.champion, "challenger": self.challenger}
+        versions = {role: version for role, version in pinned.items() if version is not None}
+        return RegistrySource(
+            self.policy, self.tracking_uri, versions, require_signature=self.require_signature is not False
+        )

@@ -1,0 +1,36 @@
+"""A server with several workers, and connections to the one or the other."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from loomrl.serving.client import PolicyClient
+from loomrl.serving.process import ServerProcess
+
+
+def pids(server: ServerProcess) -> list[int]:
+    """The workers' processes, by worker; where there is but one, the server's."""
+    with server.client() as client:
+        status = client.status()
+        return [state["pid"] for state in status.get("workers", [status])]
+
+
+@contextmanager
+def connected(server: ServerProcess, worker: int) -> Iterator[PolicyClient]:
+    """A client whose connection one worker has taken: the others are stopped meanwhile."""
+    others = [pid for index, pid in enumerate(pids(server)) if index != worker]
+    with server.client() as client:
+        for pid in others:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            assert client.is_ready()
+        finally:
+            for pid in others:
+                os.kill(pid, signal.SIGCONT)
+        yield client
+
+
+def worker_of(decision_id: str) -> int:
+    """Which worker made a decision."""
+    return int(decision_id[:2], 16)
