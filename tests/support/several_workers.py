@@ -4,16 +4,26 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+from inside import wait_for
 
 from loomrl.serving.client import PolicyClient
 from loomrl.serving.process import ServerProcess
 
 
 def pids(server: ServerProcess) -> list[int]:
-    """The workers' processes, by worker; where there is but one, the server's."""
-    with server.client() as client:
-        status = client.status()
-        return [state["pid"] for state in status.get("workers", [status])]
+    """The workers' processes, by worker, once all of them answer; where there is but one, the server's."""
+    states: list[dict[str, Any]] = []
+
+    def is_whole() -> bool:
+        with server.client() as client:
+            status = client.status()
+        states[:] = status.get("workers", [status])
+        return all("pid" in state for state in states)
+
+    wait_for(is_whole)
+    return [state["pid"] for state in states]
 
 
 @contextmanager

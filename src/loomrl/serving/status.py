@@ -2,9 +2,9 @@
 
 import os
 import time
-from typing import Any
+from typing import Any, NotRequired
 
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from loomrl.monitoring.guardian import GuardianShown
 from loomrl.serving.model import ServedPolicy
