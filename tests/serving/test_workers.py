@@ -6,8 +6,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import httpx
+import orjson
 import pytest
 from inside import wait_for
 from policies import BALANCING, OBSERVATIONS, discrete_folder
@@ -333,3 +335,21 @@ def test_the_number_of_workers_is_checked(loomrl_home: Path, folders: list[Path]
         ServerProcess("cartpole", champion_folder=folders[0], workers=257),
     ):
         pass
+
+
+def test_the_page_counts_for_all_workers(server: ServerProcess, each: list[PolicyClient], folders: list[Path]) -> None:
+    def shown(worker: int) -> dict[str, Any]:
+        return orjson.loads(each[worker]._request("GET", "/dashboard/data", None).content)
+
+    def counted(found: dict[str, Any]) -> int:
+        return sum(found.get("decisions", {}).get(str(folders[0]), {}).values())
+
+    before = counted(shown(0)["totals"])
+    for number in range(7):
+        each[number % 2].decide(f"page-{number}", OBS)
+    assert [counted(shown(worker)["totals"]) for worker in (0, 1)] == [before + 7] * 2
+    wait_for(lambda: sum(counted(point) for point in shown(1)["history"]) == before + 7)
+    found = shown(1)
+    assert str(folders[0]) in found["monitors"]["versions"]
+    times = [point["time"] for point in found["history"]]
+    assert times == sorted(set(times))

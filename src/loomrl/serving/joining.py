@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -76,6 +77,36 @@ def statistics(answers: Answers, asked: Response) -> Response:
         for found in () if answer is None else orjson.loads(answer.body)["model_stats"]:
             by_version[found["version"]].append(found)
     return as_json({"model_stats": [_summed(by_version[version]) for version in sorted(by_version)]})
+
+
+def dashboard(answers: Answers, asked: Response) -> Response:
+    """What the page shows: the state of the worker that was asked, and what all of them counted."""
+    told = [orjson.loads(answer.body) for _, answer in sorted(answers.items()) if answer is not None]
+    guarded = [one["monitors"] for one in told if one["monitors"] is not None]
+    joined = {
+        "started": min(one["started"] for one in told),
+        "monitors": guarded[0] if guarded else {"versions": {}},
+        "totals": _added([one["totals"] for one in told]),
+        "history": _seconds([point for one in told for point in one["history"]], min(one["time"] for one in told)),
+    }
+    return replace(asked, body=orjson.dumps({**orjson.loads(asked.body), **joined}))
+
+
+def _seconds(points: Sequence[Any], now: float) -> list[Any]:
+    """One point for each second that all workers have counted, dated at its end."""
+    found: dict[int, list[Any]] = defaultdict(list)
+    for point in points:
+        found[int(point["time"])].append(point)
+    whole = sorted(second for second in found if second < int(now) - 1)
+    return [{**_added(found[second]), "time": second + 1.0, "seconds": 1.0} for second in whole]
+
+
+def _added(values: Sequence[Any]) -> Any:
+    """Counters, nested alike as far as they are there."""
+    if not isinstance(values[0], dict):
+        return sum(values)
+    names = dict.fromkeys(name for value in values for name in value)
+    return {name: _added([value[name] for value in values if name in value]) for name in names}
 
 
 def _summed(found: list[dict[str, Any]]) -> dict[str, Any]:

@@ -210,6 +210,8 @@ def _join_of(path: str) -> "joining.Join | None":
         return joining.status
     if path == "/metrics":
         return joining.metrics
+    if path == "/dashboard/data":
+        return joining.dashboard
     if path.startswith("/v2/models/") and path.endswith("/stats"):
         return joining.statistics
     return None

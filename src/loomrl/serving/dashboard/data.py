@@ -19,7 +19,7 @@ def document(parts: Parts, after: float) -> Json:
         "status": describe(parts, with_orders=True),
         "previous": None if roles.previous is None else roles.previous.version,
         "shares": {version: plan.fraction(version) for version in plan.split},
-        "monitors": parts.guardian.describe(),
+        "monitors": None if parts.guardian is None else parts.guardian.describe(),  # of several workers one has them
         "events": [_event(event) for event in parts.events],
         "totals": parts.history.counts(),
         "num_points": NUM_POINTS,
