@@ -99,6 +99,22 @@ def test_what_is_shown_is_of_all_workers(each: list[PolicyClient]) -> None:
     assert statistics["inference_count"] == sum(decided.values())
 
 
+def test_the_page_shows_what_all_workers_counted(each: list[PolicyClient]) -> None:
+    for client in each * 3:
+        client.decide("page", OBS)
+    (statistics,) = httpx.get(f"{each[0].url}/v2/models/stats", trust_env=False).json()["model_stats"]
+    for client in each:
+        shown = httpx.get(f"{client.url}/dashboard/data", trust_env=False).json()
+        assert shown["totals"]["requests"] >= statistics["execution_count"]
+        wait_for(lambda client=client: num_counted(client) >= statistics["execution_count"])
+
+
+def num_counted(client: PolicyClient) -> int:
+    points = httpx.get(f"{client.url}/dashboard/data", trust_env=False).json()["history"]
+    assert [point["time"] for point in points] == sorted({point["time"] for point in points})
+    return sum(point.get("requests", 0) for point in points)
+
+
 def test_monitors_watch_what_all_workers_decide(each: list[PolicyClient], folders: list[Path]) -> None:
     def num_watched(client: PolicyClient) -> int:
         versions = httpx.get(f"{client.url}/monitors", trust_env=False).json()["versions"]
