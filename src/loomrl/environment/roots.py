@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -71,10 +71,26 @@ def installed_locations(module: ModuleType, create: Callable[..., Any]) -> dict[
     """The entry point's root, those of its base classes, and the modules beside them that nothing else would keep."""
     names = [module.__name__, *(base.__module__ for base in getattr(create, "__mro__", ()))]
     roots = dict.fromkeys(root for root in map(_root_of, names) if root is not None)
-    locations = {root: location for root in roots if (location := find_location(root)) is not None}
+    locations = {root: location for root in _with_own(roots) if (location := find_location(root)) is not None}
     if not locations:
         raise ConfigError(f"module {module.__name__!r} has no source file; put the environment into a file or package")
     return _with_neighbours(locations)
+
+
+def _with_own(roots: Iterable[str]) -> list[str]:
+    """With what roots of LoomRL's own family import of it: no version of a distribution stands for that either."""
+    found = list(roots)
+    for root in found:
+        location = find_location(root)
+        if location is None or not root.startswith(_FAMILIES["loomrl"] + "."):
+            continue
+        names = sorted({name for path in python_files(location) for name in imported_names(path)})
+        found += dict.fromkeys(own for name in names if (own := _root_in_family(name)) and own not in found)
+    return found
+
+
+def _root_in_family(name: str) -> str | None:
+    return _root_of(name) if name.startswith(_FAMILIES["loomrl"] + ".") else None
 
 
 def _root_of(name: str) -> str | None:

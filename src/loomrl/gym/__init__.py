@@ -1,5 +1,8 @@
 """Environments that come with LoomRL. Importing this registers those that have a Gymnasium id."""
 
+import pkgutil
+from pathlib import Path
+
 from gymnasium import register
 
 _ROBOTS = ("Ant", "HalfCheetah", "Hopper", "Humanoid", "Swimmer", "Walker2d")
@@ -7,3 +10,8 @@ for _name in _ROBOTS:
     register(
         id=f"loomrl/{_name}Velocity-v1", entry_point=f"loomrl.gym.velocity:{_name}Velocity", max_episode_steps=1_000
     )
+
+# `loomrl/ToolCall-v0` is the environment of the domain in `domains/tool_call`.
+for _module in pkgutil.iter_modules([str(Path(__file__).parent / "domains")]):
+    _camel = "".join(part.capitalize() for part in _module.name.split("_"))
+    register(id=f"loomrl/{_camel}-v0", entry_point=f"loomrl.gym.domains.{_module.name}:Environment")

@@ -1,0 +1,56 @@
+"""The domains of LoomRL Gym: every module in this folder, and the entry points of others.
+
+A module offers `DOMAIN`, and `Environment`, the Gymnasium environment over it. A third party adds one with, in its
+`pyproject.toml`:
+
+    [project.entry-points."loomrl.domains"]
+    riddles = "my_package.riddles"
+"""
+
+import importlib
+import pkgutil
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+
+from loomrl.errors import ConfigError
+from loomrl.gym.environment import DomainEnvironment
+from loomrl.gym.tasks import Domain
+
+GROUP = "loomrl.domains"
+
+
+def own_names() -> list[str]:
+    """The domains that come with LoomRL: the modules and packages in this folder."""
+    return sorted(info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]))
+
+
+def names() -> list[str]:
+    """All domains, those of others included."""
+    return [*own_names(), *sorted(point.name for point in entry_points(group=GROUP))]
+
+
+def get_domain(name: str) -> Domain:
+    """One domain; raises `ConfigError` listing those there are."""
+    domain: Domain = _module(name).DOMAIN
+    return domain
+
+
+def get_environment(name: str) -> type[DomainEnvironment]:
+    """The environment over a domain; raises `ConfigError` listing those there are."""
+    environment: type[DomainEnvironment] = _module(name).Environment
+    return environment
+
+
+def _module(name: str) -> ModuleType:
+    if name in own_names():
+        return importlib.import_module(f"{__package__}.{name}")
+    for point in entry_points(group=GROUP, name=name):
+        try:
+            module: ModuleType = point.load()
+            if isinstance(module.DOMAIN, Domain) and issubclass(module.Environment, DomainEnvironment):
+                return module
+        except (ImportError, AttributeError, TypeError) as error:
+            place = f"entry point {GROUP}: {point.name} = {point.value}"
+            raise ConfigError(f"{place} must offer DOMAIN and Environment: {error}; repair that package") from error
+    raise ConfigError(f"there is no domain {name!r}; there are: {', '.join(names())}")

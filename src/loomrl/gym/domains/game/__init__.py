@@ -1,0 +1,50 @@
+"""Games: puzzles and whole games of chess, tic-tac-toe, connect four and others, by python-chess and open_spiel.
+
+Rewards: `winning`, `optimal_moves`, `strategic_depth`. A puzzle's answer is one move; of a whole game each message is
+one, and the environment answers with the opponent's.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from loomrl.gym.domains.game import matches, puzzles
+from loomrl.gym.environment import DomainEnvironment
+from loomrl.gym.tasks import Domain, Episode, Kind, Rewards, SingleAnswer, Task
+
+
+class Game(Domain):
+    """Moves that win."""
+
+    name = "game"
+    weights: ClassVar[Mapping[str, float]] = {"winning": 0.6, "optimal_moves": 0.2, "strategic_depth": 0.2}
+    kinds: ClassVar[Mapping[str, Kind]] = {**puzzles.KINDS, **matches.KINDS}
+    num_choices = 9
+    answer_bytes = 32
+    choice_bytes = 24
+
+    def verify(self, task: Task, answer: str) -> Rewards:
+        """Full for a move that wins as fast as any; a puzzle has no win that is slower or that one move ahead shows."""
+        return self.everything() if answer.strip(" \r\n") in task.facts["winning"] else self.nothing()
+
+    def begin(self, task: Task) -> Episode:
+        """One answer for a puzzle, a game otherwise."""
+        return SingleAnswer(self, task) if "winning" in task.facts else matches.Match(task, self.num_choices)
+
+    def messages(self, task: Task, answer: str) -> list[str]:
+        """Of a whole game one move in each line."""
+        return [answer] if "winning" in task.facts else answer.strip().split("\n")
+
+    def choices(self, task: Task, rng: np.random.Generator) -> list[str]:
+        """The right move and losing ones, sorted: an order that is the same from position to position."""
+        return sorted(super().choices(task, rng))
+
+
+DOMAIN = Game()
+
+
+class Environment(DomainEnvironment):
+    """`loomrl/Game-v0`."""
+
+    domain = DOMAIN

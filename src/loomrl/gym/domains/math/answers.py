@@ -1,0 +1,67 @@
+"""Judging an answer to a math task: its last line, and the working above it."""
+
+import re
+from fractions import Fraction
+from typing import Any
+
+from loomrl.gym.domains.math.expressions import NotAFormula, Tree, equal, parse, points
+from loomrl.gym.tasks import MAX_ANSWER_CHARACTERS, Rewards, Task
+
+MAX_LINES = 50
+_MARK = "answer:"
+_NUMBER = re.compile(r"-?[0-9]{1,20}(?:/[0-9]{1,20})?", re.ASCII)
+
+
+def judge(task: Task, answer: str) -> Rewards | None:
+    """What an answer earns, or None where it is wrong.
+
+    The last line is the answer; where there is more than one it begins with `Answer:`, and no other line does. Above it
+    stand equations. `correctness` is the answer's value, `final_accuracy` its form, and `logical_progression` the share
+    of the equations that hold. Without a right answer all of them are worth nothing.
+    """
+    lines = [line.strip(" \t\r") for line in answer.split("\n") if line.strip(" \t\r")]
+    if not lines or len(lines) > MAX_LINES or len(answer) > MAX_ANSWER_CHARACTERS:
+        return None
+    *working, last = lines
+    if any(line.lower().startswith(_MARK) for line in working) or (working and not last.lower().startswith(_MARK)):
+        return None
+    final = last[len(_MARK) :].strip(" ") if last.lower().startswith(_MARK) else last
+    if not is_right(task, final):
+        return None
+    holding = sum(_holds(line, task) for line in working)
+    return {
+        "correctness": 1.0,
+        "logical_progression": holding / len(working) if working else 1.0,
+        "final_accuracy": float(_is_in_form(task, final)),
+    }
+
+
+def is_right(task: Task, final: str) -> bool:
+    """Whether a final answer has the value asked for, in a form that is not the question itself."""
+    form = task.facts["form"]
+    try:
+        if form == "number":
+            return _NUMBER.fullmatch(final) is not None and Fraction(final) == Fraction(task.right)
+        if form == "expanded" and "(" in final:
+            return False
+        return equal(parse(final), parse(task.right), points())
+    except (NotAFormula, ZeroDivisionError):
+        return False
+
+
+def _is_in_form(task: Task, final: str) -> bool:
+    """Numbers as whole numbers or fractions in lowest terms, formulas without detours."""
+    if task.facts["form"] == "number":
+        return final == str(Fraction(final))
+    return len(final.replace(" ", "")) <= 2 * len(task.right.replace(" ", "")) + 8
+
+
+def _holds(line: str, task: Task) -> bool:
+    """Whether `a = b = c` is true: at the task's solution where it has one."""
+    sides = line.split("=")
+    at: list[dict[str, Any]] = points(task.facts.get("solution"))
+    try:
+        trees: list[Tree] = [parse(side) for side in sides]
+    except NotAFormula:
+        return False
+    return len(trees) > 1 and all(equal(left, right, at) for left, right in zip(trees[1:], trees[:-1], strict=True))

@@ -1,0 +1,229 @@
+"""Formulas that strangers wrote: parsed by a grammar of our own, computed with bounds, never executed.
+
+Two formulas are equal when they agree to 250 digits wherever they are tested. Numbers that could hide below that, and
+those that would take long, are refused while computing, so that no answer needs a time limit.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import mpmath
+
+Tree = tuple[Any, ...]
+MAX_CHARACTERS = 200
+_TOKEN = re.compile(r" *(?:([0-9]+(?:\.[0-9]+)?)|([a-z]+)|(\*\*|[-+*/^(),]))", re.ASCII)
+_FUNCTIONS = ("sqrt", "sin", "cos", "tan", "exp", "log", "ln", "abs")
+_CONSTANTS = ("pi", "e")
+_VARIABLES = ("x", "y")
+_MAX_DEPTH, _MAX_DIGITS, _MAX_EXPONENT = 40, 20, 64
+_LARGEST, _SMALLEST, _ZERO, _EQUAL = "1e60", "1e-60", "1e-200", "1e-250"
+_POINTS = ({"x": (11, 13), "y": (-5, 7)}, {"x": (-7, 3), "y": (19, 11)}, {"x": (31, 12), "y": (4, 9)},
+           {"x": (-2, 17), "y": (-23, 6)}, {"x": (1, 29), "y": (3, 31)})  # fmt: skip
+
+
+class NotAFormula(ValueError):
+    """A text is not a formula, or one too big to compute."""
+
+
+class _Tokens(NamedTuple):
+    kinds: list[str]
+    texts: list[str]
+
+
+def parse(text: str) -> Tree:
+    """The syntax tree of a formula such as `2x^2 - sqrt(3)/4`; raises `NotAFormula`."""
+    if len(text) > MAX_CHARACTERS:
+        raise NotAFormula(f"longer than {MAX_CHARACTERS} characters")
+    parser = _Parser(_tokens(text.strip(" ")))
+    tree = parser.sum(0)
+    if parser.kind != "end":
+        raise NotAFormula(f"{parser.text!r} stands where the formula should end")
+    return tree
+
+
+def value(tree: Tree, point: Mapping[str, Any]) -> Any:
+    """What a formula is at a point, to 300 digits; raises `NotAFormula` where it is not defined or out of bounds."""
+    operator, *parts = tree
+    context = arithmetic()
+    if operator == "number":
+        return context.mpf(parts[0])
+    if operator == "name":
+        return _named(parts[0], point)
+    numbers = [value(part, point) for part in (parts[1:] if operator == "call" else parts)]
+    try:
+        return _bounded(_apply(operator if operator != "call" else parts[0], numbers), operator)
+    except (ArithmeticError, ValueError) as error:
+        raise NotAFormula(f"not defined: {error}") from error
+
+
+def points(names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """Where formulas are compared: at the values given, or at five points."""
+    context = arithmetic()
+    if names:
+        return [{name: value(parse(text), {}) for name, text in names.items()}]
+    return [{name: context.mpf(top) / bottom for name, (top, bottom) in point.items()} for point in _POINTS]
+
+
+def equal(left: Tree, right: Tree, at: list[dict[str, Any]]) -> bool:
+    """Whether two formulas agree at all points at which the right one is defined, of which there must be one."""
+    compared = 0
+    for point in at:
+        try:
+            expected = value(right, point)
+        except NotAFormula:
+            continue
+        try:
+            found = value(left, point)
+        except NotAFormula:
+            return False
+        if abs(found - expected) > arithmetic().mpf(_EQUAL) * (1 + abs(expected)):
+            return False
+        compared += 1
+    return compared > 0
+
+
+@cache
+def arithmetic() -> Any:
+    """mpmath with 300 digits, apart from everybody else's."""
+    context = mpmath.mp.clone()
+    context.dps = 300
+    return context
+
+
+def _named(name: str, point: Mapping[str, Any]) -> Any:
+    context = arithmetic()
+    if name in _CONSTANTS:
+        return +getattr(context, name)
+    if name not in point:
+        raise NotAFormula(f"{name} has no value")
+    return point[name]
+
+
+def _apply(operator: str, numbers: list[Any]) -> Any:
+    context = arithmetic()
+    match operator:
+        case "+":
+            return numbers[0] + numbers[1]
+        case "-":
+            return numbers[0] - numbers[1]
+        case "*":
+            return numbers[0] * numbers[1]
+        case "/":
+            return numbers[0] / numbers[1]
+        case "negative":
+            return -numbers[0]
+        case "^":
+            if abs(numbers[1]) > _MAX_EXPONENT:
+                raise NotAFormula(f"an exponent is above {_MAX_EXPONENT}")
+            return context.power(numbers[0], numbers[1])
+        case "ln":
+            return context.log(numbers[0])
+        case "abs":
+            return abs(numbers[0])
+    return getattr(context, operator)(numbers[0])
+
+
+def _bounded(number: Any, operator: str) -> Any:
+    context = arithmetic()
+    size = abs(number)
+    if size == 0:
+        return number
+    if operator in ("+", "-", "call") and size < context.mpf(_ZERO):
+        return context.mpf(0)  # what rounding left of a zero
+    if not context.mpf(_SMALLEST) <= size <= context.mpf(_LARGEST):
+        raise NotAFormula("a number is too big or too small")
+    return number
+
+
+def _tokens(text: str) -> _Tokens:
+    tokens, position = _Tokens([], []), 0
+    while position < len(text):
+        found = _TOKEN.match(text, position)
+        if found is None:
+            raise NotAFormula(f"{text[position]!r} is no part of a formula")
+        number, name, sign = found.groups()
+        if number and len(number) > _MAX_DIGITS:
+            raise NotAFormula(f"a number has more than {_MAX_DIGITS} digits")
+        if name and name not in (*_FUNCTIONS, *_CONSTANTS, *_VARIABLES):
+            raise NotAFormula(f"{name!r} is unknown")
+        tokens.kinds.append("number" if number else "name" if name else "sign")
+        tokens.texts.append(number or name or sign.replace("**", "^"))
+        position = found.end()
+    return tokens
+
+
+class _Parser:
+    """Recursive descent: sum, product, power, atom; `2x` and `2(x + 1)` are products."""
+
+    def __init__(self, tokens: _Tokens) -> None:
+        self._tokens, self._next = tokens, 0
+
+    @property
+    def kind(self) -> str:
+        return self._tokens.kinds[self._next] if self._next < len(self._tokens.kinds) else "end"
+
+    @property
+    def text(self) -> str:
+        return self._tokens.texts[self._next] if self._next < len(self._tokens.texts) else ""
+
+    def sum(self, depth: int) -> Tree:
+        """a + b - c"""
+        tree = self._product(depth)
+        while self.kind == "sign" and self.text in "+-":
+            tree = (self._take(), tree, self._product(depth))
+        return tree
+
+    def _product(self, depth: int) -> Tree:
+        tree = self._negative(depth)
+        while True:
+            if self.kind == "sign" and self.text in "*/":
+                tree = (self._take(), tree, self._negative(depth))
+            elif self.kind == "name" or self.text == "(":
+                tree = ("*", tree, self._power(depth))
+            else:
+                return tree
+
+    def _negative(self, depth: int) -> Tree:
+        if self.kind == "sign" and self.text in "+-":
+            sign = self._take()
+            inner = self._negative(self._deeper(depth))
+            return ("negative", inner) if sign == "-" else inner
+        return self._power(depth)
+
+    def _power(self, depth: int) -> Tree:
+        base = self._atom(depth)
+        if self.text == "^":
+            self._take()
+            return ("^", base, self._negative(self._deeper(depth)))
+        return base
+
+    def _atom(self, depth: int) -> Tree:
+        if self.kind == "number":
+            return ("number", self._take())
+        if self.kind == "name":
+            name = self._take()
+            return ("call", name, self._inside(depth)) if name in _FUNCTIONS else ("name", name)
+        return self._inside(depth)
+
+    def _inside(self, depth: int) -> Tree:
+        self._expect("(")
+        tree = self.sum(self._deeper(depth))
+        self._expect(")")
+        return tree
+
+    def _take(self) -> str:
+        text = self.text
+        self._next += 1
+        return text
+
+    def _expect(self, sign: str) -> None:
+        if self.text != sign:
+            raise NotAFormula(f"{sign!r} is missing")
+        self._take()
+
+    def _deeper(self, depth: int) -> int:
+        if depth >= _MAX_DEPTH:
+            raise NotAFormula(f"nested deeper than {_MAX_DEPTH}")
+        return depth + 1

@@ -1,0 +1,158 @@
+"""One Gymnasium environment over any domain: text in and text out, or a choice among messages.
+
+Text crosses as UTF-8 in arrays of bytes with zeros after its end, because a snapshot, a recorded rollout and an
+exported policy need arrays of a fixed size.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from loomrl.errors import ConfigError, EnvironmentFault
+from loomrl.gym.tasks import Domain, Episode, Task, level_of
+
+Mode = Literal["text", "choice"]
+
+
+class DomainEnvironment(gymnasium.Env[Any, Any]):
+    """Episodes of a domain's tasks. A subclass names its `domain`, and that is all.
+
+    In mode `text` an observation is the text to answer, uint8 (prompt_bytes,), and an action an answer, uint8
+    (answer_bytes,). In mode `choice` an observation is that text and the messages to choose from, float32 in [0, 1],
+    and an action the number of one. Where tasks have pictures, an observation is a dict of `text` and `picture`.
+
+    `info` holds `text`, `choices`, `domain`, `kind`, `difficulty`, and after a step `rewards`, by component.
+
+    Args:
+        mode: "text" or "choice".
+        difficulty: a level from 0 to 9, or its name; `reset(options={"difficulty": ...})` sets another for an episode.
+        max_steps: messages after which an episode is truncated.
+        kinds: draw tasks of these kinds only.
+
+    Raises:
+        ConfigError: for a mode, level or kind there is not.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}
+    domain: ClassVar[Domain]
+
+    def __init__(
+        self, mode: Mode = "text", difficulty: int | str = 0, max_steps: int = 50, kinds: Sequence[str] = ()
+    ) -> None:
+        if mode not in ("text", "choice"):
+            raise ConfigError(f"mode is {mode!r}; it is 'text' or 'choice'")
+        if max_steps < 1:
+            raise ConfigError(f"max_steps is {max_steps}; it must be at least 1")
+        self._mode, self._difficulty, self._max_steps, self._kinds = mode, level_of(difficulty), max_steps, tuple(kinds)
+        self.domain.generate(np.random.default_rng(0), self._difficulty, self._kinds)  # a wrong kind is named at once
+        self._task: Task | None = None
+        self._episode: Episode | None = None
+        self._offered: list[str] = []
+        self._text, self._steps = "", 0
+        self.observation_space = self._observation_space()
+        self.action_space = self._action_space()
+
+    def _observation_space(self) -> spaces.Space[Any]:
+        domain = self.domain
+        size = domain.prompt_bytes
+        text: spaces.Space[Any] = spaces.Box(0, 255, (size,), np.uint8)
+        if self._mode == "choice":
+            text = spaces.Box(0.0, 1.0, (size + domain.num_choices * domain.choice_bytes,), np.float32)
+        if domain.picture_shape is None:
+            return text
+        return spaces.Dict(picture=spaces.Box(0, 255, domain.picture_shape, np.uint8), text=text)
+
+    def _action_space(self) -> spaces.Space[Any]:
+        if self._mode == "choice":
+            return spaces.Discrete(self.domain.num_choices)
+        return spaces.Box(0, 255, (self.domain.answer_bytes,), np.uint8)
+
+    @property
+    def task(self) -> Task:
+        """The task of the running episode; its answer too, so it is for verifiers and not for policies."""
+        if self._task is None:
+            raise EnvironmentFault(f"{self.domain.name}: no episode has begun; call reset first")
+        return self._task
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Draw a task; `options` may name another `difficulty` for this episode."""
+        super().reset(seed=seed)
+        self.close()
+        level = level_of((options or {}).get("difficulty", self._difficulty))
+        self._task = self.domain.generate(self.np_random, level, self._kinds)
+        self._episode = self.domain.begin(self._task)
+        self._text, self._steps = self._task.prompt, 0
+        self._offer()
+        return self._observed(), self._info()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Send a message: its bytes, or the number of a choice."""
+        if self._episode is None:
+            raise EnvironmentFault(f"{self.domain.name}: the episode is over, or none has begun; call reset")
+        turn = self._episode.step(self._message(action))
+        self._steps += 1
+        self._text = turn.text
+        truncated = not turn.finished and self._steps >= self._max_steps
+        if turn.finished or truncated:
+            self.close()
+        self._offer()
+        info = {**self._info(), "rewards": turn.rewards}
+        return self._observed(), self.domain.total(turn.rewards), turn.finished, truncated, info
+
+    def close(self) -> None:
+        """End the running episode and give back what it holds."""
+        if self._episode is not None:
+            self._episode.close()
+            self._episode = None
+
+    def _message(self, action: Any) -> str:
+        if self._mode == "text":
+            return decode_text(action)
+        return self._offered[int(action)] if 0 <= int(action) < len(self._offered) else ""
+
+    def _offer(self) -> None:
+        """The messages of a choice; an action beyond them is an empty message."""
+        choosing = self._mode == "choice" and self._episode is not None
+        self._offered = self._episode.choices(self.np_random) if choosing and self._episode is not None else []
+
+    def _observed(self) -> Any:
+        text: NDArray[Any] = encode_text(self._text, self.domain.prompt_bytes)
+        if self._mode == "choice":
+            offered = [*self._offered, *[""] * (self.domain.num_choices - len(self._offered))]
+            encoded = [text, *(encode_text(message, self.domain.choice_bytes) for message in offered)]
+            text = np.concatenate(encoded).astype(np.float32) / np.float32(255.0)
+        return text if self.domain.picture_shape is None else {"picture": self._picture(), "text": text}
+
+    def _picture(self) -> NDArray[np.uint8]:
+        assert self.domain.picture_shape is not None
+        picture = self.task.picture
+        return np.zeros(self.domain.picture_shape, np.uint8) if picture is None else picture
+
+    def _info(self) -> dict[str, Any]:
+        task = self.task
+        about = {"domain": task.domain, "kind": task.kind, "difficulty": task.difficulty}
+        return {"text": self._text, "choices": list(self._offered), **about}
+
+
+def encode_text(text: str, size: int) -> NDArray[np.uint8]:
+    """UTF-8 of a text, uint8 (size,), zeros after its end.
+
+    Raises:
+        EnvironmentFault: when it is longer: half a task is none.
+    """
+    data = text.encode()
+    if len(data) > size:
+        raise EnvironmentFault(f"a text of {len(data)} bytes does not fit into {size}: {text[:60]!r}...")
+    encoded = np.zeros(size, np.uint8)
+    encoded[: len(data)] = np.frombuffer(data, np.uint8)
+    return encoded
+
+
+def decode_text(encoded: Any) -> str:
+    """The text an array of bytes stands for, up to its first zero; what is not UTF-8 becomes U+FFFD."""
+    data = np.asarray(encoded, np.uint8).tobytes()
+    return data.partition(b"\0")[0].decode(errors="replace")

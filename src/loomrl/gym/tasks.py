@@ -1,0 +1,206 @@
+"""What a domain of LoomRL Gym is: it makes tasks, judges answers, and says what a turn of an episode is.
+
+A domain of single answers writes `kinds` and `verify` and is complete. One whose episodes have several turns, as games
+and tools have, writes `begin` too. Everything random is drawn from the generator that is passed in, so that a seed
+gives the same tasks to the byte in every process.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.errors import ConfigError
+from loomrl.files import canonical_json
+
+Rewards = dict[str, float]  # component -> share of it that was earned, 0 to 1
+LEVEL_NAMES = {"beginner": 0, "intermediate": 3, "advanced": 6, "expert": 9}
+NUM_LEVELS = 10
+MAX_ANSWER_CHARACTERS = 20_000  # a longer answer is judged unread
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a kind of task makes: a prompt, an answer that scores full, and plausible ones that score nothing."""
+
+    prompt: str
+    right: str
+    wrong: Sequence[str] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what else verifying needs; JSON values
+    picture: NDArray[np.uint8] | None = None  # (height, width, 3)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One task: the policy sees `prompt` and `picture`, the verifier all of it."""
+
+    domain: str
+    kind: str
+    difficulty: int
+    prompt: str
+    right: str
+    wrong: tuple[str, ...]
+    facts: Mapping[str, Any]
+    picture: NDArray[np.uint8] | None = None
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON; equal tasks have equal bytes."""
+        picture = None if self.picture is None else self.picture.tobytes().hex()
+        return canonical_json({**vars(self), "facts": dict(self.facts), "picture": picture})
+
+
+class Kind(NamedTuple):
+    """A kind of task: the level from which it is drawn, and what makes one for a level."""
+
+    first_level: int
+    make: Callable[[np.random.Generator, int], Draft]
+
+
+class Turn(NamedTuple):
+    """What follows a message: a text to answer, what was earned, and whether the task is done."""
+
+    text: str
+    rewards: Rewards
+    finished: bool
+
+
+class Score(NamedTuple):
+    """What an answer earned in all, 0 to 1, and by component."""
+
+    total: float
+    rewards: Rewards
+
+
+class Episode(Protocol):
+    """A task being worked on. What its turns earn sums to at most 1 for each component."""
+
+    def step(self, message: str) -> Turn:
+        """Take the policy's message."""
+        ...
+
+    def choices(self, rng: np.random.Generator) -> list[str]:
+        """Messages to choose from now, exactly one of them best."""
+        ...
+
+    def close(self) -> None:
+        """Give back files, connections and processes."""
+        ...
+
+
+class Domain(ABC):
+    """A domain of tasks with verifiable rewards.
+
+    `weights` say what each component of the reward counts, 1 in all. The sizes bound what an environment shows and
+    takes: UTF-8 bytes of a prompt, an answer and a choice.
+    """
+
+    name: ClassVar[str]
+    weights: ClassVar[Mapping[str, float]]
+    kinds: ClassVar[Mapping[str, Kind]]
+    num_choices: ClassVar[int] = 4
+    prompt_bytes: ClassVar[int] = 1_024
+    answer_bytes: ClassVar[int] = 256
+    choice_bytes: ClassVar[int] = 64
+    picture_shape: ClassVar[tuple[int, int, int] | None] = None  # (height, width, 3)
+
+    def generate(self, rng: np.random.Generator, difficulty: int, kinds: Collection[str] = ()) -> Task:
+        """Draw a task of a level, of any kind the level has, or of one of `kinds`, as easy as those get.
+
+        Raises:
+            ConfigError: for a level or a kind there is not.
+        """
+        names = self._drawable(difficulty, kinds)
+        name = names[int(rng.integers(len(names)))]
+        kind = self.kinds[name]
+        draft = kind.make(rng, max(difficulty, kind.first_level))
+        return Task(
+            self.name, name, difficulty, draft.prompt, draft.right, tuple(draft.wrong), draft.facts, draft.picture
+        )
+
+    @abstractmethod
+    def verify(self, task: Task, answer: str) -> Rewards:
+        """What an answer earns by component. Nothing in the answer is trusted or executed outside a sandbox."""
+
+    def begin(self, task: Task) -> Episode:
+        """Start working on a task; here a single answer ends it."""
+        return SingleAnswer(self, task)
+
+    def messages(self, task: Task, answer: str) -> list[str]:  # noqa: ARG002
+        """The messages a whole answer to a task consists of; here it is one."""
+        return [answer]
+
+    def choices(self, task: Task, rng: np.random.Generator) -> list[str]:
+        """The right answer among wrong ones, in an order that is drawn."""
+        wrong = [task.wrong[index] for index in rng.permutation(len(task.wrong))[: self.num_choices - 1]]
+        offered = [task.right, *wrong]
+        return [offered[index] for index in rng.permutation(len(offered))]
+
+    def score(self, task: Task, answer: str) -> Score:
+        """Play a whole answer, as a language policy writes it, and sum up what it earned."""
+        earned = dict.fromkeys(self.weights, 0.0)
+        episode = self.begin(task)
+        try:
+            for message in self.messages(task, answer) if len(answer) <= MAX_ANSWER_CHARACTERS else ():
+                turn = episode.step(message)
+                earned = {name: value + turn.rewards.get(name, 0.0) for name, value in earned.items()}
+                if turn.finished:
+                    break
+        finally:
+            episode.close()
+        return Score(self.total(earned), earned)
+
+    def total(self, rewards: Rewards) -> float:
+        """Rewards weighted and summed up."""
+        return float(sum(weight * rewards.get(name, 0.0) for name, weight in self.weights.items()))
+
+    def nothing(self) -> Rewards:
+        """The rewards of a wrong answer."""
+        return dict.fromkeys(self.weights, 0.0)
+
+    def everything(self) -> Rewards:
+        """The rewards of a right answer."""
+        return dict.fromkeys(self.weights, 1.0)
+
+    def _drawable(self, difficulty: int, kinds: Collection[str]) -> list[str]:
+        if not 0 <= difficulty < NUM_LEVELS:
+            raise ConfigError(f"difficulty is {difficulty}; {self.name} has the levels 0 to {NUM_LEVELS - 1}")
+        if unknown := sorted(set(kinds) - self.kinds.keys()):
+            raise ConfigError(f"{self.name} has no tasks of kind {unknown[0]!r}; it has: {', '.join(self.kinds)}")
+        if kinds:
+            return [name for name in self.kinds if name in kinds]
+        return [name for name, kind in self.kinds.items() if kind.first_level <= difficulty]
+
+
+class SingleAnswer:
+    """An episode of one answer."""
+
+    def __init__(self, domain: Domain, task: Task) -> None:
+        self._domain, self._task = domain, task
+
+    def step(self, message: str) -> Turn:
+        """Judge the answer."""
+        return Turn("", self._domain.verify(self._task, message), finished=True)
+
+    def choices(self, rng: np.random.Generator) -> list[str]:
+        """The task's own."""
+        return self._domain.choices(self._task, rng)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def level_of(difficulty: int | str) -> int:
+    """A level from its number or its name.
+
+    Raises:
+        ConfigError: naming those there are.
+    """
+    if isinstance(difficulty, str) and difficulty in LEVEL_NAMES:
+        return LEVEL_NAMES[difficulty]
+    if isinstance(difficulty, int) and not isinstance(difficulty, bool) and 0 <= difficulty < NUM_LEVELS:
+        return difficulty
+    names = ", ".join(LEVEL_NAMES)
+    raise ConfigError(f"difficulty is {difficulty!r}; it is one of {names}, or a level from 0 to {NUM_LEVELS - 1}")

@@ -1,0 +1,187 @@
+"""What holds for every domain: whoever adds one gets these tests by naming its adversarial answers."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gym_attacks import ATTACKS, general
+
+from loomrl.environment.check import check_environment
+from loomrl.environment.config import EnvironmentConfig
+from loomrl.environment.make import make_env
+from loomrl.environment.snapshot import take_snapshot
+from loomrl.errors import ConfigError, EnvironmentFault
+from loomrl.gym.domains import get_domain, get_environment, names, own_names
+from loomrl.gym.environment import decode_text, encode_text
+from loomrl.gym.tasks import NUM_LEVELS, Domain, Task
+
+LEVELS = (0, 3, 5)  # of higher ones some tasks take long to make
+
+
+def tasks(domain: Domain, levels: tuple[int, ...] = LEVELS, each: int = 1) -> list[Task]:
+    """Some tasks of every kind."""
+    rng = np.random.default_rng(7)
+    return [domain.generate(rng, level, [kind]) for level in levels for kind in domain.kinds for _ in range(each)]
+
+
+def gym_id(name: str) -> str:
+    return f"loomrl/{''.join(part.capitalize() for part in name.split('_'))}-v0"
+
+
+@pytest.fixture(params=own_names())
+def domain(request: pytest.FixtureRequest) -> Domain:
+    return get_domain(request.param)
+
+
+def test_weights_and_names(domain: Domain) -> None:
+    assert sum(domain.weights.values()) == pytest.approx(1.0)
+    assert domain.name in names()
+    assert get_environment(domain.name).domain is domain
+
+
+def test_right_answers_score_full_and_wrong_ones_nothing(domain: Domain) -> None:
+    for task in tasks(domain, each=2):
+        score = domain.score(task, task.right)
+        assert score.total == pytest.approx(1.0), (task.kind, task.prompt, task.right, score)
+        for wrong in task.wrong:
+            assert domain.score(task, wrong).total == 0.0, (task.kind, task.prompt, wrong)
+
+
+def test_adversarial_answers_gain_nothing(domain: Domain) -> None:
+    for task in tasks(domain, levels=(2,)):
+        own = ATTACKS[domain.name](task)
+        assert len(own) >= 20
+        for answer in [*general(task), *own]:
+            assert domain.score(task, answer).total == 0.0, (task.kind, task.prompt, task.right, answer[:200])
+
+
+def test_a_choice_has_one_best_message(domain: Domain) -> None:
+    rng = np.random.default_rng(3)
+    for task in tasks(domain, levels=(0,)):
+        episode = domain.begin(task)
+        offered = episode.choices(rng)
+        episode.close()
+        assert 2 <= len(offered) <= domain.num_choices
+        assert len(set(offered)) == len(offered)
+        if len(domain.messages(task, task.right)) == 1:
+            assert [domain.score(task, one).total for one in offered].count(1.0) == 1
+
+
+def test_everything_fits_into_the_spaces(domain: Domain) -> None:
+    for task in tasks(domain, levels=tuple(range(0, NUM_LEVELS, 3))):
+        assert len(task.prompt.encode()) <= domain.prompt_bytes, task.prompt
+        for message in domain.messages(task, task.right):
+            assert len(message.encode()) <= domain.answer_bytes, message
+        episode = domain.begin(task)
+        assert all(len(one.encode()) <= domain.choice_bytes for one in episode.choices(np.random.default_rng(0)))
+        episode.close()
+
+
+DIGEST = """
+import hashlib, sys
+import numpy as np
+from loomrl.gym.domains import get_domain
+domain, rng, digest = get_domain(sys.argv[1]), np.random.default_rng(11), hashlib.sha256()
+for level in (0, 3, 5):
+    for kind in domain.kinds:
+        digest.update(domain.generate(rng, level, [kind]).to_bytes())
+print(digest.hexdigest())
+"""
+
+
+def test_a_seed_gives_the_same_bytes_in_every_process(domain: Domain) -> None:
+    rng, digest = np.random.default_rng(11), hashlib.sha256()
+    for level in LEVELS:
+        for kind in domain.kinds:
+            digest.update(domain.generate(rng, level, [kind]).to_bytes())
+    command = [sys.executable, "-W", "ignore", "-c", DIGEST, domain.name]
+    for hash_seed in ("1", "2"):
+        settings = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run(command, env=settings, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == digest.hexdigest()
+
+
+@pytest.mark.parametrize("mode", ["text", "choice"])
+def test_it_conforms(domain: Domain, mode: str) -> None:
+    env = gymnasium.make(gym_id(domain.name), mode=mode, disable_env_checker=True).unwrapped
+    assert [finding for finding in check_environment(env) if finding.severity == "error"] == []
+    if mode == "choice":
+        assert check_environment(env) == []
+
+
+@pytest.mark.parametrize("mode", ["text", "choice"])
+def test_a_snapshot_runs(domain: Domain, mode: str, tmp_path: Path) -> None:
+    config = EnvironmentConfig(id=gym_id(domain.name), kwargs={"mode": mode}, fingerprint_steps=10)
+    snapshot = take_snapshot(config, tmp_path, tmp_path / "snapshot")
+    assert {"loomrl.gym.domains", "loomrl.gym.environment", "loomrl.gym.tasks"} <= set(snapshot.source_roots)
+    env = make_env(tmp_path / "snapshot")
+    _, info = env.reset(seed=5)
+    _, again = env.reset(seed=5)
+    env.close()
+    assert info == again
+
+
+def test_text_mode_pays_for_the_right_answer(domain: Domain) -> None:
+    env = get_environment(domain.name)(mode="text", difficulty=1)
+    _, info = env.reset(seed=2)
+    assert info["text"] == env.task.prompt
+    earned, terminated = 0.0, False
+    for message in domain.messages(env.task, env.task.right):
+        assert not terminated
+        _, reward, terminated, truncated, info = env.step(encode_text(message, domain.answer_bytes))
+        earned += reward
+    assert (earned, terminated, truncated) == (pytest.approx(1.0), True, False)
+    with pytest.raises(EnvironmentFault, match="call reset"):
+        env.step(env.action_space.sample())
+
+
+def test_choice_mode_pays_for_the_best_choice(domain: Domain) -> None:
+    env = get_environment(domain.name)(mode="choice")
+    rewards = []
+    for seed in range(4):
+        _, info = env.reset(seed=seed)
+        task = env.task
+        if len(domain.messages(task, task.right)) == 1:
+            rewards.append(env.step(info["choices"].index(task.right))[1])
+    env.close()
+    assert rewards == pytest.approx([1.0] * len(rewards))
+
+
+def test_a_level_can_be_set_for_an_episode(domain: Domain) -> None:
+    env = get_environment(domain.name)()
+    _, info = env.reset(seed=1, options={"difficulty": 2})
+    assert info["difficulty"] == 2
+    _, info = env.reset(seed=1)
+    assert info["difficulty"] == 0
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"mode": "picture"}, "mode is 'picture'"),
+        ({"difficulty": 10}, "a level from 0 to 9"),
+        ({"difficulty": "impossible"}, "one of beginner"),
+        ({"max_steps": 0}, "at least 1"),
+        ({"kinds": ["no_such_kind"]}, "no tasks of kind 'no_such_kind'"),
+    ],
+)
+def test_wrong_parameters_are_named(domain: Domain, wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        get_environment(domain.name)(**wrong)
+
+
+def test_an_unknown_domain_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"no domain 'poetry'; there are: .*math"):
+        get_domain("poetry")
+
+
+def test_text_survives_its_bytes() -> None:
+    assert decode_text(encode_text("x² = 4", 16)) == "x² = 4"
+    with pytest.raises(EnvironmentFault, match="does not fit"):
+        encode_text("long", 3)
