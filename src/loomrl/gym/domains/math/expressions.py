@@ -15,6 +15,7 @@ Tree = tuple[Any, ...]
 MAX_CHARACTERS = 200
 _TOKEN = re.compile(r" *(?:([0-9]+(?:\.[0-9]+)?)|([a-z]+)|(\*\*|[-+*/^(),]))", re.ASCII)
 _FUNCTIONS = ("sqrt", "sin", "cos", "tan", "exp", "log", "ln", "abs")
+_CANCELLING = ("+", "-", "sin", "cos", "tan", "log", "ln")  # where rounding leaves a little of a zero
 _CONSTANTS = ("pi", "e")
 _VARIABLES = ("x", "y")
 _MAX_DEPTH, _MAX_DIGITS, _MAX_EXPONENT = 40, 20, 64
@@ -51,9 +52,11 @@ def value(tree: Tree, point: Mapping[str, Any]) -> Any:
         return context.mpf(parts[0])
     if operator == "name":
         return _named(parts[0], point)
-    numbers = [value(part, point) for part in (parts[1:] if operator == "call" else parts)]
+    if operator == "call":
+        operator, *parts = parts
+    numbers = [value(part, point) for part in parts]
     try:
-        return _bounded(_apply(operator if operator != "call" else parts[0], numbers), operator)
+        return _bounded(_apply(operator, numbers), operator)
     except (ArithmeticError, ValueError) as error:
         raise NotAFormula(f"not defined: {error}") from error
 
@@ -130,8 +133,8 @@ def _bounded(number: Any, operator: str) -> Any:
     size = abs(number)
     if size == 0:
         return number
-    if operator in ("+", "-", "call") and size < context.mpf(_ZERO):
-        return context.mpf(0)  # what rounding left of a zero
+    if operator in _CANCELLING and size < context.mpf(_ZERO):
+        return context.mpf(0)
     if not context.mpf(_SMALLEST) <= size <= context.mpf(_LARGEST):
         raise NotAFormula("a number is too big or too small")
     return number
