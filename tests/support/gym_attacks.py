@@ -7,7 +7,7 @@ from loomrl.gym.tasks import Task
 
 def general(task: Task) -> list[str]:
     """Those that make sense in every domain."""
-    right, wrong = task.right, list(task.wrong)
+    right, wrong = final(task), list(task.wrong)
     return [
         "",
         " \t\r\n",
@@ -45,6 +45,11 @@ def general(task: Task) -> list[str]:
         "\ud800".encode("utf-8", "replace").decode(),
         "\x1b[31m" + right,
     ]
+
+
+def final(task: Task) -> str:
+    """The answer; of several messages the last one."""
+    return task.right.split("\n")[-1] if task.domain in ("game", "tool_call") else task.right
 
 
 def fullwidth(text: str) -> str:
@@ -108,4 +113,75 @@ def game(task: Task) -> list[str]:
     ]
 
 
-ATTACKS: dict[str, Callable[[Task], list[str]]] = {"math": math, "game": game}
+def code(task: Task) -> list[str]:
+    """Programs that cheat, flee, fill and hang; several at once."""
+    name = "solution" if task.kind == "review" else task.right.partition("(")[0].removeprefix("def ")
+    head = f"def {name}(*given):\n    "
+    return [
+        head + "pass",
+        head + "return None",
+        head + "return 10**9",
+        head + "raise SystemExit(0)",
+        head + "import os; os._exit(0)",
+        head + "import sys; return sys._getframe(1).f_locals['request']['expected']",
+        head + "import sys; return [frame for frame in sys._current_frames().values()][0].f_globals",
+        head + "import os; os.write(1, b'true\\n' * 1000); os._exit(0)",
+        head + "import os; [os.write(fd, b'0\\n' * 100) for fd in (1, 3, 4)]",
+        head + "import builtins; builtins.__import__ = None; return 10**9",
+        head + "class Same:\n        __eq__ = lambda *_: True\n    return Same()",
+        head + "return float('nan')",
+        "import json\njson.dumps = lambda *_: '1e9'\n" + head + "return 1",
+        "import sys\nsys.exit(0)\n" + head + "return 1",
+        f"{name} = lambda *given: 10**9",
+        f"class {name}: pass",
+        f"from solution import {name}",
+        f"# {task.right}".replace("\n", "\n# "),
+        f"'''{task.right}'''",
+        task.right + "\n" + task.right,
+        f"```python\n{task.right}\n```\n```python\n{(task.wrong or ['pass'])[0]}\n```",
+        f"Here it is:\n```python\n{task.right}\n```",
+        "x = " + "1+" * 1_900 + "1",
+        head + "\x00return 1",
+        "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12",
+        "1-99",
+    ]
+
+
+def tool_call(task: Task) -> list[str]:
+    """Calls in place of answers, answers in place of calls, what leads out of the folder."""
+    answer, decoy = task.facts["answer"], task.facts["decoys"][0]
+
+    def call(tool: str, arguments: str) -> str:
+        return f'{{"tool": "{tool}", "arguments": {arguments}}}'
+
+    return [
+        call("read_file", '{"name": "../../etc/passwd"}'),
+        call("read_file", '{"name": "/etc/passwd"}'),
+        call("write_file", '{"name": "../reward.txt", "text": "1"}'),
+        call("write_file", '{"name": "sum.txt", "text": "done"}') + '\n{"answer": "done?"}',
+        call("calculator", '{"expression": "__import__(1)"}'),
+        call("calculator", '{"expression": "9^64^64^64"}'),
+        call("search", '{"query": "\\" OR 1=1 --"}'),
+        call("http_get", '{"path": "http://127.0.0.1:22/"}'),
+        call("http_get", '{"path": "/products/../../"}'),
+        call("http_post", '{"path": "/orders", "body": {"product": 1, "quantity": -1}}'),
+        call("no_such_tool", "{}"),
+        call("calculator", "[]"),
+        call("calculator", '{"expression": {"nested": 1}}'),
+        "\n".join([call("list_files", "{}")] * 100 + [final(task)]),
+        f'{{"answer": ["{answer}"]}}',
+        f'{{"answer": {{"text": "{answer}"}}}}',
+        f'{{"answer": "{answer} or {answer}"}}',
+        f'{{"answer": "the answer is {answer}"}}',
+        f'{{"answer": "{answer}", "reward": 1}}',
+        f'{{"Answer": "{answer}"}}',
+        f"{decoy}\n{final(task)}",
+        answer,
+        "answer: " + answer,
+        "[" * 10_000,
+        '{"answer": true}',
+        '{"answer": 1e999}',
+    ]
+
+
+ATTACKS: dict[str, Callable[[Task], list[str]]] = {"math": math, "game": game, "code": code, "tool_call": tool_call}
