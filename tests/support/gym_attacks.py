@@ -184,4 +184,47 @@ def tool_call(task: Task) -> list[str]:
     ]
 
 
-ATTACKS: dict[str, Callable[[Task], list[str]]] = {"math": math, "game": game, "code": code, "tool_call": tool_call}
+def language(task: Task) -> list[str]:
+    """Stuffing, shuffling, hedging, and texts beside the point."""
+    right, wrong = task.right, task.wrong[0]
+    words = right.rstrip(".").split()
+    return [
+        f"{right} {right}",
+        f"{right} {wrong}",
+        f"{wrong} {right}",
+        f"{right} Or: {wrong}",
+        f"Maybe {right}",
+        f"{right} Or not.",
+        f"It is not true that {right}",
+        " ".join(sorted(words, key=str.casefold, reverse=True)) + " " + words[0]
+        if len(words) < 3
+        else " ".join(words[::-1]),
+        " ".join(words[:-1]) or "x",
+        " ".join(dict.fromkeys(task.prompt.split())),
+        task.prompt.replace("?", "."),
+        task.prompt.split("\n")[0],
+        f'{{"text": "{right}"}}',
+        f"**{right}**",
+        f"<b>{right}</b>",
+        right + " =)",
+        right + "\U0001f44d",
+        right.replace("e", "\u0435").replace("a", "\u0430").replace("o", "\u043e").replace("i", "\u0456"),
+        "the of a and to in is on at be",
+        "Yes.",
+        "I do not know.",
+        "As a language model I am helpful, coherent and relevant.",
+        "relevance coherence helpfulness",
+        "Monday Tuesday Wednesday Thursday Friday Saturday Sunday",
+        "red blue green yellow black white brown grey",
+        "der die das le la el los les des",
+        right + "\n" + "-" * 900 + " ...",
+    ]
+
+
+ATTACKS: dict[str, Callable[[Task], list[str]]] = {
+    "math": math,
+    "game": game,
+    "code": code,
+    "tool_call": tool_call,
+    "language": language,
+}

@@ -1,7 +1,7 @@
 """Tool calls: tasks that need a calculator, files, a search or an HTTP interface, all of them real.
 
-Rewards: `success`, the share of calls that succeeded; `completion`, the answer and the state asked for; `efficiency`, as
-many calls as the shortest way has. Without completion the others are worth nothing. Each message is a JSON object.
+Rewards: `success`, the share of calls that succeeded; `completion`, the answer and the state asked for; `efficiency`,
+no more calls than the shortest way has. Without completion the others are worth nothing. A message is a JSON object.
 """
 
 import json
