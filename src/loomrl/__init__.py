@@ -11,6 +11,8 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "BaseEnvironment": "loomrl.environment.base",
     "register_environment": "loomrl.environment.registry",
+    "LoomRLGym": "loomrl.gym.facade",
+    "EnvironmentType": "loomrl.gym.facade",
     "PPOConfig": "loomrl.training.trainer",
     "PPOTrainer": "loomrl.training.trainer",
     "PolicyNetwork": "loomrl.algorithms.networks",
@@ -24,7 +26,9 @@ _PUBLIC = {
 __all__ = [
     "AsyncPolicyClient",
     "BaseEnvironment",
+    "EnvironmentType",
     "GaussianPolicyHead",
+    "LoomRLGym",
     "PPOConfig",
     "PPOTrainer",
     "PolicyClient",
@@ -46,5 +50,6 @@ if TYPE_CHECKING:
     from loomrl.algorithms.networks import GaussianPolicyHead, PolicyNetwork, StateEncoder, ValueHead
     from loomrl.environment.base import BaseEnvironment
     from loomrl.environment.registry import register_environment
+    from loomrl.gym.facade import EnvironmentType, LoomRLGym
     from loomrl.serving.client import AsyncPolicyClient, PolicyClient
     from loomrl.training.trainer import PPOConfig, PPOTrainer

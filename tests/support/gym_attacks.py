@@ -221,10 +221,44 @@ def language(task: Task) -> list[str]:
     ]
 
 
+def multimodal(task: Task) -> list[str]:
+    """Everything at once, too little, nothing in particular."""
+    right, wrong = task.right, task.wrong[0]
+    return [
+        f"{right} {right}",
+        f"{right}, {wrong}",
+        f"{wrong}, {right}",
+        f"{right}, {right}",
+        f"{right}!",
+        f"it is {right}",
+        f"{right} or {wrong}",
+        f"a {right} a",
+        f"{right};{wrong}",
+        ", ".join(f"a {colour} {shape}" for colour in ("red", "green", "blue") for shape in ("circle", "square")),
+        "a circle",
+        "a red thing",
+        "something red",
+        "a picture of shapes",
+        "a nice picture",
+        "a red circle at the nowhere left",
+        "red, green, blue, yellow, purple, white",
+        "1 2 3 4 5 6 7 8 9",
+        "0x5",
+        "five",
+        right.replace(" ", "\u00a0") + "\u200d",
+        ",",
+        ", ,",
+        ".",
+        f"[{right}]",
+        f"caption: {right}",
+    ]
+
+
 ATTACKS: dict[str, Callable[[Task], list[str]]] = {
     "math": math,
     "game": game,
     "code": code,
     "tool_call": tool_call,
     "language": language,
+    "multimodal": multimodal,
 }

@@ -78,6 +78,11 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
             raise EnvironmentFault(f"{self.domain.name}: no episode has begun; call reset first")
         return self._task
 
+    @property
+    def offered(self) -> list[str]:
+        """The messages to choose from now."""
+        return list(self._offered)
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Draw a task; `options` may name another `difficulty` for this episode."""
         super().reset(seed=seed)
@@ -91,9 +96,13 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Send a message: its bytes, or the number of a choice."""
+        return self.send(self._message(action))
+
+    def send(self, message: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take a step with a message's text, whatever the mode."""
         if self._episode is None:
             raise EnvironmentFault(f"{self.domain.name}: the episode is over, or none has begun; call reset")
-        turn = self._episode.step(self._message(action))
+        turn = self._episode.step(message)
         self._steps += 1
         self._text = turn.text
         truncated = not turn.finished and self._steps >= self._max_steps
@@ -130,7 +139,7 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
     def _picture(self) -> NDArray[np.uint8]:
         assert self.domain.picture_shape is not None
         picture = self.task.picture
-        return np.zeros(self.domain.picture_shape, np.uint8) if picture is None else picture
+        return np.zeros(self.domain.picture_shape, np.uint8) if picture is None else picture.copy()
 
     def _info(self) -> dict[str, Any]:
         task = self.task

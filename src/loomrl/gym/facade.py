@@ -1,0 +1,151 @@
+"""`LoomRLGym`: awaited environments over the domains, with the four values of a `step` that users expect.
+
+The only place where `done` exists; `info` says whether it is `terminated` or `truncated`. What a domain does, such as
+running code, it does in a thread, so that one environment never holds up another.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+
+from loomrl.errors import ConfigError
+from loomrl.gym.domains import get_environment
+from loomrl.gym.environment import DomainEnvironment
+from loomrl.schema import Section
+
+
+class EnvironmentType(Enum):
+    """The domains that come with LoomRL."""
+
+    MATH = "math"
+    GAME = "game"
+    TOOLCALL = "tool_call"
+    CODE = "code"
+    LANGUAGE = "language"
+    MULTIMODAL = "multimodal"
+
+
+class GymEnvironmentConfig(Section):
+    """What `create_environment` takes: a level from 0 to 9 or its name, a limit on steps, and kinds of tasks."""
+
+    difficulty: int | str = "beginner"
+    max_steps: int = Field(default=50, ge=1)
+    kinds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """What a policy sees: a text to answer, messages it may choose from, and the picture of a task that has one."""
+
+    text: str
+    choices: tuple[str, ...]
+    picture: NDArray[np.uint8] | None  # (height, width, 3)
+    domain: str
+    kind: str
+    difficulty: int
+
+
+class GymEnvironment:
+    """One environment of a `LoomRLGym`. Calls wait for each other."""
+
+    def __init__(self, name: str, environment: DomainEnvironment, seed: int) -> None:
+        self.name = name
+        self._environment, self._seed = environment, seed
+        self._has_begun = False
+        self._lock = asyncio.Lock()
+
+    async def reset(self, seed: int | None = None, difficulty: int | str | None = None) -> State:
+        """Begin an episode, of another difficulty where one is given. The first one is seeded by the gym's seed."""
+        if seed is None and not self._has_begun:
+            seed = self._seed
+        options = None if difficulty is None else {"difficulty": difficulty}
+        async with self._lock:
+            _, info = await asyncio.to_thread(self._environment.reset, seed=seed, options=options)
+            self._has_begun = True
+            return self._state(info)
+
+    async def step(self, action: int | str) -> tuple[State, float, bool, dict[str, Any]]:
+        """Send a message: a text, or the number of one of `state.choices`.
+
+        Returns:
+            The next state, the reward, whether the episode is over, and `info` with `terminated`, `truncated` and
+            `rewards` by component.
+
+        Raises:
+            ConfigError: for a number that no choice has.
+            EnvironmentFault: when no episode runs.
+        """
+        async with self._lock:
+            message = action if isinstance(action, str) else self._chosen(action)
+            _, reward, terminated, truncated, info = await asyncio.to_thread(self._environment.send, message)
+            return self._state(info), reward, terminated or truncated, self._outcome(info, terminated, truncated)
+
+    async def close(self) -> None:
+        """End the running episode and give back what it holds."""
+        async with self._lock:
+            await asyncio.to_thread(self._environment.close)
+
+    def _chosen(self, action: int) -> str:
+        offered = self._environment.offered
+        if not 0 <= int(action) < len(offered):
+            raise ConfigError(f"{self.name}: action {action} is no choice; there are {len(offered)}, or send a text")
+        return offered[int(action)]
+
+    def _state(self, info: Mapping[str, Any]) -> State:
+        about = {name: info[name] for name in ("domain", "kind", "difficulty")}
+        return State(info["text"], tuple(info["choices"]), self._environment.task.picture, **about)
+
+    def _outcome(self, info: Mapping[str, Any], terminated: bool, truncated: bool) -> dict[str, Any]:
+        return {"terminated": terminated, "truncated": truncated, "rewards": dict(info["rewards"])}
+
+
+class LoomRLGym:
+    """Makes environments and keeps them in `environments`, by name. `seed` makes all that they draw repeatable."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.environments: dict[str, GymEnvironment] = {}
+        self._seed = seed
+
+    async def create_environment(
+        self, environment_type: EnvironmentType | str, config: Mapping[str, Any] | None = None
+    ) -> GymEnvironment:
+        """Make an environment of a domain: one of LoomRL's, or another's by its name.
+
+        Raises:
+            ConfigError: for a domain there is not, or a key or value that `GymEnvironmentConfig` does not take.
+        """
+        domain = environment_type.value if isinstance(environment_type, EnvironmentType) else environment_type
+        settings = _read(config or {})
+        make = await asyncio.to_thread(get_environment, domain)
+        environment = await asyncio.to_thread(make, mode="choice", **settings.model_dump())
+        number = len(self.environments)
+        name = f"{domain}-{number}"
+        self.environments[name] = GymEnvironment(name, environment, self._seed + number)
+        return self.environments[name]
+
+    async def close(self) -> None:
+        """Close all environments."""
+        for environment in self.environments.values():
+            await environment.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+
+def _read(config: Mapping[str, Any]) -> GymEnvironmentConfig:
+    try:
+        return GymEnvironmentConfig.model_validate(dict(config))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        allowed = ", ".join(GymEnvironmentConfig.model_fields)
+        raise ConfigError(f"create_environment: {key}: {first['msg']}; the config takes: {allowed}") from error

@@ -1,0 +1,105 @@
+"""Tasks for a learner: drawn by a curriculum, scored by their domains, and some of them held out.
+
+Which tasks are held out follows from what they ask, so training never meets what evaluation asks, whoever draws.
+"""
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from loomrl.errors import ConfigError
+from loomrl.files import canonical_json
+from loomrl.gym.curriculum import Curriculum
+from loomrl.gym.domains import get_domain
+from loomrl.gym.tasks import Score, Task
+
+SUCCESS = 0.999  # the score from which an answer counts as right
+_TRIES = 1_000
+
+
+class TaskStream:
+    """An endless iterator of (domain, task), and the call that scores an answer.
+
+    Args:
+        curriculum: what draws domains and levels and learns from the scores.
+        seed: of all that is drawn.
+        kinds: for a domain, the kinds of its tasks; all of them where it is not named.
+        held_out_share: the share of all tasks that is never drawn.
+    """
+
+    def __init__(
+        self,
+        curriculum: Curriculum,
+        seed: int,
+        kinds: Mapping[str, Collection[str]] | None = None,
+        held_out_share: float = 0.1,
+    ) -> None:
+        self.curriculum = curriculum
+        self._rng = np.random.default_rng(seed)
+        self._kinds, self._share = dict(kinds or {}), held_out_share
+
+    def __iter__(self) -> Iterator[tuple[str, Task]]:
+        return self
+
+    def __next__(self) -> tuple[str, Task]:
+        name, level = self.curriculum.draw(self._rng)
+        return name, _draw(name, level, self._kinds.get(name, ()), self._rng, self._share, held_out=False)
+
+    def score(self, task: Task, answer: str) -> Score:
+        """What an answer earns; the curriculum hears of it."""
+        scored = get_domain(task.domain).score(task, answer)
+        self.curriculum.record(task.domain, scored.total >= SUCCESS)
+        return scored
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that going on needs, JSON values."""
+        return {"rng": self._rng.bit_generator.state, "curriculum": self.curriculum.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken; the tasks that follow are the same to the byte."""
+        self._rng.bit_generator.state = state["rng"]
+        self.curriculum.load_state_dict(state["curriculum"])
+
+
+def held_out_tasks(
+    domain: str, level: int, count: int, seed: int, kinds: Collection[str] = (), held_out_share: float = 0.1
+) -> list[Task]:
+    """Different tasks of those a `TaskStream` with the same share never draws.
+
+    Raises:
+        ConfigError: when the level has not that many.
+    """
+    rng = np.random.default_rng(seed)
+    found: dict[bytes, Task] = {}
+    for _ in range(20 * count + 200):
+        task = _draw(domain, level, kinds, rng, held_out_share, held_out=True)
+        found.setdefault(_identity(task), task)
+        if len(found) == count:
+            return list(found.values())
+    raise ConfigError(
+        f"{domain}: level {level} has fewer than {count} held-out tasks; ask for fewer, or raise held_out_share"
+    )
+
+
+def is_held_out(task: Task, share: float) -> bool:
+    """Whether a task is one of the share that is never trained on."""
+    return int.from_bytes(_identity(task)[:4]) < share * 2**32
+
+
+def _identity(task: Task) -> bytes:
+    """What is asked and what is right: how else a task was made, such as with which wrong answers, makes no other."""
+    picture = b"" if task.picture is None else task.picture.tobytes()
+    return hashlib.sha256(canonical_json([task.domain, task.kind, task.prompt, task.right]) + picture).digest()
+
+
+def _draw(
+    domain: str, level: int, kinds: Collection[str], rng: np.random.Generator, share: float, held_out: bool
+) -> Task:
+    for _ in range(_TRIES):
+        task = get_domain(domain).generate(rng, level, kinds)
+        if is_held_out(task, share) == held_out:
+            return task
+    which = "held out" if held_out else "left to train on"
+    raise ConfigError(f"{domain}: of {_TRIES} tasks of level {level} none is {which}; held_out_share is {share}")
