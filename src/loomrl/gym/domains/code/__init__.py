@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from loomrl.gym.domains.code import algorithms, drafts
-from loomrl.gym.domains.code.judging import Tests, judge
+from loomrl.gym.domains.code.judging import Cases, judge
 from loomrl.gym.environment import DomainEnvironment
 from loomrl.gym.tasks import Domain, Kind, Rewards, Task
 
@@ -41,7 +41,7 @@ class Code(Domain):
             found = _LINE.fullmatch(answer)
             return self.everything() if found and int(found.group(1)) == int(task.right) else self.nothing()
         algorithm = algorithms.draw(np.random.default_rng(task.facts["algorithm"]), task.facts["level"])
-        return judge(answer, algorithm, Tests(algorithm, task.facts["tests"])) or self.nothing()
+        return judge(answer, algorithm, Cases(algorithm, task.facts["tests"])) or self.nothing()
 
 
 DOMAIN = Code()

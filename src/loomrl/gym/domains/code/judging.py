@@ -39,7 +39,7 @@ for case in request["cases"]:
 """
 
 
-class Tests:
+class Cases:
     """Small inputs of an algorithm and the results expected, and large inputs. Equal for equal seeds."""
 
     def __init__(self, algorithm: Algorithm, seed: int) -> None:
@@ -53,7 +53,7 @@ class Tests:
         return [] if make is None else [make(self._rng) for _ in range(NUM_LARGE)]
 
 
-def judge(answer: str, algorithm: Algorithm, tests: Tests) -> dict[str, float] | None:
+def judge(answer: str, algorithm: Algorithm, tests: Cases) -> dict[str, float] | None:
     """`working`, `efficient` and `readable`, or None for what is no working program.
 
     Raises:

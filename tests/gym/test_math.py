@@ -1,0 +1,109 @@
+"""Math answers: equal values in other forms, working that holds or does not, formulas that would take for ever."""
+
+import numpy as np
+import pytest
+
+from loomrl.gym.domains import get_domain
+from loomrl.gym.domains.math.expressions import NotAFormula, equal, parse, points, value
+from loomrl.gym.tasks import Draft, Task
+
+MATH = get_domain("math")
+
+
+def task(right: str, form: str = "formula", solution: dict[str, str] | None = None) -> Task:
+    draft = Draft("?", right, (), {"form": form} | ({"solution": solution} if solution else {}))
+    return Task("math", "made", 0, draft.prompt, draft.right, (), draft.facts)
+
+
+def same(left: str, right: str) -> bool:
+    return equal(parse(left), parse(right), points())
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("2x + 3", "3+x*2"),
+        ("(x+1)^2", "x**2 + 2*x + 1"),
+        ("sin(x)^2 + cos(x)^2", "1"),
+        ("2(x - 1)(x + 1)", "2x^2 - 2"),
+        ("-x^2", "0 - x*x"),
+        ("exp(2x)", "e^(2x)"),
+        ("sqrt(12)", "2sqrt(3)"),
+        ("ln(8)", "3*log(2)"),
+        ("1/3 + 1/6", "0.5"),
+        ("2^-1", "1/2"),
+        ("2^3^2", "512"),
+        ("9pi", "pi*3*3"),
+        ("x*y - y*x", "0"),
+    ],
+)
+def test_equal_formulas(left: str, right: str) -> None:
+    assert same(left, right)
+    assert same(right, left)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [("x", "y"), ("0.333333333333", "1/3"), ("abs(x)", "x"), ("sqrt(x^2)", "x"), ("x^2", "2^x"), ("pi", "22/7")],
+)
+def test_unequal_formulas(left: str, right: str) -> None:
+    assert not same(left, right)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "+", "2 +", "(", "x)", "()", "2 3", "x y z", "1.2.3", ".5", "1e5", "x!", "x = 2", "sin", "sin x",
+        "__import__", "os.system", "x if x else y", "٣", "²", "x;y", "{1}", "[1]", "'1'", "1" * 21, "x" * 201,
+        "(" * 60 + "x" + ")" * 60, "-" * 60 + "1",
+    ],
+)  # fmt: skip
+def test_what_is_no_formula(text: str) -> None:
+    with pytest.raises(NotAFormula):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["9^9^9", "exp(exp(exp(9)))", "1/0", "log(0)", "10^-64", "exp(-exp(9))", "0^-1", "tan(pi/2)", "2^65", "x"]
+)
+def test_what_is_not_computed(text: str) -> None:
+    with pytest.raises(NotAFormula):
+        value(parse(text), {})
+
+
+def test_working_that_holds_earns_its_part() -> None:
+    linear = task("4", "number", {"x": "4"})
+    full = MATH.score(linear, "2x + 3 = 11\n2x = 8\nx = 8/2 = 4\nAnswer: 4")
+    assert full.rewards == {"correctness": 1.0, "logical_progression": 1.0, "final_accuracy": 1.0}
+    half = MATH.score(linear, "2x = 9\nx = 4\nAnswer: 4")
+    assert half.rewards["logical_progression"] == 0.5
+    assert MATH.score(linear, "I think\nAnswer: 4").rewards["logical_progression"] == 0.0
+    assert MATH.score(linear, "2x = 8\nAnswer: 5").total == 0.0
+
+
+def test_the_form_of_the_answer_counts() -> None:
+    half = task("1/2", "number")
+    assert MATH.score(half, "1/2").total == pytest.approx(1.0)
+    assert MATH.score(half, "2/4").rewards == {"correctness": 1.0, "logical_progression": 1.0, "final_accuracy": 0.0}
+    assert MATH.score(half, "0.5").total == 0.0
+    assert MATH.score(half, "1/4 + 1/4").total == 0.0
+    assert MATH.score(task("2*x"), "x+x+x+x+x+x-x-x-x-x").rewards["final_accuracy"] == 0.0
+    assert MATH.score(task("x^2 - 1", "expanded"), "(x-1)*(x+1)").total == 0.0
+
+
+def test_the_line_is_case_blind_and_spaces_do_not_count() -> None:
+    assert MATH.score(task("7", "number"), "  answer:   7  \n\n").total == pytest.approx(1.0)
+
+
+def test_a_sum_that_all_can_check() -> None:
+    rng = np.random.default_rng(0)
+    for level in range(10):
+        addition = MATH.generate(rng, level, ["addition"])
+        left, right = addition.prompt.rstrip("=").split("+")
+        assert int(left) + int(right) == int(addition.right)
+        assert len(left) == len(right) == 1 + (level + 1) // 2
+
+
+def test_fields_are_there() -> None:
+    for kind in ("linear", "derivative", "integral", "circle", "variance", "dice", "gcd", "leg_counting"):
+        assert kind in MATH.kinds
