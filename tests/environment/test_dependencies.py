@@ -68,3 +68,12 @@ def test_a_users_module_called_like_a_package_is_not_that_package(tmp_path: Path
     (tmp_path / "orjson.py").write_text("def create(): ...\n")
     source = load_source("orjson:create", tmp_path)
     assert "orjson" not in dependency_versions(source.locations, "orjson")
+
+
+def test_an_environment_of_the_gym_keeps_what_it_imports_of_the_gym() -> None:
+    source = load_source("loomrl.gym.domains.game:Environment")
+    assert source.roots == ["loomrl.gym.domains", "loomrl.gym.environment", "loomrl.gym.tasks"]
+    found = dependency_versions(source.locations, "loomrl.gym.domains.game")
+    assert {"chess", "open-spiel"} <= found.keys()
+    assert not {"sympy", "sacrebleu", "pillow"} & found.keys()
+    assert load_source("loomrl.gym.velocity:HopperVelocity").roots == ["loomrl.gym.velocity", "gymnasium.envs.mujoco"]

@@ -39,7 +39,7 @@ SLOW = {
         "kept = []\nfor number in numbers:\n    if number not in kept:\n        kept.append(number)\nreturn kept"
     ),
     "pairs_with_sum": (
-        "pairs = 0\nfor place, number in enumerate(numbers):\n    pairs += numbers[:place].count(GOAL - number)\nreturn pairs"
+        "pairs = 0\nfor place, one in enumerate(numbers):\n    pairs += numbers[:place].count(GOAL - one)\nreturn pairs"
     ),
     "best_window": "return BEST(sum(numbers[i:i + size]) for i in range(len(numbers) - size + 1))",
 }
