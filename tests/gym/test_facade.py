@@ -123,12 +123,13 @@ def test_a_wrong_config_is_named(config: dict[str, object], message: str) -> Non
     played(use)
 
 
-def test_a_number_that_no_choice_has_is_named() -> None:
+@pytest.mark.parametrize("action", [4, -1, 0.5, None])
+def test_what_is_no_choice_is_named(action: object) -> None:
     async def use(gym: LoomRLGym) -> None:
         environment = await gym.create_environment(EnvironmentType.MATH)
         await environment.reset()
-        with pytest.raises(ConfigError, match="action 7 is no choice; there are 4"):
-            await environment.step(7)
+        with pytest.raises(ConfigError, match=f"action {action!r} is no choice; there are 4"):
+            await environment.step(action)  # type: ignore[arg-type]
 
     played(use)
 

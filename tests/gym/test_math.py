@@ -91,8 +91,14 @@ def test_the_form_of_the_answer_counts() -> None:
     assert MATH.score(task("x^2 - 1", "expanded"), "(x-1)*(x+1)").total == 0.0
 
 
-def test_the_line_is_case_blind_and_spaces_do_not_count() -> None:
-    assert MATH.score(task("7", "number"), "  answer:   7  \n\n").total == pytest.approx(1.0)
+@pytest.mark.parametrize("answer", ["7", "  answer:   7  \n\n", "x = 7", "Answer: 7.", "x=7", "7 "])
+def test_an_answer_may_be_written_as_people_do(answer: str) -> None:
+    assert MATH.score(task("7", "number"), answer).total == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("answer", ["x = 7 = 8", "x = x = 7", "= 7", "z = 7", "7..", "x =", "x 7", "x = 7 or 8"])
+def test_an_answer_may_not_be_written_otherwise(answer: str) -> None:
+    assert MATH.score(task("7", "number"), answer).total == 0.0
 
 
 def test_a_sum_that_all_can_check() -> None:

@@ -106,16 +106,14 @@ for _ in range(1_000):
     except OSError:
         break
 print(started, flush=True)
-time.sleep(10_000)
 """
 
 
 def test_a_fork_bomb_has_few_processes_and_leaves_none() -> None:
     marked = FORK_BOMB + f"# {os.getpid()} {time.time_ns()}"
-    outcome = run(marked, b"", Limits(wall_seconds=3.0))
-    assert not outcome.finished
+    outcome = run(marked, b"")
     assert int(outcome.output.split()[0]) < Limits().processes
-    for _ in range(200):
+    for _ in range(600):
         if not running(marked.rpartition("# ")[2]):
             return
         time.sleep(0.05)

@@ -93,8 +93,8 @@ class GymEnvironment:
 
     def _chosen(self, action: int) -> str:
         offered = self._environment.offered
-        if not 0 <= int(action) < len(offered):
-            raise ConfigError(f"{self.name}: action {action} is no choice; there are {len(offered)}, or send a text")
+        if not isinstance(action, int | np.integer) or not 0 <= action < len(offered):
+            raise ConfigError(f"{self.name}: action {action!r} is no choice; there are {len(offered)}, or send a text")
         return offered[int(action)]
 
     def _state(self, info: Mapping[str, Any]) -> State:

@@ -212,7 +212,7 @@ return kept
         what = "the numbers without repetitions, in the reverse of the order in which each occurs first"
 
     def large(rng: np.random.Generator) -> Arguments:
-        return [_numbers(rng, 30_000, 10**6)]
+        return [_numbers(rng, 120_000, 40_000)]
 
     return Algorithm("distinct", "numbers", what, body, lambda rng: [_numbers(rng, limit=5)], large)
 

@@ -2,6 +2,7 @@
 
 from loomrl.gym.domains.game.positions import Position
 
+_MOST_KNOWN = 200_000
 Known = dict[tuple[str, int], int]
 
 
@@ -15,6 +16,13 @@ class Solver:
     def __init__(self) -> None:
         self._known: Known = {}
 
+    def _remember(self, key: tuple[str, int], value: int) -> int:
+        """Of big games there is more to know than memory holds."""
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[key] = value
+        return value
+
     def value(self, position: Position, plies: int) -> int:
         """The value of a position."""
         result = position.result(position.player)
@@ -23,9 +31,9 @@ class Solver:
         if plies == 0:
             return 0
         key = (position.key, plies)
-        if key not in self._known:
-            self._known[key] = max(self.after(position, move, plies) for move in position.moves())
-        return self._known[key]
+        if key in self._known:
+            return self._known[key]
+        return self._remember(key, max(self.after(position, move, plies) for move in position.moves()))
 
     def after(self, position: Position, move: str, plies: int) -> int:
         """What a move is worth to who makes it."""
@@ -47,9 +55,9 @@ class Solver:
         Stops at the first winning move and the first refutation, so that it is much faster than `value`.
         """
         key = (position.key, -plies)
-        if key not in self._known:
-            self._known[key] = any(self.wins_with(position, move, plies) for move in position.moves())
-        return bool(self._known[key])
+        if key in self._known:
+            return bool(self._known[key])
+        return bool(self._remember(key, any(self.wins_with(position, move, plies) for move in position.moves())))
 
     def wins_with(self, position: Position, move: str, plies: int) -> bool:
         """Whether a move wins by force within the plies."""

@@ -9,6 +9,7 @@ from loomrl.gym.tasks import MAX_ANSWER_CHARACTERS, Rewards, Task
 
 MAX_LINES = 50
 _MARK = "answer:"
+_UNKNOWN = re.compile(r"^[xy] ?= ?|\.$", re.ASCII)  # of `x = 4` and `4.` the answer is 4
 _NUMBER = re.compile(r"-?[0-9]{1,20}(?:/[0-9]{1,20})?", re.ASCII)
 
 
@@ -25,7 +26,7 @@ def judge(task: Task, answer: str) -> Rewards | None:
     *working, last = lines
     if any(line.lower().startswith(_MARK) for line in working) or (working and not last.lower().startswith(_MARK)):
         return None
-    final = last[len(_MARK) :].strip(" ") if last.lower().startswith(_MARK) else last
+    final = _UNKNOWN.sub("", last[len(_MARK) :].strip(" ") if last.lower().startswith(_MARK) else last)
     if not is_right(task, final):
         return None
     holding = sum(_holds(line, task) for line in working)
