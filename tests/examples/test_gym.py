@@ -41,6 +41,11 @@ def test_the_curriculum_finds_each_domains_level(tmp_path: Path) -> None:
     assert levels["math"] < levels["language"] < levels["multimodal"]
 
 
+def test_an_ordinary_policy_learns_to_choose(tmp_path: Path) -> None:
+    first, last = (float(line.split()[0]) for line in run("ordinary_policy.py", tmp_path).splitlines())
+    assert last > first + 0.15
+
+
 def test_registering_is_immutable(tmp_path: Path) -> None:
     first, second = (run("register_trading.py", tmp_path) for _ in range(2))
     assert first.startswith("CustomTradingEnv 1.2.0 ")

@@ -2,11 +2,12 @@
 
 import json
 import sqlite3
+import threading
 
 import numpy as np
 import pytest
 
-from loomrl.gym.domains import get_domain
+from loomrl.gym.domains import get_domain, get_environment
 from loomrl.gym.domains.tool_call.tools import MAX_FILES, Toolbox, ToolError, shipped_documents
 from loomrl.gym.tasks import Task
 
@@ -84,6 +85,18 @@ def test_nothing_outlives_the_episode() -> None:
 
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+def test_an_environment_gives_back_what_an_unfinished_episode_held() -> None:
+    environment = get_environment("tool_call")(kinds=["interface"])
+    listing = '{"tool": "http_get", "arguments": {"path": "/products"}}'
+    threads = threading.active_count()
+    for seed in range(3):
+        environment.reset(seed=seed)
+        environment.send(listing)
+        assert threading.active_count() > threads
+    environment.close()
+    assert threading.active_count() == threads
 
 
 def test_a_query_is_words_and_never_syntax(toolbox: Toolbox) -> None:

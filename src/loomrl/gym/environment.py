@@ -48,7 +48,7 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
         if max_steps < 1:
             raise ConfigError(f"max_steps is {max_steps}; it must be at least 1")
         self._mode, self._difficulty, self._max_steps, self._kinds = mode, level_of(difficulty), max_steps, tuple(kinds)
-        self.domain.generate(np.random.default_rng(0), self._difficulty, self._kinds)  # a wrong kind is named at once
+        self.domain.kinds_at(self._difficulty, self._kinds)  # a wrong kind is named at once
         self._task: Task | None = None
         self._episode: Episode | None = None
         self._offered: list[str] = []

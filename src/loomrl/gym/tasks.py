@@ -112,13 +112,27 @@ class Domain(ABC):
         Raises:
             ConfigError: for a level or a kind there is not.
         """
-        names = self._drawable(difficulty, kinds)
+        names = self.kinds_at(difficulty, kinds)
         name = names[int(rng.integers(len(names)))]
         kind = self.kinds[name]
         draft = kind.make(rng, max(difficulty, kind.first_level))
         return Task(
             self.name, name, difficulty, draft.prompt, draft.right, tuple(draft.wrong), draft.facts, draft.picture
         )
+
+    def kinds_at(self, difficulty: int, kinds: Collection[str] = ()) -> list[str]:
+        """The kinds of tasks a level has, or those of `kinds`.
+
+        Raises:
+            ConfigError: for a level or a kind there is not.
+        """
+        if not 0 <= difficulty < NUM_LEVELS:
+            raise ConfigError(f"difficulty is {difficulty}; {self.name} has the levels 0 to {NUM_LEVELS - 1}")
+        if unknown := sorted(set(kinds) - self.kinds.keys()):
+            raise ConfigError(f"{self.name} has no tasks of kind {unknown[0]!r}; it has: {', '.join(self.kinds)}")
+        return [
+            name for name, kind in self.kinds.items() if (name in kinds if kinds else kind.first_level <= difficulty)
+        ]
 
     @abstractmethod
     def verify(self, task: Task, answer: str) -> Rewards:
@@ -163,15 +177,6 @@ class Domain(ABC):
     def everything(self) -> Rewards:
         """The rewards of a right answer."""
         return dict.fromkeys(self.weights, 1.0)
-
-    def _drawable(self, difficulty: int, kinds: Collection[str]) -> list[str]:
-        if not 0 <= difficulty < NUM_LEVELS:
-            raise ConfigError(f"difficulty is {difficulty}; {self.name} has the levels 0 to {NUM_LEVELS - 1}")
-        if unknown := sorted(set(kinds) - self.kinds.keys()):
-            raise ConfigError(f"{self.name} has no tasks of kind {unknown[0]!r}; it has: {', '.join(self.kinds)}")
-        if kinds:
-            return [name for name in self.kinds if name in kinds]
-        return [name for name, kind in self.kinds.items() if kind.first_level <= difficulty]
 
 
 class SingleAnswer:

@@ -9,6 +9,7 @@ A module offers `DOMAIN`, and `Environment`, the Gymnasium environment over it. 
 
 import importlib
 import pkgutil
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -42,6 +43,7 @@ def get_environment(name: str) -> type[DomainEnvironment]:
     return environment
 
 
+@cache
 def _module(name: str) -> ModuleType:
     if name in own_names():
         return importlib.import_module(f"{__package__}.{name}")
