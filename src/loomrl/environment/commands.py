@@ -164,6 +164,10 @@ def check(
     config, project = _config(target, entry_point, path, version)
     env = construct_as_declared(resolve(config, project))
     findings = check_environment(env)
+    if domain := getattr(env.unwrapped, "domain", None):  # of LoomRL Gym: its tasks and its verifier are examined too
+        from loomrl.gym.check import check_domain
+
+        findings += check_domain(domain)
     env.close()
     if as_json:
         _print_json({"environment": config.id, "findings": [finding.to_json() for finding in findings]})
