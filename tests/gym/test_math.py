@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from loomrl.gym.domains import get_domain
-from loomrl.gym.domains.math.expressions import NotAFormula, equal, parse, points, value
+from loomrl.gym.domains.math.expressions import NotAFormula, arithmetic, equal, parse, points, value
 from loomrl.gym.tasks import Draft, Task
 
 MATH = get_domain("math")
@@ -16,7 +16,7 @@ def task(right: str, form: str = "formula", solution: dict[str, str] | None = No
 
 
 def same(left: str, right: str) -> bool:
-    return equal(parse(left), parse(right), points())
+    return equal(parse(left), parse(right), points(left + "=" + right))
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,16 @@ def test_equal_formulas(left: str, right: str) -> None:
 )
 def test_unequal_formulas(left: str, right: str) -> None:
     assert not same(left, right)
+
+
+def test_no_formula_is_right_at_just_the_points_it_is_judged_at() -> None:
+    """One that vanishes where another is judged."""
+    (first, *_) = [point["x"] for point in points("2*x")]
+    hidden = f"2*x+(x-{arithmetic().nstr(first, 18)})"
+    assert MATH.score(task("2*x"), "2*x").total == pytest.approx(1.0)
+    assert MATH.score(task("2*x"), hidden).total == 0.0
+    assert points("2*x") != points("2*x ")
+    assert all(0 < abs(value) < 3 for point in points("x") for value in point.values())
 
 
 @pytest.mark.parametrize(

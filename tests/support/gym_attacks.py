@@ -1,6 +1,6 @@
 """Answers that must earn nothing in one domain, at least 20 each, beside the general ones of `loomrl.gym.attacks`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from loomrl.gym.tasks import Task
 
@@ -170,6 +170,16 @@ def language(task: Task) -> list[str]:
         "red blue green yellow black white brown grey",
         "der die das le la el los les des",
         right + "\n" + "-" * 900 + " ...",
+        *_spliced(right, task.wrong),
+    ]
+
+
+def _spliced(right: str, wrong: Sequence[str]) -> list[str]:
+    """The right text with a word of a wrong one beside it: two claims in one."""
+    words = right.rstrip(".").split()
+    others = {word for one in wrong for word in one.rstrip(".").split()} - set(words)
+    return [
+        " ".join([*words[:place], other, *words[place:]]) for other in sorted(others) for place in range(len(words) + 1)
     ]
 
 

@@ -160,14 +160,14 @@ def check(
     from loomrl.environment.check import check_environment
     from loomrl.environment.construct import construct_as_declared
     from loomrl.environment.resolve import resolve
+    from loomrl.gym.check import check_domain
+    from loomrl.gym.environment import DomainEnvironment
 
     config, project = _config(target, entry_point, path, version)
     env = construct_as_declared(resolve(config, project))
     findings = check_environment(env)
-    if domain := getattr(env.unwrapped, "domain", None):  # of LoomRL Gym: its tasks and its verifier are examined too
-        from loomrl.gym.check import check_domain
-
-        findings += check_domain(domain)
+    if isinstance(env.unwrapped, DomainEnvironment):  # its tasks and its verifier are examined too
+        findings += check_domain(env.unwrapped.domain)
     env.close()
     if as_json:
         _print_json({"environment": config.id, "findings": [finding.to_json() for finding in findings]})

@@ -13,6 +13,8 @@ _COLOURS = ("red", "blue", "green", "yellow", "black", "white", "brown", "grey")
 _THINGS = ("lamp", "bicycle", "coat", "boat", "kite", "violin", "ladder", "basket")
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _TEAMS = ("Falcons", "Otters", "Wolves", "Herons", "Badgers", "Ravens", "Lynxes", "Foxes")
+_NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+_OUTCOMES = ("met", "lost", "drew", "tied", "won", "beaten")
 _FILLERS = (
     "The weather was mild.",
     "Many people had come early.",
@@ -46,7 +48,9 @@ def question(rng: np.random.Generator, level: int) -> Draft:
     )[int(rng.integers(3))]
     prompt = f"{text}\n{asked} Answer in as few words as possible."
     wrong = [other for other in others if other != right]
-    return Draft(prompt, right, _some(rng, wrong, 5), _facts([right], words(right.removeprefix("a ")), wrong, right, 0))
+    return Draft(
+        prompt, right, _some(rng, wrong, 5), _facts([right], words(right.removeprefix("a ")), len(words(right)))
+    )
 
 
 def summary(rng: np.random.Generator, level: int) -> Draft:
@@ -74,9 +78,7 @@ def summary(rng: np.random.Generator, level: int) -> Draft:
         f"The {winner} beat the {others[0]} {high} to {low} in {town}.",
         f"The {winner} met the {loser} in {town}.",
     ]
-    required = words(references[1])
-    facts = {"references": references, "required": required, "forbidden": words(f"{scorer} {day}"), "max_words": 12}
-    return Draft(prompt, references[0], wrong, facts)
+    return Draft(prompt, references[0], wrong, _facts(references, words(references[1]), max_words=12))
 
 
 def dialogue(rng: np.random.Generator, level: int) -> Draft:
@@ -108,15 +110,15 @@ def dialogue(rng: np.random.Generator, level: int) -> Draft:
     wrong = [said(stale[0], guests, hour), said(day, guests + 1, hour), said(day, guests, hour - 1),
              said(stale[-1], guests + 1, hour + 1)]  # fmt: skip
     required = words(f"table {_number(guests)} {day} {_number(hour)} booked")
-    return Draft(prompt, right, wrong, _facts([right], required, stale, right, 1))
+    return Draft(prompt, right, wrong, _facts([right], required, len(words(right)) + 1))
 
 
-def _facts(
-    references: list[str], required: list[str], forbidden: Sequence[str], right: str, spare_words: int
-) -> dict[str, object]:
-    most = len(words(right)) + spare_words
-    banned = sorted({word for one in forbidden for word in words(one)} - set(words(right)))
-    return {"references": references, "required": required, "forbidden": banned, "max_words": most}
+def _facts(references: list[str], required: list[str], max_words: int) -> dict[str, object]:
+    """Whatever could be claimed and is not in a reference is forbidden: two claims are no better than none."""
+    allowed = {word for reference in references for word in words(reference)}
+    claims = {*_NAMES, *_TOWNS, *_COLOURS, *_THINGS, *_DAYS, *_TEAMS, *_OUTCOMES, *_NUMBERS, *map(str, range(100))}
+    forbidden = sorted({claim.casefold() for claim in claims} - allowed)
+    return {"references": references, "required": required, "forbidden": forbidden, "max_words": max_words}
 
 
 def _some(rng: np.random.Generator, of: Sequence[str], count: int) -> list[str]:
@@ -128,8 +130,7 @@ def _goals(number: int) -> str:
 
 
 def _number(number: int) -> str:
-    names = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen")
-    return names[number - 2]
+    return _NUMBERS[number - 1]
 
 
 KINDS = {"question": Kind(0, question), "summary": Kind(1, summary), "dialogue": Kind(0, dialogue)}

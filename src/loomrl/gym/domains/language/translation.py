@@ -92,7 +92,7 @@ def translation(rng: np.random.Generator, level: int) -> Draft:
     right = _sentence(clauses, conjunction, language)
     wrong = [_sentence(_altered(clauses, rng), conjunction, language) for _ in range(6)]
     english = _sentence(clauses, conjunction, None)
-    facts = {"references": [right], "required": words(right), "forbidden": [], "max_words": len(words(right)) + 1}
+    facts = {"references": [right], "required": words(right), "forbidden": [], "max_words": len(words(right))}
     others = [one for one in dict.fromkeys(wrong) if one != right]
     return Draft(f"Translate into {LANGUAGES[language]}: {english}", right, [*others, english], facts)
 

@@ -45,7 +45,7 @@ def is_right(task: Task, final: str) -> bool:
             return _NUMBER.fullmatch(final) is not None and Fraction(final) == Fraction(task.right)
         if form == "expanded" and "(" in final:
             return False
-        return equal(parse(final), parse(task.right), points())
+        return equal(parse(final), parse(task.right), points(final))
     except (NotAFormula, ZeroDivisionError):
         return False
 
@@ -60,7 +60,7 @@ def _is_in_form(task: Task, final: str) -> bool:
 def _holds(line: str, task: Task) -> bool:
     """Whether `a = b = c` is true: at the task's solution where it has one."""
     sides = line.split("=")
-    at: list[dict[str, Any]] = points(task.facts.get("solution"))
+    at: list[dict[str, Any]] = points(line, task.facts.get("solution"))
     try:
         trees: list[Tree] = [parse(side) for side in sides]
     except NotAFormula:

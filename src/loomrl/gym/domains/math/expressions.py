@@ -4,9 +4,11 @@ Two formulas are equal when they agree to 250 digits wherever they are tested. N
 those that would take long, are refused while computing, so that no answer needs a time limit.
 """
 
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 import mpmath
@@ -20,8 +22,8 @@ _CONSTANTS = ("pi", "e")
 _VARIABLES = ("x", "y")
 _MAX_DEPTH, _MAX_DIGITS, _MAX_EXPONENT = 40, 20, 64
 _LARGEST, _SMALLEST, _ZERO, _EQUAL = "1e60", "1e-60", "1e-200", "1e-250"
-_POINTS = ({"x": (11, 13), "y": (-5, 7)}, {"x": (-7, 3), "y": (19, 11)}, {"x": (31, 12), "y": (4, 9)},
-           {"x": (-2, 17), "y": (-23, 6)}, {"x": (1, 29), "y": (3, 31)})  # fmt: skip
+_SIGNS = ((1, -1), (-1, 1), (1, 1), (-1, -1), (1, -1))  # of x and y: roots and logarithms differ on either side
+_NUMERATOR_BYTES, _DENOMINATOR = 6, 10**14  # points lie within 3 of zero
 
 
 class NotAFormula(ValueError):
@@ -61,12 +63,22 @@ def value(tree: Tree, point: Mapping[str, Any]) -> Any:
         raise NotAFormula(f"not defined: {error}") from error
 
 
-def points(names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """Where formulas are compared: at the values given, or at five points."""
-    context = arithmetic()
-    if names:
-        return [{name: value(parse(text), {}) for name, text in names.items()}]
-    return [{name: context.mpf(top) / bottom for name, (top, bottom) in point.items()} for point in _POINTS]
+def points(text: str, solution: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """Where formulas are compared: at a solution, or at five points that follow from the text that is judged.
+
+    Nobody can write a formula that is right at just the points that it leads to.
+    """
+    if solution:
+        return [{name: value(parse(number), {}) for name, number in solution.items()}]
+    digest = iter(hashlib.sha512(text.encode(errors="replace")).digest())
+    return [
+        {name: sign * _coordinate(digest) for name, sign in zip(_VARIABLES, signs, strict=True)} for signs in _SIGNS
+    ]
+
+
+def _coordinate(digest: Iterator[int]) -> Any:
+    numerator = int.from_bytes(bytes(islice(digest, _NUMERATOR_BYTES)))
+    return arithmetic().mpf(numerator + 1) / _DENOMINATOR
 
 
 def equal(left: Tree, right: Tree, at: list[dict[str, Any]]) -> bool:
