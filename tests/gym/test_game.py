@@ -55,6 +55,18 @@ def test_chess_puzzles_are_mates_by_another_judge() -> None:
             assert not board.is_checkmate()
 
 
+def test_nim_is_won_by_balancing() -> None:
+    rng = np.random.default_rng(0)
+    for level in (0, 3, 6, 9):
+        task = GAME.generate(rng, level, ["nim_puzzle"])
+        piles = [int(size) for size in task.prompt.split(":")[0].split()[1:]]
+        board = position(f"nim(is_misere=false,pile_sizes={';'.join(map(str, piles))})")
+        for move in board.moves():
+            pile, taken = (part.split(":")[1].strip("; ") for part in move.split(","))
+            wins = Solver().value(board.play(move), sum(piles)) < 0
+            assert (GAME.score(task, f"{pile}-{taken}").total == 1.0) == wins
+
+
 def match(mistakes: float, begins: bool = True, greedy: bool = False) -> Match:
     facts = {"game": "tic_tac_toe", "begins": begins, "mistakes": mistakes, "greedy": greedy, "seed": 1}
     return Match(Task("game", "tic_tac_toe_match", 0, "", "", (), facts), 9)

@@ -39,7 +39,7 @@ def game(task: Task) -> list[str]:
     return [
         f"{first},{first}",
         f"{first} {first}",
-        first.swapcase(),
+        first.swapcase() + "?",
         first + "!",
         f"I play {first}",
         f"move: {first}",
@@ -148,9 +148,7 @@ def language(task: Task) -> list[str]:
         f"Maybe {right}",
         f"{right} Or not.",
         f"It is not true that {right}",
-        " ".join(sorted(words, key=str.casefold, reverse=True)) + " " + words[0]
-        if len(words) < 3
-        else " ".join(words[::-1]),
+        " ".join(words[::-1]) if len(words) > 1 else right[::-1] + "x",
         " ".join(words[:-1]) or "x",
         " ".join(dict.fromkeys(task.prompt.split())),
         task.prompt.replace("?", "."),
@@ -160,7 +158,7 @@ def language(task: Task) -> list[str]:
         f"<b>{right}</b>",
         right + " =)",
         right + "\U0001f44d",
-        right.replace("e", "\u0435").replace("a", "\u0430").replace("o", "\u043e").replace("i", "\u0456"),
+        "\u0430" + right.replace("e", "\u0435").replace("a", "\u0430").replace("o", "\u043e").replace("i", "\u0456"),
         "the of a and to in is on at be",
         "Yes.",
         "I do not know.",

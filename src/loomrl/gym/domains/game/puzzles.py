@@ -1,5 +1,7 @@
 """Puzzles: positions in which some moves, and not all, win by force within a number of plies."""
 
+import functools
+import operator
 from collections.abc import Callable
 
 import chess
@@ -35,6 +37,25 @@ def chess_puzzle(rng: np.random.Generator, level: int) -> Draft:
         if position is not None and (winning := _winning(position, plies)):
             return _draft("Chess", position, winning, plies)
     raise AssertionError(f"no mate within {plies} plies in {_TRIES} positions")
+
+
+def nim_puzzle(rng: np.random.Generator, level: int) -> Draft:
+    """Two piles of nim, three from level 4 on, that are not balanced. A move is the pile's number and what is taken.
+
+    Short, so that the smallest policies can learn it. Who leaves piles whose exclusive or is 0 wins (Bouton 1901).
+    """
+    piles = rng.integers(1, 4 + level, size=2 if level < 4 else 3).tolist()
+    if _nim_sum(piles) == 0:
+        piles[0] += 1
+    moves = [(pile, taken) for pile, size in enumerate(piles) for taken in range(1, size + 1)]
+    winning = [f"{pile + 1}-{taken}" for pile, taken in moves if _nim_sum(piles) ^ piles[pile] == piles[pile] - taken]
+    losing = [move for move in (f"{pile + 1}-{taken}" for pile, taken in moves) if move not in winning]
+    offered = [losing[index] for index in rng.permutation(len(losing))[:8]] or ["0-0"]
+    return Draft(f"nim {' '.join(map(str, piles))}: pile-take=", winning[0], offered, {"winning": winning})
+
+
+def _nim_sum(piles: list[int]) -> int:
+    return functools.reduce(operator.xor, piles)
 
 
 def _late_position(position: Position, rng: np.random.Generator, plies: int) -> tuple[Position | None, dict[str, int]]:
@@ -81,5 +102,6 @@ KINDS = {
     "connect_four_puzzle": Kind(1, spiel_puzzle("connect_four", "Connect four, x or o and the column", 5)),
     "breakthrough_puzzle": Kind(3, spiel_puzzle("breakthrough(rows=5,columns=4)", "Breakthrough", 5)),
     "hex_puzzle": Kind(4, spiel_puzzle("hex(board_size=4)", "Hex", 5)),
+    "nim_puzzle": Kind(0, nim_puzzle),
     "chess_puzzle": Kind(2, chess_puzzle),
 }

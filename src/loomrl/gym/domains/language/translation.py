@@ -1,4 +1,4 @@
-"""Translation of sentences a grammar makes, into German, French and Spanish."""
+"""Translation of words, and of sentences a grammar makes, into German, French and Spanish."""
 
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ class Adjective(NamedTuple):
 PEOPLE = (
     Noun("man", "Mann", "m", "homme", "m", "hombre", "m"),
     Noun("woman", "Frau", "f", "femme", "f", "mujer", "f"),
-    Noun("child", "Kind", "n", "garçon", "m", "niño", "m"),
+    Noun("child", "Kind", "n", "enfant", "m", "niño", "m"),
     Noun("teacher", "Lehrer", "m", "professeur", "m", "profesor", "m"),
     Noun("friend", "Freund", "m", "copain", "m", "amigo", "m"),
     Noun("doctor", "Arzt", "m", "médecin", "m", "médico", "m"),
@@ -95,6 +95,19 @@ def translation(rng: np.random.Generator, level: int) -> Draft:
     facts = {"references": [right], "required": words(right), "forbidden": [], "max_words": len(words(right))}
     others = [one for one in dict.fromkeys(wrong) if one != right]
     return Draft(f"Translate into {LANGUAGES[language]}: {english}", right, [*others, english], facts)
+
+
+def word(rng: np.random.Generator, level: int) -> Draft:  # noqa: ARG001
+    """A noun. The prompt is bare, so that the smallest policies can learn it."""
+    nouns = [*PEOPLE, *THINGS]
+    noun, language = nouns[int(rng.integers(len(nouns)))], int(rng.integers(len(LANGUAGES)))
+    names = ("german", "french", "spanish")
+    right: str = getattr(noun, names[language])
+    others = [getattr(other, name) for other in nouns for name in names]
+    wrong = list(dict.fromkeys(other for other in others if other.casefold() != right.casefold()))
+    facts = {"references": [right], "required": words(right), "forbidden": [], "max_words": 1}
+    drawn = [wrong[index] for index in rng.permutation(len(wrong))[:6]]
+    return Draft(f"{noun.english} in {LANGUAGES[language]}=", right, drawn, facts)
 
 
 def _clause(rng: np.random.Generator, level: int) -> Clause:
@@ -159,4 +172,4 @@ def _spanish(phrase: Phrase, _: bool) -> str:
 
 
 _PHRASES = (_english, _german, _french, _spanish)
-KINDS = {"translation": Kind(2, translation)}
+KINDS = {"word": Kind(0, word), "translation": Kind(2, translation)}
