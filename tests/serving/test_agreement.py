@@ -75,6 +75,19 @@ def test_who_has_most_connections_of_those_in_step(agreement: Agreement) -> None
     assert not agreement.has_most(0, 9)
 
 
+def test_who_is_killed_while_it_writes_a_champion_leaves_the_one_before(
+    agreement: Agreement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version in ("9", "10", "9"):
+        agreement.vote(0, version, {"9", "10"})
+    killed = Agreement(tmp_path / "agreement", 3)
+    monkeypatch.setattr(killed, "_words", killed._words.toreadonly())  # as if it came no further than the text
+    with pytest.raises(TypeError, match="read-only"):
+        killed._put("10")
+    assert agreement.champion == Agreement(tmp_path / "agreement", 3).champion == "9"
+    assert agreement.vote(0, "10", {"9", "10"}) == agreement.champion == "10"
+
+
 def _announce(path: Path) -> None:
     joined = Agreement(path, 3)
     for _ in range(500):

@@ -17,8 +17,8 @@ from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_REVISION, _TEXT_BYTES, _VOTES = 0, 1, 2  # words; of votes one for each worker, 0 for one that is not there
-_MAX_VERSION_BYTES = 4_096  # a version may be a folder's path
+_REVISION, _CHAMPION, _VOTES = 0, 1, 2  # words; of votes one for each worker, 0 for one that is not there
+_MAX_VERSION_BYTES = 4_096  # a version may be a folder's path; there is room for two
 _WORD = 8
 
 
@@ -32,9 +32,10 @@ class Agreement:
         if is_new:
             path.unlink(missing_ok=True)
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.ftruncate(self._handle, size + _MAX_VERSION_BYTES)
-        mapped = memoryview(mmap.mmap(self._handle, size + _MAX_VERSION_BYTES))
-        self._words, self._text = mapped[:size].cast("Q"), mapped[size:]
+        os.ftruncate(self._handle, size + 2 * _MAX_VERSION_BYTES)
+        mapped = memoryview(mmap.mmap(self._handle, size + 2 * _MAX_VERSION_BYTES))
+        self._words = mapped[:size].cast("Q")
+        self._texts = mapped[size : size + _MAX_VERSION_BYTES], mapped[size + _MAX_VERSION_BYTES :]
         self._lock = threading.Lock()
 
     @property
@@ -99,12 +100,14 @@ class Agreement:
         return self._words[_VOTES : _VOTES + self._num_workers].tolist()
 
     def _champion(self) -> str:
-        return bytes(self._text[: self._words[_TEXT_BYTES]]).decode()
+        num_bytes, place = divmod(self._words[_CHAMPION], 2)
+        return bytes(self._texts[place][:num_bytes]).decode()
 
     def _put(self, version: str) -> None:
-        text = version.encode()
-        self._text[: len(text)] = text
-        self._words[_TEXT_BYTES] = len(text)
+        """Write beside the present champion, then change one word: who is killed in between has changed nothing."""
+        text, place = version.encode(), 1 - self._words[_CHAMPION] % 2
+        self._texts[place][: len(text)] = text
+        self._words[_CHAMPION] = 2 * len(text) + place
         self._words[_REVISION] += 1
 
     @contextmanager
