@@ -1,4 +1,4 @@
-"""A process that must not outlive the one it works for."""
+"""A process that must not outlive the one it works for, and how soon it is started again where it fails."""
 
 import ctypes
 import os
@@ -38,3 +38,8 @@ def be_killed_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(LoomRLError.exit_code)
+
+
+def pause_seconds(num_failures: int, first: float, longest: float) -> float:
+    """How long to wait after so many failures, one after the other: `first`, doubled with each, at most `longest`."""
+    return min(longest, first * 2.0 ** min(num_failures - 1, 64))  # more would pass the largest float

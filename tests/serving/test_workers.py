@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -343,6 +344,29 @@ def test_a_worker_that_keeps_the_others_from_a_champion_is_ended(
 
         wait_for(is_ended)
         assert supervised.workers[0].process.pid == before[0]
+
+
+def test_a_worker_that_cannot_be_started_again_is_tried_again_and_ends_nobody(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    supervised = supervisor.Supervisor(ServerSettings("cartpole", workers=2), bind("127.0.0.1", 0))
+    agreement = Agreement(loomrl_home / "run" / "cartpole" / "workers" / "agreement", 2)
+    with supervised:
+        wait_for(lambda: agreement.has_vote(0) and agreement.has_vote(1))
+        supervised.look()
+        killed, other = (worker.process for worker in supervised.workers)
+        killed.kill()
+        killed.wait()
+
+        def looked() -> bool:
+            supervised.look()
+            return "worker 0 cannot be started" in caplog.text
+
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", str(loomrl_home / "nowhere"))  # stands for a machine that is full
+            wait_for(looked)
+        assert other.poll() is None
+        wait_for(lambda: supervised.look() or agreement.has_vote(0))
 
 
 def test_the_number_of_workers_is_checked(loomrl_home: Path, folders: list[Path]) -> None:

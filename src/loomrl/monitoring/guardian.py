@@ -22,6 +22,7 @@ from typing import Any
 import orjson
 from typing_extensions import TypedDict
 
+from loomrl.lifetime import pause_seconds
 from loomrl.monitoring.consequences import Consequences, standard_steps
 from loomrl.monitoring.monitor import Trigger
 from loomrl.monitoring.watch import Watch
@@ -165,7 +166,7 @@ class Guardian:
             self._num_failures = 0
         self._num_failures += 1
         self.num_restarts += 1
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (self._num_failures - 1))
+        pause = pause_seconds(self._num_failures, _FIRST_PAUSE, _LONGEST_PAUSE)
         self._not_before = time.monotonic() + pause
         self.last_error = reason
         log.error("the guardian of %s failed: %s; it is started again in %.1f s", self._policy, reason, pause)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import orjson
 
+from loomrl.lifetime import pause_seconds
 from loomrl.serving.audit import AuditLog
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.shadow_state import MAX_TEXT, Compared, ShadowState, StatePage
@@ -225,7 +226,7 @@ class Shadow:
         self.num_restarts += 1
         number = next(iter(self.state.waiting), _NOBODY)
         self._failures[number] += 1
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (self._failures[number] - 1))
+        pause = pause_seconds(self._failures[number], _FIRST_PAUSE, _LONGEST_PAUSE)
         self._not_before = time.monotonic() + pause
         log.error("the shadow of %s failed: %s; it is started again in %.1f s", self._audit.server, reason, pause)
         if number == _NOBODY:

@@ -21,6 +21,7 @@ from typing import Self
 
 from loomrl.errors import ArtifactError, ServiceError
 from loomrl.home import home
+from loomrl.lifetime import pause_seconds
 from loomrl.serving.agreement import Agreement
 from loomrl.serving.audit import default_name
 from loomrl.serving.place import Place, chain_of, door_of, doors
@@ -115,7 +116,7 @@ class Supervisor:
         index, now = worker.place.index, time.monotonic()
         if worker.process is None:
             if now >= worker.due:
-                self._start(worker)
+                self._start_again(worker)
             return
         worker.was_ready = worker.was_ready or self._agreement.has_vote(index)
         if (code := worker.process.poll()) is None:
@@ -124,10 +125,9 @@ class Supervisor:
         if not worker.was_ready:
             raise ServiceError(f"worker {index} ended with exit code {code} before it was ready; it has said why")
         worker.process = None
-        worker.num_failures = 0 if now - worker.started > _WELL_SECONDS else worker.num_failures + 1
-        wait = min(_LEAST_WAIT_SECONDS * 2**worker.num_failures, _MOST_WAIT_SECONDS)
-        worker.due = now + wait
-        log.error("worker %d ended with exit code %d; it is started again in %.1f s", index, code, wait)
+        if now - worker.started > _WELL_SECONDS:
+            worker.num_failures = 0
+        self._put_off(worker, f"ended with exit code {code}")
 
     def _help(self) -> None:
         """End a worker that keeps the others from a champion that they have; started again, it has to follow."""
@@ -140,6 +140,19 @@ class Supervisor:
             if (process := self.workers[index].process) is not None:
                 process.kill()
         self._hindered = None
+
+    def _start_again(self, worker: _Worker) -> None:
+        """Where the machine has no room for another process now, the others go on."""
+        try:
+            self._start(worker)
+        except OSError as error:
+            self._put_off(worker, f"cannot be started: {error}")
+
+    def _put_off(self, worker: _Worker, why: str) -> None:
+        worker.num_failures += 1
+        wait = pause_seconds(worker.num_failures, _LEAST_WAIT_SECONDS, _MOST_WAIT_SECONDS)
+        worker.due = time.monotonic() + wait
+        log.error("worker %d %s; it is started again in %.1f s", worker.place.index, why, wait)
 
     def _start(self, worker: _Worker) -> None:
         place = worker.place
@@ -159,7 +172,8 @@ class Supervisor:
 
 def _claim(folder: Path) -> tuple[Path, int]:
     """The folder that the workers share, locked for this supervisor."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
     owner = os.open(folder / "owner.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -171,11 +185,11 @@ def _claim(folder: Path) -> tuple[Path, int]:
 
 def _listen(folder: Path, count: int) -> list[socket.socket]:
     """The sockets on which workers ask each other; only this user can open them."""
-    found = []
+    found, names = [], doors(folder)
     for index in range(count):
         (folder / f"{index}.sock").unlink(missing_ok=True)
         door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        door.bind(door_of(doors(folder), index))
+        door.bind(door_of(names, index))
         door.listen()
         found.append(door)
     return found
