@@ -302,6 +302,26 @@ def test_a_trigger_that_no_server_lived_to_keep_comes_again(house: House, monkey
     assert house.taken_out == ["2", "2"]
 
 
+def test_a_trigger_counts_as_kept_once_its_quarantine_is_on_the_disk(
+    house: House, loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guardian, said = house.guardian(), []
+    take_out = guardian._take_out
+    monkeypatch.setattr(guardian, "_take_out", lambda trigger: (take_out(trigger), said.append(trigger)))
+    in_the_way = loomrl_home / "quarantine"
+    in_the_way.write_text("as if the disk was full")
+    house.decide(1, 5)
+    guardian.start()
+    until(lambda: len(said) == 1, "the trigger", seconds=60)
+    os.kill(guardian.pid or 0, signal.SIGKILL)
+    until(lambda: len(said) == 2, "the trigger again", seconds=60)
+    in_the_way.unlink()
+    until((loomrl_home / "monitors" / "cartpole" / "server-0.json").is_file, "the evidence", seconds=60)
+    assert Quarantine("cartpole").find("2") is not None
+    guardian.stop()
+    assert house.taken_out == ["2"]
+
+
 def test_a_version_that_left_quarantine_begins_anew(house: House) -> None:
     house.decide(1, 5)
     house.watch(lambda guardian: bool(house.taken_out))

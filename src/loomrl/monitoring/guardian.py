@@ -75,6 +75,7 @@ class Guardian:
         self._child: subprocess.Popen[bytes] | None = None
         self._following: list[str] | None = None  # as the process was told
         self._half = b""  # of what it says
+        self._triggered: set[str] = set()  # versions of which it is not told yet that their quarantine is on the disk
         self._begun = self._heard = self._not_before = time.monotonic()
         self._num_failures = 0  # one after the other
         self._shown = b"{}"
@@ -154,7 +155,7 @@ class Guardian:
         command = [sys.executable, "-m", "loomrl.monitoring.guardian_child", "--policy", self._policy]
         command += ["--name", self._name, "--parent", str(os.getpid())]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._half, self._following = b"", None
+        self._half, self._following, self._triggered = b"", None, set()
         self._begun = self._heard = time.monotonic()
         self._tell({"quarantined": [entry.version for entry in self._quarantine.entries()]})
 
@@ -178,7 +179,7 @@ class Guardian:
         self._tell({"end": True})
         deadline = time.monotonic() + _END_SECONDS
         while self._listen(_LOOK_SECONDS) and time.monotonic() < deadline:
-            pass
+            self._tell_what_is_kept()
         self._child.kill()
         self._close(self._child)
 
@@ -198,8 +199,16 @@ class Guardian:
         if following != self._following:
             self._tell({"follow": following})
             self._following = following
+        self._tell_what_is_kept()
         while self._consequences.released:
             self._tell({"forget": [self._consequences.released.pop()]})
+
+    def _tell_what_is_kept(self) -> None:
+        """A trigger is safe once its quarantine is on the disk: at once, or when there is room again."""
+        for version in sorted(self._triggered):
+            if self._quarantine.is_written(version):
+                self._tell({"kept": version})
+                self._triggered.discard(version)
 
     def _tell(self, told: Json) -> None:
         assert self._child is not None
@@ -236,15 +245,13 @@ class Guardian:
 
     def _take_out(self, trigger: Trigger) -> None:
         """Stop using a version: first in this process, where nothing can fail, then in the file that others follow."""
-        if self._quarantine.find(trigger.version) is not None:
-            self._tell({"kept": trigger.version})  # a process that was killed before it knew says it again
-            return
-        log.error("%s version %s is taken out of service: %s", self._policy, trigger.version, trigger.reason)
-        entry = Quarantined(policy=self._policy, trigger=trigger, server=self._name, to=None, time=timestamp())
-        with self._consequences.entering:
-            self._quarantine.hold(entry)
-            taken_out = entry.model_copy(update={"to": self._reins.take_out(trigger.version)})
-            is_kept = self._consequences.keep(taken_out)
-        if is_kept:
-            self._tell({"kept": trigger.version})
-        self._consequences.draw()
+        self._triggered.add(trigger.version)
+        if self._quarantine.find(trigger.version) is None:  # else a process that was killed before it knew repeats it
+            log.error("%s version %s is taken out of service: %s", self._policy, trigger.version, trigger.reason)
+            entry = Quarantined(policy=self._policy, trigger=trigger, server=self._name, to=None, time=timestamp())
+            with self._consequences.entering:
+                self._quarantine.hold(entry)
+                taken_out = entry.model_copy(update={"to": self._reins.take_out(trigger.version)})
+                self._consequences.keep(taken_out)
+            self._consequences.draw()
+        self._tell_what_is_kept()

@@ -77,6 +77,10 @@ class Quarantine:
         """The entry of a version."""
         return self._held.get(version) or self._read.get(version)
 
+    def is_written(self, version: str) -> bool:
+        """Whether a version's entry outlives this process."""
+        return version in self._read
+
     def hold(self, entry: Quarantined) -> None:
         """Quarantine a version in this process, from now on."""
         with self._lock:
