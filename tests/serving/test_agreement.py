@@ -226,6 +226,8 @@ def test_a_quarantine_is_in_force_at_all_workers_at_once(loomrl_home: Path, tmp_
         one.parts.quarantine.release("another")
         refused = two.decide("a", OBS)
         assert (refused.status_code, entry.name in refused.json()["error"]) == (503, True)
+        assert two.ask("GET", "/v2/health/live").status_code == 200  # else it would be killed for it
+        assert two.ask("GET", "/status").status_code == 200
         entry.write_bytes(whole)
         assert two.decide("a", OBS).json()["version"] == str(other)
 

@@ -132,7 +132,7 @@ class PolicyServer:
     async def _respond(self, scope: Scope, body: bytes) -> Response:
         """The answer of this process to a request that is whole."""
         try:
-            self._parts.keep_in_step()
+            self._catch_up(scope)
             answer = self._find(scope)(scope, body, time.perf_counter())
             if isinstance(answer, Question):
                 (answer,) = self._answer_all([answer])
@@ -142,6 +142,14 @@ class PolicyServer:
             return response
         except Exception as error:  # noqa: BLE001 - as above
             return self._failed(scope, error)
+
+    def _catch_up(self, scope: Scope) -> None:
+        """Have in force what other workers announced. Where it cannot be read, probes and who only looks go on."""
+        try:
+            self._parts.keep_in_step()
+        except Problem:
+            if scope["method"] != "GET":
+                raise
 
     def read_at_once(self, handler: HotHandler, scope: Scope, body: bytes) -> Response | Question | None:
         """The answer to a request of agents that is whole, or the question it puts to the policy.
