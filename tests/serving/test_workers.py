@@ -82,6 +82,11 @@ def test_a_batch_of_feedback_says_what_is_not_on_record(each: list[PolicyClient]
     assert (answer.status_code, answer.json()["recorded"], answer.json()["not_recorded"]) == (409, 1, [1])
     with pytest.raises(Refused, match="already"):
         each[1].feedback(first, 1.0)
+    first, second = (client.decide("feedback", OBS).decision_id for client in each)
+    each[1].feedback(first, 1.0)
+    with pytest.raises(Refused, match="already") as refused:
+        each[1].feedback_many([Outcome(second, 1.0), Outcome(first, 1.0)])
+    assert refused.value.not_recorded == [1]
 
 
 def test_what_is_shown_is_of_all_workers(each: list[PolicyClient]) -> None:

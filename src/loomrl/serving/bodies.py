@@ -28,7 +28,7 @@ class OneAsk(TypedDict):
 
 @with_config(extra="forbid")
 class ManyAsks(TypedDict):
-    """What several agents observe: all are answered, or none."""
+    """What several agents observe: all are answered, or none. Of several workers each decides for agents of its own."""
 
     requests: Annotated[list[OneAsk], Field(min_length=1)]
 
@@ -46,7 +46,7 @@ class OneFeedback(TypedDict):
 
 @with_config(extra="forbid")
 class ManyFeedback(TypedDict):
-    """What came of several decisions: all is recorded, or nothing."""
+    """What came of several decisions: all is recorded, or nothing; of several workers, at each of them."""
 
     feedback: Annotated[list[OneFeedback], Field(min_length=1)]
 

@@ -18,11 +18,20 @@ _JSON = {"Content-Type": "application/json"}
 
 
 class Refused(ServiceError):
-    """The server answered, but not with what was asked for. `status` is its HTTP status."""
+    """The server answered, but not with what was asked for. `status` is its HTTP status.
 
-    def __init__(self, message: str, status: int, retry_after_seconds: float | None = None) -> None:
+    `not_recorded`: of a batch of feedback of which several workers recorded a part, the places of the rest.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        status: int,
+        retry_after_seconds: float | None = None,
+        not_recorded: Sequence[int] | None = None,
+    ) -> None:
         super().__init__(message)
-        self.status, self.retry_after_seconds = status, retry_after_seconds
+        self.status, self.retry_after_seconds, self.not_recorded = status, retry_after_seconds, not_recorded
 
 
 @dataclass(frozen=True)
@@ -118,7 +127,7 @@ class PolicyClient:
         self.feedback_many([Outcome(decision_id, reward, terminated, truncated, cost)])
 
     def feedback_many(self, outcomes: Sequence[Outcome]) -> None:
-        """Say what came of several decisions; all are recorded or none."""
+        """Say what came of several decisions; all are recorded or none, of several workers at each of them."""
         self._send("POST", "/feedback", {"feedback": [vars(outcome) for outcome in outcomes]})
 
     def is_ready(self) -> bool:
@@ -257,7 +266,7 @@ class AsyncPolicyClient:
         await self.feedback_many([Outcome(decision_id, reward, terminated, truncated, cost)])
 
     async def feedback_many(self, outcomes: Sequence[Outcome]) -> None:
-        """Say what came of several decisions; all are recorded or none."""
+        """Say what came of several decisions; all are recorded or none, of several workers at each of them."""
         await self._send("POST", "/feedback", {"feedback": [vars(outcome) for outcome in outcomes]})
 
     async def is_ready(self) -> bool:
@@ -334,9 +343,11 @@ def _tensor(metadata: dict[str, Any], observations: ArrayLike) -> dict[str, Any]
 
 
 def _refused(response: httpx.Response) -> Refused:
+    told: dict[str, Any] = {}
     try:
-        message = orjson.loads(response.content)["error"]
+        told = orjson.loads(response.content)
+        message = told["error"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         message = response.text[:300]
-    wait = response.headers.get("Retry-After")
-    return Refused(f"{response.status_code}: {message}", response.status_code, float(wait) if wait else None)
+    wait, left = response.headers.get("Retry-After"), told.get("not_recorded") if isinstance(told, dict) else None
+    return Refused(f"{response.status_code}: {message}", response.status_code, float(wait) if wait else None, left)
