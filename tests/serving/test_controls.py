@@ -1,9 +1,12 @@
 """Controls: the newest is in force everywhere, whatever was heard first, and on record before it is."""
 
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from pydantic import ValidationError
 
 from loomrl.errors import ArtifactError, ConfigError
@@ -173,6 +176,20 @@ def test_a_damaged_file_changes_nothing(loomrl_home: Path) -> None:
     with pytest.raises(ArtifactError, match="cartpole.json"):
         controls.refresh()
     assert actions(controls) == [1]
+
+
+def test_who_decides_does_not_wait_while_another_process_holds_the_file(loomrl_home: Path) -> None:
+    controls, switch = Controls("cartpole"), KillSwitch(**ADA)
+    order = threading.Thread(target=controls.set_kill_switch, args=(switch, "test", "test"))
+    controls.path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{controls.path}.lock"):
+        order.start()
+        time.sleep(0.2)  # for it to come as far as it can
+        controls.refresh(has_changed=True)
+        assert order.is_alive()
+        assert controls.orders.kill_switch is None
+    order.join()
+    assert controls.orders.kill_switch == switch
 
 
 def test_there_must_be_such_an_override(loomrl_home: Path) -> None:

@@ -115,8 +115,8 @@ class Controls:
         with self._lock:
             self._put_in_force(theirs.values())
             self._shared = num_revisions, self._standing
-            with self._exclusive():
-                self._write(_newest(self._read(), self._standing.values()))
+        with self._exclusive(), self._lock:
+            self._write(_newest(self._read(), self._standing.values()))
 
     def versions(self) -> set[str]:
         """Every version that has to be loaded now."""
@@ -172,7 +172,7 @@ class Controls:
 
     def _set(self, name: str, document: Document | None, actor: str, reason: str, made_from: int | None = None) -> None:
         """File first: what is in force survives a restart."""
-        with self._lock, self._exclusive():
+        with self._exclusive(), self._lock:
             known = _newest(self._read(), self._standing.values())
             former = known[name].revision if name in known else 0
             if made_from not in (None, former):
@@ -218,6 +218,7 @@ class Controls:
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
+        """No other process writes the file. Taken before `_lock`: who decides takes that, and waits for no process."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{self.path}.lock", timeout=10):
             yield
