@@ -160,6 +160,31 @@ def recorded_in(answer: dict[str, Any]) -> int:
     return int(first.partition("-")[2].partition(".")[0])
 
 
+def test_a_request_that_is_half_read_is_answered_by_a_server_that_stops(server: ServerProcess) -> None:
+    assert server.process is not None
+    request = written(*decide("a"))
+    with connect(server) as connection:
+        connection.sendall(written(*decide("b")) + request[:-5])
+        assert read_answer(connection)[0] == 200  # so the other one's head was read
+        server.process.send_signal(signal.SIGTERM)
+        while is_open(server):
+            time.sleep(0.01)
+        connection.sendall(request[-5:])
+        status, answer = read_answer(connection)
+        assert (status, connection.recv(1)) == (200, b"")
+    assert answer["decision_id"] in {entry.get("decision_id") for entry in records("cartpole")}
+    assert server.stop() == 0
+
+
+def is_open(server: ServerProcess) -> bool:
+    """Whether its port takes connections."""
+    try:
+        connect(server).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
 def test_explored_together_and_replayed(loomrl_home: Path, tmp_path: Path) -> None:
     champion = discrete_folder(tmp_path / "champion")
     with ServerProcess("cartpole", champion_folder=champion, seed=3, rate=1e6) as server:

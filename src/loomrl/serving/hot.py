@@ -22,6 +22,7 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[HttpToolsPr
         _handler: "HotHandler | None" = None
         _is_waiting = False  # an answer comes at the end of this turn
         _keeps_alive = True
+        _is_last = False  # the server stops: a request that is half read is answered, and nothing after it
         _scope: Scope
         _pieces: list[bytes]
         _num_bytes: int
@@ -56,7 +57,8 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[HttpToolsPr
             if self._handler is None:
                 super().on_message_complete()
                 return
-            handler, self._handler, self._keeps_alive = self._handler, None, self.parser.should_keep_alive()
+            handler, self._handler = self._handler, None
+            self._keeps_alive = self.parser.should_keep_alive() and not self._is_last
             if self._num_bytes > max_body_bytes:
                 self._send(as_problem(413, f"the body has {self._num_bytes} bytes; at most {max_body_bytes} are read"))
                 return
@@ -74,7 +76,9 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[HttpToolsPr
         def shutdown(self) -> None:
             if self._is_waiting:
                 server.batcher.flush()
-            super().shutdown()
+            self._is_last = self._handler is not None
+            if not self._is_last:
+                super().shutdown()
 
         def _go_on_as_usual(self) -> None:
             """Hand over to uvicorn what was read until here."""
