@@ -17,6 +17,7 @@ from loomrl.safety.certified import commands as certified_commands
 from loomrl.safety.commands import app as safety_app
 from loomrl.safety.model_checking.commands import app as model_app
 from loomrl.serving import commands as serving_commands
+from loomrl.trajectory.commands import app as hub_app
 from loomrl.upkeep import commands as upkeep_commands
 from loomrl.upkeep.keys import app as keys_app
 
@@ -31,6 +32,7 @@ app.add_typer(policy_app, name="policy")
 app.add_typer(safety_app, name="safety")
 app.add_typer(model_app, name="model")
 app.add_typer(keys_app, name="keys")
+app.add_typer(hub_app, name="hub")
 serving_commands.register(app)
 comparison_commands.register(app)
 report_commands.register(app)

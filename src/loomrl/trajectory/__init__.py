@@ -1,0 +1,1 @@
+"""The Trajectory API: environments post scored groups of token sequences to a hub, trainers take batches from it."""

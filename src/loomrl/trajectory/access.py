@@ -1,0 +1,60 @@
+"""Who may use a hub. The roles of tokens are those of policy servers, see `loomrl.serving.tokens`.
+
+Environments hold tokens that may `decide`, trainers and people tokens that may `operate`, dashboards and Prometheus
+tokens that may `observe`. Where there are none, the programs of this machine may do everything, but no web page may.
+Unmodified clients show a token as the password of their URL: `http://name:TOKEN@host:8000`.
+"""
+
+import base64
+import binascii
+
+from loomrl.serving.asgi import Scope, header
+from loomrl.serving.problems import Problem
+from loomrl.serving.tokens import OPERATE, Tokens
+
+ANYONE = ""  # in place of a role: whoever holds a token
+
+
+def check_page(scope: Scope) -> None:
+    """Refuse what another site's web page asks for: some requests that change things are GETs.
+
+    Raises:
+        Problem: 403.
+    """
+    own = {f"http://{header(scope, b'host')}", f"https://{header(scope, b'host')}"}
+    origin, site = header(scope, b"origin"), header(scope, b"sec-fetch-site")
+    if (origin and origin not in own) or site in ("cross-site", "same-site"):
+        raise Problem(403, "the hub answers no web page of another site")
+
+
+def check_role(scope: Scope, tokens: Tokens, role: str) -> None:
+    """Demand a token with a role; who operates may do everything.
+
+    Raises:
+        Problem: 401, 403.
+    """
+    if not tokens:
+        return
+    holder = tokens.holder(_authorization(scope))
+    if holder is None:
+        wanted = f", with the role {role}" if role else ""
+        raise Problem(
+            401,
+            f"this route needs `Authorization: Bearer TOKEN`{wanted}; clients that cannot send it take "
+            "http://name:TOKEN@host:port as their URL",
+            {"WWW-Authenticate": "Bearer, Basic"},
+        )
+    if role != ANYONE and role not in holder.roles and OPERATE not in holder.roles:
+        raise Problem(403, f"the token of {holder.name!r} has not the role {role}; `loomrl tokens new` makes others")
+
+
+def _authorization(scope: Scope) -> bytes:
+    """The header, a password of HTTP's basic authentication as a bearer's token."""
+    sent = header(scope, b"authorization").encode("latin-1")
+    scheme, _, credentials = sent.partition(b" ")
+    if scheme.lower() != b"basic":
+        return sent
+    try:
+        return b"Bearer " + base64.b64decode(credentials, validate=True).partition(b":")[2]
+    except binascii.Error:
+        return b""

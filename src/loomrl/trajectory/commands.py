@@ -1,0 +1,80 @@
+"""`loomrl hub`: the Trajectory API's server."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from loomrl.trajectory.settings import MIB, HubSettings
+
+app = typer.Typer(name="hub", help="Serve the Trajectory API.", no_args_is_help=True)
+_DEFAULT = HubSettings()
+
+
+@app.callback()
+def hub() -> None:
+    """Environments post scored groups to a hub, trainers take batches from it."""
+
+
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help="Others can reach it only with tokens configured.")] = _DEFAULT.host,
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = _DEFAULT.port,
+    database_url: Annotated[
+        str | None, typer.Option(help="Default: LOOMRL_HUB_DATABASE_URL, else SQLite under the home.")
+    ] = None,
+    memory_mib: Annotated[
+        int, typer.Option(min=0, help="Of waiting groups, compressed; others wait in the database alone.")
+    ] = _DEFAULT.memory_bytes // MIB,
+    max_body_mib: Annotated[int, typer.Option(min=1, help="Of one request, unpacked.")] = _DEFAULT.max_body_bytes
+    // MIB,
+    max_waiting_groups: Annotated[
+        int, typer.Option(min=1, help="Beyond them posts are answered 503, to come again.")
+    ] = _DEFAULT.max_waiting_groups,
+    silent_seconds: Annotated[
+        float, typer.Option(help="Without a word from an environment until its share of batches is let go.")
+    ] = _DEFAULT.silent_seconds,
+    starved_seconds: Annotated[
+        float, typer.Option(help="Without a group from an environment that talks, likewise.")
+    ] = _DEFAULT.starved_seconds,
+    stuck_seconds: Annotated[
+        float, typer.Option(min=0, help="Until a group of a size that divides no batch is left out of packing.")
+    ] = _DEFAULT.stuck_seconds,
+    clip_scores: Annotated[
+        tuple[float, float] | None, typer.Option(metavar="LOW HIGH", help="Scores beyond are cut to these.")
+    ] = None,
+    max_sequence_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Groups with a longer sequence are refused.")
+    ] = None,
+    max_staleness: Annotated[
+        int | None, typer.Option(min=0, help="Policy versions a group may be behind the trainer's.")
+    ] = None,
+    die_with_parent: Annotated[
+        int | None, typer.Option(metavar="PID", hidden=True, help="End when this parent process is gone.")
+    ] = None,
+    port_file: Annotated[Path | None, typer.Option(help="Gets the URL and process id once bound.")] = None,
+) -> None:
+    """Serve environments and trainers of the Atropos wire; see docs/trajectory-api.md."""
+    import logging
+
+    from loomrl.lifetime import die_with_parent as end_with
+    from loomrl.trajectory.server import serve as run
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if die_with_parent is not None:
+        end_with(parent=die_with_parent, grace_seconds=10.0)
+    settings = HubSettings(
+        host=host,
+        port=port,
+        database_url=database_url,
+        memory_bytes=memory_mib * MIB,
+        max_body_bytes=max_body_mib * MIB,
+        max_waiting_groups=max_waiting_groups,
+        silent_seconds=silent_seconds,
+        starved_seconds=starved_seconds,
+        stuck_seconds=stuck_seconds,
+        clip_scores=clip_scores,
+        max_sequence_tokens=max_sequence_tokens,
+        max_staleness=max_staleness,
+    )
+    run(settings, port_file)

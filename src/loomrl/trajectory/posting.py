@@ -1,0 +1,143 @@
+"""Groups come in: `/scored_data` and `/scored_data_list`."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import orjson
+
+from loomrl.errors import ServiceError
+from loomrl.serving.asgi import Response
+from loomrl.serving.problems import Problem
+from loomrl.trajectory.changes import Post
+from loomrl.trajectory.fragments import Fragment
+from loomrl.trajectory.groups import Intake, describe_rejected, parse_version
+from loomrl.trajectory.journal import Journal
+from loomrl.trajectory.metrics import Metrics
+from loomrl.trajectory.packing import Group
+from loomrl.trajectory.posts import Posts, digest_of
+from loomrl.trajectory.request import Request
+from loomrl.trajectory.settings import HubSettings
+from loomrl.trajectory.wire import Detail, Invalid, ScoredGroup, parse_group, parse_groups
+
+_LARGE = 2**20  # bytes; reading more would keep others waiting, so it is done in a thread
+_MAX_KEY = 255
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A group that was read: as it came, as it is kept, its content, the mean of its scores."""
+
+    group: ScoredGroup
+    kept: Group
+    fragment: Fragment
+    mean_score: float | None
+
+
+class Posting:
+    """Takes groups, each request once; answers when they outlive the process."""
+
+    def __init__(self, settings: HubSettings, journal: Journal, posts: Posts, metrics: Metrics) -> None:
+        self._journal, self._posts, self._metrics = journal, posts, metrics
+        self._intake = Intake(settings)
+
+    async def one(self, request: Request) -> Response:
+        """One group."""
+        self._check(request)
+        prepared = await _beside(len(request.body), lambda: self._read_one(request))
+        return await self._once(request, lambda now: self._take_one(prepared, now))
+
+    async def several(self, request: Request) -> Response:
+        """A list of groups; the bad ones of it cost the good ones nothing."""
+        self._check(request)
+        prepared, bad = await _beside(len(request.body), lambda: self._read_several(request))
+        return await self._once(request, lambda now: self._take_several(prepared, bad, now))
+
+    def _check(self, request: Request) -> None:
+        self._intake.check_room(self._journal.hub)
+        if len(request.header(b"idempotency-key")) > _MAX_KEY:
+            raise Problem(422, f"an Idempotency-Key has at most {_MAX_KEY} characters")
+
+    async def _once(self, request: Request, take: Callable[[float], dict[str, Any]]) -> Response:
+        """The answer; of a request that came before, the one it got then."""
+        now, digest, key = time.time(), digest_of(request.body), request.header(b"idempotency-key") or None
+        post = self._posts.find(request.path, digest, key, now)
+        if post is not None:
+            self._metrics.repeated.inc()
+            await self._journal.durable()
+            return Response(post.answer)
+        post = Post(self._posts.next_id(), request.path, digest, key, orjson.dumps(take(now)), now)
+        self._journal.hub.changes.posts.append(post)
+        self._posts.remember(post)
+        try:
+            await self._journal.durable()
+        except ServiceError:
+            self._posts.drop(post)
+            raise
+        if await request.sender_is_gone():
+            self._posts.was_lost(post)
+        return Response(post.answer)
+
+    def _read_one(self, request: Request) -> _Prepared:
+        return self._prepare(parse_group(request.body), parse_version(request.header(b"x-policy-version")))
+
+    def _read_several(self, request: Request) -> tuple[dict[int, _Prepared], dict[int, Detail]]:
+        version, lenient = parse_version(request.header(b"x-policy-version")), _is_lenient(request)
+        good, bad = parse_groups(request.body, lenient)
+        return {index: self._prepare(group, version) for index, group in good.items()}, bad
+
+    def _prepare(self, group: ScoredGroup, policy_version: int | None) -> _Prepared:
+        return _Prepared(group, *self._intake.prepare(group, policy_version))
+
+    def _take_one(self, prepared: _Prepared, now: float) -> dict[str, Any]:
+        hub = self._journal.hub
+        environment = hub.environments.find(prepared.kept.env_id)
+        try:
+            self._intake.check(hub, prepared.group, prepared.kept)
+        except Invalid:
+            self._metrics.rejected.inc()
+            if environment is not None:
+                environment.was_rejected(now)
+            raise
+        if environment is not None:
+            environment.has_posted(prepared.mean_score, now)
+        self._metrics.observe_group(prepared.kept.size, prepared.mean_score)
+        return hub.add(prepared.kept, prepared.fragment, now)
+
+    def _take_several(self, prepared: dict[int, _Prepared], bad: dict[int, Detail], now: float) -> dict[str, Any]:
+        """The wire's answer; what was rejected is told beside it. Where nothing is good, nothing was processed.
+
+        Raises:
+            Invalid: when every one of several groups is bad.
+        """
+        sizes: list[int] = []  # of the buffers of those that were buffered
+        taken, bad = 0, dict(bad)
+        self._metrics.rejected.inc(len(bad))
+        for index, one in prepared.items():
+            try:
+                answer = self._take_one(one, now)
+            except Invalid as error:
+                bad[index] = error.detail
+                continue
+            taken += 1
+            if answer["status"] == "buffered":
+                sizes.append(answer["buffer_size"])
+        if bad and not taken:
+            raise Invalid([one for index in sorted(bad) for one in bad[index]])
+        told: dict[str, Any] = {"status": "received", "groups_processed": taken}
+        if sizes:
+            told |= {"buffered": len(sizes), "last_buffer_size": sizes[-1]}
+        return {**told, "rejected": describe_rejected(bad)} if bad else told
+
+
+def _is_lenient(request: Request) -> bool:
+    """RFC 7240, section 4.4."""
+    return "handling=lenient" in request.header(b"prefer").replace(" ", "").lower()
+
+
+async def _beside(num_bytes: int, work: Callable[[], T]) -> T:
+    """Do what takes long in a thread."""
+    return work() if num_bytes < _LARGE else await asyncio.to_thread(work)

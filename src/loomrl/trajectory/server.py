@@ -1,0 +1,63 @@
+"""Runs a hub in this process: binds, says where, serves until it is told to stop."""
+
+import logging
+import os
+import signal
+from pathlib import Path
+from types import FrameType
+
+from loomrl.errors import ConfigError
+from loomrl.files import write_json
+from loomrl.serving.guard import is_loopback
+from loomrl.serving.server import address_of, bind
+from loomrl.serving.tokens import configured
+from loomrl.trajectory.app import HubServer
+from loomrl.trajectory.settings import HubSettings
+from loomrl.trajectory.store import Store
+
+log = logging.getLogger(__name__)
+_DRAIN_SECONDS = 10  # for requests in flight
+_BACKLOG = 4_096  # connections: environments come by the thousand
+
+
+def serve(settings: HubSettings, port_file: Path | None = None) -> None:
+    """Serve until SIGTERM or SIGINT; requests in flight are answered first.
+
+    `port_file` gets `{"url": ..., "pid": ...}` once the port is bound.
+
+    Raises:
+        ConfigError: when the address may be reached by others but there is no token.
+        ServiceError: when the address cannot be bound, or the database cannot be opened.
+    """
+    import uvicorn
+
+    tokens = configured()
+    if not tokens and not is_loopback(settings.host):
+        raise ConfigError(
+            f"--host {settings.host} can be reached from other machines: set LOOMRL_TOKENS_FILE or "
+            "LOOMRL_OPERATOR_TOKEN, so that not everyone can post groups, or bind 127.0.0.1"
+        )
+    listener = bind(settings.host, settings.port)
+    server = HubServer(settings, Store.open(settings.database_url), tokens)
+    config = uvicorn.Config(
+        server,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+    )
+    log.info("the hub is served on %s", address_of(listener))
+    if port_file is not None:
+        write_json(port_file, {"url": address_of(listener), "pid": os.getpid()})
+    # uvicorn drains, then raises the signal again for the handler it found: being told to stop is a good end.
+    signal.signal(signal.SIGTERM, _end_well)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _end_well(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
