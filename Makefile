@@ -9,7 +9,7 @@ export DVC_NO_ANALYTICS := 1
 unexport PYTHONDONTWRITEBYTECODE  # a module is compiled when it is first imported, not in every process
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format up down peers kserve bench soak mutations clean
+.PHONY: help setup run test check format up down peers kserve atropos bench soak mutations clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -73,7 +73,14 @@ kserve: .venv-kserve/installed  ## install the KServe SDK, in an environment of 
 	.venv-kserve/bin/pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@
 
-bench: peers | $(BIN)/loomrl  ## measure speed and learning beside the peers, replay, serving, life cycles; takes hours
+atropos: .venv-atropos/installed  ## install the reference of the Trajectory API, in an environment of its own: tests compare with it
+
+.venv-atropos/installed: benchmarks/atropos/requirements.txt
+	$(PYTHON) -m venv .venv-atropos
+	.venv-atropos/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	touch $@
+
+bench: peers atropos | $(BIN)/loomrl  ## measure speed and learning beside the peers, replay, serving, life cycles; takes hours
 	python benchmarks/compare.py speed
 	python benchmarks/compare.py learn
 	python benchmarks/compare.py render
@@ -89,6 +96,7 @@ bench: peers | $(BIN)/loomrl  ## measure speed and learning beside the peers, re
 	python benchmarks/gate.py
 	python benchmarks/constrained.py
 	python benchmarks/model_checking.py
+	python benchmarks/trajectory.py
 
 soak: | $(BIN)/loomrl  ## what must never happen to a server, at length: kills, swaps, bad versions, fuzzing; takes hours
 	PYTHONPATH=tests/support python -m tests.soak
@@ -98,4 +106,4 @@ mutations: | $(BIN)/loomrl  ## plant classic silent bugs one at a time and see w
 	python benchmarks/mutations.py render
 
 clean:  ## remove the virtual environments and all caches; state and artifacts stay
-	rm -rf $(VENV) .venv-peers .venv-mlserver .venv-kserve .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-peers .venv-mlserver .venv-kserve .venv-atropos .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

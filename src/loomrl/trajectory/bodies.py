@@ -77,8 +77,8 @@ def check_json(scope: Scope) -> None:
 
 
 def packed(scope: Scope, response: Response) -> Response:
-    """An answer in gzip, where that was asked for and it is long."""
-    if len(response.body) < MIN_PACKED_BYTES or not wants_gzip(scope):
+    """An answer in gzip, where that was asked for and it is long, unless it is already."""
+    if len(response.body) < MIN_PACKED_BYTES or response.headers.keys() >= _PACKED.keys() or not wants_gzip(scope):
         return response
     headers = {**response.headers, **_PACKED}
     return Response(gzip_of([compress(response.body)]), response.status, response.content_type, headers)

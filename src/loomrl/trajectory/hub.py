@@ -149,7 +149,7 @@ class Hub:
         self.environments = Environments(self._settings)
         self.queue, self.buffers, self.batches, self.num_bytes = GroupQueue(), {}, {}, 0
         self.contents = Contents(self._settings.memory_bytes)
-        self._changes = Changes(cleared=True)
+        self._changes, self._exhausted = Changes(cleared=True), -1
         self._note_state()
 
     def _form(self, now: float) -> bool:
