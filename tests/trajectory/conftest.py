@@ -6,8 +6,11 @@ from pathlib import Path
 import httpx
 import pytest
 from atropos import need_reference, reference_server
+from databases import database_url, postgresql_server, postgresql_url
 
 from loomrl.trajectory.process import HubProcess
+
+__all__ = ["database_url", "postgresql_server", "postgresql_url"]
 
 
 @pytest.fixture(scope="module")

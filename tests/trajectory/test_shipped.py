@@ -24,6 +24,7 @@ trap 'kill $hub; wait $hub || true' EXIT
 for try in $(seq 600); do [ -s "$2/port.json" ] && break; sleep 0.1; done
 cd "$2"
 "$3" -m pytest -q -p no:cacheprovider -c /dev/null --rootdir "$2" --pyargs "${@:4}"
+"$1" -c "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8000/metrics').read().decode())"
 """
 
 
@@ -45,3 +46,6 @@ def test_the_tests_that_the_reference_ships_pass(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(rf"\b{NUM_TESTS} passed", done.stdout), done.stdout
+    taken = re.search(r"^loomrl_hub_groups_total ([0-9.]+)", done.stdout, re.MULTILINE)
+    assert taken is not None
+    assert float(taken[1]) > NUM_TESTS  # by the hub, not by a server of the reference's own

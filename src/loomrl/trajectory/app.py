@@ -9,7 +9,7 @@ from loomrl.errors import ServiceError
 from loomrl.serving.asgi import ClientGone, Receive, Response, Scope, Send, as_json, respond
 from loomrl.serving.guard import check_host, is_loopback
 from loomrl.serving.problems import Problem
-from loomrl.serving.tokens import DECIDE, OPERATE, Tokens
+from loomrl.serving.tokens import DECIDE, OBSERVE, OPERATE, Tokens
 from loomrl.trajectory.access import ANYONE, check_page, check_role
 from loomrl.trajectory.bodies import BadGzip, Bodies, check_json, packed
 from loomrl.trajectory.delivery import Delivery
@@ -22,6 +22,7 @@ from loomrl.trajectory.request import Request
 from loomrl.trajectory.settings import HubSettings
 from loomrl.trajectory.store import Store
 from loomrl.trajectory.upkeep import Upkeep
+from loomrl.trajectory.view import PATHS, View
 from loomrl.trajectory.wire import (
     EnvironmentIdentifier,
     EnvironmentRegistration,
@@ -49,7 +50,7 @@ class HubServer:
         self._posts = Posts(settings.retry_seconds)
         self._posts.restore(store.posts(), time.time())
         posting = Posting(settings, self._journal, self._posts, self._metrics)
-        delivery = Delivery(self._journal, self._metrics)
+        delivery, view = Delivery(self._journal, self._metrics), View(self._journal, self._metrics)
         self._upkeep = Upkeep(store, self._journal, self._posts, self._metrics)
         self._timed = {"/scored_data", "/scored_data_list", "/batch"}
         self._routes: dict[tuple[str, str], tuple[str | None, Handler]] = {
@@ -68,6 +69,9 @@ class HubServer:
             ("GET", "/reset_data"): (OPERATE, self._reset),
             ("GET", "/policy_version"): (ANYONE, self._policy_version),
             ("POST", "/policy_version"): (OPERATE, self._set_policy_version),
+            ("GET", "/hub"): (OBSERVE, view.hub),
+            ("GET", "/metrics"): (OBSERVE, view.metrics),
+            **{("GET", path): (None, view.page) for path in PATHS},
         }
         self._acknowledge = delivery.acknowledge
 

@@ -20,6 +20,10 @@ class Metrics:
         self.repeated = counter("repeated", "Requests that came again and were answered as before")
         self.delivered = counter("delivered", "Groups handed to trainers")
         self.redelivered = counter("redelivered", "Batches handed out again, for nobody acknowledged them in time")
+        self._scores = counter("scored_groups", "Groups with scores")
+        self._score_sum = Gauge(
+            "score_sum", "Sum of the groups' mean scores", registry=self._registry, namespace="loomrl", subsystem="hub"
+        )
         self._problems = counter("problems", "Requests refused, by status", ["status"])
         self._seconds = Histogram(
             "request_seconds",
@@ -29,16 +33,14 @@ class Metrics:
             subsystem="hub",
             buckets=_SECONDS,
         )
-        self.score_sum = 0.0
-        self.num_scored = 0
 
     def observe_group(self, size: int, mean_score: float | None) -> None:
         """Count one group that was taken."""
         self.groups.inc()
         self.sequences.inc(size)
         if mean_score is not None:
-            self.score_sum += mean_score
-            self.num_scored += 1
+            self._scores.inc()
+            self._score_sum.inc(mean_score)
 
     def observe(self, seconds: float) -> None:
         """Keep one request's server time."""
@@ -51,6 +53,16 @@ class Metrics:
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Show a value that is read when somebody looks."""
         Gauge(name, text, registry=self._registry, namespace="loomrl", subsystem="hub").set_function(value)
+
+    def counts(self) -> dict[str, float]:
+        """All counters and sums since the start, by name."""
+        samples = (sample for metric in self._registry.collect() for sample in metric.samples)
+        wanted = ("_total", "score_sum")
+        return {
+            sample.name.removeprefix("loomrl_hub_").removesuffix("_total"): sample.value
+            for sample in samples
+            if sample.name.endswith(wanted) and not sample.labels
+        }
 
     def text(self) -> bytes:
         """Everything in the text exposition format 0.0.4."""
