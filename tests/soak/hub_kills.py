@@ -16,7 +16,7 @@ from atropos import registration
 from loomrl.trajectory.process import HubProcess
 
 NUM_KILLS, NUM_ENVIRONMENTS, BATCH_SIZE, GROUP_SIZE = 100, 4, 8, 2
-_LEASE_SECONDS = 5
+_LEASE_SECONDS = 2
 
 
 def run(folder: Path, num_kills: int = NUM_KILLS, seconds_between_kills: float = 2.0) -> dict[str, Any]:
@@ -27,7 +27,8 @@ def run(folder: Path, num_kills: int = NUM_KILLS, seconds_between_kills: float =
     """
     rng = random.Random(0)
     with HubProcess(database_url=f"sqlite:///{folder / 'hub.db'}") as hub:
-        _ask(hub, "POST", "/register", json=registration(BATCH_SIZE))
+        with _Client(hub) as client:
+            client.until_answered("POST", "/register", json=registration(BATCH_SIZE))
         load = _Load(hub)
         for _ in range(num_kills):
             time.sleep(rng.uniform(0.5, 1.5) * seconds_between_kills)
@@ -71,58 +72,68 @@ class _Load:
         self._stopped.set()
         for thread in (*self._environments, self._trainer):
             thread.join()
-        self.num_left = _ask(self._hub, "GET", "/status").json()["queue_size"]
+        with _Client(self._hub) as client:
+            self.num_left = client.until_answered("GET", "/status")[0].json()["queue_size"]
 
-    def _post(self, number: int) -> None:
-        mark = number
-        while not self._stopped.is_set():
-            body = {"tokens": [[mark]] * GROUP_SIZE, "masks": [[mark]] * GROUP_SIZE, "scores": [0.0] * GROUP_SIZE}
-            answer, num_tries = _until_answered(self._hub, "POST", "/scored_data", json=body)
-            if answer.json() != {"status": "received"}:
-                self.failures.append(answer.text)
-                return
-            self.num_repeated += num_tries > 1
-            self.acknowledged.add(mark)
-            mark += NUM_ENVIRONMENTS
+    def _post(self, mark: int) -> None:
+        with _Client(self._hub) as client:
+            while not self._stopped.is_set():
+                row = [[mark]] * GROUP_SIZE
+                body = {"tokens": row, "masks": row, "scores": [0.0] * GROUP_SIZE}
+                answer, num_tries = client.until_answered("POST", "/scored_data", json=body)
+                if answer.json() != {"status": "received"}:
+                    self.failures.append(answer.text)
+                self.num_repeated += num_tries > 1
+                self.acknowledged.add(mark)
+                mark += NUM_ENVIRONMENTS
 
     def _take(self) -> None:
-        while True:
-            is_last = self._stopped.is_set() and not any(thread.is_alive() for thread in self._environments)
-            answer, _ = _until_answered(self._hub, "GET", f"/batch?lease={_LEASE_SECONDS}")
-            found = answer.json()
-            if found["batch"] is None:
-                if is_last and not self._is_leased():
+        with _Client(self._hub) as client:
+            while True:
+                is_last = self._stopped.is_set() and not any(thread.is_alive() for thread in self._environments)
+                found = client.until_answered("GET", f"/batch?lease={_LEASE_SECONDS}")[0].json()
+                if found["batch"] is not None:
+                    self._keep(found["batch_id"], [group["tokens"][0][0] for group in found["batch"]])
+                    client.until_answered("POST", f"/batch/{found['batch_id']}/ack")
+                elif is_last and not _is_leased(client):
                     return
-                time.sleep(0.01)
-                continue
-            marks = [group["tokens"][0][0] for group in found["batch"]]
-            if found["batch_id"] in self.batches:
-                self.num_redelivered += 1
-                if self.batches[found["batch_id"]] != marks:
-                    self.failures.append(
-                        f"batch {found['batch_id']} had {self.batches[found['batch_id']]}, now {marks}"
-                    )
-            self.batches[found["batch_id"]] = marks
-            _until_answered(self._hub, "POST", f"/batch/{found['batch_id']}/ack")
+                else:
+                    time.sleep(0.01)
 
-    def _is_leased(self) -> bool:
-        """Whether a batch waits for its lease to run out: its answer went down with the hub."""
-        waiting = _ask(self._hub, "GET", "/hub").json()["queues"]
-        return bool(waiting["leased_batches"] or waiting["formed_batches"])
+    def _keep(self, batch_id: int, marks: list[int]) -> None:
+        known = self.batches.setdefault(batch_id, marks)
+        self.num_redelivered += known is not marks
+        if known != marks:
+            self.failures.append(f"batch {batch_id} had {known}, now {marks}")
 
 
-def _ask(hub: HubProcess, method: str, path: str, **content: Any) -> httpx.Response:
-    return httpx.request(method, hub.url + path, trust_env=False, timeout=30, **content)
+class _Client:
+    """Asks until it is answered, whatever happens to the hub."""
+
+    def __init__(self, hub: HubProcess) -> None:
+        self._client = httpx.Client(base_url=hub.url, trust_env=False, timeout=30)
+
+    def until_answered(self, method: str, path: str, **content: Any) -> tuple[httpx.Response, int]:
+        """The answer, and how often it took to ask."""
+        deadline, num_tries = time.monotonic() + 120, 0
+        while time.monotonic() < deadline:
+            num_tries += 1
+            try:
+                answer = self._client.request(method, path, **content)
+                if answer.status_code == 200:
+                    return answer, num_tries
+            except httpx.TransportError:
+                time.sleep(0.02)
+        raise AssertionError(f"{path} was never answered")
+
+    def __enter__(self) -> "_Client":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._client.close()
 
 
-def _until_answered(hub: HubProcess, method: str, path: str, **content: Any) -> tuple[httpx.Response, int]:
-    """The answer, and how often it took to ask."""
-    for number in range(1, 10_000):
-        try:
-            answer = _ask(hub, method, path, **content)
-            if answer.status_code == 200:
-                return answer, number
-        except httpx.TransportError:
-            pass
-        time.sleep(0.02)
-    raise AssertionError(f"{path} was never answered")
+def _is_leased(client: _Client) -> bool:
+    """Whether a batch waits for its lease to run out: its answer went down with the hub."""
+    waiting = client.until_answered("GET", "/hub")[0].json()["queues"]
+    return bool(waiting["leased_batches"] or waiting["formed_batches"])
