@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from isal import isal_zlib
+from isal import igzip_lib, isal_zlib
 
 _FAST = 1
 _RAW = -15  # window bits of a stream without header and checksum
@@ -75,7 +75,7 @@ def gunzip(body: bytes, max_bytes: int) -> bytes:
         stream = isal_zlib.decompressobj(_GZIP)
         try:
             found += stream.decompress(body, max_bytes + 1 - len(found))
-        except isal_zlib.IsalError as error:
+        except igzip_lib.IsalError as error:
             raise ValueError(str(error)) from error
         if len(found) > max_bytes:
             raise OverflowError(f"the body unpacks to more than the {max_bytes} bytes that are read")

@@ -48,22 +48,24 @@ class Posting:
         """One group."""
         self._check(request)
         prepared = await _beside(len(request.body), lambda: self._read_one(request))
-        return await self._once(request, lambda now: self._take_one(prepared, now))
+        digest = digest_of([prepared.fragment.deflated])
+        return await self._once(request, digest, lambda now: self._take_one(prepared, now))
 
     async def several(self, request: Request) -> Response:
         """A list of groups; the bad ones of it cost the good ones nothing."""
         self._check(request)
         prepared, bad = await _beside(len(request.body), lambda: self._read_several(request))
-        return await self._once(request, lambda now: self._take_several(prepared, bad, now))
+        digest = digest_of([*(one.fragment.deflated for one in prepared.values()), repr(sorted(bad)).encode()])
+        return await self._once(request, digest, lambda now: self._take_several(prepared, bad, now))
 
     def _check(self, request: Request) -> None:
         self._intake.check_room(self._journal.hub)
         if len(request.header(b"idempotency-key")) > _MAX_KEY:
             raise Problem(422, f"an Idempotency-Key has at most {_MAX_KEY} characters")
 
-    async def _once(self, request: Request, take: Callable[[float], dict[str, Any]]) -> Response:
+    async def _once(self, request: Request, digest: bytes, take: Callable[[float], dict[str, Any]]) -> Response:
         """The answer; of a request that came before, the one it got then."""
-        now, digest, key = time.time(), digest_of(request.body), request.header(b"idempotency-key") or None
+        now, key = time.time(), request.header(b"idempotency-key") or None
         post = self._posts.find(request.path, digest, key, now)
         if post is not None:
             self._metrics.repeated.inc()

@@ -81,6 +81,9 @@ class Posts:
             del self._by_key[key]
 
 
-def digest_of(body: bytes) -> bytes:
-    """What tells bodies apart."""
-    return hashlib.sha256(body).digest()
+def digest_of(pieces: Iterable[bytes]) -> bytes:
+    """What tells bodies apart: of what is kept of them, which does not depend on how they were packed."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.digest()

@@ -48,6 +48,7 @@ def serve(settings: HubSettings, port_file: Path | None = None) -> None:
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         backlog=_BACKLOG,
         timeout_graceful_shutdown=_DRAIN_SECONDS,
     )

@@ -12,7 +12,7 @@ from pydantic_core import from_json, to_json
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 _MAX_ERRORS = 20  # told of one body
-_NOT_JSON = (b"NaN", b"Infinity")
+_FREE_KEYS = ("messages", "generation_params", "overrides", "group_overrides", "images")  # hold anything
 
 T = TypeVar("T")
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -131,7 +131,7 @@ def parse_group(body: bytes) -> ScoredGroup:
         group = _group.validate_json(body)
     except ValidationError as error:
         raise Invalid(_detail(error)) from error
-    if _may_hold_no_number(body) and (key := _not_finite_key(group)):
+    if key := _not_finite_key(group):
         raise Invalid(refused("not a finite number", key))
     return group
 
@@ -147,7 +147,7 @@ def parse_groups(body: bytes, lenient: bool = False) -> tuple[dict[int, ScoredGr
     """
     try:
         groups = _groups.validate_json(body)
-        if not _may_hold_no_number(body):
+        if not any(map(_not_finite_key, groups)):
             return dict(enumerate(groups)), {}
     except ValidationError as error:
         if not lenient and any(one["type"] != "finite_number" for one in error.errors(include_url=False)):
@@ -191,13 +191,9 @@ def _sorted_out(items: list[Any]) -> tuple[dict[int, ScoredGroup], dict[int, Det
     return good, bad
 
 
-def _may_hold_no_number(body: bytes) -> bool:
-    return any(mark in body for mark in _NOT_JSON)
-
-
 def _not_finite_key(group: ScoredGroup) -> str | None:
-    """A key below which something is not finite; what has a type is known to be."""
-    return next((key for key, value in group.items() if _holds_no_number(value)), None)
+    """A key below which something is not finite, of those whose numbers were not looked at."""
+    return next((key for key in _FREE_KEYS if _holds_no_number(group.get(key))), None)
 
 
 def _holds_no_number(value: object) -> bool:
