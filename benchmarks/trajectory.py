@@ -132,7 +132,7 @@ async def deliver(url: str, posted: list[bytes]) -> list[float]:
             if len(await trainer.ask("GET", "/batch")) > 1_000:  # a batch; without one, `null`
                 num_left -= 1
             else:
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.1)
 
     await asyncio.gather(trainer_takes(), *(environment_posts() for _ in range(NUM_ENVIRONMENTS)))
     trainer.close()

@@ -10,6 +10,8 @@ from loomrl.trajectory.wire import Invalid, refused
 
 MIN_PACKED_BYTES = 1_000  # the wire's: shorter answers are never packed
 _TEXT = b"text/plain; charset=utf-8"
+_CLOSE = {"Connection": "close"}  # else the rest of the body would be read, for nothing
+_RETRY = {"Retry-After": "1", **_CLOSE}
 
 
 class BadGzip(Exception):
@@ -34,7 +36,7 @@ class Bodies:
         """
         length = header(scope, b"content-length")
         if length and int(length) > self._max_bytes:
-            raise Problem(413, f"the body has {length} bytes; at most {self._max_bytes} are read")
+            raise Problem(413, f"the body has {length} bytes; at most {self._max_bytes} are read", _CLOSE)
         taken, body = 0, bytearray()
         try:
             more = True
@@ -46,9 +48,9 @@ class Bodies:
                 self.pending += len(chunk)
                 taken += len(chunk)
                 if taken > self._max_bytes:
-                    raise Problem(413, f"the body is larger than the {self._max_bytes} bytes that are read")
+                    raise Problem(413, f"the body is larger than the {self._max_bytes} bytes that are read", _CLOSE)
                 if self.pending > self._max_pending:
-                    raise Problem(503, "too much is being posted at once; send it again", {"Retry-After": "1"})
+                    raise Problem(503, "too much is being posted at once; send it again", _RETRY)
                 body += chunk
         finally:
             self.pending -= taken

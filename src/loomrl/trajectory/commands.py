@@ -40,9 +40,8 @@ def serve(
     stuck_seconds: Annotated[
         float, typer.Option(min=0, help="Until a group of a size that divides no batch is left out of packing.")
     ] = _DEFAULT.stuck_seconds,
-    clip_scores: Annotated[
-        tuple[float, float] | None, typer.Option(metavar="LOW HIGH", help="Scores beyond are cut to these.")
-    ] = None,
+    lowest_score: Annotated[float, typer.Option(help="Scores below are cut to it.")] = _DEFAULT.lowest_score,
+    highest_score: Annotated[float, typer.Option(help="Scores above are cut to it.")] = _DEFAULT.highest_score,
     max_sequence_tokens: Annotated[
         int | None, typer.Option(min=1, help="Groups with a longer sequence are refused.")
     ] = None,
@@ -73,7 +72,8 @@ def serve(
         silent_seconds=silent_seconds,
         starved_seconds=starved_seconds,
         stuck_seconds=stuck_seconds,
-        clip_scores=clip_scores,
+        lowest_score=lowest_score,
+        highest_score=highest_score,
         max_sequence_tokens=max_sequence_tokens,
         max_staleness=max_staleness,
     )

@@ -32,9 +32,8 @@ class Intake:
 
     def prepare(self, group: ScoredGroup, policy_version: int | None) -> tuple[Group, Fragment, float | None]:
         """A group as it is kept, and the mean of its scores; the costly part, which asks the hub nothing."""
-        scores = group["scores"]
-        if (clip := self._settings.clip_scores) is not None:
-            scores = group["scores"] = [min(max(score, clip[0]), clip[1]) for score in scores]
+        low, high = self._settings.lowest_score, self._settings.highest_score
+        scores = group["scores"] = [min(max(score, low), high) for score in group["scores"]]
         plain = encode_group(group)
         kept = Group(-1, len(group["tokens"]), group.get("env_id"), len(plain), policy_version=policy_version)
         return kept, compress(plain), sum(scores) / len(scores) if scores else None

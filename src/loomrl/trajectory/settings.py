@@ -1,5 +1,6 @@
 """How a hub is run: where, how much it holds, and which groups and environments it takes."""
 
+import math
 from dataclasses import dataclass
 
 from loomrl.errors import ConfigError
@@ -25,13 +26,16 @@ class HubSettings:
     stuck_seconds: float = 60.0  # until a group of a size that divides no batch is left out of packing
     max_rejections: int = 20  # in a row, until an environment counts as failing
     retry_seconds: float = 120.0  # in which an unanswered request may come again
-    clip_scores: tuple[float, float] | None = None  # lowest, highest
+    lowest_score: float = -math.inf  # scores beyond these are cut to them
+    highest_score: float = math.inf
     max_sequence_tokens: int | None = None
     max_staleness: int | None = None  # policy versions between making a group and training on it
 
     def __post_init__(self) -> None:
-        if self.clip_scores is not None and not self.clip_scores[0] < self.clip_scores[1]:
-            raise ConfigError(f"--clip-scores {self.clip_scores}: the lowest score must lie below the highest")
+        if not self.lowest_score < self.highest_score:
+            raise ConfigError(
+                f"--lowest-score {self.lowest_score:g} must lie below --highest-score {self.highest_score:g}"
+            )
         for name in ("max_body_bytes", "max_waiting_bytes", "max_waiting_groups", "silent_seconds", "starved_seconds"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: a number above 0")
