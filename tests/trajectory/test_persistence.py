@@ -117,3 +117,12 @@ def test_tables_of_a_newer_version_are_left_alone(tmp_path: Path) -> None:
         connection.execute(text("UPDATE hub_schema SET version = 99"))
     with pytest.raises(ServiceError, match="version 99"):
         Store.open(url)
+
+
+def test_two_hubs_cannot_have_one_database(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loomrl.trajectory.alone._WAIT_SECONDS", 0.1)
+    first = Store.open(database_url)
+    with pytest.raises(ServiceError, match="another hub has the database"):
+        Store.open(database_url)
+    first.close()
+    Store.open(database_url).close()

@@ -19,6 +19,8 @@ from loomrl.errors import ServiceError
 class HubProcess:
     """`with HubProcess() as hub: hub.url`. Options are those of `loomrl hub serve`, with underscores.
 
+    Without a `database_url` it keeps nothing beyond the block.
+
     Raises:
         ServiceError: on entering, when the hub does not become ready in time; with the end of its log.
     """
@@ -26,7 +28,7 @@ class HubProcess:
     def __init__(
         self, *, ready_seconds: float = 60.0, environment: dict[str, str] | None = None, **options: object
     ) -> None:
-        self._options = {"port": 0, "die_with_parent": os.getpid(), **options}
+        self._options: dict[str, object] = {"port": 0, "die_with_parent": os.getpid(), **options}
         self._ready_seconds = ready_seconds
         self._environment = {**os.environ, **(environment or {})}
         self.url = ""
@@ -34,6 +36,7 @@ class HubProcess:
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="loomrl-hub-")
+        self._options.setdefault("database_url", f"sqlite:///{self._folder.name}/hub.db")
         self._log = Path(self._folder.name) / "log"
         self.start()
         return self

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any, Self
 
@@ -14,6 +15,7 @@ from loomrl.errors import ServiceError
 from loomrl.home import home
 from loomrl.loomdb.engine import WRITES, make_engine
 from loomrl.trajectory import tables
+from loomrl.trajectory.alone import alone
 from loomrl.trajectory.changes import Batch, Changes, Post
 from loomrl.trajectory.environments import Environment
 from loomrl.trajectory.fragments import Fragment
@@ -36,6 +38,7 @@ class Store:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._writing = engine.execution_options(**{WRITES: True})
+        self._held = ExitStack()  # what keeps others out
 
     @classmethod
     def open(cls, url: str | None = None) -> Self:
@@ -43,21 +46,26 @@ class Store:
 
         Raises:
             ConfigError: when the URL is not one, or its driver is not installed.
-            ServiceError: when it cannot be reached, or was made by a newer LoomRL.
+            ServiceError: when it cannot be reached, another hub has it, or a newer LoomRL made it.
         """
         engine = make_engine(url or hub_url())
         if engine.dialect.name == "sqlite":
             event.listen(engine, "connect", _use_large_pages, insert=True)
         store = cls(engine)
         try:
+            store._held.enter_context(alone(engine))
             store._prepare()
-        except (SQLAlchemyError, ServiceError) as error:
-            engine.dispose()
-            raise store._failed(error) if isinstance(error, SQLAlchemyError) else error from error
+        except ServiceError:
+            store.close()
+            raise
+        except SQLAlchemyError as error:
+            store.close()
+            raise store._failed(error) from error
         return store
 
     def close(self) -> None:
-        """Close all connections."""
+        """Let the database go."""
+        self._held.close()
         self._engine.dispose()
 
     def write(self, changes: Changes) -> None:
