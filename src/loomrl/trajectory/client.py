@@ -168,12 +168,15 @@ class HubClient:
             body, headers["Content-Encoding"] = gzip_of([compress(body)]), "gzip"
         return self._ask("POST", path, body, headers)
 
-    def _ask(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Any:
+    def _ask(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
         headers = {"Content-Type": "application/json", **(headers or {})} if body else {}
         answer = self._patiently(lambda: self._client.request(method, path, content=body, headers=headers))
         if answer.status_code >= 400:
             raise Refused(f"{method} {path}: {answer.status_code} {answer.text[:500]}", answer.status_code)
-        return orjson.loads(answer.content)
+        found: dict[str, Any] = orjson.loads(answer.content)
+        return found
 
     def _patiently(self, ask: Callable[[], httpx.Response]) -> httpx.Response:
         """The first answer that is no failure of the hub's."""

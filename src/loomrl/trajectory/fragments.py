@@ -7,6 +7,7 @@ after the other are one stream. gzip (RFC 1952) wants a checksum of all of it, w
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import cast
 
 from isal import igzip_lib, isal_zlib
 
@@ -14,6 +15,7 @@ _FAST = 1
 _RAW = -15  # window bits of a stream without header and checksum
 _GZIP = 31
 _HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x04\xff"  # deflate, no time, fastest, unknown system
+_Damaged = cast(type[Exception], igzip_lib.error)  # its annotation takes the class for an instance
 _END = b"\x03\x00"  # an empty last block
 
 
@@ -75,7 +77,7 @@ def gunzip(body: bytes, max_bytes: int) -> bytes:
         stream = isal_zlib.decompressobj(_GZIP)
         try:
             found += stream.decompress(body, max_bytes + 1 - len(found))
-        except igzip_lib.IsalError as error:
+        except _Damaged as error:
             raise ValueError(str(error)) from error
         if len(found) > max_bytes:
             raise OverflowError(f"the body unpacks to more than the {max_bytes} bytes that are read")
