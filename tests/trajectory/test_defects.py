@@ -200,6 +200,25 @@ def test_web_pages_are_refused_and_no_origin_is_reflected(hub: httpx.Client, hea
     assert hub.get("/info").json()["batch_size"] == 4
 
 
+def test_a_killed_hub_that_is_kept_up_refuses_no_connection(tmp_path: Path) -> None:
+    with HubProcess(database_url=f"sqlite:///{tmp_path / 'hub.db'}", keep_up=True) as hub:
+        with httpx.Client(base_url=hub.url, trust_env=False, timeout=60) as client:
+            start(client)
+        for mark in range(2):
+            _kill_child(hub)
+            answer = httpx.post(f"{hub.url}/scored_data", json=group(2, mark), trust_env=False, timeout=60)
+            assert answer.json() == {"status": "received"}
+        found = httpx.get(f"{hub.url}/batch", trust_env=False, timeout=60).json()["batch"]
+        assert [one["tokens"][0][0] for one in found] == [0, 1]
+        assert hub.stop() == 0
+
+
+def _kill_child(hub: HubProcess) -> None:
+    assert hub.process is not None
+    (child,) = map(int, Path(f"/proc/{hub.process.pid}/task/{hub.process.pid}/children").read_text().split())
+    os.kill(child, signal.SIGKILL)
+
+
 def test_a_gzip_bomb_takes_no_more_memory_than_a_body_may(tmp_path: Path) -> None:
     bomb = gzip.compress(bytes(300 * MIB), 9)
     with HubProcess(database_url=f"sqlite:///{tmp_path / 'hub.db'}", max_body_mib=8) as hub:

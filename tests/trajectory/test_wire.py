@@ -163,6 +163,15 @@ def test_leaving(hub: httpx.Client) -> None:
     assert "5" in failed["error"]
 
 
+def test_a_minimum_that_is_given_up_lets_a_batch_be_formed_at_once(hub: httpx.Client) -> None:
+    start(hub, 2)
+    env_id = join(hub, 2, min_batch_allocation=1.0)
+    hub.post("/scored_data", json=group(2))
+    assert hub.get("/batch").json() == {"batch": None}
+    hub.post("/disconnect-env", json={"env_id": env_id})
+    assert len(hub.get("/batch").json()["batch"]) == 1
+
+
 def test_there_is_no_example_before_the_first_group(own_hub: object) -> None:
     answer = httpx.get(f"{own_hub.url}/latest_example", trust_env=False).json()
     expected = KEYS - {"overrides", "group_overrides", "env_id", "distill_token_ids", "distill_logprobs"}

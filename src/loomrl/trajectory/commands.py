@@ -48,6 +48,9 @@ def serve(
     max_staleness: Annotated[
         int | None, typer.Option(min=0, help="Policy versions a group may be behind the trainer's.")
     ] = None,
+    keep_up: Annotated[
+        bool, typer.Option("--keep-up", help="Start it again when it is killed; meanwhile connections wait.")
+    ] = False,
     die_with_parent: Annotated[
         int | None, typer.Option(metavar="PID", hidden=True, help="End when this parent process is gone.")
     ] = None,
@@ -77,4 +80,4 @@ def serve(
         max_sequence_tokens=max_sequence_tokens,
         max_staleness=max_staleness,
     )
-    run(settings, port_file)
+    raise typer.Exit(run(settings, port_file, keep_up))

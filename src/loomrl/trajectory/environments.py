@@ -83,6 +83,7 @@ class Environments:
         self._settings = settings
         self._all = known or []
         self._names = Counter(one.name for one in self._all)
+        self.num_changes = 0  # of what is summed up
         self._sum_up()
         self._available = (-1, 0)  # at which change of the queue, how much
 
@@ -158,6 +159,7 @@ class Environments:
         }
 
     def _sum_up(self) -> None:
+        self.num_changes += 1
         part = [one for one in self._all if one.takes_part]
         self._total_claim = sum(one.max_token_length * max(0.0, one.weight) for one in part)
         self._total_minimum = sum((one.minimum for one in part if one.minimum is not None), 0.0)

@@ -69,7 +69,7 @@ class Hub:
         self.state.next_group = max([self.state.next_group, *(one + 1 for one in kept.groups)])
         positions = (group.position for group in kept.groups.values() if group.position is not None)
         self.state.next_position = max([self.state.next_position, *(one + 1 for one in positions)])
-        self._exhausted = -1  # the change of the queue at which no batch could be formed
+        self._exhausted = (-1, -1)  # the change of the queue and of environments after which no batch could be formed
         self._exhausted_until = 0.0
 
     def take_changes(self) -> Changes:
@@ -149,12 +149,12 @@ class Hub:
         self.environments = Environments(self._settings)
         self.queue, self.buffers, self.batches, self.num_bytes = GroupQueue(), {}, {}, 0
         self.contents = Contents(self._settings.memory_bytes)
-        self._changes, self._exhausted = Changes(cleared=True), -1
+        self._changes, self._exhausted = Changes(cleared=True), (-1, -1)
         self._note_state()
 
     def _form(self, now: float) -> bool:
-        if self._exhausted == self.queue.num_changes and now < self._exhausted_until:
-            return False  # nothing has come since it was tried last
+        if self._exhausted == self._num_changes() and now < self._exhausted_until:
+            return False  # nothing has changed since it was tried last
         for environment in self.environments.look_after(now):
             self.note_environment(environment)
         self._drop_unusable()
@@ -165,11 +165,14 @@ class Hub:
             self.batches[batch.id] = self._changes.batches[batch.id] = batch
             self.state.next_batch += 1
             self.queue.remove(groups)
-        self._exhausted, self._exhausted_until = self.queue.num_changes, now + 1.0
+        self._exhausted, self._exhausted_until = self._num_changes(), now + 1.0
         if formed:
             self.state.step += len(formed)
             self._note_state()
         return bool(formed)
+
+    def _num_changes(self) -> tuple[int, int]:
+        return self.queue.num_changes, self.environments.num_changes
 
     def _without_stuck(self, now: float) -> list[Group]:
         """The queue without groups that have long waited and whose size divides no batch."""

@@ -51,9 +51,7 @@ class HubProcess:
         """Start it, or start it again at the address it had."""
         port_file = Path(self._folder.name) / "port.json"
         port_file.unlink(missing_ok=True)
-        options = [
-            part for name, value in self._options.items() for part in (f"--{name.replace('_', '-')}", str(value))
-        ]
+        options = [part for name, value in self._options.items() for part in _argument(name, value)]
         command = [sys.executable, "-m", "loomrl.trajectory", "serve", *options, "--port-file", str(port_file)]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
@@ -89,3 +87,8 @@ class HubProcess:
     def log(self) -> str:
         """What the hub wrote so far."""
         return self._log.read_text(errors="replace")
+
+
+def _argument(name: str, value: object) -> list[str]:
+    option = f"--{name.replace('_', '-')}"
+    return [option] if value is True else [option, str(value)]

@@ -3,15 +3,19 @@
 import logging
 import os
 import signal
+import socket
 from pathlib import Path
 from types import FrameType
+
+import uvicorn
 
 from loomrl.errors import ConfigError
 from loomrl.files import write_json
 from loomrl.serving.guard import is_loopback
 from loomrl.serving.server import address_of, bind
-from loomrl.serving.tokens import configured
+from loomrl.serving.tokens import Tokens, configured
 from loomrl.trajectory.app import HubServer
+from loomrl.trajectory.keeping import keep_up
 from loomrl.trajectory.settings import HubSettings
 from loomrl.trajectory.store import Store
 
@@ -20,17 +24,16 @@ _DRAIN_SECONDS = 10  # for requests in flight
 _BACKLOG = 4_096  # connections: environments come by the thousand
 
 
-def serve(settings: HubSettings, port_file: Path | None = None) -> None:
-    """Serve until SIGTERM or SIGINT; requests in flight are answered first.
+def serve(settings: HubSettings, port_file: Path | None = None, keeps_up: bool = False) -> int:
+    """Serve until SIGTERM or SIGINT; requests in flight are answered first. Returns the exit code.
 
-    `port_file` gets `{"url": ..., "pid": ...}` once the port is bound.
+    `port_file` gets `{"url": ..., "pid": ...}` once the port is bound. A hub that `keeps_up` is started again when it
+    is killed, and the port stays bound meanwhile.
 
     Raises:
         ConfigError: when the address may be reached by others but there is no token.
         ServiceError: when the address cannot be bound, or the database cannot be opened.
     """
-    import uvicorn
-
     tokens = configured()
     if not tokens and not is_loopback(settings.host):
         raise ConfigError(
@@ -38,9 +41,18 @@ def serve(settings: HubSettings, port_file: Path | None = None) -> None:
             "LOOMRL_OPERATOR_TOKEN, so that not everyone can post groups, or bind 127.0.0.1"
         )
     listener = bind(settings.host, settings.port)
-    server = HubServer(settings, Store.open(settings.database_url), tokens)
+    log.info("the hub is served on %s", address_of(listener))
+    if port_file is not None:
+        write_json(port_file, {"url": address_of(listener), "pid": os.getpid()})
+    if keeps_up:
+        return keep_up(lambda: _run(settings, tokens, listener))
+    _run(settings, tokens, listener)
+    return 0
+
+
+def _run(settings: HubSettings, tokens: Tokens, listener: socket.socket) -> None:
     config = uvicorn.Config(
-        server,
+        HubServer(settings, Store.open(settings.database_url), tokens),
         loop="uvloop",
         http="httptools",
         ws="none",
@@ -52,9 +64,6 @@ def serve(settings: HubSettings, port_file: Path | None = None) -> None:
         backlog=_BACKLOG,
         timeout_graceful_shutdown=_DRAIN_SECONDS,
     )
-    log.info("the hub is served on %s", address_of(listener))
-    if port_file is not None:
-        write_json(port_file, {"url": address_of(listener), "pid": os.getpid()})
     # uvicorn drains, then raises the signal again for the handler it found: being told to stop is a good end.
     signal.signal(signal.SIGTERM, _end_well)
     uvicorn.Server(config).run(sockets=[listener])
