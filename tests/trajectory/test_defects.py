@@ -289,6 +289,18 @@ def test_a_post_that_was_answered_may_come_again_and_is_another(hub: httpx.Clien
     assert hub.get("/status").json()["queue_size"] == 2
 
 
+def test_where_that_is_wanted_equal_posts_count_once() -> None:
+    with (
+        HubProcess(equal_once=True) as process,
+        httpx.Client(base_url=process.url, trust_env=False) as hub,
+    ):
+        start(hub)
+        for mark in (1, 1, 2, 1):
+            assert hub.post("/scored_data", json=group(2, mark)).json() == {"status": "received"}
+        assert hub.get("/batch").json()["batch"]
+        assert hub.get("/status").json() == {"current_step": 1, "queue_size": 0}
+
+
 def test_a_post_with_a_key_is_taken_once_over_restarts_too(own_hub: HubProcess) -> None:
     with httpx.Client(base_url=own_hub.url, trust_env=False) as client:
         client.post("/register", json=registration(4))

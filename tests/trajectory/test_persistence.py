@@ -42,6 +42,23 @@ def test_a_killed_hub_has_lost_nothing(database_url: str) -> None:
         assert client.get("/info").json()["batch_size"] == 4
 
 
+def test_what_was_buffered_is_in_its_order_after_a_kill(database_url: str) -> None:
+    with HubProcess(database_url=database_url) as hub, client_of(hub) as client:
+        client.post("/register", json=registration(12))
+        client.get("/batch")
+        client.post("/register-env", json=environment(12))
+        client.post("/scored_data", json=group(4, 0))
+        for mark in range(1, 6):
+            client.post("/scored_data", json=group(5, mark, env_id=0))
+        hub.kill()
+        hub.start()
+        assert client.get("/latest_example").json()["tokens"][0][0] == 0  # what is buffered is not queued
+        client.post("/scored_data", json=group(2, 6, env_id=0))
+        assert client.get("/latest_example").json()["tokens"][0][0] == 6
+        assert client.request("GET", "/status-env", json={"env_id": 0}).json()["self_queue_size"] == 1
+        assert client.get("/status").json()["queue_size"] == 4
+
+
 def _view(client: httpx.Client) -> list[object]:
     status = client.request("GET", "/status-env", json={"env_id": 0}).json()
     return [status, *(client.get(path).json() for path in ("/info", "/wandb_info", "/status", "/latest_example"))]

@@ -47,7 +47,7 @@ class HubServer:
         self._bodies = Bodies(settings.max_body_bytes, settings.max_pending_bytes)
         self._journal = Journal(store, settings)
         self._metrics = Metrics()
-        self._posts = Posts(settings.retry_seconds)
+        self._posts = Posts(settings.retry_seconds, settings.equal_once)
         self._posts.restore(store.posts(), time.time())
         posting = Posting(settings, self._journal, self._posts, self._metrics)
         delivery, view = Delivery(self._journal, self._metrics), View(self._journal, self._metrics)

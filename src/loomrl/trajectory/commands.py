@@ -40,6 +40,9 @@ def serve(
     stuck_seconds: Annotated[
         float, typer.Option(min=0, help="Until a group of a size that divides no batch is left out of packing.")
     ] = _DEFAULT.stuck_seconds,
+    equal_once: Annotated[
+        bool, typer.Option("--equal-once", help="Equal posts within two minutes count once, whatever became of them.")
+    ] = False,
     lowest_score: Annotated[float, typer.Option(help="Scores below are cut to it.")] = _DEFAULT.lowest_score,
     highest_score: Annotated[float, typer.Option(help="Scores above are cut to it.")] = _DEFAULT.highest_score,
     max_sequence_tokens: Annotated[
@@ -75,6 +78,7 @@ def serve(
         silent_seconds=silent_seconds,
         starved_seconds=starved_seconds,
         stuck_seconds=stuck_seconds,
+        equal_once=equal_once,
         lowest_score=lowest_score,
         highest_score=highest_score,
         max_sequence_tokens=max_sequence_tokens,

@@ -51,7 +51,8 @@ class Hub:
         self.queue = GroupQueue()
         self.buffers: dict[int, list[Group]] = {}
         self.contents = Contents(settings.memory_bytes)
-        self.latest: Group | None = max(kept.groups.values(), key=lambda group: group.position or -1, default=None)
+        queued = (group for group in kept.groups.values() if group.position is not None)
+        self.latest: Group | None = max(queued, key=_position, default=None)
         self.latest_content: Fragment | None = None  # where it is in memory
         self.num_bytes = 0  # of all groups that wait, as JSON
         self.rejected: dict[str, int] = {}  # groups, by reason
@@ -59,10 +60,10 @@ class Hub:
 
     def _restore(self, kept: Kept) -> None:
         packed = {group.id for batch in kept.batches for group in batch.groups}
-        rest = [group for group in kept.groups.values() if group.id not in packed]
-        for group in sorted((one for one in rest if one.position is not None), key=lambda one: one.position or 0):
-            self.queue.add(group)
-        for group in rest:
+        for group in sorted(kept.groups.values(), key=_position):
+            if group.position is not None and group.id not in packed:
+                self.queue.add(group)
+        for group in sorted(kept.groups.values(), key=lambda group: group.id):
             if group.position is None and group.env_id is not None:
                 self.buffers.setdefault(group.env_id, []).append(group)
         self.num_bytes = sum(group.num_bytes for group in kept.groups.values())
@@ -253,3 +254,7 @@ class Hub:
 
     def _note_state(self) -> None:
         self._changes.state = asdict(self.state)
+
+
+def _position(group: Group) -> int:
+    return -1 if group.position is None else group.position

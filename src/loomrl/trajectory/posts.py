@@ -20,6 +20,7 @@ class Posts:
     """Answers by key, and of requests whose sender never saw one."""
 
     retry_seconds: float
+    equal_once: bool = False  # equal bodies within that time are one request, answered or not
     _by_key: dict[str, Post] = field(default_factory=dict)
     _unanswered: dict[tuple[str, bytes], Post] = field(default_factory=dict)
 
@@ -50,11 +51,15 @@ class Posts:
             if post is not None and (post.path, post.digest) != (path, digest):
                 raise Problem(422, f"Idempotency-Key {key!r} came with another body before: make a new key for each")
             return post
-        post = self._unanswered.pop((path, digest), None)
+        post = self._unanswered.get((path, digest))
+        if not self.equal_once:
+            self._unanswered.pop((path, digest), None)  # what comes after the repetition is new
         return post if post is not None and post.created > now - self.retry_seconds else None
 
     def remember(self, post: Post) -> None:
         """Keep an answer under its key."""
+        if post.key is None and self.equal_once:
+            self._unanswered[post.path, post.digest] = post
         if post.key is not None:
             self._by_key[post.key] = post
             if len(self._by_key) > _MAX_KEYS:
@@ -62,6 +67,7 @@ class Posts:
 
     def drop(self, post: Post) -> None:
         """Its groups were not kept."""
+        self._unanswered.pop((post.path, post.digest), None)
         if post.key is not None:
             self._by_key.pop(post.key, None)
 

@@ -26,6 +26,7 @@ class HubSettings:
     stuck_seconds: float = 60.0  # until a group of a size that divides no batch is left out of packing
     max_rejections: int = 20  # in a row, until an environment counts as failing
     retry_seconds: float = 120.0  # in which an unanswered request may come again
+    equal_once: bool = False  # equal bodies within that time are one, answered or not
     lowest_score: float = -math.inf  # scores beyond these are cut to them
     highest_score: float = math.inf
     max_sequence_tokens: int | None = None
