@@ -76,6 +76,7 @@ def test_one_that_came_before_the_registration_does_not_wedge_the_queue(hub: htt
         assert hub.post("/scored_data", json=group(size)).json() == {"status": "received"}
     start(hub, 2)
     assert hub.get("/status").json() == {"current_step": 1, "queue_size": 0}
+    assert hub.get("/hub").json()["dropped"] == {"size": 2, "stale": 0}
 
 
 def test_nor_does_one_whose_size_divides_no_batch_when_it_has_waited_long() -> None:

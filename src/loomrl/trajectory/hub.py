@@ -55,7 +55,7 @@ class Hub:
         self.latest: Group | None = max(queued, key=_position, default=None)
         self.latest_content: Fragment | None = None  # where it is in memory
         self.num_bytes = 0  # of all groups that wait, as JSON
-        self.rejected: dict[str, int] = {}  # groups, by reason
+        self.dropped = {"size": 0, "stale": 0}  # groups that were taken and no trainer can use any more, by reason
         self._restore(kept)
 
     def _restore(self, kept: Kept) -> None:
@@ -184,8 +184,7 @@ class Hub:
         """Groups that came before the registration and are too large for its batches, empty ones, outdated ones."""
         dropped = [group for group in self.queue if not 0 < group.size <= self.batch_size or self.is_stale(group)]
         for group in dropped:
-            reason = "stale" if 0 < group.size <= self.batch_size else "size"
-            self.rejected[reason] = self.rejected.get(reason, 0) + 1
+            self.dropped["stale" if 0 < group.size <= self.batch_size else "size"] += 1
         self.queue.remove(dropped)
         self._forget(dropped)
 

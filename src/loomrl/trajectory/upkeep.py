@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from contextlib import suppress
+from itertools import count
 
 from loomrl.errors import ServiceError
 from loomrl.serving.asgi import Receive, Send
@@ -43,7 +44,7 @@ class Upkeep:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _rounds(self) -> None:
-        for number in range(10**12):
+        for number in count():
             await asyncio.sleep(_EVERY_SECONDS)
             try:
                 self._journal.check()

@@ -53,6 +53,7 @@ class View:
                 "policy_version": hub.state.policy_version,
                 "queues": _queues(hub),
                 "counts": self._metrics.counts(),
+                "dropped": hub.dropped,
                 "environments": [_environment(hub, one, now) for one in hub.environments],
             }
         )
