@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -203,3 +204,32 @@ def test_recurrent_policies_are_asked_request_by_request(loomrl_home: Path, tmp_
     for step in steps:
         assert [status for status, _ in step] == [200] * 4
         assert len({(answer["action"], answer["value"]) for _, answer in step}) == 1
+
+
+def test_who_reads_no_answers_is_not_read_from(server: ServerProcess) -> None:
+    requests = written("/decide", {}) * 500_000  # whose answers are more than sockets hold
+    with connect(server) as connection:
+        connection.settimeout(4)
+        with pytest.raises(TimeoutError):
+            connection.sendall(requests)
+
+
+def test_who_reads_late_gets_every_answer(server: ServerProcess) -> None:
+    count = 30_000
+    with connect(server) as connection:
+        sender = threading.Thread(target=connection.sendall, args=(written("/decide", {}) * count,))
+        sender.start()
+        time.sleep(1)  # the server has met a full socket by then
+        answers = read_until(connection, b"HTTP/1.1 400 ", count)
+        sender.join()
+    assert answers == count
+
+
+def read_until(connection: socket.socket, mark: bytes, count: int) -> int:
+    """Read until so many marks have come; how many did."""
+    found, tail = 0, b""
+    while found < count and (data := connection.recv(2**16)):
+        text = tail + data
+        found += text.count(mark)
+        tail = text[-len(mark) + 1 :]
+    return found

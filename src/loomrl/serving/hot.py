@@ -34,6 +34,7 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[HttpToolsPr
 
         def on_headers_complete(self) -> None:
             is_free = self.cycle is None or self.cycle.response_complete  # else answers would leave out of order
+            is_free = is_free and not self.flow.write_paused  # uvicorn waits until answers are taken, and reads no more
             self._handler = None
             if is_free and self.parser.get_method() == b"POST" and not self.expect_100_continue:
                 path = self.url.partition(b"?")[0].decode("latin-1")
