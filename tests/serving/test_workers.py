@@ -185,6 +185,9 @@ def test_a_request_sent_again_to_another_worker_is_decided_once(each: list[Polic
 def test_what_workers_ask_each_other_is_open_to_nobody_else(each: list[PolicyClient]) -> None:
     asked = httpx.post(f"{each[0].url}/workers/versions", json={"versions": []}, trust_env=False)
     assert asked.status_code == 404
+    described = httpx.get(f"{each[0].url}/openapi.json", trust_env=False).json()["paths"]
+    assert "/decide" in described
+    assert "/workers/versions" not in described
 
 
 def test_a_worker_that_does_not_answer_is_shown_and_not_waited_for_without_end(

@@ -76,7 +76,7 @@ class Control:
             Route("POST", f"{model}/load", self.load, OPERATOR, {200: Loaded}, Load, needs_body=False, problems=(409,)),
             Route("POST", unload, self.unload, OPERATOR, {200: Loaded}, problems=(409,)),
             Route("POST", f"{model}/unload", self.unload, OPERATOR, problems=(409,)),  # the champion, which stays
-            *([] if self._others is None else [Route("POST", ENSURE, self.ensure_versions)]),
+            *([] if self._others is None else [Route("POST", ENSURE, self.ensure_versions, is_public=False)]),
         ]  # fmt: skip
 
     async def status(self, scope: Scope, body: bytes, started: float) -> Response:

@@ -47,7 +47,7 @@ _HEADERS = {
 
 def document(routes: Iterable[Route], parts: Parts) -> Json:
     """The description, as JSON values."""
-    described = tuple(routes)
+    described = tuple(route for route in routes if route.is_public)
     schemas, components = _schemas(tuple(_kinds(described)))
     return {
         "openapi": "3.1.0",

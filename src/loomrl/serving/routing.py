@@ -47,6 +47,7 @@ class Route:
     headers: tuple[str, ...] = ()  # that it reads
     problems: tuple[int, ...] = ()
     links: Mapping[str, Link] = field(default_factory=dict)  # of its first answer
+    is_public: bool = True  # whether the description names it
 
 
 class Router:
