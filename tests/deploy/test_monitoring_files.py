@@ -9,24 +9,28 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from inside import wait_for
 from policies import discrete_folder
 
 from loomrl.serving.process import ServerProcess
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 METRIC = re.compile(r"\bloomrl_[a-z_]+")
+AGGREGATED = re.compile(r"(sum|min|max|histogram_quantile)\b")
 
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The names of all metrics of a server that has decided, refused and mirrored."""
     folders = tmp_path_factory.mktemp("policies")
-    options: dict[str, Any] = {"rate": 1.0, "environment": {"LOOMRL_HOME": str(tmp_path_factory.mktemp("home"))}}
+    environment = {"LOOMRL_HOME": str(tmp_path_factory.mktemp("home"))}
+    options: dict[str, Any] = {"workers": 2, "rate": 1.0, "environment": environment}
     champion, challenger = discrete_folder(folders / "champion"), discrete_folder(folders / "challenger")
     with (
         ServerProcess("cartpole", champion_folder=champion, challenger_folder=challenger, **options) as server,
         server.client() as client,
     ):
+        wait_for(lambda: httpx.get(f"{server.url}/metrics").text.count("loomrl_ready{") == 2)
         decision = client.decide("a", [0.0] * 4)
         client.feedback(decision.decision_id, 1.0)
         httpx.post(f"{server.url}/decide", content=b"{}")
@@ -54,6 +58,13 @@ def test_every_metric_that_is_asked_for_is_told(told: set[str]) -> None:
     assert not missing
 
 
+def test_panels_draw_one_line_for_all_workers() -> None:
+    drawn = [(place, expression) for place, expression in expressions() if place.startswith("panel")]
+    assert len(drawn) > 8
+    apart = [(place, expression) for place, expression in drawn if not AGGREGATED.match(expression)]
+    assert not apart
+
+
 TROUBLE = {"ready", "refused_versions", "quarantined_versions", "audit_durable_sequence", "monitor_evidence", "failing"}
 TROUBLE |= {
     "problems_total",
@@ -63,6 +74,7 @@ TROUBLE |= {
     "kill_switch",
     "overrides",
     "guardian_running",
+    "worker_up",
 }
 
 
