@@ -119,6 +119,15 @@ def test_requests_one_behind_the_other_are_answered_in_order(port: int, sent: li
     assert statuses == [status for status, _ in sent] + [200]
 
 
+def test_a_body_behind_the_offer_of_another_protocol_is_refused(port: int) -> None:
+    offer = (b"connection: Upgrade, HTTP2-Settings", b"upgrade: h2c", b"http2-settings: AAMAAABkAAQAAP__")
+    for path in ("/decide", "/override"):
+        ((status, told),) = answers(port, request(path, ASK, *offer) + request("/decide", ASK))
+        assert status == 400
+        assert b"speaks HTTP/1.1 alone" in told
+    assert [status for status, _ in answers(port, b"GET /v2 HTTP/1.1\r\nhost: localhost\r\n\r\n")] == [200]
+
+
 CHUNK = st.tuples(st.binary(max_size=40), st.integers(-3, 3), st.sampled_from([b"\r\n", b"\n", b"", b";x=y\r\n"]))
 
 

@@ -57,8 +57,9 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
 
     Raises:
         Problem: 413 as soon as it is, or says it is, larger than `max_bytes`, packed or not; 415 for an unknown
-            compression, 400 for a damaged one.
+            compression, 400 for a damaged one, or where another protocol is asked for.
     """
+    _check_protocol(scope)
     encoding = ""
     for name, value in scope["headers"]:
         if name == b"content-length" and int(value) > max_bytes:
@@ -77,6 +78,15 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
     if message["type"] == "http.disconnect":
         raise ClientGone
     return inflate(body, encoding, max_bytes) if encoding else body
+
+
+def _check_protocol(scope: Scope) -> None:
+    """The parser reads no body behind the offer of another protocol: what was sent would be taken for nothing."""
+    offers = "upgrade" in header(scope, b"connection").lower() and header(scope, b"upgrade")
+    if offers and (header(scope, b"transfer-encoding") or header(scope, b"content-length") not in ("", "0")):
+        raise Problem(
+            400, f"this server speaks HTTP/1.1 alone: send no `Upgrade: {offers}` with a body", {"Connection": "close"}
+        )
 
 
 def packed(scope: Scope, response: Response) -> Response:

@@ -35,8 +35,9 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[HttpToolsPr
         def on_headers_complete(self) -> None:
             is_free = self.cycle is None or self.cycle.response_complete  # else answers would leave out of order
             is_free = is_free and not self.flow.write_paused  # uvicorn waits until answers are taken, and reads no more
+            is_plain = not (self.expect_100_continue or self.parser.should_upgrade())
             self._handler = None
-            if is_free and self.parser.get_method() == b"POST" and not self.expect_100_continue:
+            if is_free and is_plain and self.parser.get_method() == b"POST":
                 path = self.url.partition(b"?")[0].decode("latin-1")
                 if not any(name == b"content-encoding" for name, _ in self.headers):
                     self._handler = server.hot_handler(path)
