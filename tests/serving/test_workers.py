@@ -354,6 +354,25 @@ def test_a_worker_that_keeps_the_others_from_a_champion_is_ended(
         assert supervised.workers[0].process.pid == before[0]
 
 
+def test_a_worker_that_hangs_is_ended_and_started_again(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_SILENT_SECONDS", 2.0)
+    supervised = supervisor.Supervisor(ServerSettings("cartpole", workers=2), bind("127.0.0.1", 0))
+    agreement = Agreement(loomrl_home / "run" / "cartpole" / "workers" / "agreement", 2)
+    with supervised:
+        wait_for(lambda: agreement.silent_seconds(0) > 0)  # its event loop turns
+        hung, other = (worker.process for worker in supervised.workers)
+        os.kill(hung.pid, signal.SIGSTOP)
+
+        def is_ended() -> bool:
+            supervised.look()
+            return supervised.workers[0].process is not hung
+
+        wait_for(is_ended, seconds=30)
+        assert not agreement.has_vote(0)  # the others do not wait for it
+        wait_for(lambda: supervised.look() or agreement.has_vote(0), seconds=30)
+        assert other.poll() is None
+
+
 def test_a_worker_that_cannot_be_started_again_is_tried_again_and_ends_nobody(
     loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,11 +13,13 @@ import hashlib
 import mmap
 import os
 import threading
+import time
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_REVISION, _CHAMPION, _VOTES = 0, 1, 2  # words; of votes one for each worker, 0 for one that is not there
+_REVISION, _CHAMPION, _VOTES = 0, 1, 2  # words; of votes one for each worker, 0 for one that is not there; behind
+# them as many numbers of connections, and as many moments at which a worker's event loop last turned (0: not yet)
 _MAX_VERSION_BYTES = 4_096  # a version may be a folder's path; there is room for two
 _WORD = 8
 
@@ -27,7 +29,7 @@ class Agreement:
 
     def __init__(self, path: Path, num_workers: int, *, is_new: bool = False) -> None:
         """Join in; `is_new` begins without champion and votes."""
-        size = (_VOTES + 2 * num_workers) * _WORD
+        size = (_VOTES + 3 * num_workers) * _WORD
         self._num_workers = num_workers
         if is_new:
             path.unlink(missing_ok=True)
@@ -80,18 +82,26 @@ class Agreement:
         """Say how many connections a worker has; whether one that is in step has fewer."""
         begin = _VOTES + self._num_workers
         self._words[begin + index] = num_connections
-        there = [number for number, vote in zip(self._words[begin:], self._votes(), strict=True) if vote]
+        numbers = self._words[begin : begin + self._num_workers]
+        there = [number for number, vote in zip(numbers, self._votes(), strict=True) if vote]
         return num_connections > min(there, default=num_connections)
 
+    def beat(self, index: int) -> None:
+        """A worker's event loop turns."""
+        self._words[_VOTES + 2 * self._num_workers + index] = time.monotonic_ns()
+
+    def silent_seconds(self, index: int) -> float:
+        """For how long a worker's event loop has not turned; 0 for one that has not begun."""
+        beat = self._words[_VOTES + 2 * self._num_workers + index]
+        return (time.monotonic_ns() - beat) / 1e9 if beat else 0.0
+
     def withdraw(self, index: int) -> None:
-        """A worker has ended; the others do not wait for it."""
-        with self._exclusive():
-            self._words[_VOTES + index] = 0
+        """A worker has ended; the others do not wait for it. Waits for nobody, who may hang with the lock."""
+        self._words[_VOTES + index] = self._words[_VOTES + 2 * self._num_workers + index] = 0
 
     def hindering(self) -> list[int]:
-        """The workers that still want the present champion where another one wants the next."""
-        with self._exclusive():
-            present, votes = _mark(self._champion()), self._votes()
+        """The workers that still want the present champion where another one wants the next. Waits for nobody."""
+        present, votes = _mark(self._champion()), self._votes()
         if set(votes) <= {0, present}:
             return []
         return [index for index, vote in enumerate(votes) if vote == present]

@@ -189,6 +189,11 @@ class Parts:
         self.roles.obey_quarantine()
         self._revision = revision
 
+    def beat(self) -> None:
+        """Let the supervisor know that this worker does not hang."""
+        if self.place is not None and self._agreement is not None:
+            self._agreement.beat(self.place.index)
+
     def has_most_connections(self, num_connections: int) -> bool:
         """Whether this worker has more than another one."""
         if self.place is None or self._agreement is None:

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.05
 _LEAST_WAIT_SECONDS, _MOST_WAIT_SECONDS = 0.1, 10.0  # before a worker is started again, doubled with each failure
 _WELL_SECONDS = 30.0  # a worker that ran so long has not failed to start
+_SILENT_SECONDS = 15.0  # that a worker's event loop may stand still: what only it can answer waits for it
 _HINDERED_SECONDS = 60.0  # that workers wait for one that does not get the champion they have
 
 
@@ -120,6 +121,9 @@ class Supervisor:
             return
         worker.was_ready = worker.was_ready or self._agreement.has_vote(index)
         if (code := worker.process.poll()) is None:
+            if (silent := self._agreement.silent_seconds(index)) > _SILENT_SECONDS:
+                log.error("worker %d hangs, for %.0f s now: it is ended", index, silent)
+                worker.process.kill()
             return
         self._agreement.withdraw(index)
         if not worker.was_ready:
