@@ -1,0 +1,83 @@
+"""What a decision costs, as `docs/serving.md` shows it, drawn from the kept results: `python benchmarks/served/page.py`.
+
+Its tables stand between `<!-- begin: measured -->` and `<!-- end: measured -->`; nothing between them is typed in.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parents[2]
+PAGE, RESULTS = PROJECT / "docs" / "serving.md", PROJECT / "benchmarks" / "results"
+_PLACE = re.compile(r"(<!-- begin: measured -->\n).*?(<!-- end: measured -->)", re.DOTALL)
+NAMES = {"bare": "bare handler", "loomrl": "LoomRL, everything on", "loomrl_alone": "LoomRL, no challenger"}
+NAMES |= {"mlflow": "`mlflow models serve`", "mlserver": "MLServer"}
+
+
+def rendered(page: str) -> str:
+    """The page with its tables drawn anew."""
+    serving, shadow = (json.loads((RESULTS / name).read_text()) for name in ("serving.json", "serving_shadow.json"))
+    text = "\n\n".join([_costs(serving["rounds"]), _targets(serving), _shadows(shadow)])
+    return _PLACE.sub(lambda found: f"{found.group(1)}\n{text}\n\n{found.group(2)}", page)
+
+
+def _costs(rounds: list[dict[str, Any]]) -> str:
+    """What each server costs, medians of all rounds."""
+    rows = []
+    for server, name in NAMES.items():
+        figures = [_figure(rounds, server, one, "cpu_us_per_request", "{:.0f}") for one in ("decide", "infer", "batch")]
+        rows.append([name, *figures, _figure(rounds, server, "batch", "decisions_per_second", "{:,.0f}")])
+    heads = ["server", "CPU µs per `/decide`", "per V2 request", "per V2 request of 64", "decisions/s at 64"]
+    return _table(heads, rows)
+
+
+def _figure(rounds: list[dict[str, Any]], server: str, question: str, name: str, shown: str) -> str:
+    found = [one[server][question][name] for one in rounds if question in one[server]]
+    return shown.format(median(found)) if found else ""
+
+
+def _targets(serving: Mapping[str, Any]) -> str:
+    """The ratios within each round, and what was asked for."""
+    rows = [
+        [
+            target,
+            f"**{row['median']:.2f}**",
+            f"{min(row['ratios']):.2f} to {max(row['ratios']):.2f}",
+            f"{row['least']:.3g}",
+        ]
+        for target, row in serving["targets"].items()
+    ]
+    rounds, load = len(serving["rounds"]), serving["machine"]["load"]
+    foot = f"Ratios within a round, {rounds} rounds on {serving['machine']['cores']} cores; load at the end {load}."
+    return _table(["target", "median", "rounds", "wanted"], rows) + f"\n\n{foot}"
+
+
+def _shadows(shadow: Mapping[str, Any]) -> str:
+    """What a challenger with a fault costs the champion's agents."""
+    alone, pairs = shadow["without_challenger"], shadow["settings"]["pairs"]
+    rows = [_shadow_row("none", alone)]
+    rows += [_shadow_row(fault, shadow[fault]) for fault in ("crash", "hang", "nan", "slow")]
+    spread = " to ".join(f"{end:.2f}" for end in alone["spread"])
+    foot = (
+        f"{pairs} interleaved pairs each; half of the pairs without a challenger lie within {spread}. `slow` is "
+        f"{shadow['slowdown_of_slow']} times as slow as the champion. Load at the begin {shadow['machine']['load']}."
+    )
+    heads = ["challenger", "p99 with it / without", "actions compared", "changed", "CPU µs per decision"]
+    return _table(heads, rows) + f"\n\n{foot}"
+
+
+def _shadow_row(fault: str, found: Mapping[str, Any]) -> list[str]:
+    counts = [f"{found[name]:,}" for name in ("num_actions", "num_changed")]
+    return [fault, f"**{found['median_p99_ratio']:.2f}**", *counts, f"{found['server_cpu_us_per_request']:.0f}"]
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rendered(PAGE.read_text()))
