@@ -1,4 +1,4 @@
-"""What a decision costs, as `docs/serving.md` shows it, drawn from the kept results: `python benchmarks/served/page.py`.
+"""What a decision costs, for `docs/serving.md`, drawn from the kept results: `python benchmarks/served/page.py`.
 
 Its tables stand between `<!-- begin: measured -->` and `<!-- end: measured -->`; nothing between them is typed in.
 """
