@@ -148,7 +148,7 @@ def test_the_fallback_stands_in_for_a_champion_that_is_missing(loomrl_home: Path
         ({"challengers": ["/no/such/folder"]}, 422, "no policy folder"),
         ({"split": {"2": 2.0}}, 400, "a fraction is from"),
         ({"revision": 3}, 409, "was changed meanwhile"),
-        ({"revision": True}, 400, "`revision`"),
+        ({"revision": True}, 400, "revision: "),
         ({"nonsense": 1}, 400, "Extra inputs"),
         ({"person": ""}, 400, "person"),
     ],

@@ -151,6 +151,11 @@ class PolicyServer:
             if scope["method"] != "GET":
                 raise
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it was told to stop: a connection that came in that moment gets an answer, and no second one."""
+        return self._parts.is_leaving
+
     def read_at_once(self, handler: HotHandler, scope: Scope, body: bytes) -> Response | Question | None:
         """The answer to a request of agents that is whole, or the question it puts to the policy.
 

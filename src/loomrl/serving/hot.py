@@ -60,7 +60,7 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[HttpToolsPr
                 super().on_message_complete()
                 return
             handler, self._handler = self._handler, None
-            self._keeps_alive = self.parser.should_keep_alive() and not self._is_last
+            self._keeps_alive = self.parser.should_keep_alive() and not (self._is_last or server.is_leaving)
             if self._num_bytes > max_body_bytes:
                 self._send(as_problem(413, f"the body has {self._num_bytes} bytes; at most {max_body_bytes} are read"))
                 return
