@@ -175,8 +175,9 @@ class PolicyServer:
     def _answer_all(self, questions: Sequence[Question]) -> list[Response]:
         """The answers to questions that came together; what is wrong with one of them is not another's problem."""
         responses: dict[int, Response] = {}
-        for route in dict.fromkeys(question.route for question in questions):
-            places = [place for place, question in enumerate(questions) if question.route == route]
+        kinds = [(question.route, type(question.asks.observations)) for question in questions]
+        for kind in dict.fromkeys(kinds):
+            places, route = [place for place, one in enumerate(kinds) if one == kind], kind[0]
             several = [questions[place] for place in places]
             for place, question, outcome in zip(places, several, self._decided(several, route), strict=True):
                 responses[place] = self._said(question, outcome)

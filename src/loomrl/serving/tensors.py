@@ -41,8 +41,10 @@ def split(body: bytes, header_length: str) -> tuple[bytes, bytes]:
 
 def read_tensor(
     described: dict[str, Any], binary: bytes, name: str, dtype: np.dtype[Any], row_shape: tuple[int, ...]
-) -> NDArray[Any]:
+) -> NDArray[Any] | list[Any]:
     """The only input of a request (N, *row_shape): its `data`, or else all the bytes behind the JSON.
+
+    A single row of numbers is given as it stands in the JSON: it is checked with those that came at the same time.
 
     Raises:
         Problem: 400 for another name, datatype, shape or amount of numbers, and for numbers that are not finite.
@@ -57,6 +59,8 @@ def read_tensor(
     if size is None and binary:
         raise Problem(400, f"{len(binary)} bytes follow the JSON, but {place} names no `binary_data_size`")
     if size is None:
+        if _is_one_row(data := described.get("data"), shape):
+            return [data]
         found = _from_json(described, dtype, shape, place)
     else:
         found = _from_bytes(described, size, binary, dtype, shape, place)
@@ -89,6 +93,16 @@ def _shape(shape: Any, row_shape: tuple[int, ...], place: str) -> tuple[int, ...
         expected = ", ".join(["N", *map(str, row_shape)])
         raise Problem(400, f"{place} has shape {shape}, expected [{expected}] with N >= 1")
     return tuple(shape)
+
+
+def _is_one_row(data: Any, shape: tuple[int, ...]) -> bool:
+    return (
+        len(shape) == 2
+        and shape[0] == 1
+        and type(data) is list
+        and len(data) == shape[1]
+        and list not in map(type, data)
+    )
 
 
 def _from_json(described: dict[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...], place: str) -> NDArray[Any]:
