@@ -1,4 +1,4 @@
-"""What a decision costs, for `docs/serving.md`, drawn from the kept results: `python benchmarks/served/page.py`.
+"""What a decision costs, for `docs/serving.md`, drawn from the kept results: `python benchmarks/serving_page.py`.
 
 Its tables stand between `<!-- begin: measured -->` and `<!-- end: measured -->`; nothing between them is typed in.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[1]
 PAGE, RESULTS = PROJECT / "docs" / "serving.md", PROJECT / "benchmarks" / "results"
 _PLACE = re.compile(r"(<!-- begin: measured -->\n).*?(<!-- end: measured -->)", re.DOTALL)
 NAMES = {"bare": "bare handler", "loomrl": "LoomRL, everything on", "loomrl_alone": "LoomRL, no challenger"}
