@@ -112,21 +112,14 @@ def _added(values: Sequence[Any]) -> Any:
 def _summed(found: list[dict[str, Any]]) -> dict[str, Any]:
     """One version's numbers of all workers; batches belong together by their size."""
     total = {
-        name: _sum([one[name] for one in found]) for name in ("inference_count", "execution_count", "inference_stats")
+        name: _added([one[name] for one in found]) for name in ("inference_count", "execution_count", "inference_stats")
     }
     sizes: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for batch in (batch for one in found for batch in one["batch_stats"]):
         sizes[batch["batch_size"]].append({name: value for name, value in batch.items() if name != "batch_size"})
-    batches = [{"batch_size": size, **_sum(sizes[size])} for size in sorted(sizes)]
+    batches = [{"batch_size": size, **_added(sizes[size])} for size in sorted(sizes)]
     last = max(one["last_inference"] for one in found)
     return {**found[0], **total, "last_inference": last, "batch_stats": batches}
-
-
-def _sum(values: Sequence[Any]) -> Any:
-    """Numbers, or mappings of them."""
-    if isinstance(values[0], dict):
-        return {name: _sum([value[name] for value in values]) for name in values[0]}
-    return sum(values)
 
 
 def failed(answers: Iterable[Response]) -> Response | None:
