@@ -134,8 +134,8 @@ def _end_well(number: int, frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
-def check_exposure(host: str, tokens: Tokens) -> None:
-    """Refuse an address that others can reach unless operators must show a token.
+def check_exposure(host: str, tokens: Tokens, harm: str = "override decisions") -> None:
+    """Refuse an address that others can reach unless operators must show a token. `harm` is what everyone could do.
 
     Raises:
         ConfigError: saying how to go on.
@@ -143,7 +143,7 @@ def check_exposure(host: str, tokens: Tokens) -> None:
     if not tokens and not is_loopback(host):
         raise ConfigError(
             f"--host {host} can be reached from other machines: set LOOMRL_TOKENS_FILE or LOOMRL_OPERATOR_TOKEN, so "
-            "that not everyone can override decisions, or bind 127.0.0.1"
+            f"that not everyone can {harm}, or bind 127.0.0.1"
         )
 
 

@@ -9,10 +9,8 @@ from types import FrameType
 
 import uvicorn
 
-from loomrl.errors import ConfigError
 from loomrl.files import write_json
-from loomrl.serving.guard import is_loopback
-from loomrl.serving.server import address_of, bind
+from loomrl.serving.server import address_of, bind, check_exposure
 from loomrl.serving.tokens import Tokens, configured
 from loomrl.trajectory.app import HubServer
 from loomrl.trajectory.keeping import keep_up
@@ -35,11 +33,7 @@ def serve(settings: HubSettings, port_file: Path | None = None, keeps_up: bool =
         ServiceError: when the address cannot be bound, or the database cannot be opened.
     """
     tokens = configured()
-    if not tokens and not is_loopback(settings.host):
-        raise ConfigError(
-            f"--host {settings.host} can be reached from other machines: set LOOMRL_TOKENS_FILE or "
-            "LOOMRL_OPERATOR_TOKEN, so that not everyone can post groups, or bind 127.0.0.1"
-        )
+    check_exposure(settings.host, tokens, "post groups")
     listener = bind(settings.host, settings.port)
     log.info("the hub is served on %s", address_of(listener))
     if port_file is not None:
