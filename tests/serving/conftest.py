@@ -8,6 +8,7 @@ from policies import BALANCING, discrete_folder
 
 from loomrl.serving.client import PolicyClient
 from loomrl.serving.process import ServerProcess
+from loomrl.serving.tokens import ROLES, add
 
 TOKEN = "correct horse"
 
@@ -44,3 +45,12 @@ def client(server: ServerProcess) -> Iterator[PolicyClient]:
     """An operator's client."""
     with server.client(token=TOKEN) as found:
         yield found
+
+
+@pytest.fixture
+def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A token for each role, by the role."""
+    path = tmp_path / "tokens"
+    monkeypatch.setenv("LOOMRL_TOKENS_FILE", str(path))
+    monkeypatch.delenv("LOOMRL_OPERATOR_TOKEN", raising=False)
+    return {role: add(path, f"{role}-holder", [role]) for role in ROLES}

@@ -20,7 +20,6 @@ from loomrl.serving.history import records
 from loomrl.serving.metrics import Metrics
 from loomrl.serving.parts import ServerSettings
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.tokens import ROLES, add
 
 FILES = ("", *(f"/{name}.js" for name in ("page", "orders", "charts", "history", "server", "dom", "format")))
 FILES += ("/page.css", "/icon.svg")
@@ -33,15 +32,6 @@ OVERRIDE = {"action": 0, "person": "ada", "reason": "test"}
 def settings(loomrl_home: Path, tmp_path: Path) -> ServerSettings:
     folders = {"champion": discrete_folder(tmp_path / "champion"), "challenger": discrete_folder(tmp_path / "other")}
     return ServerSettings("cartpole", folders=folders, seed=3, rate=50.0)
-
-
-@pytest.fixture
-def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A token for each role, by the role."""
-    path = tmp_path / "tokens"
-    monkeypatch.setenv("LOOMRL_TOKENS_FILE", str(path))
-    monkeypatch.delenv("LOOMRL_OPERATOR_TOKEN", raising=False)
-    return {role: add(path, f"{role}-holder", [role]) for role in ROLES}
 
 
 # --- the page's files -------------------------------------------------------------------------------------------

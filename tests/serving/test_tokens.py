@@ -43,15 +43,6 @@ def settings(loomrl_home: Path, tmp_path: Path) -> ServerSettings:
     return ServerSettings("cartpole", folders={"champion": discrete_folder(tmp_path / "policy")})
 
 
-@pytest.fixture
-def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A token for each role, by the role."""
-    path = tmp_path / "tokens"
-    monkeypatch.setenv("LOOMRL_TOKENS_FILE", str(path))
-    monkeypatch.delenv("LOOMRL_OPERATOR_TOKEN", raising=False)
-    return {role: add(path, f"{role}-holder", [role]) for role in ROLES}
-
-
 def test_each_route_wants_its_role(settings: ServerSettings, tokens: dict[str, str]) -> None:
     with Inside(settings) as server:
         for method, route, document, wanted in ROUTES:
