@@ -20,6 +20,7 @@ from loomrl.gym.domains.code.sandbox import run
 MAX_CHARACTERS = 4_000
 NUM_SMALL, NUM_LARGE = 24, 2
 _FENCED = re.compile(r"\s*```(?:python)?\n(.*?)```\s*", re.DOTALL)
+# Runs in the sandbox alone, where a stranger's program may be executed: see `sandbox`.
 _HARNESS = """
 import io, json, os, sys
 request = json.load(sys.stdin)
