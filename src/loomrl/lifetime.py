@@ -1,8 +1,10 @@
 """A process that must not outlive the one it works for, and how soon it is started again where it fails."""
 
 import ctypes
+import logging
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -38,6 +40,17 @@ def be_killed_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(LoomRLError.exit_code)
+
+
+def follow_parent(parent: int) -> None:
+    """Begin a process that works beside a server and is ended by it in order, or with it; its log goes to stderr.
+
+    `parent` is the server's process id. Signals that a terminal sends to both are meant for the server.
+    """
+    be_killed_with_parent(parent)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
 
 
 def pause_seconds(num_failures: int, first: float, longest: float) -> float:

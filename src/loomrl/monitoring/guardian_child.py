@@ -18,7 +18,6 @@ import gc
 import logging
 import os
 import select
-import signal
 import sys
 import time
 from collections import deque
@@ -31,7 +30,7 @@ from pydantic import Field, ValidationError
 
 from loomrl.errors import ArtifactError
 from loomrl.home import home
-from loomrl.lifetime import be_killed_with_parent
+from loomrl.lifetime import follow_parent
 from loomrl.monitoring.stream import STATE, Stream, StreamState
 from loomrl.monitoring.tail import Position, Tail
 from loomrl.monitoring.watch import Watch
@@ -205,10 +204,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--name", required=True, help="of the file it keeps its evidence in")
     parser.add_argument("--parent", type=int, required=True, help="process id of who started it")
     options = parser.parse_args(arguments)
-    be_killed_with_parent(options.parent)
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which ends this process in order
-        signal.signal(number, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    follow_parent(options.parent)
     os.nice(_NICENESS)
     gc.freeze()
     gc.set_threshold(_GARBAGE)

@@ -9,7 +9,6 @@ import gc
 import logging
 import os
 import select
-import signal
 import sys
 import time
 from collections import deque
@@ -23,7 +22,7 @@ import orjson
 from numpy.typing import NDArray
 
 from loomrl.errors import ArtifactError, LoomRLError
-from loomrl.lifetime import be_killed_with_parent
+from loomrl.lifetime import follow_parent
 from loomrl.serving.audit import AuditLog, AuditUnwritable, audit_folder
 from loomrl.serving.columns import Columns, count_of, own_choices
 from loomrl.serving.distance import action_distance, agrees
@@ -327,10 +326,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--backlog-bytes", type=int, required=True, help="how far behind the log it may be")
     parser.add_argument("--parent", type=int, required=True, help="process id of the server")
     options = parser.parse_args(arguments)
-    be_killed_with_parent(options.parent)
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which ends this process in order
-        signal.signal(number, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    follow_parent(options.parent)
     gc.set_threshold(_GARBAGE)
     page = StatePage(options.state)
     try:
