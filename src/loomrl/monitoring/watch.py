@@ -120,7 +120,7 @@ class Watch:
     def signs(self, decisions: Columns) -> Signs:
         """What speaks against the version in which of B decisions; nothing for a monitor that all of them satisfy."""
         found = {}
-        numbers = {name: _numbers(decisions.of(name)) for name in self._looked_at}
+        numbers = {name: _numbers(decisions.array(name)) for name in self._looked_at}
         marks = [(row, mark) for row, mark in enumerate(decisions.of("shield")) if mark is not None]
         for limit in self.limits:
             if limit.monitor in self.levels:
@@ -130,7 +130,7 @@ class Watch:
             found[OUT_OF_DISTRIBUTION] = self.alarm.rings(numbers["observation"])
         found[SHIELD] = np.zeros(len(decisions), bool)
         found[SHIELD][[row for row, _ in marks]] = True
-        found[LATENCY] = np.array(decisions.of("seconds")) > self.config.max_latency_seconds
+        found[LATENCY] = decisions.array("seconds") > self.config.max_latency_seconds
         return {name: flags for name, flags in found.items() if flags.any()}
 
     @property
@@ -165,6 +165,6 @@ def _levels(limits: Sequence[Limit], alarm: Alarm | None, config: MonitorsConfig
     return {name: Level(limit, 1.0 / (total * weight)) for name, (limit, weight) in wanted.items() if weight > 0}
 
 
-def _numbers(values: list[Any]) -> NDArray[np.float64]:
-    """Observations or actions as the log keeps them, (B, n): each one number, a list, or lists of lists."""
-    return np.array(values, dtype=np.float64).reshape(len(values), -1)
+def _numbers(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Observations or actions, (B, ...) or `null`, as numbers (B, n)."""
+    return values.astype(np.float64).reshape(len(values), -1)

@@ -4,53 +4,89 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Self
 
-from loomrl.serving.records import DECISION, DECISIONS, column, is_own_choice, is_taken_over
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.serving.records import DECISION, DECISIONS, array, column, is_own_choice, is_taken_over, row_ids
 from loomrl.serving.sealing import opened
 from loomrl.types import Json
+
+_Rows = Sequence[int] | None  # of a record; all of them for None
 
 
 class Columns:
     """N decisions in their order, as `decision` and `decisions` records hold them."""
 
-    def __init__(self, entries: Sequence[Json]) -> None:
-        """What is sealed in the records must be opened."""
-        self._entries = entries
-        self._rows: list[int] | None = None  # the chosen ones; all of them for None
-        self._count = sum(map(count_of, entries))
+    def __init__(self, entries: Sequence[Json], rows: Sequence[_Rows] | None = None) -> None:
+        """What is sealed in the records must be opened. `rows` are the chosen ones of each record."""
+        self._pieces = list(zip(entries, rows or [None] * len(entries), strict=True))
+        self._counts = [count_of(entry) if chosen is None else len(chosen) for entry, chosen in self._pieces]
 
     def __len__(self) -> int:
-        return self._count
+        return sum(self._counts)
 
     def of(self, name: str) -> list[Any]:
         """One value for each decision, (N,)."""
-        return self._chosen(
-            [
-                value
-                for entry in self._entries
-                for value in (column(entry, name) if entry["kind"] == DECISIONS else (entry[name],))
-            ]
-        )
+        found: list[Any] = []
+        for entry, rows in self._pieces:
+            values = column(entry, name)
+            found += values if rows is None else [values[row] for row in rows]
+        return found
+
+    def array(self, name: str) -> NDArray[Any]:
+        """The same as one array, (N, ...).
+
+        Raises:
+            ValueError: where those of one decision have another shape than those of another.
+        """
+        if all(entry["kind"] == DECISION for entry, _ in self._pieces):
+            return np.array(self.of(name))
+        found = ((array(entry, name), rows) for entry, rows in self._pieces)
+        return np.concatenate([values if rows is None else values[list(rows)] for values, rows in found])
 
     def ids(self) -> list[str]:
         """The `decision_id` of each, (N,)."""
-        return self._chosen([name for entry in self._entries for name in _ids(entry)])
+        found: list[str] = []
+        for entry, rows in self._pieces:
+            ids = _ids(entry)
+            found += ids if rows is None else [ids[row] for row in rows]
+        return found
 
     def own(self) -> list[bool]:
         """Whether the version that is named chose it, for each: not a person, not a fallback, not chance; (N,)."""
-        return self._chosen([is_own for entry in self._entries for is_own in _own(entry)])
+        found: list[bool] = []
+        for entry, rows in self._pieces:
+            own = _own(entry)
+            found += own if rows is None else [own[row] for row in rows]
+        return found
 
     def only(self, wanted: Sequence[bool]) -> Self:
         """Those decisions, of N, that are wanted."""
         if all(wanted):
             return self
-        chosen = type(self)(self._entries)
-        before = range(chosen._count) if self._rows is None else self._rows
-        chosen._rows = [row for row, is_wanted in zip(before, wanted, strict=True) if is_wanted]
-        chosen._count = len(chosen._rows)
-        return chosen
+        entries, chosen, start = [], list[_Rows](), 0
+        for (entry, rows), count in zip(self._pieces, self._counts, strict=True):
+            places = range(count) if rows is None else rows
+            kept = [row for row, is_wanted in zip(places, wanted[start : start + count], strict=True) if is_wanted]
+            start += count
+            if kept:
+                entries.append(entry)
+                chosen.append(None if rows is None and len(kept) == count else kept)
+        return type(self)(entries, chosen)
 
-    def _chosen(self, values: list[Any]) -> list[Any]:
-        return values if self._rows is None else [values[row] for row in self._rows]
+    def parts(self, count: int) -> list[Self]:
+        """The same decisions, at most `count` at a time."""
+        return [self._between(start, start + count) for start in range(0, len(self), count)]
+
+    def _between(self, start: int, stop: int) -> Self:
+        entries, chosen, first = [], list[_Rows](), 0
+        for (entry, rows), count in zip(self._pieces, self._counts, strict=True):
+            some = slice(max(start - first, 0), max(min(stop - first, count), 0))
+            first += count
+            if some.start < some.stop:
+                entries.append(entry)
+                chosen.append(rows if some == slice(0, count) else (range(count) if rows is None else rows)[some])
+        return type(self)(entries, chosen)
 
 
 def own_choices(entries: Sequence[Json]) -> Columns:
@@ -84,15 +120,14 @@ def _decides(entry: Json) -> bool:
     return entry["kind"] in (DECISION, DECISIONS)
 
 
-def _ids(entry: Json) -> Sequence[str]:
+def _ids(entry: Json) -> list[str]:
     whole = entry["decision_id"]
-    return [f"{whole}.{row}" for row in range(entry["shared"]["count"])] if entry["kind"] == DECISIONS else (whole,)
+    return row_ids(whole, 0, entry["shared"]["count"]) if entry["kind"] == DECISIONS else [whole]
 
 
-def _own(entry: Json) -> Sequence[bool]:
+def _own(entry: Json) -> list[bool]:
     if entry["kind"] == DECISION:
-        return (is_own_choice(entry),)
-    explored = column(entry, "exploration_flag")
+        return [is_own_choice(entry)]
     if is_taken_over(entry["shared"]):
-        return [False] * len(explored)
-    return [not flag for flag in explored]
+        return [False] * entry["shared"]["count"]
+    return [not flag for flag in column(entry, "exploration_flag")]

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from loomrl.serving.groups import Group
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.records import DECISION, decisions, digest, record
@@ -36,7 +38,7 @@ def decided(policy: str, group: Group, seconds: float, route: str) -> dict[str, 
         "episode_id": group.asks.episode_ids,
         "observation": group.observations,
         "action": group.action,
-        "value": [None] * len(group) if group.value is None else group.value.tolist(),
+        "value": [None] * len(group) if group.value is None else group.value.astype(np.float64),
         "propensity": group.propensity,
         "exploration_flag": group.explored,
         "shield": group.shield,

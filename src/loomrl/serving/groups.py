@@ -13,6 +13,7 @@ from loomrl.serving.memory import Recalled
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.overrides import Override
 from loomrl.serving.packing import packed
+from loomrl.serving.records import joined_row_ids, row_ids
 from loomrl.serving.requests import Asks, observation_arrays
 
 
@@ -94,7 +95,12 @@ class Part:
     def decision_ids(self) -> list[str]:
         """Their ids, once they are written."""
         whole: str = self.group.record["decision_id"]
-        return [whole] if len(self.group) == 1 else [f"{whole}.{index}" for index in range(self.start, self.stop)]
+        return [whole] if len(self.group) == 1 else row_ids(whole, self.start, self.stop)
+
+    def joined_decision_ids(self) -> str:
+        """The same in one text, with commas between them."""
+        whole: str = self.group.record["decision_id"]
+        return whole if len(self.group) == 1 else joined_row_ids(whole, self.start, self.stop)
 
     def answers(self) -> list[dict[str, Any]]:
         """What agents are told of their decisions."""

@@ -5,6 +5,7 @@ uvicorn's own parser and answered in the same turn, with all that came in it; ev
 too, takes uvicorn's way, and so does one that needs other workers.
 """
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -23,6 +24,8 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[HttpToolsPr
         _is_waiting = False  # an answer comes at the end of this turn
         _keeps_alive = True
         _is_last = False  # the server stops: a request that is half read is answered, and nothing after it
+        _idle_since: float | None = None  # `loop.time()` of the last answer; None while there is something to answer
+        _idle_timer: asyncio.TimerHandle | None = None  # one for the connection: one for each answer costs more
         _scope: Scope
         _pieces: list[bytes]
         _num_bytes: int
@@ -30,6 +33,7 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[HttpToolsPr
         def on_message_begin(self) -> None:
             if self._is_waiting:  # the next request of the same connection: answers leave in order
                 server.batcher.flush()
+            self._idle_since = None
             self.url, self.headers, self.expect_100_continue = b"", [], False
 
         def on_headers_complete(self) -> None:
@@ -97,12 +101,26 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[HttpToolsPr
             self.transport.write(encoded(packed(self._scope, answer), self._keeps_alive))
             self.server_state.total_requests += 1
             if self._keeps_alive:
-                self._unset_keepalive_if_required()
-                self.timeout_keep_alive_task = self.loop.call_later(
-                    self.timeout_keep_alive, self.timeout_keep_alive_handler
-                )
+                self._idle_since = self.loop.time()
+                if self._idle_timer is None:
+                    self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
             else:
                 self.transport.close()
+
+        def _close_if_idle(self) -> None:
+            self._idle_timer = None
+            if self._idle_since is None:
+                return
+            rest = self._idle_since + self.timeout_keep_alive - self.loop.time()
+            if rest > 0:
+                self._idle_timer = self.loop.call_later(rest, self._close_if_idle)
+            else:
+                self.timeout_keep_alive_handler()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
+            super().connection_lost(exc)
 
     return HotProtocol
 

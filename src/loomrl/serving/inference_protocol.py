@@ -114,22 +114,27 @@ def parse_infer(body: bytes, json_length: str, policy: ServedPolicy) -> Inferenc
 
 
 def _outputs(document: dict[str, Any], parameters: dict[str, Any], policy: ServedPolicy) -> dict[str, bool]:
-    as_bytes = _flag(parameters, "binary_data_output", False)
+    as_bytes = bool(parameters) and _flag(parameters, "binary_data_output", False)
     outputs, known = document.get("outputs"), policy.shown_outputs
     if outputs is None or outputs == []:
         return dict.fromkeys(known, as_bytes)
-    if not isinstance(outputs, list) or not all(isinstance(entry, dict) for entry in outputs):
+    if not isinstance(outputs, list) or set(map(type, outputs)) != {dict}:
         raise Problem(400, "`outputs` must be a list of objects with a `name`")
     wanted = {}
     for entry in outputs:
         name = entry.get("name")
         if name not in known:
             raise Problem(400, f"no output {name!r}; outputs: {', '.join(known)}")
-        told = parameters_of(entry, f"output {name!r}")
-        if unsupported := next((key for key in _UNSUPPORTED if key in told), None):
-            raise Problem(400, f"output {name!r}: {unsupported!r} is not supported; ask for the numbers")
-        wanted[name] = _flag(told, "binary_data", as_bytes)
+        wanted[name] = _as_bytes(entry, as_bytes) if "parameters" in entry else as_bytes
     return wanted
+
+
+def _as_bytes(output: dict[str, Any], default: bool) -> bool:
+    """Whether an output is sent as bytes, as far as it says so."""
+    told = parameters_of(output, f"output {output['name']!r}")
+    if unsupported := next((key for key in _UNSUPPORTED if key in told), None):
+        raise Problem(400, f"output {output['name']!r}: {unsupported!r} is not supported; ask for the numbers")
+    return _flag(told, "binary_data", default)
 
 
 def _flag(parameters: dict[str, Any], key: str, default: bool) -> bool:
@@ -146,7 +151,7 @@ def infer_response(asked: Inference, part: Part) -> Response:
     answer = {
         "model_name": policy.manifest.name,
         "model_version": policy.version,
-        "parameters": {"decision_ids": ",".join(part.decision_ids())},
+        "parameters": {"decision_ids": part.joined_decision_ids()},
         "outputs": [shown for shown, _ in written],
     }
     if asked.id is not None:

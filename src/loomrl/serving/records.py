@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loomrl.serving import arrays
 from loomrl.serving.sealing import is_sealed, opened
 
 DECISION, DECISIONS, SHADOW, SHADOWS = "decision", "decisions", "shadow", "shadows"
 SEVERAL = {DECISION: DECISIONS, SHADOW: SHADOWS}  # the kind that holds several of a kind
 CHAMPION, SPLIT = ON_TRIAL = ("champion", "split")  # roles in which a version decides for itself
 LINKS = ("sequence", "previous_hash", "hash")  # a record's place in its chain
+_ROWS = tuple(map(str, range(4_096)))  # texts of the numbers that are usual in ids
 
 
 def record(kind: str, **fields: Any) -> dict[str, Any]:
@@ -41,7 +43,10 @@ def operation(policy: str, what: str, actor: str, reason: str, **fields: Any) ->
 
 
 def decisions(shared: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
-    """A record of several decisions: `shared` values, and `columns` of one value for each (arrays, or lists)."""
+    """A record of several decisions: `shared` values, and `columns` of one value for each (arrays, or lists).
+
+    Arrays stand there as `loomrl.serving.arrays` writes them, those of one whole number for each as lists.
+    """
     return {"kind": DECISIONS, "timestamp": timestamp(), "decision_id": None} | _together(shared, columns)
 
 
@@ -52,8 +57,16 @@ def shadows(shared: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
 
 def _together(shared: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
     constant = {name: values[0] for name, values in columns.items() if _is_constant(values)}
-    varying = {name: values for name, values in columns.items() if name not in constant}
+    varying = {
+        name: arrays.to_json(values) if isinstance(values, np.ndarray) and _is_worth_it(values) else values
+        for name, values in columns.items()
+        if name not in constant
+    }
     return {"shared": {**shared, **constant}, "columns": varying}
+
+
+def _is_worth_it(values: NDArray[Any]) -> bool:
+    return values.ndim > 1 or values.dtype.kind == "f"
 
 
 def _is_constant(values: Any) -> bool:
@@ -99,8 +112,9 @@ def rows(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What a record of several holds of each: what `expand` computes from that is left out."""
     shared, columns = entry["shared"], entry["columns"]
     rest = {name: value for name, value in shared.items() if name not in ("count", "dtypes")}
+    lists = {name: column(entry, name) for name in columns}
     for row in range(shared["count"]):
-        found = rest | {name: values[row] for name, values in columns.items()}
+        found = rest | {name: values[row] for name, values in lists.items()}
         if entry["kind"] == DECISIONS:
             yield {"kind": DECISION, "decision_id": f"{entry['decision_id']}.{row}"} | found
         else:
@@ -108,14 +122,36 @@ def rows(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def column(entry: dict[str, Any], name: str) -> list[Any]:
-    """One value for each decision of a `decisions` record, whether it stands there once or for each."""
+    """One value for each decision of a record, whether it is of one or of several and holds it once or for each."""
+    if "columns" not in entry:
+        return [entry[name]]
     shared = entry["shared"]
-    return [shared[name]] * shared["count"] if name in shared else list(entry["columns"][name])
+    if name in shared:
+        return [shared[name]] * shared["count"]
+    values = entry["columns"][name]
+    return arrays.numbers(arrays.from_json(values)) if arrays.is_array(values) else values  # type: ignore[no-any-return]
+
+
+def array(entry: dict[str, Any], name: str) -> NDArray[Any]:
+    """The same as an array, (count, ...)."""
+    values = entry.get("columns", {}).get(name)
+    return arrays.from_json(values) if arrays.is_array(values) else np.array(column(entry, name))
 
 
 def record_of(decision_id: str) -> str:
     """The id of the record a decision stands in: its own, or that of the record of several."""
     return decision_id.partition(".")[0]
+
+
+def row_ids(record_id: str, start: int, stop: int) -> list[str]:
+    """The ids of the decisions `start` to `stop` of a record of several."""
+    return joined_row_ids(record_id, start, stop).split(",")
+
+
+def joined_row_ids(record_id: str, start: int, stop: int) -> str:
+    """The same in one text, with commas between them: they are written for every request of several."""
+    numbered = _ROWS[start:stop] if stop <= len(_ROWS) else map(str, range(start, stop))
+    return f"{record_id}." + f",{record_id}.".join(numbered)
 
 
 def row_of(decision_id: str, count: int) -> int | None:

@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import orjson
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -24,6 +23,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from loomrl.encryption import KEYS, KEYS_FILE, Keyring, keyring
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.files import sha256
+from loomrl.serving import arrays
 
 _SALT, _NONCE = 16, 12
 
@@ -42,7 +42,8 @@ class Sealer:
         observed = entry.get("observation") if columns is None else columns.get("observation")
         if observed is None:
             return entry
-        sealed = self._sealed(np.asarray(observed), entry["sequence"])
+        array = arrays.from_json(observed) if arrays.is_array(observed) else np.asarray(observed)
+        sealed = self._sealed(array, entry["sequence"])
         if columns is None:
             return entry | {"observation": sealed, "observation_digest": None}
         rest = {name: values for name, values in columns.items() if name != "observation"}
@@ -77,11 +78,10 @@ def opened(entry: dict[str, Any]) -> dict[str, Any]:
         return entry
     plain = _opened(sealed, key, entry["sequence"])
     observed = np.frombuffer(plain, sealed["dtype"]).reshape(sealed["shape"])
-    numbers = orjson.loads(orjson.dumps(observed[()], option=orjson.OPT_SERIALIZE_NUMPY))
     if not several:
-        return entry | {"observation": numbers, "observation_digest": sha256(plain)}
+        return entry | {"observation": arrays.numbers(observed[()]), "observation_digest": sha256(plain)}
     shared = {name: value for name, value in entry["shared"].items() if name != "observation"}
-    return entry | {"shared": shared, "columns": entry["columns"] | {"observation": numbers}}
+    return entry | {"shared": shared, "columns": entry["columns"] | {"observation": arrays.to_json(observed)}}
 
 
 def is_sealed(observation: Any) -> bool:

@@ -13,9 +13,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import orjson
@@ -34,51 +34,11 @@ from loomrl.serving.shadow_state import MAX_TEXT, StatePage, shadow_folder
 
 log = logging.getLogger(__name__)
 _BATCH = 256  # decisions in hand, when so many wait
+_MOST_AT_ONCE = 4_096  # decisions a challenger is asked about: a single record may hold more
 _GARBAGE = 50_000  # objects between two searches for cycles: records have none
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.004, 0.02  # seconds between two looks at a log that does not grow
 _SYNC_SECONDS = 1.0
 _Json = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """B decisions that challengers make again, column by column."""
-
-    policy: str
-    decision_ids: list[str]
-    agent_ids: list[str]
-    episode_ids: list[str | None]
-    versions: list[str]  # that acted
-    observations: list[Any]
-    actions: list[Any]  # that were taken
-    values: list[float]  # that the acting version expected
-
-    @classmethod
-    def of(cls, policy: str, decisions: Columns) -> Self:
-        """From the log."""
-        names = ("agent_id", "episode_id", "version", "observation", "action", "value")
-        return cls(policy, decisions.ids(), *map(decisions.of, names))
-
-    def __len__(self) -> int:
-        return len(self.decision_ids)
-
-    def names(self) -> _Json:
-        """What tells each decision from others, as records have it."""
-        ids = {"decision_id": self.decision_ids, "agent_id": self.agent_ids, "episode_id": self.episode_ids}
-        return ids | {"acting_version": self.versions}
-
-    def part(self, start: int, end: int) -> Self:
-        """Some of them."""
-        return type(self)(
-            self.policy,
-            self.decision_ids[start:end],
-            self.agent_ids[start:end],
-            self.episode_ids[start:end],
-            self.versions[start:end],
-            self.observations[start:end],
-            self.actions[start:end],
-            self.values[start:end],
-        )
 
 
 class Mirror:
@@ -140,8 +100,8 @@ class Mirror:
         in_hand = []
         while self._entries and self._entries[0]["sequence"] <= state.until:
             in_hand.append(self._entries.popleft())
-        asked = Asked.of(self._audit.policy, own_choices(in_hand))
-        self._append([_failed(asked, row, version, reason) for row in range(len(asked))])
+        asked = own_choices(in_hand)
+        self._append(self._failed(asked, version, reason))
         state.num_errors += max(1, len(asked))  # at least its own end
         state.num_dropped += len(asked) * (len(state.waiting) - 1)
         state.last_error = f"version {version}: {reason}"[:MAX_TEXT]
@@ -190,15 +150,14 @@ class Mirror:
         """Records for the decisions of other versions: one of the split would agree with itself."""
         own = self._challengers[number].version
         of_others = decisions.only([version != own for version in decisions.of("version")])
-        asked = Asked.of(self._audit.policy, of_others)
         records: list[_Json] = []
-        for start in range(0, len(asked), _BATCH):  # a record may hold thousands of decisions
-            records += self._answer(number, asked.part(start, start + _BATCH))
+        for asked in of_others.parts(_MOST_AT_ONCE):
+            records += self._answer(number, asked)
             self._state.num_answers += 1
             self._page.write(self._state)
         return records
 
-    def _answer(self, number: int, asked: Asked) -> list[_Json]:
+    def _answer(self, number: int, asked: Columns) -> list[_Json]:
         """One record for all of them; where there is no answer, that of each that has one, and the error's."""
         challenger = self._challengers[number]
         started = time.thread_time()  # not the clock's: this process waits for all others
@@ -206,36 +165,40 @@ class Mirror:
             answer = self._ask(challenger, asked)
         except Exception as error:  # noqa: BLE001 - whatever a challenger does is counted, and on record
             if len(asked) > 1:  # find out which observation it was
-                middle = len(asked) // 2
-                halves = asked.part(0, middle), asked.part(middle, len(asked))
+                halves = asked.parts((len(asked) + 1) // 2)
                 return [entry for half in halves for entry in self._answer(number, half)]
             self._count_error(challenger, error)
-            return [_failed(asked, 0, challenger.version, str(error))]
+            return self._failed(asked, challenger.version, str(error))
         seconds = (time.thread_time() - started) / len(asked)
         self._state.num_mirrored += len(asked)
         self._compare(number, asked, answer)
-        return [_decided(asked, challenger.version, answer, seconds)]
+        return [_decided(self._audit.policy, asked, challenger.version, answer, seconds)]
 
-    def _compare(self, number: int, asked: Asked, answer: Answer) -> None:
+    def _failed(self, asked: Columns, version: str, reason: str) -> list[_Json]:
+        fields = {"action": None, "value": None, "seconds": None, "error": reason}
+        return [_shadow(self._audit.policy, names, version, **fields) for names in _rows(_names(asked))]
+
+    def _compare(self, number: int, asked: Columns, answer: Answer) -> None:
         """Count how many of the decisions it would have taken alike, and what both versions expected of them.
 
         Actions of another shape than its own are no actions of its task: a version of another kind took them.
         """
         challenger, shape = self._challengers[number], answer.action.shape[1:]
-        same = [row for row, action in enumerate(asked.actions) if np.shape(action) == shape]
+        same = [row for row, action in enumerate(asked.of("action")) if np.shape(action) == shape]
+        if len(same) < len(asked):
+            asked = asked.only([row in same for row in range(len(asked))])
         if same:
-            acted = np.array([asked.actions[row] for row in same])
-            distance = action_distance(acted, answer.action[same], challenger)
-            values = answer.value[same].tolist(), [asked.values[row] for row in same]
+            distance = action_distance(asked.array("action"), answer.action[same], challenger)
+            values = answer.value[same].tolist(), asked.array("value").tolist()
             self._state.compare(number, int(agrees(distance, challenger).sum()), *values)
 
-    def _ask(self, challenger: ServedPolicy, asked: Asked) -> Answer:
+    def _ask(self, challenger: ServedPolicy, asked: Columns) -> Answer:
         """One that is recurrent remembers of an episode what it was shown: decisions that their version chose."""
-        observations = _observations(asked.observations, challenger)
+        observations = _observations(asked, challenger)
         if not challenger.memory_size:
             return challenger.answer(observations)
         memories = self._memories.setdefault(challenger.version, Memories())
-        recalled = memories.recall(challenger, asked.agent_ids, asked.episode_ids)
+        recalled = memories.recall(challenger, asked.of("agent_id"), asked.of("episode_id"))
         answer = challenger.answer(observations, recalled.states)
         memories.keep(challenger, recalled, answer.outputs[STATE_OUT], is_kept=True)
         return answer
@@ -288,33 +251,40 @@ def _load(told: _Json) -> ServedPolicy:
     return challenger
 
 
-def _observations(rows: list[Any], challenger: ServedPolicy) -> NDArray[Any]:
+def _observations(asked: Columns, challenger: ServedPolicy) -> NDArray[Any]:
     """(B, *obs) as the challenger's graph wants them."""
-    observations = np.array(rows, dtype=challenger.dtype)
+    observations = asked.array("observation").astype(challenger.dtype)
     if observations.shape[1:] != challenger.shape:
         raise ValueError(f"the challenger observes {challenger.shape}, the request has {observations.shape[1:]}")
     return observations
 
 
-def _decided(asked: Asked, version: str, answer: Answer, seconds: float) -> _Json:
+def _names(asked: Columns) -> dict[str, list[Any]]:
+    """What tells each of B decisions from others, as records have it, column by column."""
+    ids = {"decision_id": asked.ids(), "agent_id": asked.of("agent_id"), "episode_id": asked.of("episode_id")}
+    return ids | {"acting_version": asked.of("version")}
+
+
+def _rows(columns: dict[str, list[Any]]) -> list[_Json]:
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _decided(policy: str, asked: Columns, version: str, answer: Answer, seconds: float) -> _Json:
     """The record that mirrors one decision, or several."""
+    names = _names(asked)
     if len(asked) > 1:
-        columns = asked.names() | {"action": answer.action, "value": answer.value.tolist()}
+        columns = names | {"action": answer.action, "value": answer.value.astype(np.float64)}
         told = {"version": version, "seconds": seconds, "error": None}
         dtypes = {"action": answer.action.dtype.name}
-        return shadows({"count": len(asked), "dtypes": dtypes, "policy": asked.policy, **told}, columns)
+        return shadows({"count": len(asked), "dtypes": dtypes, "policy": policy, **told}, columns)
     action, value = answer.action[0], float(answer.value[0])
     hashed = {"action_hash": digest(action), "q_value": value}
-    return _shadow(asked, 0, version, action=action.tolist(), value=value, seconds=seconds, error=None) | hashed
+    fields = {"action": action.tolist(), "value": value, "seconds": seconds, "error": None}
+    return _shadow(policy, _rows(names)[0], version, **fields) | hashed
 
 
-def _failed(asked: Asked, row: int, version: str, reason: str) -> _Json:
-    return _shadow(asked, row, version, action=None, value=None, seconds=None, error=reason)
-
-
-def _shadow(asked: Asked, row: int, version: str, **fields: Any) -> _Json:
-    names = {name: values[row] for name, values in asked.names().items()}
-    return record(SHADOW, policy=asked.policy, version=version, **fields) | names
+def _shadow(policy: str, names: _Json, version: str, **fields: Any) -> _Json:
+    return record(SHADOW, policy=policy, version=version, **fields) | names
 
 
 def main(arguments: list[str]) -> int:
