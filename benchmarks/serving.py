@@ -29,10 +29,11 @@ CONNECTIONS, BATCH = 32, 64
 # Each target: what is asked of ours, of whom, which figure, and how many times ours must be better (or at most cost).
 TARGETS = {
     "15 times less CPU per decision than MLflow": ("mlflow", "decide", "cpu_us_per_request", 15.0),
-    "10 times MLflow's decisions per second at 64 per request": ("mlflow", "batch", "decisions_per_second", 10.0),
+    "10 times MLflow's decisions per second at 64 per request": ("mlflow", "binary", "decisions_per_second", 10.0),
     "at most 1.6 times the CPU of the bare handler": ("bare", "decide", "cpu_us_per_request", 1 / 1.6),
     "8 times less CPU than MLServer on V2 inference": ("mlserver", "infer", "cpu_us_per_request", 8.0),
 }
+_ASKED_OF_PEERS = {"decide": "infer", "binary": "batch"}  # MLflow and the bare handler speak JSON alone
 
 
 def decide_requests() -> list[bytes]:
@@ -48,6 +49,19 @@ def infer_requests(rows: int, token: str = "") -> list[bytes]:
         request(path, {"inputs": [_tensor(OBSERVATIONS[start : start + rows])], "outputs": [{"name": "action"}]}, token)
         for start in range(0, len(OBSERVATIONS) - rows + 1, rows)
     ]
+
+
+def binary_requests(rows: int, token: str = "") -> list[bytes]:
+    """The same with tensors as bytes, as `tritonclient[http]` sends them."""
+    path = f"/v2/models/{NAME}/infer"
+    action = {"name": "action", "parameters": {"binary_data": True}}
+    found = []
+    for start in range(0, len(OBSERVATIONS) - rows + 1, rows):
+        some = OBSERVATIONS[start : start + rows]
+        told = {"name": "observation", "shape": list(some.shape), "datatype": "FP32"}
+        told["parameters"] = {"binary_data_size": some.nbytes}
+        found.append(request(path, {"inputs": [told], "outputs": [action]}, token, some.tobytes()))
+    return found
 
 
 def mlflow_requests(rows: int) -> list[bytes]:
@@ -70,6 +84,7 @@ def one_round(work: Path, seconds: float) -> dict[str, dict[str, Any]]:
         "decide": (decide_requests(), 1),
         "infer": (infer_requests(1, token), 1),
         "batch": (infer_requests(BATCH, token), BATCH),
+        "binary": (binary_requests(BATCH, token), BATCH),
     }
     v2 = {"infer": (infer_requests(1), 1), "batch": (infer_requests(BATCH), BATCH)}
     theirs = {"infer": (mlflow_requests(1), 1), "batch": (mlflow_requests(BATCH), BATCH)}
@@ -98,7 +113,7 @@ def ratios(rounds: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]
     found = {}
     for target, (peer, question, figure, least) in TARGETS.items():
         pairs = [
-            (one["loomrl"][question][figure], one[peer]["batch" if question == "batch" else "infer"][figure])
+            (one["loomrl"][question][figure], one[peer][_ASKED_OF_PEERS.get(question, question)][figure])
             for one in rounds
         ]
         better = [ours / theirs if figure == "decisions_per_second" else theirs / ours for ours, theirs in pairs]

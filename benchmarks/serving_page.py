@@ -29,8 +29,10 @@ def _costs(rounds: list[dict[str, Any]]) -> str:
     rows = []
     for server, name in NAMES.items():
         figures = [_figure(rounds, server, one, "cpu_us_per_request", "{:.0f}") for one in ("decide", "infer", "batch")]
-        rows.append([name, *figures, _figure(rounds, server, "batch", "decisions_per_second", "{:,.0f}")])
-    heads = ["server", "CPU µs per `/decide`", "per V2 request", "per V2 request of 64", "decisions/s at 64"]
+        rates = [_figure(rounds, server, one, "decisions_per_second", "{:,.0f}") for one in ("batch", "binary")]
+        rows.append([name, *figures, *rates])
+    heads = ["server", "CPU µs per `/decide`", "per V2 request", "per V2 request of 64"]
+    heads += ["decisions/s at 64", "the same, binary tensors"]
     return _table(heads, rows)
 
 

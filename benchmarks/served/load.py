@@ -6,16 +6,34 @@ figure to trust; requests per second depend on what is left for it.
 
 import asyncio
 import os
+import shlex
+import shutil
+import subprocess
+import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import uvloop
 
+_LUA = rb"""
+local place = 0
+function request()
+  place = place % #requests + 1
+  return requests[place]
+end
+function done(summary, latency)
+  local errors = summary.errors
+  io.write(string.format(
+    '\n{"requests": %d, "seconds": %.6f, "p50_us": %.1f, "p99_us": %.1f, "errors": %d}\n',
+    summary.requests, summary.duration / 1e6, latency:percentile(50), latency:percentile(99),
+    errors.connect + errors.read + errors.write + errors.status + errors.timeout
+  ))
+end
+"""
 FOLLOWERS = ("guardian", "shadow")  # LoomRL's processes beside the one that answers
 
 
@@ -29,15 +47,18 @@ class Served:
     pid: int
 
 
-def request(path: str, document: Any, token: str = "") -> bytes:
-    """A whole HTTP request with a JSON body."""
-    body = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+def request(path: str, document: Any, token: str = "", binary: bytes = b"") -> bytes:
+    """A whole HTTP request with a JSON body, and V2 tensors as bytes behind it if there are any."""
+    text = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    body = text + binary
     lines = [
         f"POST {path} HTTP/1.1",
         "Host: localhost",
-        "Content-Type: application/json",
+        f"Content-Type: application/{'octet-stream' if binary else 'json'}",
         f"Content-Length: {len(body)}",
     ]
+    if binary:
+        lines.append(f"Inference-Header-Content-Length: {len(text)}")
     if token:
         lines.append(f"Authorization: Bearer {token}")
     return "\r\n".join([*lines, "", ""]).encode() + body
@@ -139,23 +160,50 @@ def tree_cpu_seconds(pid: int) -> Counter[str]:
 
 def measure(served: Served, requests: list[bytes], connections: int, seconds: float, rows: int = 1) -> dict[str, Any]:
     """Requests per second, latency at the client, and the server's CPU time per request."""
-    ask(served, requests, connections, min(1.0, seconds / 2))  # warm up
-    before, started = tree_cpu_seconds(served.pid), time.perf_counter()
-    asked = ask(served, requests, connections, seconds)
-    elapsed, used_by = time.perf_counter() - started, tree_cpu_seconds(served.pid)
+    load(served, requests, connections, min(1.0, seconds / 2))  # warm up
+    before = tree_cpu_seconds(served.pid)
+    found = load(served, requests, connections, seconds)
+    used_by = tree_cpu_seconds(served.pid)
     used_by.subtract(before)
-    used = used_by.total()
-    latencies = [latency for one in asked for latency in one.latencies]
-    count = len(latencies)
-    p50, p99 = np.quantile(latencies, (0.5, 0.99))
+    used, count = used_by.total(), found["requests"]
     return {
         "connections": connections,
         "rows": rows,
         "requests": count,
-        "decisions_per_second": count * rows / elapsed,
+        "decisions_per_second": count * rows / found["seconds"],
         "cpu_us_per_request": used / count * 1e6,
         "cpu_us_per_decision": used / count / rows * 1e6,
         "cpu_us_per_decision_by": {who: seconds / count / rows * 1e6 for who, seconds in used_by.items()},
-        "client_p50_us": float(p50) * 1e6,
-        "client_p99_us": float(p99) * 1e6,
+        "client_p50_us": found["p50_us"],
+        "client_p99_us": found["p99_us"],
     }
+
+
+def load(served: Served, requests: list[bytes], connections: int, seconds: float) -> dict[str, float]:
+    """What wrk makes of it, one thread of it: a generator that costs the machine little.
+
+    Raises:
+        RuntimeError: without wrk, and for an answer other than 200.
+    """
+    if shutil.which("wrk") is None:
+        raise RuntimeError("the load comes from wrk: apt-get install wrk")
+    with tempfile.NamedTemporaryFile("wb", suffix=".lua") as script:
+        script.write(_script(requests))
+        script.flush()
+        # wrk takes whole seconds
+        command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "-s", script.name]
+        done = subprocess.run(
+            [*command, f"http://{served.host}:{served.port}/"], capture_output=True, text=True, check=False
+        )
+    if done.returncode or not done.stdout.strip():
+        raise RuntimeError(f"{shlex.join(command)} failed: {done.stderr}{done.stdout}")
+    found: dict[str, float] = orjson.loads(done.stdout.splitlines()[-1])
+    if found["errors"] or not found["requests"]:
+        raise RuntimeError(f"{served.name} answered {found['errors']:.0f} of {found['requests']:.0f} with an error")
+    return found
+
+
+def _script(requests: list[bytes]) -> bytes:
+    """Lua for wrk: the requests in turn, and figures as JSON in the last line."""
+    table = b",\n".join(b'"%b"' % b"".join(b"\\%03d" % byte for byte in one) for one in requests)
+    return b"local requests = {" + table + b"}\n" + _LUA

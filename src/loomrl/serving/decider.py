@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
@@ -130,7 +131,7 @@ class Decider:
         self, requests: Sequence[Asks], authority: Authority, starts: Sequence[float], route: str
     ) -> list[Outcome]:
         """What is decided about each of several requests as one group; raises as `decide` does."""
-        rows = [row for asks in requests for row in range(len(asks))]
+        rows = list(chain.from_iterable(range(len(asks)) for asks in requests))
         group = Group.of(rows, Asks.joined(requests), authority.usual)
         self._consult(group, self._substitute(group, authority))
         self._settle([group], starts, route)

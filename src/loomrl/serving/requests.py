@@ -36,9 +36,9 @@ class Asks:
         observations = [one.observations for one in several]
         is_array = isinstance(observations[0], np.ndarray)
         return cls(
-            [agent_id for one in several for agent_id in one.agent_ids],
-            [episode_id for one in several for episode_id in one.episode_ids],
-            [explores for one in several for explores in one.explore],
+            list(chain.from_iterable(one.agent_ids for one in several)),
+            list(chain.from_iterable(one.episode_ids for one in several)),
+            list(chain.from_iterable(one.explore for one in several)),
             np.concatenate(observations) if is_array else list(chain.from_iterable(observations)),
             _joined_ids(several),
         )

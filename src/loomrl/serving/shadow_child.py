@@ -13,6 +13,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -183,13 +184,11 @@ class Mirror:
 
         Actions of another shape than its own are no actions of its task: a version of another kind took them.
         """
-        challenger, shape = self._challengers[number], answer.action.shape[1:]
-        same = [row for row, action in enumerate(asked.of("action")) if np.shape(action) == shape]
-        if len(same) < len(asked):
-            asked = asked.only([row in same for row in range(len(asked))])
-        if same:
-            distance = action_distance(asked.array("action"), answer.action[same], challenger)
-            values = answer.value[same].tolist(), asked.array("value").tolist()
+        challenger = self._challengers[number]
+        taken, rows = _taken(asked, answer.action.shape[1:])
+        if len(taken):
+            distance = action_distance(taken, answer.action[rows], challenger)
+            values = answer.value[rows].tolist(), asked.array("value")[rows].tolist()
             self._state.compare(number, int(agrees(distance, challenger).sum()), *values)
 
     def _ask(self, challenger: ServedPolicy, asked: Columns) -> Answer:
@@ -257,6 +256,16 @@ def _observations(asked: Columns, challenger: ServedPolicy) -> NDArray[Any]:
     if observations.shape[1:] != challenger.shape:
         raise ValueError(f"the challenger observes {challenger.shape}, the request has {observations.shape[1:]}")
     return observations
+
+
+def _taken(asked: Columns, shape: tuple[int, ...]) -> tuple[NDArray[Any], slice | list[int]]:
+    """The actions of this shape that were taken, (N, *shape), and which of the decisions took them."""
+    with suppress(ValueError):  # of versions that act in different spaces
+        if (actions := asked.array("action")).shape[1:] == shape:
+            return actions, slice(None)
+    listed = asked.of("action")
+    rows = [row for row, action in enumerate(listed) if np.shape(action) == shape]
+    return np.array([listed[row] for row in rows]), rows
 
 
 def _names(asked: Columns) -> dict[str, list[Any]]:

@@ -108,9 +108,13 @@ def _is_one_row(data: Any, shape: tuple[int, ...]) -> bool:
 def _from_json(described: dict[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...], place: str) -> NDArray[Any]:
     if "data" not in described:
         raise Problem(400, f"{place} has neither `data` nor a `binary_data_size`; shared memory is not read")
-    check_kinds(described["data"], dtype, described["name"])
+    data = described["data"]
     try:
-        found = np.array(described["data"])
+        if dtype.kind == "f" and type(data) is list and set(map(type, data)) == {float}:
+            found = np.fromiter(data, np.float64, len(data))  # in half the time
+        else:
+            check_kinds(data, dtype, described["name"])
+            found = np.array(data)
     except ValueError as error:
         raise Problem(400, f"{place} is ragged: {error}") from error
     if found.size != math.prod(shape) or (found.ndim > 1 and found.shape != shape):
