@@ -8,7 +8,7 @@ import pytest
 
 from loomrl.serving.chain import GENESIS, seal
 from loomrl.serving.columns import Columns, own_choices
-from loomrl.serving.records import DECISION, decisions, expand, record
+from loomrl.serving.records import DECISION, column, decisions, expand, record, shadows
 
 OBSERVED = np.array([[0.1, 1.0], [0.2, 2.0], [0.3, 3.0], [0.4, 4.0]], np.float32)
 
@@ -67,6 +67,17 @@ def test_parts_are_all_of_it_in_order(count: int) -> None:
     assert all(0 < len(part) <= count for part in parts)
     assert np.concatenate([part.array("value") for part in parts]).tolist() == columns.array("value").tolist()
     assert Columns([]).parts(count) == []
+
+
+@pytest.mark.parametrize("wanted", [[True] * 6, [False, True, True, True, True, False], [True, False, True] * 2])
+def test_ids_read_the_same_however_they_are_written(wanted: list[bool]) -> None:
+    columns = Columns([one("t-0", [9.0, 9.0]), several(), one("t-2", [8.0, 8.0])]).only(wanted)
+    for part in (columns, *columns.parts(3)):
+        shared = {"count": len(part), "dtypes": {"action": "int64"}, "version": "2"}
+        told = {"decision_id": part.written_ids(), "action": np.arange(len(part)), "value": np.zeros(len(part))}
+        mirrored = written(shadows(shared, told))
+        assert column(mirrored, "decision_id") == part.ids()
+        assert [single["decision_id"] for single in expand(mirrored)] == part.ids()
 
 
 def test_only_what_a_version_chose_is_its_own() -> None:

@@ -20,7 +20,7 @@ def to_json(array: NDArray[Any]) -> Json:
 
 def is_array(values: Any) -> bool:
     """Whether the values of a record are an array, and no list of them."""
-    return isinstance(values, dict)
+    return isinstance(values, dict) and "base64" in values
 
 
 def from_json(values: Json) -> NDArray[Any]:

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.serving.records import DECISION, DECISIONS, array, column, is_own_choice, is_taken_over, row_ids
+from loomrl.serving.records import DECISION, DECISIONS, array, column, is_own_choice, is_taken_over, row_ids, spans
 from loomrl.serving.sealing import opened
 from loomrl.types import Json
 
@@ -42,7 +42,7 @@ class Columns:
         if all(entry["kind"] == DECISION for entry, _ in self._pieces):
             return np.array(self.of(name))
         found = ((array(entry, name), rows) for entry, rows in self._pieces)
-        return np.concatenate([values if rows is None else values[list(rows)] for values, rows in found])
+        return np.concatenate([values if rows is None else values[_place(rows)] for values, rows in found])
 
     def ids(self) -> list[str]:
         """The `decision_id` of each, (N,)."""
@@ -51,6 +51,19 @@ class Columns:
             ids = _ids(entry)
             found += ids if rows is None else [ids[row] for row in rows]
         return found
+
+    def written_ids(self) -> Json | list[str]:
+        """The same as a record holds them: by their places, where each record's follow each other."""
+        found = []
+        for entry, rows in self._pieces:
+            if entry["kind"] == DECISION:
+                found.append((entry["decision_id"], -1, 0))
+            elif rows is None or isinstance(rows, range):
+                places = rows or range(count_of(entry))
+                found.append((entry["decision_id"], places.start, places.stop))
+            else:
+                return self.ids()
+        return spans(found)
 
     def own(self) -> list[bool]:
         """Whether the version that is named chose it, for each: not a person, not a fallback, not chance; (N,)."""
@@ -87,6 +100,10 @@ class Columns:
                 entries.append(entry)
                 chosen.append(rows if some == slice(0, count) else (range(count) if rows is None else rows)[some])
         return type(self)(entries, chosen)
+
+
+def _place(rows: Sequence[int]) -> slice | list[int]:
+    return slice(rows.start, rows.stop) if isinstance(rows, range) else list(rows)
 
 
 def own_choices(entries: Sequence[Json]) -> Columns:

@@ -7,7 +7,7 @@ done stands in `shadow` and `shadows` records in the same two ways. `expand` giv
 
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ DECISION, DECISIONS, SHADOW, SHADOWS = "decision", "decisions", "shadow", "shado
 SEVERAL = {DECISION: DECISIONS, SHADOW: SHADOWS}  # the kind that holds several of a kind
 CHAMPION, SPLIT = ON_TRIAL = ("champion", "split")  # roles in which a version decides for itself
 LINKS = ("sequence", "previous_hash", "hash")  # a record's place in its chain
+_SPANS = "spans"  # the key of a column that names decisions by their places in records
 _ROWS = tuple(map(str, range(4_096)))  # texts of the numbers that are usual in ids
 
 
@@ -129,7 +130,19 @@ def column(entry: dict[str, Any], name: str) -> list[Any]:
     if name in shared:
         return [shared[name]] * shared["count"]
     values = entry["columns"][name]
-    return arrays.numbers(arrays.from_json(values)) if arrays.is_array(values) else values  # type: ignore[no-any-return]
+    if arrays.is_array(values):
+        values = arrays.numbers(arrays.from_json(values))
+    found: list[Any] = _ids(values[_SPANS]) if isinstance(values, dict) else values
+    return found
+
+
+def spans(found: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
+    """The ids of decisions as a column: the rows `start` to `stop` of each record; of one decision, -1 to 0."""
+    return {_SPANS: found}
+
+
+def _ids(found: Sequence[tuple[str, int, int]]) -> list[str]:
+    return [name for whole, start, stop in found for name in (row_ids(whole, start, stop) if start >= 0 else (whole,))]
 
 
 def array(entry: dict[str, Any], name: str) -> NDArray[Any]:

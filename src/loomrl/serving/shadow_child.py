@@ -177,7 +177,7 @@ class Mirror:
 
     def _failed(self, asked: Columns, version: str, reason: str) -> list[_Json]:
         fields = {"action": None, "value": None, "seconds": None, "error": reason}
-        return [_shadow(self._audit.policy, names, version, **fields) for names in _rows(_names(asked))]
+        return [_shadow(self._audit.policy, names, version, **fields) for names in _rows(asked)]
 
     def _compare(self, number: int, asked: Columns, answer: Answer) -> None:
         """Count how many of the decisions it would have taken alike, and what both versions expected of them.
@@ -188,7 +188,7 @@ class Mirror:
         taken, rows = _taken(asked, answer.action.shape[1:])
         if len(taken):
             distance = action_distance(taken, answer.action[rows], challenger)
-            values = answer.value[rows].tolist(), asked.array("value")[rows].tolist()
+            values = answer.value[rows], asked.array("value")[rows]
             self._state.compare(number, int(agrees(distance, challenger).sum()), *values)
 
     def _ask(self, challenger: ServedPolicy, asked: Columns) -> Answer:
@@ -269,27 +269,29 @@ def _taken(asked: Columns, shape: tuple[int, ...]) -> tuple[NDArray[Any], slice 
 
 
 def _names(asked: Columns) -> dict[str, list[Any]]:
-    """What tells each of B decisions from others, as records have it, column by column."""
-    ids = {"decision_id": asked.ids(), "agent_id": asked.of("agent_id"), "episode_id": asked.of("episode_id")}
-    return ids | {"acting_version": asked.of("version")}
+    """What tells each of B decisions from others beside its id, as records have it, column by column."""
+    names = {"agent_id": "agent_id", "episode_id": "episode_id", "acting_version": "version"}
+    return {name: asked.of(known) for name, known in names.items()}
 
 
-def _rows(columns: dict[str, list[Any]]) -> list[_Json]:
+def _rows(asked: Columns) -> list[_Json]:
+    """The same of each decision, with its id."""
+    columns = {"decision_id": asked.ids()} | _names(asked)
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _decided(policy: str, asked: Columns, version: str, answer: Answer, seconds: float) -> _Json:
     """The record that mirrors one decision, or several."""
-    names = _names(asked)
     if len(asked) > 1:
-        columns = names | {"action": answer.action, "value": answer.value.astype(np.float64)}
+        columns: _Json = {"decision_id": asked.written_ids()} | _names(asked)
+        columns |= {"action": answer.action, "value": answer.value.astype(np.float64)}
         told = {"version": version, "seconds": seconds, "error": None}
         dtypes = {"action": answer.action.dtype.name}
         return shadows({"count": len(asked), "dtypes": dtypes, "policy": policy, **told}, columns)
     action, value = answer.action[0], float(answer.value[0])
     hashed = {"action_hash": digest(action), "q_value": value}
     fields = {"action": action.tolist(), "value": value, "seconds": seconds, "error": None}
-    return _shadow(policy, _rows(names)[0], version, **fields) | hashed
+    return _shadow(policy, _rows(asked)[0], version, **fields) | hashed
 
 
 def _shadow(policy: str, names: _Json, version: str, **fields: Any) -> _Json:

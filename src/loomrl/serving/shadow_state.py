@@ -1,17 +1,17 @@
 """How far a shadow has come: what its process and the server both see, and what outlives either's end."""
 
-import math
 import os
 import struct
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import orjson
 
 from loomrl.serving.audit import Head
+from loomrl.types import FloatArray
 
 MAX_TEXT = 300  # characters of an error; a state must fit into one page of memory
 _MOST_COMPARED = 12  # challengers whose agreement is known
@@ -50,13 +50,13 @@ class ShadowState:
     last_error: str | None = None
     head: dict[str, Any] | None = None  # of the shadow's own chain, as far as it is synced
 
-    def compare(self, number: int, num_agreed: int, values: Sequence[float], acting_values: Sequence[float]) -> None:
-        """Count decisions of a challenger beside those that were taken."""
+    def compare(self, number: int, num_agreed: int, values: FloatArray, acting_values: FloatArray) -> None:
+        """Count decisions of a challenger beside those that were taken, with what both versions expected, (N,)."""
         found = self.compared.setdefault(str(number), Compared())
         found.num_decisions += len(values)
         found.num_agreed += num_agreed
-        found.value += math.fsum(values)
-        found.acting_value += math.fsum(acting_values)
+        found.value += float(values.sum(dtype=np.float64))
+        found.acting_value += float(acting_values.sum(dtype=np.float64))
         if len(self.compared) > _MOST_COMPARED:
             del self.compared[next(iter(self.compared))]
 
