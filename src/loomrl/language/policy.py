@@ -1,0 +1,96 @@
+"""A language policy: a tokenizer and a transformer, and their files `policy.json` and `policy.safetensors`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import safetensors.torch
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+
+from loomrl.algorithms.architecture import ARCHITECTURE, WEIGHTS
+from loomrl.errors import ArtifactError, ConfigError
+from loomrl.files import atomic_path
+from loomrl.language.generation import Completion, Sampling, generate
+from loomrl.language.tokens import ByteTokenizer, Tokenizer, tokenizer_from_json
+from loomrl.language.transformer import Transformer, TransformerConfig
+from loomrl.schema import Document
+from loomrl.types import Json
+
+
+class LanguageArchitecture(Document):
+    """`policy.json` of a language policy: what to build before its weights are loaded."""
+
+    format_version: Literal[1] = 1
+    algorithm: Literal["language"] = "language"
+    tokenizer: Json
+    transformer: Json
+
+
+class LanguagePolicy:
+    """Answers texts. The same object all along, changed by whoever learns.
+
+    Raises:
+        ConfigError: where tokenizer and transformer are not of one vocabulary.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, model: Transformer) -> None:
+        if tokenizer.vocabulary_size != model.config.vocabulary_size:
+            raise ConfigError(
+                f"the tokenizer has {tokenizer.vocabulary_size} tokens, the transformer {model.config.vocabulary_size}"
+            )
+        self.tokenizer, self.model = tokenizer, model
+
+    @classmethod
+    def fresh(cls, seed: int, tokenizer: Tokenizer | None = None, **transformer: Any) -> "LanguagePolicy":
+        """One that has learnt nothing, of bytes where no tokenizer is given; `transformer` as in TransformerConfig.
+
+        Raises:
+            ConfigError: for a transformer there cannot be.
+        """
+        tokenizer = tokenizer or ByteTokenizer()
+        try:
+            config = TransformerConfig(vocabulary_size=tokenizer.vocabulary_size, **transformer)
+        except ValidationError as error:
+            raise ConfigError(f"transformer: {error.errors()[0]['msg']}") from error
+        return cls(tokenizer, Transformer(config, torch.Generator().manual_seed(seed)))
+
+    def answer(
+        self, prompts: Sequence[str], num_samples: int, sampling: Sampling, generator: torch.Generator
+    ) -> list[list[Completion]]:
+        """`num_samples` answers to each text, as tokens: see `loomrl.language.generation.generate`."""
+        return generate(self.model, [self.tokenizer.prompt(text) for text in prompts], num_samples, sampling, generator)
+
+    def text(self, completion: Completion) -> str:
+        """What a completion says."""
+        return self.tokenizer.decode(completion.tokens)
+
+    def save(self, folder: Path) -> None:
+        """Write `policy.safetensors` and `policy.json`, the same bytes for the same policy."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {name: value.detach().clone() for name, value in sorted(self.model.state_dict().items())}
+        with atomic_path(folder / WEIGHTS) as temporary:
+            temporary.write_bytes(safetensors.torch.save(tensors))
+        transformer = self.model.config.model_dump(mode="json")
+        LanguageArchitecture(tokenizer=self.tokenizer.to_json(), transformer=transformer).write(folder / ARCHITECTURE)
+
+    @classmethod
+    def load(cls, folder: Path) -> "LanguagePolicy":
+        """Read a policy that `save` wrote.
+
+        Raises:
+            ArtifactError: naming the file that is missing, torn or does not fit.
+        """
+        architecture = LanguageArchitecture.read(folder / ARCHITECTURE)
+        try:
+            config = TransformerConfig.model_validate(architecture.transformer)
+            policy = cls(tokenizer_from_json(architecture.tokenizer), Transformer(config, torch.Generator()))
+        except (ValidationError, ConfigError) as error:
+            raise ArtifactError(f"{folder / ARCHITECTURE} describes no language policy: {error}") from error
+        path = folder / WEIGHTS
+        try:
+            policy.model.load_state_dict(safetensors.torch.load(path.read_bytes()))
+        except (OSError, SafetensorError, RuntimeError) as error:
+            raise ArtifactError(f"{path} does not hold this policy's weights: {error}; train it again") from error
+        return policy

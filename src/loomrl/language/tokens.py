@@ -1,0 +1,104 @@
+"""Text as token ids: padding 0, begin 1, end 2, then bytes or the characters of an alphabet.
+
+An id never changes its meaning, and a tokenizer is described by JSON, so that weights, recorded trajectories and
+engines agree about it for good.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+from loomrl.errors import ArtifactError, ConfigError
+
+PAD, BOS, EOS = 0, 1, 2
+_NUM_SPECIAL = 3
+
+
+class Tokenizer(ABC):
+    """What both kinds share: three special tokens, and none of them in a text."""
+
+    num_symbols: int
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Special tokens and symbols."""
+        return _NUM_SPECIAL + self.num_symbols
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text alone."""
+
+    @abstractmethod
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of ids; special tokens stand for nothing."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """What `tokenizer_from_json` makes it again from."""
+
+    def prompt(self, text: str) -> list[int]:
+        """The ids a policy reads before it answers: begin, then the text."""
+        return [BOS, *self.encode(text)]
+
+    def answer(self, text: str) -> list[int]:
+        """The ids of a whole answer: the text, then end."""
+        return [*self.encode(text), EOS]
+
+
+class ByteTokenizer(Tokenizer):
+    """UTF-8, a token for each byte: any text, 259 tokens."""
+
+    num_symbols = 256
+
+    def encode(self, text: str) -> list[int]:
+        return [_NUM_SPECIAL + byte for byte in text.encode()]
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """As above; what is not UTF-8 becomes U+FFFD."""
+        return bytes(token - _NUM_SPECIAL for token in tokens if token >= _NUM_SPECIAL).decode(errors="replace")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "byte"}
+
+
+class CharacterTokenizer(Tokenizer):
+    """A token for each character of an alphabet, in its order: fewer tokens, less to compute.
+
+    Raises:
+        ConfigError: where a character is there twice, and from `encode` for one that is not there.
+    """
+
+    def __init__(self, alphabet: str) -> None:
+        self._alphabet = alphabet
+        self._ids = {character: _NUM_SPECIAL + index for index, character in enumerate(alphabet)}
+        if len(self._ids) != len(alphabet):
+            raise ConfigError(f"the alphabet {alphabet!r} holds a character twice; name each once")
+        self.num_symbols = len(alphabet)
+
+    def encode(self, text: str) -> list[int]:
+        try:
+            return [self._ids[character] for character in text]
+        except KeyError as error:
+            raise ConfigError(
+                f"{error.args[0]!r} of {text[:60]!r} is not in the alphabet {self._alphabet!r}; add it, or use bytes"
+            ) from error
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        return "".join(self._alphabet[token - _NUM_SPECIAL] for token in tokens if token >= _NUM_SPECIAL)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "character", "alphabet": self._alphabet}
+
+
+def tokenizer_from_json(described: dict[str, Any]) -> Tokenizer:
+    """The tokenizer that `to_json` described.
+
+    Raises:
+        ArtifactError: where it describes none.
+    """
+    match described:
+        case {"kind": "byte"}:
+            return ByteTokenizer()
+        case {"kind": "character", "alphabet": str(alphabet)}:
+            return CharacterTokenizer(alphabet)
+    raise ArtifactError(f"{described} describes no tokenizer; its kind is byte, or character with an alphabet")
