@@ -1,0 +1,136 @@
+"""Scored answers to one prompt, as token trajectories: what learning needs of a group of the Trajectory API."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loomrl.errors import ArtifactError
+from loomrl.language.generation import Completion
+from loomrl.language.transformer import TransformerConfig
+
+MASKED = -100  # in `masks`: a token that was read, not drawn
+_MASKED_LOG_PROB = 1.0
+
+
+@dataclass(frozen=True)
+class TokenGroup:
+    """Samples that answer one prompt; lists of lists go by sample, then by token.
+
+    `log_probs` are those of the policy that drew the tokens, at `temperatures`, and mean nothing where `learnt` is
+    false; None where nobody recorded them. `advantages` are there where an environment made its own. A sample that is
+    not in `counted` has advantage 0.
+    """
+
+    tokens: list[list[int]]
+    learnt: list[list[bool]]
+    scores: list[float]
+    log_probs: list[list[float]] | None = None
+    policy_version: int | None = None
+    temperatures: list[float] | None = None  # None: 1
+    advantages: list[list[float]] | None = None
+    counted: list[bool] | None = None  # None: all
+
+    @classmethod
+    def of_completions(
+        cls,
+        prompt: Sequence[int],
+        completions: Sequence[Completion],
+        scores: Sequence[float],
+        policy_version: int,
+        temperature: float = 1.0,
+    ) -> "TokenGroup":
+        """What a policy answered to one prompt."""
+        return cls(
+            tokens=[[*prompt, *one.tokens] for one in completions],
+            learnt=[[False] * len(prompt) + [True] * len(one.tokens) for one in completions],
+            scores=list(scores),
+            log_probs=[[_MASKED_LOG_PROB] * len(prompt) + one.log_probs for one in completions],
+            policy_version=policy_version,
+            temperatures=[temperature] * len(completions),
+        )
+
+    @classmethod
+    def from_wire(cls, group: Mapping[str, Any], policy_version: int | None = None) -> "TokenGroup":
+        """A group as a hub delivers it.
+
+        Raises:
+            ArtifactError: where its lists do not fit together, which the wire does not rule out.
+        """
+        tokens, masks, num_samples = group["tokens"], group["masks"], len(group["tokens"])
+        _demand_lengths("scores", [group["scores"]], [num_samples])
+        for key in ("masks", "inference_logprobs", "advantages"):
+            if group.get(key) is not None:
+                _demand_lengths(key, [group[key]], [num_samples])
+                _demand_lengths(key, group[key], [len(sequence) for sequence in tokens])
+        if num_samples == 0 or min(map(len, tokens)) < 2:
+            raise ArtifactError(
+                "a group has no sample, or one of fewer than two tokens; there is nothing to learn from"
+            )
+        overrides = group.get("overrides") or [{}] * num_samples
+        _demand_lengths("overrides", [overrides], [num_samples])
+        return cls(
+            tokens=tokens,
+            learnt=[[mask != MASKED for mask in sequence] for sequence in masks],
+            scores=group["scores"],
+            log_probs=group.get("inference_logprobs"),
+            policy_version=policy_version,
+            temperatures=[_temperature(group, override) for override in overrides],
+            advantages=group.get("advantages"),
+            counted=[not override.get("set_advantage_to_zero") for override in overrides],
+        )
+
+    def to_wire(self) -> dict[str, Any]:
+        """The same as a hub takes it; the policy's version goes beside it."""
+        masks = [
+            [token if learnt else MASKED for token, learnt in zip(*rows, strict=True)]
+            for rows in zip(self.tokens, self.learnt, strict=True)
+        ]
+        temperatures, counted = self.temperatures or [1.0] * len(self), self.counted or [True] * len(self)
+        return {
+            "tokens": self.tokens,
+            "masks": masks,
+            "scores": self.scores,
+            "inference_logprobs": self.log_probs,
+            "advantages": self.advantages,
+            "overrides": [
+                {"temperature": temperature, "set_advantage_to_zero": not counts}
+                for temperature, counts in zip(temperatures, counted, strict=True)
+            ],
+        }
+
+    def demand_readable(self, config: TransformerConfig) -> None:
+        """Check that a transformer can read all tokens.
+
+        Raises:
+            ArtifactError: where one is unknown to it, or a sample too long.
+        """
+        longest = max(map(len, self.tokens))
+        if longest > config.max_tokens:
+            raise ArtifactError(
+                f"a sample has {longest} tokens, the transformer reads {config.max_tokens}; let environments send no "
+                "longer ones (max_token_len), or make it with a higher max_tokens"
+            )
+        low, high = min(map(min, self.tokens)), max(map(max, self.tokens))
+        if low < 0 or high >= config.vocabulary_size:
+            raise ArtifactError(
+                f"tokens from {low} to {high} reached a policy of {config.vocabulary_size}; use its tokenizer"
+            )
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+def _temperature(group: Mapping[str, Any], override: Mapping[str, Any]) -> float:
+    """The sample's own, or the generation's, or the group's, or 1."""
+    places = (override, group.get("generation_params") or {}, group.get("group_overrides") or {})
+    temperature = next((place["temperature"] for place in places if "temperature" in place), 1.0)
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not math.isfinite(temperature):
+        raise ArtifactError(f"a group's temperature is {temperature!r}; give a number")
+    return float(temperature) or 1.0  # of greedy answers the log-probabilities are those at 1
+
+
+def _demand_lengths(key: str, rows: Sequence[Sequence[Any]], lengths: Sequence[int]) -> None:
+    found = [len(row) for row in rows]
+    if found != list(lengths):
+        raise ArtifactError(f"a group's {key} have lengths {found}, its tokens {list(lengths)}; they must be the same")

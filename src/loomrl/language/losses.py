@@ -1,0 +1,62 @@
+"""Losses and advantages of token trajectories, as pure functions. Shapes: N samples, T tokens."""
+
+import torch
+from torch import Tensor
+
+from loomrl.algorithms.ppo.returns import generalized_advantages
+
+
+def group_advantages(scores: Tensor) -> Tensor:
+    """How much better each of G samples is than their mean, in standard deviations, (G,); 0 where all are equal.
+
+    GRPO: Shao et al., arXiv 2402.03300, section 4.1.2.
+    """
+    deviation = scores.std(correction=0)
+    return torch.where(deviation > 1e-8, (scores - scores.mean()) / deviation.clamp(min=1e-8), 0.0)
+
+
+def token_advantages(score: Tensor, value: Tensor, learnt: Tensor, gamma: float, gae_lambda: float) -> Tensor:
+    """Generalised advantages of the learnt tokens, (N, T), 0 elsewhere: a sample's score (N,) comes with its last one.
+
+    A step goes from one learnt token to the next, whatever was read in between. `value` and `learnt` (N, T).
+    """
+    order = (~learnt).to(torch.uint8).argsort(dim=1, stable=True)  # learnt tokens first, in their order
+    steps = torch.arange(learnt.shape[1])
+    last = steps == learnt.sum(1, keepdim=True) - 1  # (N, T) in that order
+    reward = torch.where(last, score[:, None], 0.0)
+    value = value.gather(1, order)
+    next_value = torch.cat([value[:, 1:], torch.zeros_like(value[:, :1])], 1)
+    found = generalized_advantages(
+        reward.double().T, value.double().T, next_value.double().T, last.T, torch.zeros_like(last.T), gamma, gae_lambda
+    )
+    return torch.zeros_like(value).scatter(1, order, found.T.to(value.dtype)) * learnt
+
+
+def clipped_surrogate(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip_epsilon: float) -> Tensor:
+    """Negated clipped surrogate of each token (Schulman et al., arXiv 1707.06347, equation 7)."""
+    ratio = torch.exp(log_prob - old_log_prob)
+    return -torch.minimum(advantage * ratio, advantage * ratio.clamp(1.0 - clip_epsilon, 1.0 + clip_epsilon))
+
+
+def reference_divergence(log_prob: Tensor, reference_log_prob: Tensor) -> Tensor:
+    """How far each token is from a reference policy: estimator k3 of the divergence (arXiv 2402.03300, equation 4)."""
+    log_ratio = reference_log_prob - log_prob
+    return torch.expm1(log_ratio) - log_ratio
+
+
+def importance_weights(log_prob: Tensor, behaviour_log_prob: Tensor, limit: float) -> Tensor:
+    """What a token drawn by another policy counts: the ratio of probabilities, at most `limit` (Ionides 2008).
+
+    With the clipped surrogate it makes the decoupled objective of Hilton et al., arXiv 2110.00641, equation 2.
+    """
+    return torch.exp(log_prob - behaviour_log_prob).clamp(max=limit)
+
+
+def mean_of_samples(per_token: Tensor, learnt: Tensor) -> Tensor:
+    """The mean over samples of the mean over each one's learnt tokens, (): samples count alike, long or short."""
+    return ((per_token * learnt).sum(1) / learnt.sum(1).clamp(min=1)).mean()
+
+
+def mean_of_tokens(per_token: Tensor, learnt: Tensor) -> Tensor:
+    """The mean over all learnt tokens, ()."""
+    return (per_token * learnt).sum() / learnt.sum().clamp(min=1)

@@ -1,0 +1,76 @@
+"""PPO (Schulman et al., arXiv 1707.06347) on tokens: a value head says what each of them was worth.
+
+An answer's score comes with its last token; generalised advantages carry it back.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from loomrl.algorithms.ppo.learner import squared_value_loss
+from loomrl.errors import ConfigError
+from loomrl.language.batch import TokenBatch, token_values
+from loomrl.language.groups import TokenGroup
+from loomrl.language.learner import Estimate, Learner, LearnerConfig, given_advantages
+from loomrl.language.losses import mean_of_tokens, token_advantages
+from loomrl.language.policy import LanguagePolicy
+
+
+class PPOConfig(LearnerConfig):
+    """What PPO takes besides."""
+
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    gae_lambda: float = Field(default=0.95, ge=0, le=1)
+    value_loss_coef: float = Field(default=0.5, ge=0)
+    value_clip_epsilon: float | None = Field(default=None, gt=0)  # None: values are not clipped
+
+
+class PPO(Learner):
+    """Learns from how much better than expected an answer went on after each token.
+
+    Raises:
+        ConfigError: where the policy has no value head.
+    """
+
+    config: PPOConfig
+
+    def __init__(self, config: PPOConfig, policy: LanguagePolicy, reference: LanguagePolicy | None = None) -> None:
+        if policy.model.value_head is None:
+            raise ConfigError("PPO needs a value head; make the transformer with value_head: true, or use GRPO")
+        super().__init__(config, policy, reference)
+
+    def _estimate(self, batch: TokenBatch, groups: Sequence[TokenGroup], states: Tensor, log_prob: Tensor) -> Estimate:
+        value = token_values(self.policy.model, batch, states)
+        score = torch.tensor([score for group in groups for score in group.scores])
+        advantage = token_advantages(score, value, batch.learnt, self.config.gamma, self.config.gae_lambda)
+        return Estimate(
+            log_prob=log_prob,
+            weight=self._weight(batch, groups, log_prob),
+            advantage=given_advantages(batch, groups, _normalized(advantage, batch.learnt)),
+            reference_log_prob=self._reference_log_prob(batch),
+            value=value,
+            target=advantage + value,
+        )
+
+    def _teaches(self, group: TokenGroup) -> bool:  # noqa: ARG002 - every score teaches the value head
+        return True
+
+    def _mean(self, per_token: Tensor, learnt: Tensor) -> Tensor:
+        return mean_of_tokens(per_token, learnt)
+
+    def _more_losses(self, batch: TokenBatch, estimate: Estimate, states: Tensor) -> dict[str, Tensor]:
+        assert estimate.target is not None
+        assert estimate.value is not None
+        value, learnt = token_values(self.policy.model, batch, states), batch.learnt
+        loss = squared_value_loss(
+            value[learnt], estimate.target[learnt], estimate.value[learnt], self.config.value_clip_epsilon
+        )
+        return {"value_loss": self.config.value_loss_coef * loss}
+
+
+def _normalized(advantage: Tensor, learnt: Tensor) -> Tensor:
+    """To mean 0 and deviation 1 over the learnt tokens."""
+    values = advantage[learnt]
+    return (advantage - values.mean()) / (values.std(correction=0) + 1e-8)

@@ -1,0 +1,89 @@
+"""A policy's first lessons: right answers, learnt until some of its own are right.
+
+Reinforcement learning finds nothing where no answer is ever right. When to stop is measured, for every domain by
+itself, and never counted in steps: how long it takes differs from seed to seed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from pydantic import Field
+
+from loomrl.algorithms.flat import FlatAdam, FlatParameters
+from loomrl.errors import LoomRLError
+from loomrl.gym.stream import TaskStream
+from loomrl.gym.tasks import Task
+from loomrl.language.batch import TokenBatch, answer_states, token_log_probs
+from loomrl.language.evaluation import accuracy
+from loomrl.language.groups import TokenGroup
+from loomrl.language.losses import mean_of_tokens
+from loomrl.language.policy import LanguagePolicy
+from loomrl.language.tokens import Tokenizer
+from loomrl.schema import Section
+
+
+class WarmStartConfig(Section):
+    """When a warm start ends, and how it learns until then."""
+
+    target_accuracy: float = Field(default=0.3, gt=0.0, le=1.0)  # of every domain
+    learning_rate: float = Field(default=1e-3, gt=0)
+    batch_size: int = Field(default=64, ge=1)  # tasks of a gradient step
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    check_interval: int = Field(default=50, ge=1)  # gradient steps between two measurements
+    num_check_tasks: int = Field(default=200, ge=1)  # of a measurement
+    max_steps: int = Field(default=20_000, ge=1)
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """How a warm start went: gradient steps, and what was measured last, by domain."""
+
+    num_steps: int
+    accuracy: dict[str, float]
+
+
+def warm_start(policy: LanguagePolicy, tasks: TaskStream, config: WarmStartConfig, max_tokens: int) -> WarmStart:
+    """Learn right answers to drawn tasks until `target_accuracy` is measured in every domain.
+
+    A domain that has reached it waits for the others, and is taught again where it falls back. What is measured are
+    tasks drawn anew, never held-out ones; `max_tokens` is what an answer may have.
+
+    Raises:
+        LoomRLError: when it is not reached within `max_steps`.
+    """
+    flat = FlatParameters(policy.model)
+    optimizer = FlatAdam(flat.vector, config.learning_rate)
+    measured = {}
+    taught = _drawn(tasks, config.batch_size)
+    for step in range(1, config.max_steps + 1):
+        flat.gradient.zero_()
+        torch.autograd.backward(supervised_loss(policy, next(taught)))
+        flat.clip_gradient(config.max_grad_norm)
+        optimizer.step()
+        if step % config.check_interval == 0:
+            measured = accuracy(policy, [task for _, task in islice(tasks, config.num_check_tasks)], max_tokens)
+            if min(measured.values()) >= config.target_accuracy:
+                return WarmStart(step, measured)
+    raise LoomRLError(
+        f"warm start: after {config.max_steps} steps the policy gets {measured} right, not {config.target_accuracy}; "
+        "begin with easier tasks, or raise max_steps"
+    )
+
+
+def supervised_loss(policy: LanguagePolicy, tasks: list[Task]) -> torch.Tensor:
+    """The mean negated log-probability of the tokens of right answers, ()."""
+    batch = TokenBatch.of_groups([_right_answer(policy.tokenizer, task) for task in tasks])
+    log_probs = token_log_probs(policy.model, batch, answer_states(policy.model, batch))
+    return -mean_of_tokens(log_probs, batch.learnt)
+
+
+def _drawn(tasks: TaskStream, count: int) -> Iterator[list[Task]]:
+    while True:
+        yield [task for _, task in islice(tasks, count)]
+
+
+def _right_answer(tokenizer: Tokenizer, task: Task) -> TokenGroup:
+    prompt, answer = tokenizer.prompt(task.prompt), tokenizer.answer(task.right)
+    return TokenGroup([prompt + answer], [[False] * len(prompt) + [True] * len(answer)], [1.0])
