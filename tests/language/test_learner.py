@@ -12,7 +12,7 @@ from loomrl.errors import ConfigError
 from loomrl.language.generation import Sampling
 from loomrl.language.groups import TokenGroup
 from loomrl.language.grpo import GRPO
-from loomrl.language.learner import Learner, LearnerConfig
+from loomrl.language.learner import Learner, LearnerConfig, learning_rate
 from loomrl.language.policy import LanguagePolicy
 from loomrl.language.ppo import PPO, PPOConfig
 
@@ -193,7 +193,7 @@ def test_a_resumed_learner_goes_on_to_the_bit(make: Callable[..., Learner]) -> N
 def test_the_reference_holds_the_policy() -> None:
     distances = []
     for kl_coef in (0.0, 3.0):
-        learner = GRPO(LearnerConfig(learning_rate=3e-3, kl_coef=kl_coef), small_policy(noise=0.3))
+        learner = GRPO(LearnerConfig(learning_rate=3e-3, warmup_updates=0, kl_coef=kl_coef), small_policy(noise=0.3))
         for seed in range(10):
             learner.update(answered(learner.policy, learner.version, seed))
         tokens = DIGITS.prompt("1+2=")
@@ -204,6 +204,13 @@ def test_the_reference_holds_the_policy() -> None:
         distances.append((first.exp() * (first - second)).sum().item())
     assert distances[1] < 0.5 * distances[0]
     assert math.isfinite(distances[0])
+
+
+def test_the_learning_rate_rises_and_falls() -> None:
+    config = LearnerConfig(learning_rate=1.0, warmup_updates=4, total_updates=10)
+    rates = [learning_rate(config, version) for version in range(11)]
+    assert rates == pytest.approx([0.25, 0.5 * 0.9, 0.75 * 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0])
+    assert learning_rate(LearnerConfig(learning_rate=1.0, warmup_updates=0), 1_000) == 1.0
 
 
 def test_ppo_asks_for_a_value_head() -> None:

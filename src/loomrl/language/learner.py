@@ -26,7 +26,9 @@ from loomrl.schema import Section
 class LearnerConfig(Section):
     """What both algorithms take."""
 
-    learning_rate: float = Field(default=3e-4, gt=0)
+    learning_rate: float = Field(default=1e-3, gt=0)  # at its highest
+    warmup_updates: int = Field(default=30, ge=0)  # over which it rises to that, for Adam knows little at first
+    total_updates: int | None = Field(default=None, ge=1)  # over which it falls to 0, linearly; None: it stays
     n_epochs: int = Field(default=2, ge=1)  # gradient steps of an update, each on all of its tokens
     clip_epsilon: float = Field(default=0.2, gt=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
@@ -90,6 +92,7 @@ class Learner(ABC):
         batch = TokenBatch.of_groups(groups)
         estimate: Estimate | None = None
         metrics: dict[str, Tensor] = {}
+        self._optimizer.learning_rate = learning_rate(self.config, self.version)
         for _ in range(self.config.n_epochs):
             states = answer_states(self.policy.model, batch)
             log_prob = token_log_probs(self.policy.model, batch, states)
@@ -97,7 +100,8 @@ class Learner(ABC):
                 with torch.no_grad():
                     estimate = self._estimate(batch, groups, states.detach(), log_prob.detach())
             metrics = self._step(batch, estimate, states, log_prob, share)
-        return {name: value.item() for name, value in metrics.items()}
+        rate = {"learning_rate": self._optimizer.learning_rate}
+        return {name: value.item() for name, value in metrics.items()} | rate
 
     def _step(
         self, batch: TokenBatch, estimate: Estimate, states: Tensor, log_prob: Tensor, share: float
@@ -166,6 +170,13 @@ class Learner(ABC):
             self._optimizer.state[name].copy_(value)
         if self._reference is not None:
             self._reference.load_state_dict(_tensors("reference.", state))
+
+
+def learning_rate(config: LearnerConfig, version: int) -> float:
+    """Of the update that finds this version of the policy."""
+    warmed = min(1.0, (version + 1) / config.warmup_updates) if config.warmup_updates else 1.0
+    left = max(0.0, 1.0 - version / config.total_updates) if config.total_updates else 1.0
+    return config.learning_rate * warmed * left
 
 
 def given_advantages(batch: TokenBatch, groups: Sequence[TokenGroup], made: Tensor) -> Tensor:
