@@ -97,6 +97,7 @@ bench: peers atropos | $(BIN)/loomrl  ## measure speed and learning beside the p
 	python benchmarks/constrained.py
 	python benchmarks/model_checking.py
 	python benchmarks/trajectory.py
+	python benchmarks/language.py
 
 soak: | $(BIN)/loomrl  ## what must never happen to a server, at length: kills, swaps, bad versions, fuzzing; takes hours
 	PYTHONPATH=tests/support python -m tests.soak

@@ -14,6 +14,7 @@ right answers than the warm start in each of the three domains.
 
 import argparse
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import contextmanager
@@ -54,7 +55,8 @@ class Lessons:
     levels: tuple[int, int]
     exam: Mapping[str, tuple[int, int]]
     tokenizer: Tokenizer
-    max_tokens: int  # of an answer
+    warm_start: WarmStartConfig
+    sampling: Sampling
     num_prompts: int
     num_samples: int
     num_updates: int
@@ -81,34 +83,32 @@ ADDITION = Lessons(
     levels=(1, 1),
     exam={"math": (1, 1_000)},
     tokenizer=CharacterTokenizer("0123456789+="),
-    max_tokens=4,
+    warm_start=WarmStartConfig(target_accuracy=0.35, num_check_tasks=400),
+    sampling=Sampling(temperature=0.7, max_tokens=4),
     num_prompts=64,
     num_samples=8,
-    num_updates=300,
+    num_updates=400,
     exam_interval=20,
 )
 MIXED = Lessons(
     kinds={"math": ["addition"], "language": ["translation"], "game": ["nim_puzzle"]},
-    levels=(1, 4),
-    exam={"math": (1, 300), "language": (2, 150), "game": (4, 60)},
+    levels=(4, 5),
+    exam={"math": (4, 300), "language": (4, 300), "game": (4, 60)},
     tokenizer=ByteTokenizer(),
-    max_tokens=40,
+    warm_start=WarmStartConfig(target_accuracy=0.3, num_check_tasks=300),
+    sampling=Sampling(temperature=0.7, max_tokens=56),
     num_prompts=48,
     num_samples=8,
-    num_updates=300,
-    exam_interval=50,
+    num_updates=400,
+    exam_interval=40,
 )
-LEARNERS = {
-    "grpo": LearnerConfig(learning_rate=1e-3),
-    "ppo": PPOConfig(learning_rate=1e-3),
-}
 
 
 class Clock:
     """Processor seconds of the blocks it ran in."""
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
 
     @contextmanager
     def running(self) -> Any:
@@ -118,27 +118,39 @@ class Clock:
         self.seconds += time.process_time() - started
 
 
-def train(lessons: Lessons, algorithm: str, seed: int, learnt: list[str]) -> Row:
-    """A policy's warm start in all domains, then updates from the domains to be learnt, and its exams."""
-    policy = LanguagePolicy.fresh(seed, lessons.tokenizer, value_head=algorithm == "ppo")
-    clock, curve, exam = Clock(), [], lessons.held_out()
+def begin(lessons: Lessons, algorithm: str, seed: int, folder: Path) -> tuple[LanguagePolicy, Row]:
+    """A policy after its warm start in all domains, and how that went; made once for a folder."""
+    kept = folder / f"{'-'.join(lessons.kinds)}-{algorithm}-{seed}"
+    if not kept.exists():
+        policy = LanguagePolicy.fresh(seed, lessons.tokenizer, max_tokens=160, value_head=algorithm == "ppo")
+        clock = Clock()
+        tasks = lessons.tasks(2 * seed, list(lessons.kinds))
+        with clock.running():
+            found = warm_start(policy, tasks, lessons.warm_start, lessons.sampling.max_tokens)
+        policy.save(kept)
+        write_json(kept / "warm_start.json", {"num_steps": found.num_steps, "cpu_seconds": round(clock.seconds, 1)})
+    return LanguagePolicy.load(kept), read_json(kept / "warm_start.json")
+
+
+def train(lessons: Lessons, algorithm: str, seed: int, learnt: list[str], folder: Path) -> Row:
+    """From a warm start in all domains, updates from the domains to be learnt, with exams in between."""
+    policy, begun = begin(lessons, algorithm, seed, folder)
+    clock, curve, exam = Clock(begun["cpu_seconds"]), [], lessons.held_out()
 
     def examine(update: int) -> None:
-        right = accuracy(policy, exam, lessons.max_tokens)
+        right = accuracy(policy, exam, lessons.sampling.max_tokens)
         curve.append({"update": update, "cpu_seconds": round(clock.seconds, 1), "accuracy": right})
         print(f"  update {update:4}  {clock.seconds:6.1f} s  {right}", flush=True)
 
-    with clock.running():
-        begun = warm_start(policy, lessons.tasks(2 * seed, list(lessons.kinds)), WarmStartConfig(), lessons.max_tokens)
     examine(0)
     source = TaskSource(
         lessons.tasks(2 * seed + 1, learnt),
         num_prompts=lessons.num_prompts,
         num_samples=lessons.num_samples,
-        sampling=Sampling(max_tokens=lessons.max_tokens),
+        sampling=lessons.sampling,
         seed=seed,
     )
-    updates = LanguageTrainer(learner_of(algorithm, policy), source).run(lessons.num_updates)
+    updates = LanguageTrainer(learner_of(algorithm, policy, lessons.num_updates), source).run(lessons.num_updates)
     for number in range(1, lessons.num_updates + 1):
         with clock.running():
             next(updates)
@@ -148,7 +160,7 @@ def train(lessons: Lessons, algorithm: str, seed: int, learnt: list[str]) -> Row
         "algorithm": algorithm,
         "seed": seed,
         "learnt": learnt,
-        "warm_start": {"num_steps": begun.num_steps, **curve[0]},
+        "warm_start": {"num_steps": begun["num_steps"], **curve[0]},
         "curve": curve,
         "accuracy": curve[-1]["accuracy"],
         "cpu_seconds": curve[-1]["cpu_seconds"],
@@ -156,19 +168,20 @@ def train(lessons: Lessons, algorithm: str, seed: int, learnt: list[str]) -> Row
     }
 
 
-def learner_of(algorithm: str, policy: LanguagePolicy) -> Learner:
-    """With the settings of LEARNERS."""
-    config = LEARNERS[algorithm]
-    return PPO(config, policy) if isinstance(config, PPOConfig) else GRPO(config, policy)
+def learner_of(algorithm: str, policy: LanguagePolicy, num_updates: int) -> Learner:
+    """With its own settings, and a learning rate that falls to 0 at the end."""
+    if algorithm == "ppo":
+        return PPO(PPOConfig(total_updates=num_updates), policy)
+    return GRPO(LearnerConfig(total_updates=num_updates), policy)
 
 
-def rows_of(task: str, seed: int) -> list[Row]:
+def rows_of(task: str, seed: int, folder: Path) -> list[Row]:
     """All trainings of a task with one seed."""
     if task == "addition":
-        return [train(ADDITION, algorithm, seed, ["math"]) for algorithm in LEARNERS]
+        return [train(ADDITION, algorithm, seed, ["math"], folder) for algorithm in ("grpo", "ppo")]
     if task == "mixed":
-        return [train(MIXED, "grpo", seed, list(MIXED.kinds))]
-    return [train(MIXED, "grpo", seed, [domain]) for domain in MIXED.kinds]
+        return [train(MIXED, "grpo", seed, list(MIXED.kinds), folder)]
+    return [train(MIXED, "grpo", seed, [domain], folder) for domain in MIXED.kinds]
 
 
 def reached(task: str, row: Row) -> bool:
@@ -230,18 +243,19 @@ def main() -> int:
         "--task", choices=["addition", "mixed", "transfer", "draw"], action="append", help="default: all"
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument(
+        "--keep", type=Path, help="folder for policies after their warm start; default: a temporary one"
+    )
     options = parser.parse_args()
     missed = 0
-    for task in options.task or ["addition", "mixed", "transfer", "draw"]:
-        if task == "draw":
-            draw()
-            continue
-        for seed in options.seeds:
-            print(f"{task}, seed {seed}", flush=True)
-            with one_thread():
-                rows = rows_of(task, seed)
-            record(task, rows)
-            missed += sum(not reached(task, row) for row in rows)
+    with tempfile.TemporaryDirectory() as temporary, one_thread():
+        for task in options.task or ["addition", "mixed", "transfer"]:
+            for seed in options.seeds if task != "draw" else ():
+                print(f"{task}, seed {seed}", flush=True)
+                rows = rows_of(task, seed, options.keep or Path(temporary))
+                record(task, rows)
+                missed += sum(not reached(task, row) for row in rows)
+    draw()
     return 1 if missed else 0
 
 

@@ -55,16 +55,18 @@ def warm_start(policy: LanguagePolicy, tasks: TaskStream, config: WarmStartConfi
     """
     flat = FlatParameters(policy.model)
     optimizer = FlatAdam(flat.vector, config.learning_rate)
-    measured = {}
-    taught = _drawn(tasks, config.batch_size)
+    measured: dict[str, float] = {}
+    waiting: set[str] = set()
+    untaught = ((domain, task) for domain, task in tasks if domain not in waiting)
     for step in range(1, config.max_steps + 1):
         flat.gradient.zero_()
-        torch.autograd.backward(supervised_loss(policy, next(taught)))
+        torch.autograd.backward(supervised_loss(policy, _first(untaught, config.batch_size)))
         flat.clip_gradient(config.max_grad_norm)
         optimizer.step()
         if step % config.check_interval == 0:
-            measured = accuracy(policy, [task for _, task in islice(tasks, config.num_check_tasks)], max_tokens)
-            if min(measured.values()) >= config.target_accuracy:
+            measured = accuracy(policy, _first(tasks, config.num_check_tasks), max_tokens)
+            waiting = {domain for domain, share in measured.items() if share >= config.target_accuracy}
+            if waiting == set(measured):
                 return WarmStart(step, measured)
     raise LoomRLError(
         f"warm start: after {config.max_steps} steps the policy gets {measured} right, not {config.target_accuracy}; "
@@ -79,9 +81,8 @@ def supervised_loss(policy: LanguagePolicy, tasks: list[Task]) -> torch.Tensor:
     return -mean_of_tokens(log_probs, batch.learnt)
 
 
-def _drawn(tasks: TaskStream, count: int) -> Iterator[list[Task]]:
-    while True:
-        yield [task for _, task in islice(tasks, count)]
+def _first(tasks: Iterator[tuple[str, Task]], count: int) -> list[Task]:
+    return [task for _, task in islice(tasks, count)]
 
 
 def _right_answer(tokenizer: Tokenizer, task: Task) -> TokenGroup:
