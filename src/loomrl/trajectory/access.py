@@ -1,4 +1,4 @@
-"""Who may use a hub. The roles of tokens are those of policy servers, see `loomrl.serving.tokens`.
+"""Who may use a hub or an inference engine, by the roles of policy servers' tokens, see `loomrl.serving.tokens`.
 
 Environments hold tokens that may `decide`, trainers and people tokens that may `operate`, dashboards and Prometheus
 tokens that may `observe`. Where there are none, the programs of this machine may do everything, but no web page may.
@@ -24,7 +24,7 @@ def check_page(scope: Scope) -> None:
     own = {f"http://{header(scope, b'host')}", f"https://{header(scope, b'host')}"}
     origin, site = header(scope, b"origin"), header(scope, b"sec-fetch-site")
     if (origin and origin not in own) or site in ("cross-site", "same-site"):
-        raise Problem(403, "the hub answers no web page of another site")
+        raise Problem(403, "this server answers no web page of another site")
 
 
 def check_role(scope: Scope, tokens: Tokens, role: str) -> None:

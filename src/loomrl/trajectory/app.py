@@ -1,17 +1,13 @@
 """The hub as an ASGI application: the wire of the Trajectory API, and beside it what the wire lacks."""
 
-import logging
 import time
-from collections.abc import Awaitable, Callable
 from functools import partial
 
-from loomrl.errors import ServiceError
 from loomrl.serving.asgi import ClientGone, Receive, Response, Scope, Send, as_json, respond
-from loomrl.serving.guard import check_host, is_loopback
 from loomrl.serving.problems import Problem
 from loomrl.serving.tokens import DECIDE, OBSERVE, OPERATE, Tokens
-from loomrl.trajectory.access import ANYONE, check_page, check_role
-from loomrl.trajectory.bodies import BadGzip, Bodies, check_json, packed
+from loomrl.trajectory.access import ANYONE
+from loomrl.trajectory.bodies import Bodies, packed
 from loomrl.trajectory.delivery import Delivery
 from loomrl.trajectory.hub import Hub
 from loomrl.trajectory.journal import Journal
@@ -19,6 +15,7 @@ from loomrl.trajectory.metrics import Metrics
 from loomrl.trajectory.posting import Posting
 from loomrl.trajectory.posts import Posts
 from loomrl.trajectory.request import Request
+from loomrl.trajectory.router import Route, Router
 from loomrl.trajectory.settings import HubSettings
 from loomrl.trajectory.store import Store
 from loomrl.trajectory.upkeep import Upkeep
@@ -26,14 +23,11 @@ from loomrl.trajectory.view import PATHS, View
 from loomrl.trajectory.wire import (
     EnvironmentIdentifier,
     EnvironmentRegistration,
-    Invalid,
     PolicyVersion,
     Registration,
     parse,
 )
 
-log = logging.getLogger(__name__)
-Handler = Callable[[Request], Awaitable[Response]]
 _TEXT = b"text/plain; charset=utf-8"
 _MAX_ENVIRONMENTS = 100_000
 
@@ -42,9 +36,6 @@ class HubServer:
     """Answers environments and trainers."""
 
     def __init__(self, settings: HubSettings, store: Store, tokens: Tokens) -> None:
-        self._tokens = tokens
-        self._on_loopback = is_loopback(settings.host)
-        self._bodies = Bodies(settings.max_body_bytes, settings.max_pending_bytes)
         self._journal = Journal(store, settings)
         self._metrics = Metrics()
         self._posts = Posts(settings.retry_seconds, settings.equal_once)
@@ -53,7 +44,7 @@ class HubServer:
         delivery, view = Delivery(self._journal, self._metrics), View(self._journal, self._metrics)
         self._upkeep = Upkeep(store, self._journal, self._posts, self._metrics)
         self._timed = {"/scored_data", "/scored_data_list", "/batch"}
-        self._routes: dict[tuple[str, str], tuple[str | None, Handler]] = {
+        routes: dict[tuple[str, str], Route] = {
             ("GET", "/"): (None, self._root),
             ("GET", "/info"): (ANYONE, self._info),
             ("GET", "/wandb_info"): (ANYONE, self._wandb_info),
@@ -74,6 +65,15 @@ class HubServer:
             **{("GET", path): (None, view.page) for path in PATHS},
         }
         self._acknowledge = delivery.acknowledge
+        self._router = Router(
+            routes,
+            tokens,
+            settings.host,
+            Bodies(settings.max_body_bytes, settings.max_pending_bytes),
+            check=self._journal.check,
+            count=self._metrics.count_problem,
+            find_other=self._find_acknowledge,
+        )
 
     @property
     def _hub(self) -> Hub:
@@ -89,59 +89,20 @@ class HubServer:
             return
         started = time.perf_counter()
         try:
-            response = packed(scope, await self._answer(scope, receive))
+            response = packed(scope, await self._router.answer(scope, receive))
         except ClientGone:
             return
         if scope["path"] in self._timed:
             self._metrics.observe(time.perf_counter() - started)
         await respond(send, response)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Response:
-        """Whatever happens to one request, it is answered and the hub lives on."""
-        try:
-            if self._on_loopback:
-                check_host(scope)
-            check_page(scope)
-            role, handler = self._find(scope)
-            if role is not None:
-                check_role(scope, self._tokens, role)
-            self._journal.check()
-            request = Request(scope, await self._bodies.read(scope, receive), receive)
-            if request.body:
-                check_json(scope)
-            return await handler(request)
-        except ClientGone:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer to it
-            response = self._failed(scope, error)
-            self._metrics.count_problem(response.status)
-            return response
-
-    def _failed(self, scope: Scope, error: Exception) -> Response:
-        match error:
-            case BadGzip():
-                return error.response
-            case Invalid():
-                return as_json({"detail": error.detail}, 422)
-            case Problem():
-                return Response(_detail(error.message), int(error.status), headers=error.headers)
-            case ServiceError():
-                return Response(_detail(f"nothing was taken: {error}"), 503, headers={"Retry-After": "1"})
-        log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
-        return Response(_detail("the hub failed; its log says why"), 500)
-
-    def _find(self, scope: Scope) -> tuple[str | None, Handler]:
-        method, path = scope["method"], scope["path"]
-        if (found := self._routes.get((method, path))) is not None:
-            return found
+    def _find_acknowledge(self, method: str, path: str) -> Route | None:
         match path.split("/"):
             case ["", "batch", batch_id, "ack"] if batch_id.isascii() and batch_id.isdigit():
                 if method == "POST":
                     return OPERATE, partial(self._acknowledge, int(batch_id))
                 raise Problem(405, "Method Not Allowed", {"Allow": "POST"})
-        if allowed := sorted(other for other, known in self._routes if known == path):
-            raise Problem(405, "Method Not Allowed", {"Allow": ", ".join(allowed)})
-        raise Problem(404, "Not Found")
+        return None
 
     # --- what is asked for ----------------------------------------------------------------------------------------
 
@@ -214,7 +175,3 @@ class HubServer:
         self._posts.clear()
         await self._journal.durable()
         return Response(b"Reset successful", content_type=_TEXT)
-
-
-def _detail(message: str) -> bytes:
-    return as_json({"detail": message}).body

@@ -1,4 +1,4 @@
-"""A hub in a process of its own: started on a free port, ready when the block begins, stopped after it.
+"""A server in a process of its own: started on a free port, ready when the block begins, stopped after it.
 
 It ends with the process that started it, also where that one is killed with -9 and never leaves the block.
 """
@@ -11,19 +11,22 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from loomrl.errors import ServiceError
 
 
-class HubProcess:
-    """`with HubProcess() as hub: hub.url`. Options are those of `loomrl hub serve`, with underscores.
+class ServiceProcess:
+    """`with HubProcess() as hub: hub.url`. Options are those of the service's command, with underscores.
 
-    Without a `database_url` it keeps nothing beyond the block.
+    A subclass names its `module`, which is run with `serve`, and what it is called.
 
     Raises:
-        ServiceError: on entering, when the hub does not become ready in time; with the end of its log.
+        ServiceError: on entering, when the server does not become ready in time; with the end of its log.
     """
+
+    module: ClassVar[str]
+    name: ClassVar[str]
 
     def __init__(
         self, *, ready_seconds: float = 60.0, environment: dict[str, str] | None = None, **options: object
@@ -35,9 +38,9 @@ class HubProcess:
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self._folder = tempfile.TemporaryDirectory(prefix="loomrl-hub-")
-        self._options.setdefault("database_url", f"sqlite:///{self._folder.name}/hub.db")
-        self._log = Path(self._folder.name) / "log"
+        self._temporary = tempfile.TemporaryDirectory(prefix=f"loomrl-{self.name}-")
+        self.folder = Path(self._temporary.name)  # the server's own, removed after the block
+        self._log = self.folder / "log"
         self.start()
         return self
 
@@ -45,21 +48,22 @@ class HubProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        self._folder.cleanup()
+        self._temporary.cleanup()
 
     def start(self) -> None:
         """Start it, or start it again at the address it had."""
-        port_file = Path(self._folder.name) / "port.json"
+        port_file = self.folder / "port.json"
         port_file.unlink(missing_ok=True)
-        options = [part for name, value in self._options.items() for part in _argument(name, value)]
-        command = [sys.executable, "-m", "loomrl.trajectory", "serve", *options, "--port-file", str(port_file)]
+        chosen = {**self._default_options(), **self._options}
+        options = [part for name, value in chosen.items() for part in _argument(name, value)]
+        command = [sys.executable, "-m", self.module, "serve", *options, "--port-file", str(port_file)]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
         deadline = time.monotonic() + self._ready_seconds
         while not port_file.is_file():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                raise ServiceError(f"the hub did not start: {self.log()[-2_000:]}")
+                raise ServiceError(f"the {self.name} did not start: {self.log()[-2_000:]}")
             time.sleep(0.01)
         self.url = json.loads(port_file.read_bytes())["url"]
         self._options["port"] = self.url.rpartition(":")[2]
@@ -85,8 +89,21 @@ class HubProcess:
         return code
 
     def log(self) -> str:
-        """What the hub wrote so far."""
+        """What the server wrote so far."""
         return self._log.read_text(errors="replace")
+
+    def _default_options(self) -> dict[str, object]:
+        return {}
+
+
+class HubProcess(ServiceProcess):
+    """A hub; without a `database_url` it keeps nothing beyond the block."""
+
+    module = "loomrl.trajectory"
+    name = "hub"
+
+    def _default_options(self) -> dict[str, object]:
+        return {"database_url": f"sqlite:///{self.folder}/hub.db"}
 
 
 def _argument(name: str, value: object) -> list[str]:

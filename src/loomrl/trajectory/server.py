@@ -4,12 +4,14 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import FrameType
 
 import uvicorn
 
 from loomrl.files import write_json
+from loomrl.serving.asgi import Receive, Scope, Send
 from loomrl.serving.server import address_of, bind, check_exposure
 from loomrl.serving.tokens import Tokens, configured
 from loomrl.trajectory.app import HubServer
@@ -18,6 +20,7 @@ from loomrl.trajectory.settings import HubSettings
 from loomrl.trajectory.store import Store
 
 log = logging.getLogger(__name__)
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 _DRAIN_SECONDS = 10  # for requests in flight
 _BACKLOG = 4_096  # connections: environments come by the thousand
 
@@ -34,19 +37,34 @@ def serve(settings: HubSettings, port_file: Path | None = None, keeps_up: bool =
     """
     tokens = configured()
     check_exposure(settings.host, tokens, "post groups")
-    listener = bind(settings.host, settings.port)
-    log.info("the hub is served on %s", address_of(listener))
-    if port_file is not None:
-        write_json(port_file, {"url": address_of(listener), "pid": os.getpid()})
+    listener = listen("the hub", settings.host, settings.port, port_file)
     if keeps_up:
         return keep_up(lambda: _run(settings, tokens, listener))
     _run(settings, tokens, listener)
     return 0
 
 
+def listen(name: str, host: str, port: int, port_file: Path | None) -> socket.socket:
+    """Bind, and say where: in the log and, as `{"url": ..., "pid": ...}`, in a file.
+
+    Raises:
+        ServiceError: when the address cannot be bound.
+    """
+    listener = bind(host, port)
+    log.info("%s is served on %s", name, address_of(listener))
+    if port_file is not None:
+        write_json(port_file, {"url": address_of(listener), "pid": os.getpid()})
+    return listener
+
+
 def _run(settings: HubSettings, tokens: Tokens, listener: socket.socket) -> None:
+    run_application(HubServer(settings, Store.open(settings.database_url), tokens), listener)
+
+
+def run_application(application: Application, listener: socket.socket) -> None:
+    """Serve an ASGI application with a life span until told to stop; requests in flight are answered first."""
     config = uvicorn.Config(
-        HubServer(settings, Store.open(settings.database_url), tokens),
+        application,
         loop="uvloop",
         http="httptools",
         ws="none",

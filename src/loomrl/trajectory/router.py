@@ -1,0 +1,89 @@
+"""Who answers a request: its route is found, its sender checked, its body read; whatever happens has an answer."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from loomrl.errors import ServiceError
+from loomrl.serving.asgi import ClientGone, Receive, Response, Scope, as_json
+from loomrl.serving.guard import check_host, is_loopback
+from loomrl.serving.problems import Problem
+from loomrl.serving.tokens import Tokens
+from loomrl.trajectory.access import check_page, check_role
+from loomrl.trajectory.bodies import BadGzip, Bodies, check_json
+from loomrl.trajectory.request import Request
+from loomrl.trajectory.wire import Invalid
+
+log = logging.getLogger(__name__)
+Handler = Callable[[Request], Awaitable[Response]]
+Route = tuple[str | None, Handler]  # the role a token must have, None where none is needed; what answers
+
+
+class Router:
+    """The routes of one server, by method and path.
+
+    `check` is asked before a body is read, `count` told of each refusal; `find_other` knows paths that hold a value.
+    """
+
+    def __init__(
+        self,
+        routes: Mapping[tuple[str, str], Route],
+        tokens: Tokens,
+        host: str,
+        bodies: Bodies,
+        *,
+        check: Callable[[], None],
+        count: Callable[[int], None],
+        find_other: Callable[[str, str], Route | None] = lambda method, path: None,
+    ) -> None:
+        self._routes, self._tokens, self._bodies = routes, tokens, bodies
+        self._on_loopback = is_loopback(host)
+        self._check, self._count, self._find_other = check, count, find_other
+
+    async def answer(self, scope: Scope, receive: Receive) -> Response:
+        """Whatever happens to one request, it is answered and the server lives on.
+
+        Raises:
+            ClientGone: when nobody waits for an answer.
+        """
+        try:
+            if self._on_loopback:
+                check_host(scope)
+            check_page(scope)
+            role, handler = self._find(scope["method"], scope["path"])
+            if role is not None:
+                check_role(scope, self._tokens, role)
+            self._check()
+            request = Request(scope, await self._bodies.read(scope, receive), receive)
+            if request.body:
+                check_json(scope)
+            return await handler(request)
+        except ClientGone:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer to it
+            response = self._failed(scope, error)
+            self._count(response.status)
+            return response
+
+    def _failed(self, scope: Scope, error: Exception) -> Response:
+        match error:
+            case BadGzip():
+                return error.response
+            case Invalid():
+                return as_json({"detail": error.detail}, 422)
+            case Problem():
+                return Response(_detail(error.message), int(error.status), headers=error.headers)
+            case ServiceError():
+                return Response(_detail(f"nothing was taken: {error}"), 503, headers={"Retry-After": "1"})
+        log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
+        return Response(_detail("the server failed; its log says why"), 500)
+
+    def _find(self, method: str, path: str) -> Route:
+        if (found := self._routes.get((method, path)) or self._find_other(method, path)) is not None:
+            return found
+        if allowed := sorted(other for other, known in self._routes if known == path):
+            raise Problem(405, "Method Not Allowed", {"Allow": ", ".join(allowed)})
+        raise Problem(404, "Not Found")
+
+
+def _detail(message: str) -> bytes:
+    return as_json({"detail": message}).body
