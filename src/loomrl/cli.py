@@ -11,6 +11,7 @@ import typer
 from loomrl.comparison import commands as comparison_commands
 from loomrl.environment.commands import app as environment_app
 from loomrl.errors import LoomRLError
+from loomrl.inference.commands import app as engine_app
 from loomrl.promotion.commands import app as policy_app
 from loomrl.report import commands as report_commands
 from loomrl.safety.certified import commands as certified_commands
@@ -33,6 +34,7 @@ app.add_typer(safety_app, name="safety")
 app.add_typer(model_app, name="model")
 app.add_typer(keys_app, name="keys")
 app.add_typer(hub_app, name="hub")
+app.add_typer(engine_app, name="engine")
 serving_commands.register(app)
 comparison_commands.register(app)
 report_commands.register(app)

@@ -1,0 +1,112 @@
+"""The routes that complete prompts, and what unmodified environments ask before they do."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+
+import orjson
+
+from loomrl.errors import ConfigError
+from loomrl.inference.answering import as_openai_chat, as_openai_completion, as_sglang, as_vllm
+from loomrl.inference.asking import Ask, OpenAIChat, OpenAICompletion, SGLangGenerate, VLLMGenerate
+from loomrl.inference.builtin import BuiltinEngine
+from loomrl.inference.engine import Completions
+from loomrl.inference.metrics import Metrics
+from loomrl.inference.scheduler import Busy
+from loomrl.language.tokens import Tokenizer
+from loomrl.serving.asgi import ClientGone, Response, as_json
+from loomrl.serving.problems import Problem
+from loomrl.trajectory.request import Request
+from loomrl.trajectory.wire import parse
+
+_RETRY = {"Retry-After": "1"}
+_MODEL = "loomrl"
+
+
+class Completing:
+    """Hands prompts to the engine; a request whose sender goes away is decoded no further."""
+
+    def __init__(self, engine: BuiltinEngine, metrics: Metrics) -> None:
+        self._engine, self._metrics = engine, metrics
+
+    async def health(self, request: Request) -> Response:
+        """Whether it can answer."""
+        if not self._engine.is_alive:
+            raise Problem(503, "the engine's thread has ended; restart the server")
+        return Response(b"")
+
+    async def models(self, request: Request) -> Response:
+        """What OpenAI's clients ask for."""
+        longest = self._engine.policy.model.config.max_tokens
+        return as_json({"object": "list", "data": [{"id": _MODEL, "object": "model", "max_model_len": longest}]})
+
+    async def generate(self, request: Request) -> Response:
+        """`/generate` of vLLM's example server where the body has a `prompt`, else SGLang's."""
+        if _has_prompt(request.body):
+            ask = parse(VLLMGenerate, request.body).ask()
+            return await self._answer(request, ask, lambda answers: as_vllm(answers[0], ask, self._tokenizer))
+        ask = parse(SGLangGenerate, request.body).ask()
+        return await self._answer(request, ask, lambda answers: as_sglang(answers, ask))
+
+    async def completions(self, request: Request) -> Response:
+        """`/v1/completions` of OpenAI."""
+        asked = parse(OpenAICompletion, request.body)
+        return await self._answer(
+            request, asked.ask(), lambda answers: as_openai_completion(answers, asked, self._tokenizer)
+        )
+
+    async def chat(self, request: Request) -> Response:
+        """`/v1/chat/completions` of OpenAI."""
+        asked = parse(OpenAIChat, request.body)
+        return await self._answer(
+            request, asked.ask(), lambda answers: as_openai_chat(answers[0], asked, self._tokenizer)
+        )
+
+    @property
+    def _tokenizer(self) -> Tokenizer:
+        return self._engine.policy.tokenizer
+
+    async def _answer(self, request: Request, ask: Ask, shape: Callable[[Sequence[Completions]], object]) -> Response:
+        started = time.perf_counter()
+        answers = await _unless_gone(request, self._submit(ask))
+        self._metrics.observe(time.perf_counter() - started)
+        versions = {one.version for answer in answers for one in answer.completions}
+        headers = {"X-Policy-Version": str(versions.pop())} if len(versions) == 1 else {}
+        said = as_json(shape(answers))
+        return Response(said.body, headers=headers)
+
+    def _submit(self, ask: Ask) -> "list[Future[Completions]]":
+        try:
+            return self._engine.submit(ask.prompts, n=ask.n, sampling=ask.sampling)
+        except ConfigError as error:
+            raise Problem(400, str(error)) from error
+        except Busy as error:
+            raise Problem(503, str(error), _RETRY) from error
+
+
+def _has_prompt(body: bytes) -> bool:
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return False  # whichever shape is tried, it says what is wrong
+    return isinstance(said, dict) and "prompt" in said
+
+
+async def _unless_gone(request: Request, futures: "Sequence[Future[Completions]]") -> list[Completions]:
+    """What the futures become.
+
+    Raises:
+        ClientGone: when the sender waits no longer; the futures are cancelled.
+    """
+    answers: Awaitable[list[Completions]] = asyncio.gather(*map(asyncio.wrap_future, futures))
+    all_answers = asyncio.ensure_future(answers)
+    gone = asyncio.ensure_future(request.receive())  # after the body, it returns when the sender is gone
+    try:
+        await asyncio.wait((all_answers, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not all_answers.done():
+            raise ClientGone
+        return all_answers.result()
+    finally:
+        gone.cancel()
+        all_answers.cancel()

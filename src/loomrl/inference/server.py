@@ -1,0 +1,28 @@
+"""Serves an engine from this process: reads the policy, binds, says where, serves until it is told to stop."""
+
+from pathlib import Path
+
+import torch
+
+from loomrl.inference.app import EngineServer
+from loomrl.inference.settings import EngineSettings
+from loomrl.serving.server import check_exposure
+from loomrl.serving.tokens import configured
+from loomrl.trajectory.server import listen, run_application
+
+
+def serve(settings: EngineSettings, port_file: Path | None = None) -> None:
+    """Serve until SIGTERM or SIGINT; requests in flight are answered first.
+
+    `port_file` gets `{"url": ..., "pid": ...}` once the port is bound.
+
+    Raises:
+        ConfigError: when the address may be reached by others but there is no token.
+        ArtifactError: when the policy cannot be read.
+        ServiceError: when the address cannot be bound.
+    """
+    torch.set_num_threads(1)  # for tokens of a small transformer several are slower
+    tokens = configured()
+    check_exposure(settings.host, tokens, "exchange the policy")
+    application = EngineServer(settings, tokens)
+    run_application(application, listen("the engine", settings.host, settings.port, port_file))
