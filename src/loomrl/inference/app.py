@@ -46,6 +46,7 @@ class EngineServer:
         return {
             ("GET", "/health"): (None, completing.health),
             ("GET", "/v1/models"): (ANYONE, completing.models),
+            ("POST", "/tokenize"): (DECIDE, completing.tokenize),
             ("POST", "/generate"): (DECIDE, completing.generate),
             ("POST", "/v1/completions"): (DECIDE, completing.completions),
             ("POST", "/v1/chat/completions"): (DECIDE, completing.chat),

@@ -182,6 +182,12 @@ class OpenAICompletion(Drawing):
         return Ask(prompts, self.n, sampling, self.logprobs is not None, not is_list)
 
 
+class Tokenize(Body):
+    """`POST /tokenize` of vLLM and SGLang."""
+
+    prompt: str
+
+
 class TextPart(Body):
     """A part of a message."""
 

@@ -9,9 +9,10 @@ import orjson
 
 from loomrl.errors import ConfigError
 from loomrl.inference.answering import as_openai_chat, as_openai_completion, as_sglang, as_vllm
-from loomrl.inference.asking import Ask, OpenAIChat, OpenAICompletion, SGLangGenerate, VLLMGenerate
+from loomrl.inference.asking import Ask, OpenAIChat, OpenAICompletion, SGLangGenerate, Tokenize, VLLMGenerate
 from loomrl.inference.builtin import BuiltinEngine
 from loomrl.inference.engine import Completions
+from loomrl.inference.hf_tokenizer import BEGIN
 from loomrl.inference.metrics import Metrics
 from loomrl.inference.scheduler import Busy
 from loomrl.language.tokens import Tokenizer
@@ -40,6 +41,16 @@ class Completing:
         """What OpenAI's clients ask for."""
         longest = self._engine.policy.model.config.max_tokens
         return as_json({"object": "list", "data": [{"id": _MODEL, "object": "model", "max_model_len": longest}]})
+
+    async def tokenize(self, request: Request) -> Response:
+        """The tokens of a text, as the engine reads it."""
+        text = parse(Tokenize, request.body).prompt
+        try:
+            tokens = self._tokenizer.prompt(text.removeprefix(BEGIN))
+        except ConfigError as error:
+            raise Problem(400, str(error)) from error
+        longest = self._engine.policy.model.config.max_tokens
+        return as_json({"tokens": tokens, "count": len(tokens), "max_model_len": longest})
 
     async def generate(self, request: Request) -> Response:
         """`/generate` of vLLM's example server where the body has a `prompt`, else SGLang's."""
@@ -77,8 +88,10 @@ class Completing:
         return Response(said.body, headers=headers)
 
     def _submit(self, ask: Ask) -> "list[Future[Completions]]":
+        # A chat template may have written the begin token as text; the engine begins every text itself.
+        prompts = [prompt.removeprefix(BEGIN) if isinstance(prompt, str) else prompt for prompt in ask.prompts]
         try:
-            return self._engine.submit(ask.prompts, n=ask.n, sampling=ask.sampling)
+            return self._engine.submit(prompts, n=ask.n, sampling=ask.sampling)
         except ConfigError as error:
             raise Problem(400, str(error)) from error
         except Busy as error:

@@ -1,7 +1,7 @@
 """A policy's tokenizer as files that Hugging Face's `AutoTokenizer.from_pretrained` reads.
 
-Atropos environments make the tokens they post by such a tokenizer, and these must be the ones the engine reads. The chat
-template writes what `/v1/chat/completions` of the engine reads: begin, then a line for each message.
+Atropos environments make the tokens they post by such a tokenizer, and these must be the ones the engine reads. The
+chat template writes what `/v1/chat/completions` of the engine reads: begin, then a line for each message.
 """
 
 from pathlib import Path
@@ -10,7 +10,8 @@ from typing import Any
 from loomrl.files import write_json
 from loomrl.language.tokens import BOS, EOS, PAD, ByteTokenizer, CharacterTokenizer, Tokenizer
 
-SPECIAL = {"<|pad|>": PAD, "<|begin|>": BOS, "<|end|>": EOS}
+BEGIN = "<|begin|>"
+SPECIAL = {"<|pad|>": PAD, BEGIN: BOS, "<|end|>": EOS}
 CHAT_TEMPLATE = (  # a newline behind a block would be trimmed
     "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{{ '' if loop.last else '\\n' }}{% endfor %}"
 )
@@ -26,7 +27,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, max_tokens: int) -> None
         {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "pad_token": "<|pad|>",
-            "bos_token": "<|begin|>",
+            "bos_token": BEGIN,
             "eos_token": "<|end|>",
             "chat_template": CHAT_TEMPLATE,
             "clean_up_tokenization_spaces": False,
@@ -100,11 +101,11 @@ def _characters_of_bytes() -> list[str]:
 
 _BEGIN_FIRST = {
     "type": "TemplateProcessing",
-    "single": [{"SpecialToken": {"id": "<|begin|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "single": [{"SpecialToken": {"id": BEGIN, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
     "pair": [
-        {"SpecialToken": {"id": "<|begin|>", "type_id": 0}},
+        {"SpecialToken": {"id": BEGIN, "type_id": 0}},
         {"Sequence": {"id": "A", "type_id": 0}},
         {"Sequence": {"id": "B", "type_id": 0}},
     ],
-    "special_tokens": {"<|begin|>": {"id": "<|begin|>", "ids": [BOS], "tokens": ["<|begin|>"]}},
+    "special_tokens": {BEGIN: {"id": BEGIN, "ids": [BOS], "tokens": [BEGIN]}},
 }

@@ -41,7 +41,11 @@ class ServiceProcess:
         self._temporary = tempfile.TemporaryDirectory(prefix=f"loomrl-{self.name}-")
         self.folder = Path(self._temporary.name)  # the server's own, removed after the block
         self._log = self.folder / "log"
-        self.start()
+        try:
+            self.start()
+        except ServiceError:
+            self._temporary.cleanup()
+            raise
         return self
 
     def __exit__(

@@ -1,0 +1,69 @@
+"""Rollouts: states of LoomRL Gym in, what trainers learn from out, and on to the hub."""
+
+import asyncio
+
+import pytest
+from language_policies import language_policy
+
+from loomrl.errors import ConfigError
+from loomrl.gym.facade import EnvironmentType, LoomRLGym, State
+from loomrl.inference import Sampling
+from loomrl.inference.builtin import BuiltinEngine
+from loomrl.inference.rollouts import scored_group
+from loomrl.language.policy import LanguagePolicy
+from loomrl.trajectory.client import HubClient
+from loomrl.trajectory.process import HubProcess
+
+
+async def states_and_rewards(messages: list[str]) -> tuple[list[State], list[float]]:
+    """The first states of two environments, and what messages earn there."""
+    async with LoomRLGym(seed=0) as gym:
+        environments = [await gym.create_environment(EnvironmentType.MATH, {"kinds": ["addition"]}) for _ in range(2)]
+        states = [await environment.reset() for environment in environments]
+        steps = [await one.step(message) for one, message in zip(environments, messages, strict=False)]
+        return states, [reward for _, reward, _, _ in steps]
+
+
+def test_states_become_rollouts_that_say_what_was_read_and_written() -> None:
+    states, _ = asyncio.run(states_and_rewards([]))
+    policy = LanguagePolicy.fresh(0, width=16, num_heads=2)
+    with BuiltinEngine() as engine:
+        assert engine.load_policy(policy) == 0
+        rollouts = engine.generate_rollouts(states, n=2, sampling=Sampling(max_tokens=6, seed=1))
+    assert [one.state for one in rollouts] == [states[0], states[0], states[1], states[1]]
+    for one in rollouts:
+        prompt = policy.tokenizer.prompt(one.state if isinstance(one.state, str) else one.state.text)
+        answer = one.token_ids[len(prompt) :]
+        assert one.token_ids[: len(prompt)] == prompt
+        assert one.mask == [-100] * len(prompt) + answer
+        assert one.log_probs[: len(prompt)] == [1.0] * len(prompt)
+        assert all(log_prob < 0.0 for log_prob in one.log_probs[len(prompt) :])
+        assert policy.tokenizer.decode(answer) == one.text
+        assert one.version == 0
+    _, rewards = asyncio.run(states_and_rewards([one.text for one in rollouts[:2]]))
+    assert len(rewards) == 2
+
+
+def test_a_scored_group_goes_to_the_hub_with_its_version() -> None:
+    with BuiltinEngine(language_policy()) as engine:
+        engine.load_policy(language_policy(1))
+        group = engine.generate_rollouts(["1+2="], n=2, sampling=Sampling(max_tokens=6))
+    with HubProcess() as hub, HubClient(hub.url) as trainer:
+        trainer.register(batch_size=2, max_token_len=48, num_steps=1)
+        trainer.post(scored_group(group, [1.0, 0.0]), policy_version=group[0].version)
+        batch = trainer.take(lease_seconds=60)
+    assert batch is not None
+    assert batch.policy_versions == [1]
+    assert batch.groups[0]["tokens"] == [one.token_ids for one in group]
+    assert batch.groups[0]["inference_logprobs"] == [one.log_probs for one in group]
+
+
+def test_a_group_of_several_versions_or_without_scores_is_refused() -> None:
+    with BuiltinEngine(language_policy()) as engine:
+        first = engine.generate_rollouts(["1"])
+        engine.load_policy(language_policy(1))
+        second = engine.generate_rollouts(["1"])
+    with pytest.raises(ConfigError, match=r"versions \[0, 1\]"):
+        scored_group([*first, *second], [0.0, 1.0])
+    with pytest.raises(ConfigError, match="1 rollouts have 2 scores"):
+        scored_group(first, [0.0, 1.0])

@@ -1,0 +1,39 @@
+"""Small language policies that are not indifferent, and what a model itself says of completions."""
+
+from collections.abc import Sequence
+
+import torch
+
+from loomrl.inference import Completion, Completions
+from loomrl.language.cache import SharedPrefix
+from loomrl.language.policy import LanguagePolicy
+from loomrl.language.tokens import CharacterTokenizer
+
+ALPHABET = "0123456789+=- "
+
+
+def language_policy(seed: int = 0, max_tokens: int = 48) -> LanguagePolicy:
+    """A policy of characters that prefers some tokens to others."""
+    policy = LanguagePolicy.fresh(
+        seed, CharacterTokenizer(ALPHABET), width=16, num_layers=2, num_heads=2, max_tokens=max_tokens
+    )
+    with torch.no_grad():
+        policy.model.token_embedding.weight.mul_(20.0)
+    return policy
+
+
+@torch.no_grad()
+def log_probs_of(
+    policy: LanguagePolicy, prompt: Sequence[int], answer: Sequence[int], temperature: float
+) -> list[float]:
+    """What the model gives an answer's tokens, read in one piece without any cache."""
+    tokens = torch.tensor([[*prompt, *answer]])
+    hidden = policy.model(tokens, torch.ones_like(tokens, dtype=torch.bool), SharedPrefix())
+    all_of_them = torch.log_softmax(policy.model.logits(hidden)[0] / temperature, -1)
+    return all_of_them[len(prompt) - 1 : -1].gather(1, torch.tensor(answer)[:, None]).squeeze(1).tolist()
+
+
+def check_made_by(policy: LanguagePolicy, answer: Completions, completion: Completion, temperature: float) -> None:
+    """Whether a policy made a completion: its log-probabilities say so."""
+    expected = log_probs_of(policy, answer.prompt_token_ids, completion.token_ids, temperature)
+    torch.testing.assert_close(torch.tensor(completion.log_probs), torch.tensor(expected), atol=1e-4, rtol=1e-4)
