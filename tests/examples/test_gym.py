@@ -35,6 +35,13 @@ def test_all_domains(tmp_path: Path) -> None:
     assert all("0.00 in words" in line for line in lines)
 
 
+def test_inference_engine(tmp_path: Path) -> None:
+    *rollouts, first, second, last = run("inference_engine.py", tmp_path).splitlines()
+    assert len(rollouts) == 3
+    assert all("by version 0" in line for line in rollouts)
+    assert last == "the engine serves version 1"
+
+
 def test_the_curriculum_finds_each_domains_level(tmp_path: Path) -> None:
     last = run("curriculum.py", tmp_path).splitlines()[-1]
     levels = eval(last.partition(" ")[2].rpartition(" last")[0])

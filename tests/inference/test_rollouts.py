@@ -3,14 +3,21 @@
 import asyncio
 
 import pytest
-from language_policies import language_policy
+from language_policies import language_policy, log_probs_of
 
 from loomrl.errors import ConfigError
+from loomrl.gym.curriculum import Curriculum, CurriculumConfig
 from loomrl.gym.facade import EnvironmentType, LoomRLGym, State
-from loomrl.inference import Sampling
+from loomrl.gym.stream import TaskStream
+from loomrl.inference import InferenceEngine, Sampling
 from loomrl.inference.builtin import BuiltinEngine
 from loomrl.inference.rollouts import scored_group
+from loomrl.inference.source import EngineSource
+from loomrl.language.generation import Sampling as Drawing
+from loomrl.language.grpo import GRPO
+from loomrl.language.learner import LearnerConfig
 from loomrl.language.policy import LanguagePolicy
+from loomrl.language.trainer import LanguageTrainer
 from loomrl.trajectory.client import HubClient
 from loomrl.trajectory.process import HubProcess
 
@@ -67,3 +74,38 @@ def test_a_group_of_several_versions_or_without_scores_is_refused() -> None:
         scored_group([*first, *second], [0.0, 1.0])
     with pytest.raises(ConfigError, match="1 rollouts have 2 scores"):
         scored_group(first, [0.0, 1.0])
+
+
+def tasks() -> TaskStream:
+    return TaskStream(Curriculum(CurriculumConfig(window=50), ["math"]), 0, {"math": ["addition"]})
+
+
+def trained(engine: InferenceEngine, seed: int = 0) -> LanguageTrainer:
+    """GRPO whose groups an engine answers."""
+    drawn = Drawing(max_tokens=3, temperature=1.3)
+    source = EngineSource(engine, tasks(), num_prompts=3, num_samples=8, sampling=drawn, seed=seed)
+    return LanguageTrainer(GRPO(LearnerConfig(), language_policy()), source)
+
+
+def test_a_trainer_hands_its_weights_over_before_it_asks() -> None:
+    with BuiltinEngine() as engine:
+        trainer = trained(engine)
+        for version in range(3):
+            [group, *_] = groups = trainer.source.collect(trainer.learner.policy, version)
+            assert {one.policy_version for one in groups} == {engine.version} == {version}
+            prompt = group.learnt[0].index(True)
+            told = group.log_probs[0][prompt:]
+            expected = log_probs_of(
+                trainer.learner.policy, group.tokens[0][:prompt], group.tokens[0][prompt:], temperature=1.3
+            )
+            assert told == pytest.approx(expected, abs=1e-4)
+            trainer.learner.update(groups)
+
+
+def test_a_resumed_trainer_asks_its_engine_the_same() -> None:
+    with BuiltinEngine() as engine, BuiltinEngine() as other:
+        first = trained(engine)
+        list(first.run(2))
+        second = trained(other, seed=1)
+        second.load_state_dict(first.state_dict())
+        assert list(first.run(1)) == list(second.run(1))

@@ -94,7 +94,7 @@ class Scheduler:
         """
         with self._changed:
             if self._is_closed:
-                raise ServiceError("the engine was closed; make another")
+                raise ServiceError("the engine was closed, or its thread ended; make another")
             if len(self._waiting) + len(jobs) > self._max_waiting:
                 raise Busy(f"{len(self._waiting)} prompts wait, of at most {self._max_waiting}; ask again")
             self._waiting.extend(jobs)
@@ -132,18 +132,28 @@ class Scheduler:
     # --- the thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        error = ServiceError("the engine's thread ended before it answered; its log says why")
+        try:
+            self._decode()
+            error = ServiceError("the engine was closed before it answered")
+        finally:
+            with self._changed:
+                self._is_closed = True
+                self._fail(error)
+
+    def _decode(self) -> None:
+        """Work until closed."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closed or self._aborts or self._has_work())
                 if self._is_closed:
-                    self._fail(ServiceError("the engine was closed before it answered"))
                     return
                 if self._aborts:
                     self._abort()
                 begun = self._begin()
                 served = list(self._served)
             for one in served:
-                self._advance(one, [job for job in begun if job in one.jobs])
+                self._advance(one, begun if one is served[-1] else [])
             with self._changed:
                 self._served = [one for one in self._served[:-1] if one.jobs] + self._served[-1:]
                 self._changed.notify_all()

@@ -183,7 +183,7 @@ class Updating:
         async with self._turn:
             if self._received is None:
                 raise Problem(409, "no update was started; POST /start_weight_update first")
-            self._received.update(await asyncio.to_thread(_tensors_of, info))
+            self._received.update(await asyncio.to_thread(_tensors_of, info, self._engine.policy))
         return as_json({"message": "Weights updated"})
 
     async def finish(self, request: Request) -> Response:
@@ -271,15 +271,33 @@ def _read_folder(path: str) -> LanguagePolicy:
     return LanguagePolicy.load(folder)
 
 
-def _tensors_of(info: UpdateInfo) -> Mapping[str, Tensor]:
+def _tensors_of(info: UpdateInfo, policy: LanguagePolicy) -> Mapping[str, Tensor]:
+    """Some or all of a policy's weights.
+
+    Raises:
+        Problem: 400 for what cannot be read, or is no weight of the policy.
+    """
     try:
         if info.path is not None and info.safetensors is None:
-            return _read_folder(info.path).model.state_dict()
-        if info.safetensors is not None and info.path is None:
-            return _unpacked(info.safetensors)
+            tensors: Mapping[str, Tensor] = _read_folder(info.path).model.state_dict()
+        elif info.safetensors is not None and info.path is None:
+            tensors = _unpacked(info.safetensors)
+        else:
+            raise ConfigError("update_info holds either a path or safetensors: tensors cannot be taken another way")
+        _check_kinds(policy, tensors)
     except (ArtifactError, ConfigError) as error:
         raise Problem(400, str(error)) from error
-    raise Problem(400, "update_info holds either a path or safetensors: tensors that come another way cannot be taken")
+    return tensors
+
+
+def _check_kinds(policy: LanguagePolicy, tensors: Mapping[str, Tensor]) -> None:
+    wanted = policy.model.state_dict()
+    for name, given in tensors.items():
+        if name not in wanted:
+            raise ArtifactError(f"{name} is no weight of the policy; it has {', '.join(wanted)}")
+        if (given.shape, given.dtype) != (wanted[name].shape, wanted[name].dtype):
+            right = f"{wanted[name].dtype} {list(wanted[name].shape)}"
+            raise ArtifactError(f"{name} is {given.dtype} {list(given.shape)}; the policy has {right}")
 
 
 def _unpacked(*packed: str) -> dict[str, Tensor]:
@@ -294,15 +312,9 @@ def _unpacked(*packed: str) -> dict[str, Tensor]:
 
 def _with_weights(policy: LanguagePolicy, tensors: Mapping[str, Tensor]) -> LanguagePolicy:
     """A policy of the same kind with other weights, all of them."""
+    _check_kinds(policy, tensors)
+    if missing := [name for name in policy.model.state_dict() if name not in tensors]:
+        raise ArtifactError(f"these weights are not all: {', '.join(missing)} did not come")
     model = copy.deepcopy(policy.model)
-    for name, value in model.state_dict().items():
-        if name in tensors and (tensors[name].shape != value.shape or tensors[name].dtype != value.dtype):
-            given = tensors[name]
-            raise ArtifactError(
-                f"{name} is {given.dtype} {list(given.shape)}; the policy has {value.dtype} {list(value.shape)}"
-            )
-    try:
-        model.load_state_dict(dict(tensors))
-    except RuntimeError as error:
-        raise ArtifactError(f"these are not all of the policy's weights, and no others: {error}") from error
+    model.load_state_dict(dict(tensors))
     return LanguagePolicy(policy.tokenizer, model)

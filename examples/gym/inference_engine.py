@@ -1,0 +1,38 @@
+"""An inference engine answers what environments ask, by the policy that a trainer is learning."""
+
+import asyncio
+
+from loomrl import EnvironmentType, LoomRLGym
+from loomrl.gym.curriculum import Curriculum, CurriculumConfig
+from loomrl.gym.stream import TaskStream
+from loomrl.inference.builtin import BuiltinEngine
+from loomrl.inference.source import EngineSource
+from loomrl.language.generation import Sampling
+from loomrl.language.policy import LanguagePolicy
+from loomrl.language.ppo import PPO, PPOConfig
+from loomrl.language.trainer import LanguageTrainer
+
+
+async def main() -> None:
+    ppo_trainer = PPO(PPOConfig(), LanguagePolicy.fresh(seed=0, value_head=True))
+    async with LoomRLGym(seed=0) as gym:
+        environments = [await gym.create_environment(EnvironmentType.MATH, {"kinds": ["addition"]}) for _ in range(3)]
+        environment_states = [await environment.reset() for environment in environments]
+        with BuiltinEngine() as inference_engine:
+            inference_engine.load_policy(ppo_trainer.policy)
+            rollouts = inference_engine.generate_rollouts(environment_states)
+            for environment, rollout in zip(environments, rollouts, strict=True):
+                _, reward, _, _ = await environment.step(rollout.text)
+                print(
+                    f"{environment.name}: {rollout.state.text}{rollout.text!r} by version {rollout.version}: {reward}"
+                )
+
+            tasks = TaskStream(Curriculum(CurriculumConfig(), ["math"]), seed=0, kinds={"math": ["addition"]})
+            drawn = Sampling(max_tokens=4)
+            source = EngineSource(inference_engine, tasks, num_prompts=4, num_samples=8, sampling=drawn, seed=0)
+            for metrics in LanguageTrainer(ppo_trainer, source).run(2):  # weights go to the engine before each
+                print(metrics)
+            print("the engine serves version", inference_engine.version)
+
+
+asyncio.run(main())

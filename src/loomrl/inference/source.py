@@ -1,0 +1,67 @@
+"""Groups to learn from, answered by an inference engine: the trainer's weights go to it before it is asked."""
+
+from itertools import islice
+
+import torch
+
+from loomrl.gym.stream import TaskStream
+from loomrl.inference.engine import Completion, InferenceEngine, Sampling
+from loomrl.language.generation import Completion as Drawn
+from loomrl.language.generation import Sampling as Drawing
+from loomrl.language.groups import TokenGroup
+from loomrl.language.policy import LanguagePolicy
+from loomrl.language.sources import TaskSource
+
+
+class EngineSource(TaskSource):
+    """As `TaskSource`, but the answers come from an engine, which has the trainer's policy before it is asked.
+
+    Groups carry the version that the engine says made them.
+    """
+
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        tasks: TaskStream,
+        *,
+        num_prompts: int,
+        num_samples: int,
+        sampling: Drawing,
+        seed: int,
+    ) -> None:
+        super().__init__(tasks, num_prompts=num_prompts, num_samples=num_samples, sampling=sampling, seed=seed)
+        self._engine = engine
+
+    def collect(self, policy: LanguagePolicy, version: int) -> list[TokenGroup]:
+        if self._engine.version != version:
+            self._engine.update(policy, version)
+        drawn = [task for _, task in islice(self._tasks, self._num_prompts)]
+        answers = self._engine.complete(
+            [policy.tokenizer.prompt(task.prompt) for task in drawn], n=self._num_samples, sampling=self._drawing()
+        )
+        return [
+            TokenGroup.of_completions(
+                answer.prompt_token_ids,
+                [_completion(one) for one in answer.completions],
+                self._scores(task, [one.text for one in answer.completions]),
+                answer.completions[0].version,
+                self._sampling.temperature or 1.0,
+            )
+            for task, answer in zip(drawn, answers, strict=True)
+        ]
+
+    def _drawing(self) -> Sampling:
+        """The sampling in the engine's words, with a seed of its own."""
+        said = self._sampling
+        return Sampling(
+            max_tokens=said.max_tokens,
+            temperature=said.temperature,
+            top_k=said.top_k,
+            top_p=said.top_p,
+            stop_token_ids=said.stop_tokens,
+            seed=int(torch.randint(2**62, (), generator=self._generator)),
+        )
+
+
+def _completion(one: Completion) -> Drawn:
+    return Drawn(one.token_ids, one.log_probs, "stop" if one.finish_reason == "stop" else "length")
