@@ -1,4 +1,4 @@
-"""A served engine for a file."""
+"""A served engine for all tests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from language_policies import language_policy
 from loomrl.inference.process import EngineProcess
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def policy_folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Of policies with the seeds 0, 1, 2."""
     folders = [tmp_path_factory.mktemp("policies") / str(seed) for seed in range(3)]
@@ -19,7 +19,7 @@ def policy_folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return folders
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def engine_process(policy_folders: list[Path]) -> Iterator[EngineProcess]:
     with EngineProcess(policy=policy_folders[0]) as process:
         yield process

@@ -243,8 +243,10 @@ def test_more_than_may_wait_is_refused_and_costs_the_others_nothing() -> None:
     with BuiltinEngine(language_policy(), max_waiting=3) as engine:
         engine.pause("wait")
         waiting = engine.submit(["1", "2"])
-        with pytest.raises(Busy, match="2 prompts wait, of at most 3"):
+        with pytest.raises(Busy, match="2 completions wait, of at most 3"):
             engine.submit(["3", "4"])
+        with pytest.raises(ConfigError, match="4 completions at once; at most 3"):
+            engine.submit(["3", "4"], n=2)
         engine.resume()
         assert all(future.result(30).completions for future in waiting)
 

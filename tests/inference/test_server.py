@@ -4,6 +4,7 @@ import base64
 import json
 import socket
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -15,11 +16,11 @@ import safetensors.torch
 import torch
 from language_policies import language_policy, log_probs_of
 
-from loomrl.errors import ConfigError, ServiceError
+from loomrl.errors import ArtifactError, ConfigError
 from loomrl.inference.process import EngineProcess
 from loomrl.inference.server import serve
 from loomrl.inference.settings import EngineSettings
-from loomrl.serving.tokens import TOKENS
+from loomrl.serving.tokens import ROLES, TOKENS
 
 DRAWN = {"temperature": 1.0, "top_p": 1.0, "n": 2, "stop": ["zz"], "seed": 7}
 
@@ -277,12 +278,21 @@ def test_a_pause_holds_back_and_a_wrong_mode_is_named(server: httpx.Client) -> N
     assert server.get("/is_paused").json() == {"is_paused": False}
 
 
-def test_what_waits_has_a_bound(policy_folders: list[Path]) -> None:
-    with (
-        EngineProcess(policy=policy_folders[0], max_waiting=2) as engine,
-        httpx.Client(base_url=engine.url, trust_env=False, timeout=60) as client,
-        ThreadPoolExecutor(2) as pool,
-    ):
+@pytest.fixture(scope="module")
+def guarded_url(policy_folders: list[Path]) -> Iterator[str]:
+    """An engine with tokens, one for each role, for which two completions may wait."""
+    lines = "\n".join(f"{role}:{role}:{sha256((role * 4).encode()).hexdigest()}" for role in ROLES)
+    with EngineProcess(policy=policy_folders[0], max_waiting=2, environment={TOKENS: lines}) as engine:
+        yield engine.url
+
+
+def client_as(role: str, url: str) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {role * 4}"}
+    return httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60)
+
+
+def test_what_waits_has_a_bound(guarded_url: str) -> None:
+    with client_as("operate", guarded_url) as client, ThreadPoolExecutor(2) as pool:
         client.post("/pause?mode=wait")
         waiting = [pool.submit(client.post, "/generate", json={"text": "1"}) for _ in range(2)]
         while "loomrl_engine_waiting 2.0" not in client.get("/metrics").text:
@@ -291,6 +301,8 @@ def test_what_waits_has_a_bound(policy_folders: list[Path]) -> None:
         assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
         client.post("/resume")
         assert [one.result().status_code for one in waiting] == [200, 200]
+        too_many = client.post("/v1/completions", json={"prompt": "1", "n": 3})
+        assert (too_many.status_code, "at most 2 may wait" in too_many.text) == (400, True)
 
 
 def test_a_sender_that_leaves_is_decoded_for_no_longer(server: httpx.Client) -> None:
@@ -315,24 +327,16 @@ def tokens_counted(server: httpx.Client) -> str:
     )
 
 
-def test_who_may_what(policy_folders: list[Path]) -> None:
-    lines = "\n".join(
-        f"{role}:{role}:{sha256((role * 4).encode()).hexdigest()}" for role in ("decide", "observe", "operate")
-    )
-    with EngineProcess(policy=policy_folders[0], environment={TOKENS: lines}) as engine:
-        for path, role, others in (
-            ("/v1/completions", "decide", ("observe",)),
-            ("/start_weight_update", "operate", ("decide", "observe")),
-        ):
-            statuses = {name: _ask(engine.url, path, name * 4) for name in (role, *others)}
-            assert statuses == {role: 200, **dict.fromkeys(others, 403)}
-            assert _ask(engine.url, path, "wrong") == 401
-        assert httpx.get(f"{engine.url}/health", trust_env=False).status_code == 200
-
-
-def _ask(url: str, path: str, token: str) -> int:
-    headers = {"Authorization": f"Bearer {token}"}
-    return httpx.post(f"{url}{path}", json={"prompt": "1"}, headers=headers, trust_env=False).status_code
+@pytest.mark.parametrize(
+    ("path", "who"), [("/v1/completions", {"decide", "operate"}), ("/start_weight_update", {"operate"})]
+)
+def test_who_may_what(path: str, who: set[str], guarded_url: str) -> None:
+    for role in ROLES:
+        with client_as(role, guarded_url) as client:
+            assert client.post(path, json={"prompt": "1"}).status_code == (200 if role in who else 403)
+    with client_as("wrong", guarded_url) as client:
+        assert client.post(path, json={"prompt": "1"}).status_code == 401
+        assert client.get("/health").status_code == 200
 
 
 def test_it_is_bound_to_loopback_without_tokens(policy_folders: list[Path]) -> None:
@@ -341,8 +345,8 @@ def test_it_is_bound_to_loopback_without_tokens(policy_folders: list[Path]) -> N
 
 
 def test_a_policy_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ServiceError, match=r"policy\.json is missing"), EngineProcess(policy=tmp_path):
-        pass
+    with pytest.raises(ArtifactError, match=r"policy\.json is missing"):
+        serve(EngineSettings(policy=tmp_path))
 
 
 def test_no_web_page_is_answered(server: httpx.Client) -> None:

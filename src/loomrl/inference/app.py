@@ -30,7 +30,7 @@ class EngineServer:
         self._engine.update(LanguagePolicy.load(settings.policy), settings.version)
         scheduler = self._engine.scheduler
         self._metrics.gauge("running", "Completions that are being decoded", lambda: scheduler.num_running)
-        self._metrics.gauge("waiting", "Prompts that wait for their turn", lambda: scheduler.num_waiting)
+        self._metrics.gauge("waiting", "Completions that wait for their turn", lambda: scheduler.num_waiting)
         self._metrics.gauge("policy_version", "Version of the policy", lambda: self._engine.version)
         self._router = Router(
             self._routes(),

@@ -25,7 +25,7 @@ class BuiltinEngine(InferenceEngine):
     Args:
         policy: what to serve first, as version 0.
         max_running: sequences decoded at once.
-        max_waiting: prompts that wait for their turn; more are refused.
+        max_waiting: completions that wait for their turn; more are refused.
         seed: of completions that have no seed of their own.
         observe: told of each completion.
     """
@@ -35,11 +35,12 @@ class BuiltinEngine(InferenceEngine):
         policy: LanguagePolicy | None = None,
         *,
         max_running: int = 64,
-        max_waiting: int = 4_096,
+        max_waiting: int = 16_384,
         seed: int = 0,
         observe: Callable[[Completion], None] = lambda completion: None,
     ) -> None:
         self._scheduler = Scheduler(max_running, max_waiting, observe)
+        self._max_waiting = max_waiting
         self._rng = np.random.default_rng(seed)
         if policy is not None:
             self.load_policy(policy)
@@ -80,11 +81,15 @@ class BuiltinEngine(InferenceEngine):
 
         Raises:
             ConfigError: for a prompt the policy cannot take, or too many completions.
-            Busy: when too many prompts wait.
+            Busy: when too many completions wait.
             ServiceError: without a policy.
         """
         if not 1 <= n <= MAX_COMPLETIONS:
             raise ConfigError(f"n is {n}; from 1 to {MAX_COMPLETIONS} completions of a prompt")
+        if len(prompts) * n > self._max_waiting:
+            raise ConfigError(
+                f"{len(prompts) * n} completions at once; at most {self._max_waiting} may wait, ask in parts"
+            )
         policy, sampling = self.policy, sampling or Sampling()
         jobs = [self._job(policy, prompt, number, n, sampling) for number, prompt in enumerate(prompts)]
         self._scheduler.submit(jobs)

@@ -24,7 +24,7 @@ def serve(
     version: Annotated[int, typer.Option(min=0, help="Of that policy.")] = _DEFAULT.version,
     max_running: Annotated[int, typer.Option(min=1, help="Completions decoded at once.")] = _DEFAULT.max_running,
     max_waiting: Annotated[
-        int, typer.Option(min=1, help="Prompts that wait for their turn; more are answered 503, to come again.")
+        int, typer.Option(min=1, help="Completions that wait for their turn; more are answered 503, to come again.")
     ] = _DEFAULT.max_waiting,
     max_body_mib: Annotated[int, typer.Option(min=1, help="Of one request, unpacked.")] = _DEFAULT.max_body_bytes
     // MIB,

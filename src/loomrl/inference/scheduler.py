@@ -46,7 +46,7 @@ class Scheduler:
 
     Args:
         max_running: sequences decoded at once.
-        max_waiting: jobs that wait for their turn.
+        max_waiting: sequences that wait for their turn.
         observe: told of each completion.
     """
 
@@ -66,8 +66,8 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        """Jobs that wait for their turn."""
-        return len(self._waiting)
+        """Sequences that wait for their turn."""
+        return sum(len(job.sequences) for job in list(self._waiting))
 
     @property
     def is_alive(self) -> bool:
@@ -95,8 +95,9 @@ class Scheduler:
         with self._changed:
             if self._is_closed:
                 raise ServiceError("the engine was closed, or its thread ended; make another")
-            if len(self._waiting) + len(jobs) > self._max_waiting:
-                raise Busy(f"{len(self._waiting)} prompts wait, of at most {self._max_waiting}; ask again")
+            num_waiting = self.num_waiting
+            if num_waiting + sum(len(job.sequences) for job in jobs) > self._max_waiting:
+                raise Busy(f"{num_waiting} completions wait, of at most {self._max_waiting}; ask again")
             self._waiting.extend(jobs)
             self._changed.notify_all()
 

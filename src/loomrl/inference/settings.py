@@ -17,7 +17,7 @@ class EngineSettings:
     port: int = 9_001  # where unmodified environments are told to look, by their examples
     version: int = 0  # of that policy
     max_running: int = 64  # completions decoded at once
-    max_waiting: int = 4_096  # prompts that wait for their turn
+    max_waiting: int = 16_384  # completions that wait for their turn
     max_body_bytes: int = 64 * MIB  # of one request, unpacked; weights may come in one
     max_pending_bytes: int = 256 * MIB  # of requests that are being read
     seed: int = 0  # of completions that have no seed of their own
