@@ -105,6 +105,16 @@ def test_a_completion_ends_where_it_is_told_to() -> None:
     assert token not in stopped.token_ids[:-1]
 
 
+def test_half_a_character_is_no_stop_and_ends_nobody_elses_completion() -> None:
+    policy = LanguagePolicy.fresh(0, width=16, num_heads=2)
+    with BuiltinEngine(policy) as engine:
+        answers = engine.complete(["é"], n=20, sampling=Sampling(max_tokens=30, stop=("\ufffd", "é"), seed=0))
+        assert engine.is_alive
+    for one in answers[0].completions:
+        assert "\ufffd" not in one.text
+        assert one.finish_reason in ("stop", "length")
+
+
 def test_the_end_token_is_told_and_stands_for_nothing() -> None:
     with BuiltinEngine(language_policy()) as engine:
         answers = engine.complete([[BOS]], n=200, sampling=Sampling(max_tokens=40, temperature=2.0, seed=0))

@@ -1,6 +1,7 @@
 """The engine that comes with LoomRL: small transformers, decoded in this process, all requests together."""
 
 import copy
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
@@ -40,7 +41,7 @@ class BuiltinEngine(InferenceEngine):
         observe: Callable[[Completion], None] = lambda completion: None,
     ) -> None:
         self._scheduler = Scheduler(max_running, max_waiting, observe)
-        self._max_waiting = max_waiting
+        self._max_waiting, self._one_update = max_waiting, threading.Lock()
         self._rng = np.random.default_rng(seed)
         if policy is not None:
             self.load_policy(policy)
@@ -105,14 +106,10 @@ class BuiltinEngine(InferenceEngine):
         if version < 0:
             raise ConfigError(f"version {version}: a number from 0 on")
         _check_finite(policy)
-        if (served := self._scheduler.served) is not None:
-            _check_same_kind(served[0], policy)
-            if served[1] == version:
-                if not _have_same_weights(served[0], policy):
-                    raise ConfigError(f"version {version} is served already, with other weights; give these another")
-                return
-        model = copy.deepcopy(policy.model).requires_grad_(False).eval()
-        self._scheduler.serve(LanguagePolicy(policy.tokenizer, model), version)
+        with self._one_update:
+            if not self._is_served(policy, version):
+                model = copy.deepcopy(policy.model).requires_grad_(False).eval()
+                self._scheduler.serve(LanguagePolicy(policy.tokenizer, model), version)
 
     def pause(self, mode: PauseMode = "wait") -> None:
         self._scheduler.pause(mode)
@@ -122,6 +119,17 @@ class BuiltinEngine(InferenceEngine):
 
     def close(self) -> None:
         self._scheduler.close()
+
+    def _is_served(self, policy: LanguagePolicy, version: int) -> bool:
+        """Whether an update would change nothing; raises ConfigError where it must not be."""
+        if (served := self._scheduler.served) is None:
+            return False
+        _check_same_kind(served[0], policy)
+        if served[1] != version:
+            return False
+        if not _have_same_weights(served[0], policy):
+            raise ConfigError(f"version {version} is served already, with other weights; give these another")
+        return True
 
     def _job(self, policy: LanguagePolicy, prompt: Prompt, number: int, n: int, sampling: Sampling) -> Job:
         token_ids = tuple(policy.tokenizer.prompt(prompt) if isinstance(prompt, str) else prompt)

@@ -244,4 +244,7 @@ def _stop_reached(sequence: Answer, policy: LanguagePolicy) -> str | None:
     if not stops:
         return None
     tail = policy.tokenizer.decode(sequence.token_ids[-_BYTES_OF_CHARACTER * max(map(len, stops)) :])
-    return next((stop for stop in stops if stop in tail), None)
+    if not any(stop in tail for stop in stops):
+        return None
+    text = policy.tokenizer.decode(sequence.token_ids)  # the tail may begin within a character
+    return next((stop for stop in stops if stop in text), None)

@@ -67,7 +67,7 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         """Sequences that wait for their turn."""
-        return sum(len(job.sequences) for job in list(self._waiting))
+        return sum(len(job.sequences) for job in list(self._waiting) if not job.future.cancelled())
 
     @property
     def is_alive(self) -> bool:
@@ -189,15 +189,13 @@ class Scheduler:
             if begun:
                 served.decoder.join([sequence for job in begun for sequence in job.sequences])
             self._forget_cancelled(served)
-            ended = served.decoder.step() if self._steps and served.decoder.sequences else []
+            if self._steps and served.decoder.sequences and served.decoder.step():
+                self._answer(served)
         except Exception as error:  # noqa: BLE001 - whatever it is, who waits must be told
             log.error("decoding by version %d failed", served.version, exc_info=error)
             for job in served.jobs:
                 _reject(job, ServiceError(f"decoding by version {served.version} failed: {error!r}"))
             served.jobs, served.decoder = [], Decoder(served.decoder.policy)
-            return
-        if ended:
-            self._answer(served)
 
     def _forget_cancelled(self, served: _Served) -> None:
         for job in [job for job in served.jobs if job.future.cancelled()]:
@@ -251,7 +249,7 @@ def _completion(sequence: Answer, policy: LanguagePolicy, version: int) -> Compl
     assert sequence.finish_reason is not None
     text = policy.tokenizer.decode(sequence.token_ids)
     if isinstance(sequence.stopped_by, str):
-        text = text[: text.index(sequence.stopped_by)]
+        text = text.partition(sequence.stopped_by)[0]
     return Completion(
         text, sequence.token_ids, sequence.log_probs, sequence.finish_reason, version, sequence.stopped_by
     )
