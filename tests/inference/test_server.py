@@ -1,5 +1,6 @@
 """The served engine, asked as unmodified environments and trainers ask: each in its own shape."""
 
+import asyncio
 import base64
 import json
 import socket
@@ -352,3 +353,14 @@ def test_a_policy_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_no_web_page_is_answered(server: httpx.Client) -> None:
     answer = server.post("/generate", json={"text": "1"}, headers={"Origin": "http://elsewhere.example"})
     assert answer.status_code == 403
+
+
+def test_many_that_come_at_once_are_all_answered(server: httpx.Client) -> None:
+    async def ask() -> list[int]:
+        limits = httpx.Limits(max_connections=200)
+        async with httpx.AsyncClient(base_url=server.base_url, trust_env=False, timeout=120, limits=limits) as client:
+            body = {"text": "1+2=", "sampling_params": {"max_new_tokens": 20, "ignore_eos": True}}
+            answers = await asyncio.gather(*[client.post("/generate", json=body) for _ in range(200)])
+        return [answer.status_code for answer in answers]
+
+    assert asyncio.run(ask()) == [200] * 200

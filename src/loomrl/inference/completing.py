@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import orjson
@@ -112,14 +112,14 @@ async def _unless_gone(request: Request, futures: "Sequence[Future[Completions]]
     Raises:
         ClientGone: when the sender waits no longer; the futures are cancelled.
     """
-    answers: Awaitable[list[Completions]] = asyncio.gather(*map(asyncio.wrap_future, futures))
-    all_answers = asyncio.ensure_future(answers)
-    gone = asyncio.ensure_future(request.receive())  # after the body, it returns when the sender is gone
+    answers = asyncio.gather(*map(asyncio.wrap_future, futures))
+    gone = asyncio.ensure_future(request.until_sender_is_gone())
     try:
-        await asyncio.wait((all_answers, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not all_answers.done():
-            raise ClientGone
-        return all_answers.result()
+        await asyncio.wait((answers, gone), return_when=asyncio.FIRST_COMPLETED)
+        if answers.done():
+            return answers.result()
+        answers.cancel()
+        await asyncio.gather(answers, return_exceptions=True)
+        raise ClientGone
     finally:
         gone.cancel()
-        all_answers.cancel()

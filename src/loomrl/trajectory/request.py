@@ -25,9 +25,14 @@ class Request:
 
     async def sender_is_gone(self) -> bool:
         """Whether whoever sent it waits no longer for the answer."""
-        told = asyncio.ensure_future(self.receive())  # after the body, it returns when the sender is gone
+        told = asyncio.ensure_future(self.until_sender_is_gone())
         await asyncio.sleep(0)
         if told.done():
             return True
         told.cancel()
         return False
+
+    async def until_sender_is_gone(self) -> None:
+        """Return when whoever sent it waits no longer for the answer. The body is read: what else comes is empty."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
