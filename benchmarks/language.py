@@ -53,19 +53,23 @@ class Lessons:
 
     kinds: Mapping[str, list[str]]
     levels: tuple[int, int]
+    begin_at: Mapping[str, int]
     exam: Mapping[str, tuple[int, int]]
     tokenizer: Tokenizer
     warm_start: WarmStartConfig
     sampling: Sampling
     num_prompts: int
     num_samples: int
+    learning_rate: float
     num_updates: int
     exam_interval: int  # updates between two exams
 
     def tasks(self, seed: int, domains: list[str]) -> TaskStream:
         """Tasks to learn from."""
         first, last = self.levels
-        curriculum = Curriculum(CurriculumConfig(first_level=first, last_level=last), domains)
+        begin_at = {domain: self.begin_at[domain] for domain in domains}
+        config = CurriculumConfig(first_level=first, last_level=last, begin_at=begin_at)
+        curriculum = Curriculum(config, domains)
         kinds = {domain: self.kinds[domain] for domain in domains}
         return TaskStream(curriculum, seed, kinds, HELD_OUT_SHARE)
 
@@ -81,26 +85,30 @@ class Lessons:
 ADDITION = Lessons(
     kinds={"math": ["addition"]},
     levels=(1, 1),
+    begin_at={"math": 1},
     exam={"math": (1, 1_000)},
     tokenizer=CharacterTokenizer("0123456789+="),
     warm_start=WarmStartConfig(target_accuracy=0.35, num_check_tasks=400),
     sampling=Sampling(temperature=0.7, max_tokens=4),
     num_prompts=64,
     num_samples=8,
+    learning_rate=1e-3,
     num_updates=400,
     exam_interval=20,
 )
 MIXED = Lessons(
     kinds={"math": ["addition"], "language": ["translation"], "game": ["nim_puzzle"]},
-    levels=(4, 5),
-    exam={"math": (4, 300), "language": (4, 300), "game": (4, 60)},
+    levels=(1, 4),
+    begin_at={"math": 1, "language": 2, "game": 4},
+    exam={"math": (1, 300), "language": (2, 150), "game": (4, 60)},
     tokenizer=ByteTokenizer(),
     warm_start=WarmStartConfig(target_accuracy=0.3, num_check_tasks=300),
     sampling=Sampling(temperature=0.7, max_tokens=56),
-    num_prompts=48,
+    num_prompts=96,
     num_samples=8,
-    num_updates=400,
-    exam_interval=40,
+    learning_rate=3e-4,
+    num_updates=160,
+    exam_interval=20,
 )
 
 
@@ -150,7 +158,7 @@ def train(lessons: Lessons, algorithm: str, seed: int, learnt: list[str], folder
         sampling=lessons.sampling,
         seed=seed,
     )
-    updates = LanguageTrainer(learner_of(algorithm, policy, lessons.num_updates), source).run(lessons.num_updates)
+    updates = LanguageTrainer(learner_of(algorithm, policy, lessons), source).run(lessons.num_updates)
     for number in range(1, lessons.num_updates + 1):
         with clock.running():
             next(updates)
@@ -168,11 +176,11 @@ def train(lessons: Lessons, algorithm: str, seed: int, learnt: list[str], folder
     }
 
 
-def learner_of(algorithm: str, policy: LanguagePolicy, num_updates: int) -> Learner:
-    """With its own settings, and a learning rate that falls to 0 at the end."""
+def learner_of(algorithm: str, policy: LanguagePolicy, lessons: Lessons) -> Learner:
+    """With a learning rate that falls to 0 at the end."""
     if algorithm == "ppo":
-        return PPO(PPOConfig(total_updates=num_updates), policy)
-    return GRPO(LearnerConfig(total_updates=num_updates), policy)
+        return PPO(PPOConfig(learning_rate=lessons.learning_rate, total_updates=lessons.num_updates), policy)
+    return GRPO(LearnerConfig(learning_rate=lessons.learning_rate, total_updates=lessons.num_updates), policy)
 
 
 def rows_of(task: str, seed: int, folder: Path) -> list[Row]:
