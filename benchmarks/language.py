@@ -53,7 +53,6 @@ class Lessons:
 
     kinds: Mapping[str, list[str]]
     levels: tuple[int, int]
-    begin_at: Mapping[str, int]
     exam: Mapping[str, tuple[int, int]]
     tokenizer: Tokenizer
     warm_start: WarmStartConfig
@@ -67,9 +66,7 @@ class Lessons:
     def tasks(self, seed: int, domains: list[str]) -> TaskStream:
         """Tasks to learn from."""
         first, last = self.levels
-        begin_at = {domain: self.begin_at[domain] for domain in domains}
-        config = CurriculumConfig(first_level=first, last_level=last, begin_at=begin_at)
-        curriculum = Curriculum(config, domains)
+        curriculum = Curriculum(CurriculumConfig(first_level=first, last_level=last), domains)
         kinds = {domain: self.kinds[domain] for domain in domains}
         return TaskStream(curriculum, seed, kinds, HELD_OUT_SHARE)
 
@@ -85,7 +82,6 @@ class Lessons:
 ADDITION = Lessons(
     kinds={"math": ["addition"]},
     levels=(1, 1),
-    begin_at={"math": 1},
     exam={"math": (1, 1_000)},
     tokenizer=CharacterTokenizer("0123456789+="),
     warm_start=WarmStartConfig(target_accuracy=0.35, num_check_tasks=400),
@@ -98,17 +94,16 @@ ADDITION = Lessons(
 )
 MIXED = Lessons(
     kinds={"math": ["addition"], "language": ["translation"], "game": ["nim_puzzle"]},
-    levels=(1, 4),
-    begin_at={"math": 1, "language": 2, "game": 4},
-    exam={"math": (1, 300), "language": (2, 150), "game": (4, 60)},
+    levels=(4, 5),
+    exam={"math": (4, 200), "language": (4, 100), "game": (4, 60)},
     tokenizer=ByteTokenizer(),
     warm_start=WarmStartConfig(target_accuracy=0.3, num_check_tasks=300),
     sampling=Sampling(temperature=0.7, max_tokens=56),
     num_prompts=96,
     num_samples=8,
     learning_rate=3e-4,
-    num_updates=160,
-    exam_interval=20,
+    num_updates=100,
+    exam_interval=25,
 )
 
 

@@ -114,11 +114,6 @@ def test_domains_are_drawn_by_weight() -> None:
     assert drawn.count("math") / len(drawn) == pytest.approx(0.75, abs=0.03)
 
 
-def test_domains_begin_where_they_are_told_to() -> None:
-    curriculum = Curriculum(config(first_level=1, begin_at={"game": 4}), ["math", "game"])
-    assert (curriculum.difficulty("math"), curriculum.difficulty("game")) == (1.0, 4.0)
-
-
 def test_it_goes_on_from_its_state() -> None:
     rng = np.random.default_rng(1)
     outcomes = [bool(rng.random() < 0.95) for _ in range(777)]
@@ -143,7 +138,6 @@ def test_another_state_is_refused(state: dict[str, object]) -> None:
     ("changes", "message"),
     [
         ({"weights": {"poetry": 1.0}}, "weights names 'poetry'"),
-        ({"begin_at": {"poetry": 1}}, "begin_at names 'poetry'"),
         ({"weights": {"math": 0.0}}, "no domain has a weight above 0"),
     ],
 )
@@ -153,9 +147,8 @@ def test_wrong_weights_are_named(changes: dict[str, object], message: str) -> No
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"first_level": 5, "last_level": 4}, {"stages": (3, 2)}, {"weights": {"math": -1.0}}, {"begin_at": {"math": 10}}],
+    "changes", [{"first_level": 5, "last_level": 4}, {"stages": (3, 2)}, {"weights": {"math": -1.0}}]
 )
 def test_impossible_configs_are_refused(changes: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"above|increase|below|between"):
+    with pytest.raises(ValueError, match=r"above|increase|below"):
         config(**changes)

@@ -23,8 +23,7 @@ class CurriculumConfig(Section):
 
     `margin` is half the width of the band around `target_success_rate`; `window` the number of answers a decision looks
     at; `step` what difficulty moves by, in levels; `stages` the levels at which stages begin; `weights` how often
-    domains are drawn, 1 where they are not named; `begin_at` the level at which a domain begins, `first_level` where it
-    is not named: levels of different domains are not equally hard.
+    domains are drawn, 1 where they are not named.
     """
 
     target_success_rate: float = Field(default=0.8, gt=0.0, lt=1.0)
@@ -35,16 +34,11 @@ class CurriculumConfig(Section):
     last_level: int = Field(default=NUM_LEVELS - 1, ge=0, lt=NUM_LEVELS)
     stages: tuple[int, ...] = (3, 6)
     weights: dict[str, float] = Field(default_factory=dict)
-    begin_at: dict[str, int] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _is_possible(self) -> "CurriculumConfig":
         if self.first_level > self.last_level:
             raise ValueError(f"first_level {self.first_level} is above last_level {self.last_level}")
-        if outside := [
-            name for name, level in self.begin_at.items() if not self.first_level <= level <= self.last_level
-        ]:
-            raise ValueError(f"begin_at {outside[0]} is not between first_level and last_level")
         if list(self.stages) != sorted(set(self.stages)):
             raise ValueError(f"stages {list(self.stages)} must increase")
         if any(not weight >= 0.0 or math.isinf(weight) for weight in self.weights.values()):
@@ -73,17 +67,12 @@ class Curriculum:
 
     def __init__(self, config: CurriculumConfig, domains: Sequence[str]) -> None:
         self._config, self._domains = config, list(dict.fromkeys(domains))
-        for setting, named in (("weights", config.weights), ("begin_at", config.begin_at)):
-            if unknown := sorted(named.keys() - set(self._domains)):
-                raise ConfigError(
-                    f"curriculum.{setting} names {unknown[0]!r}; the domains are: {', '.join(self._domains)}"
-                )
+        if unknown := sorted(config.weights.keys() - set(self._domains)):
+            raise ConfigError(f"curriculum.weights names {unknown[0]!r}; the domains are: {', '.join(self._domains)}")
         self._weights = np.array([config.weights.get(name, 1.0) for name in self._domains])
         if not self._weights.sum() > 0.0:
             raise ConfigError("curriculum: no domain has a weight above 0; name one, or raise its weight")
-        self._progress = {
-            name: _Progress(float(config.begin_at.get(name, config.first_level))) for name in self._domains
-        }
+        self._progress = {name: _Progress(float(config.first_level)) for name in self._domains}
 
     def draw(self, rng: np.random.Generator) -> tuple[str, int]:
         """A domain by its weight, and a level by its difficulty."""
