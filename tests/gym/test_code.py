@@ -56,6 +56,22 @@ def test_a_slow_program_works_and_is_not_efficient(name: str) -> None:
     assert judge(source, algorithm, Cases(algorithm, 2)) == {"working": 1.0, "efficient": 0.0, "readable": 1.0}
 
 
+NEARLY = {
+    "is_balanced": "return all(text.count(pair[0]) == text.count(pair[1]) for pair in ('()', '[]', '{}'))",
+    "edits": "return abs(len(left) - len(right)) + sum(one != other for one, other in zip(left, right))",
+    "longest_rise": "rise = 0\nfor one, next in zip(numbers, numbers[1:]):\n    rise += next > one\nreturn rise + 1",
+    "pairs_with_sum": "return len({frozenset((a, b)) for a in numbers for b in numbers if a + b == 1})",
+}
+
+
+@pytest.mark.parametrize("name", NEARLY)
+def test_a_program_that_is_right_at_first_sight_fails(name: str) -> None:
+    algorithm = named(name)
+    source = Algorithm(name, algorithm.parameters, "", NEARLY[name], algorithm.small).source
+    for seed in range(3):
+        assert judge(source, algorithm, Cases(algorithm, seed)) is None
+
+
 def test_what_cannot_be_read_earns_less() -> None:
     algorithm = named("count_above")
     limit = algorithm.description.split()[-1]

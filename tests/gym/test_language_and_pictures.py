@@ -22,15 +22,18 @@ def test_punctuation_and_letters_size_do_not_count() -> None:
         assert LANGUAGE.score(task, f"  {task.right.rstrip('.').upper()} \n").total == pytest.approx(1.0)
 
 
-def test_a_summary_in_other_words_earns_a_part() -> None:
+def test_a_summary_with_fewer_words_earns_a_part() -> None:
     task = language_task("summary")
     winner, loser, town = (task.right.split()[place] for place in (1, 4, 9))
     high, low = task.right.split()[5], task.right.split()[7]
     other = LANGUAGE.score(task, f"The {winner} have beaten the {loser} {high} to {low} in {town}")
     assert other.total == 0.0  # what was asked for is who beat whom
-    longer = LANGUAGE.score(task, f"The {winner} easily beat the {loser} {high} to {low} in {town}")
-    assert 0.5 < longer.total < 1.0
-    assert longer.rewards["helpfulness"] == 1.0
+    claimed = LANGUAGE.score(task, f"The {winner} easily beat the {loser} {high} to {low} in {town}")
+    assert claimed.total == 0.0  # the report says nothing of easily
+    booking = language_task("dialogue")
+    shorter = LANGUAGE.score(booking, booking.right.replace("Your table", "A table").replace(" on ", " "))
+    assert 0.5 < shorter.total < 1.0
+    assert shorter.rewards["helpfulness"] == 1.0
 
 
 def test_a_stale_fact_earns_nothing() -> None:

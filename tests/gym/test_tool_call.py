@@ -49,6 +49,8 @@ def test_each_tool_does_its_work(toolbox: Toolbox) -> None:
         ("calculator", {"expression": "1", "more": "1"}, "takes the arguments expression"),
         ("calculator", {"expression": 1}, "arguments are texts"),
         ("calculator", {"expression": "os.getcwd()"}, "not a formula"),
+        ("calculator", {"expression": "(-1)^0.5"}, "no real number"),
+        ("calculator", {"expression": "sqrt(-2)"}, "no real number"),
         ("read_file", {"name": "../notes.txt"}, "no such file"),
         ("read_file", {"name": "/etc/passwd"}, "no such file"),
         ("write_file", {"name": "a/b.txt", "text": ""}, "a file's name"),
@@ -66,6 +68,14 @@ def test_each_tool_does_its_work(toolbox: Toolbox) -> None:
 def test_what_a_tool_refuses_is_named(toolbox: Toolbox, tool: object, arguments: object, message: str) -> None:
     with pytest.raises(ToolError, match=message):
         toolbox.call(tool, arguments)
+
+
+def test_a_body_nested_at_any_depth_is_refused(toolbox: Toolbox) -> None:
+    body: list[object] = []
+    for _ in range(1_100):  # beyond what the service can read, and what can be written
+        body = [body]
+        with pytest.raises(ToolError, match=r"HTTP 422|HTTP 400|nested too deep"):
+            toolbox.call("http_post", {"path": "/orders", "body": body})
 
 
 def test_the_folder_does_not_fill(toolbox: Toolbox) -> None:

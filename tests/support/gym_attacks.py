@@ -1,6 +1,7 @@
 """Answers that must earn nothing in one domain, at least 20 each, beside the general ones of `loomrl.gym.attacks`."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable
 
 from loomrl.gym.tasks import Task
 
@@ -28,6 +29,8 @@ def math(task: Task) -> list[str]:
         f"({right})*x/x*0",
         "0b" + right,
         f"({right})*7+1",
+        f"y = {right}",
+        f"Answer: y = {right}",
         "1=1\n" * 49 + f"Answer: {wrong}",
         "٣" * 3,
     ]
@@ -131,6 +134,8 @@ def tool_call(task: Task) -> list[str]:
         answer,
         "answer: " + answer,
         "[" * 10_000,
+        call("http_post", '{"path": "/orders", "body": ' + "[" * 900 + "]" * 900 + "}"),
+        call("calculator", '{"expression": "(-1)^0.5"}'),
         '{"answer": true}',
         '{"answer": 1e999}',
     ]
@@ -168,17 +173,38 @@ def language(task: Task) -> list[str]:
         "red blue green yellow black white brown grey",
         "der die das le la el los les des",
         right + "\n" + "-" * 900 + " ...",
-        *_spliced(right, task.wrong),
+        f"{right.rstrip('.')}?",
+        f'"{right}"',
+        f"({right})",
+        *_spliced(right, {word for one in task.wrong for word in one.rstrip(".").split()}),
+        *_spliced(right, _DENIALS),
+        *_rewritten(right),
     ]
 
 
-def _spliced(right: str, wrong: Sequence[str]) -> list[str]:
-    """The right text with a word of a wrong one beside it: two claims in one."""
-    words = right.rstrip(".").split()
-    others = {word for one in wrong for word in one.rstrip(".").split()} - set(words)
-    return [
-        " ".join([*words[:place], other, *words[place:]]) for other in sorted(others) for place in range(len(words) + 1)
-    ]
+_DENIALS = ("didn't", "isn't", "hardly", "almost", "failed to", "got", "un", "hundred", "1", "-", "?", "by")
+
+
+def _rewritten(right: str) -> list[str]:
+    """Denied, asked, turned round and miscounted with words of its own."""
+    changes = (
+        (" is ", " isn't "),
+        (" is booked", " can't be booked"),
+        (" beat ", " didn't beat "),
+        (" beat ", " beat by "),
+    )
+    texts = [right.replace(old, new) for old, new in changes]
+    texts += [re.sub(r"\b(\d+)", new, right) for new in (r"-\1", r"\1.\1", r"\1 \1")]
+    if " is " in right:
+        texts.append("Is " + right[0].lower() + right[1:].replace(" is ", " "))
+    return [text for text in texts if text != right]
+
+
+def _spliced(right: str, words: Iterable[str]) -> list[str]:
+    """The right text with a word it has not, at each place: two claims in one, or a denial."""
+    said = right.rstrip(".").split()
+    others = sorted(set(words) - set(said))
+    return [" ".join([*said[:place], other, *said[place:]]) for other in others for place in range(len(said) + 1)]
 
 
 def multimodal(task: Task) -> list[str]:

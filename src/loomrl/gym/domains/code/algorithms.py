@@ -150,12 +150,15 @@ return len(stack) == 0
 
 
 def _bracketed(rng: np.random.Generator, pairs: tuple[str, ...]) -> str:
-    """Mostly balanced, so that always False is not mostly right."""
+    """Balanced, or with one of the faults that a program which only counts does not see."""
     text = ""
     for _ in range(int(rng.integers(0, 6))):
         pair = pairs[int(rng.integers(len(pairs)))]
         text = pair[0] + text + pair[1] if rng.integers(2) else text + pair
-    return text if rng.integers(3) else _word(rng, "".join(pairs), 6)
+    one, other = (pairs[index] for index in rng.permutation(len(pairs))[:2])
+    crossed, mixed = one[0] + other[0] + text + one[1] + other[1], one[0] + text + other[1]
+    reverse, open_end = one[1] + text + one[0], text + one[0]
+    return (text, text, text, crossed, mixed, reverse, open_end)[int(rng.integers(7))]
 
 
 def _best_window(rng: np.random.Generator) -> Algorithm:
@@ -272,7 +275,7 @@ return costs[-1]
     what = f"the least cost of turning `left` into `right`: 1 to insert or delete a letter, {price} to replace one"
 
     def small(rng: np.random.Generator) -> Arguments:
-        return [_word(rng, "abc", 6), _word(rng, "abc", 6)]
+        return [_word(rng, "abc", 9), _word(rng, "abc", 9)]
 
     def large(rng: np.random.Generator) -> Arguments:
         return [_word(rng, "ab", 400) + "a" * 200, _word(rng, "ab", 400) + "b" * 200]

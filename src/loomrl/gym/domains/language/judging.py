@@ -1,24 +1,21 @@
 """Judging a text: what it must say, what it must not say, and how near it is to a good one by standard metrics.
 
-Metrics alone can be had by repeating the prompt or shuffling words, so they count only where all that was asked for is
-said, in its order, nothing else is claimed, and the text is as short as was asked.
+Metrics alone can be had by repeating the prompt or shuffling words, and one word denies a whole sentence. So they count
+only where all that was asked for is said, in its order, nothing is added to a good text, and few words are used.
 """
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from loomrl.gym.tasks import Rewards, Task
 
-# Letters, digits and plain punctuation; whatever else there is in a text, it is not language.
-_PLAIN = re.compile(r"[^\W_\d]|[0-9 .,;:!?'’\"()-]")
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
-_EVASIONS = frozenset(
-    ("not", "no", "never", "none", "nor", "or", "either", "maybe", "perhaps", "unless")
-    + ("nicht", "kein", "oder", "pas", "ou", "non", "ni", "nunca")
-)
+_BETWEEN_WORDS = re.compile(r"[ .,!]*")  # a question mark, a minus or brackets would change what is said
+_ARTICLES = frozenset(("a", "an", "the"))
 _LEAST_CHRF, _FULL_CHRF = 60.0, 90.0
 _LEAST_ROUGE = 0.7
 
@@ -26,17 +23,16 @@ _LEAST_ROUGE = 0.7
 def judge(task: Task, answer: str) -> Rewards | None:
     """`relevance`, `coherence` and `helpfulness`, or None for a text that does not do what was asked.
 
-    Facts of a task: `references`, good texts; `required`, words in their order; `forbidden`, words; `max_words`.
+    Facts of a task: `references`, good texts; `required`, words in their order; `max_words`.
     """
     text = unicodedata.normalize("NFC", answer.strip())
     facts = task.facts
     found = words(text)
-    if not text or len(text) > 1_000 or not all(_PLAIN.fullmatch(letter) for letter in text):
+    if len(text) > 1_000 or not _BETWEEN_WORDS.fullmatch(_WORD.sub("", text)):
         return None
     if len(found) > facts["max_words"] or not _in_order(facts["required"], found):
         return None
-    allowed = {word for reference in facts["references"] for word in words(reference)}
-    if (_EVASIONS - allowed | set(facts["forbidden"])) & set(found):
+    if all(_adds(found, words(reference)) for reference in facts["references"]):
         return None
     said = " ".join(found)
     references = [" ".join(words(reference)) for reference in facts["references"]]
@@ -57,6 +53,11 @@ def _in_order(required: Sequence[str], found: Sequence[str]) -> bool:
     """Whether all required words occur, each as often as it is required, one after the other."""
     rest = iter(found)
     return all(word in rest for word in required)
+
+
+def _adds(found: Sequence[str], reference: Sequence[str]) -> bool:
+    """Whether a text has words, other than articles, that a good one has not, or has them more often."""
+    return bool((Counter(found) - Counter(reference)).keys() - _ARTICLES)
 
 
 def _chrf(text: str, reference: str) -> float:

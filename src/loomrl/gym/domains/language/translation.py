@@ -92,7 +92,7 @@ def translation(rng: np.random.Generator, level: int) -> Draft:
     right = _sentence(clauses, conjunction, language)
     wrong = [_sentence(_altered(clauses, rng), conjunction, language) for _ in range(6)]
     english = _sentence(clauses, conjunction, None)
-    facts = {"references": [right], "required": words(right), "forbidden": [], "max_words": len(words(right))}
+    facts = {"references": [right], "required": words(right), "max_words": len(words(right))}
     others = [one for one in dict.fromkeys(wrong) if one != right]
     return Draft(f"Translate into {LANGUAGES[language]}: {english}", right, [*others, english], facts)
 
@@ -105,7 +105,7 @@ def word(rng: np.random.Generator, level: int) -> Draft:  # noqa: ARG001
     right: str = getattr(noun, names[language])
     others = [getattr(other, name) for other in nouns for name in names]
     wrong = list(dict.fromkeys(other for other in others if other.casefold() != right.casefold()))
-    facts = {"references": [right], "required": words(right), "forbidden": [], "max_words": 1}
+    facts = {"references": [right], "required": words(right), "max_words": 1}
     drawn = [wrong[index] for index in rng.permutation(len(wrong))[:6]]
     return Draft(f"{noun.english} in {LANGUAGES[language]}=", right, drawn, facts)
 

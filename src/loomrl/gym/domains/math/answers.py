@@ -9,7 +9,7 @@ from loomrl.gym.tasks import MAX_ANSWER_CHARACTERS, Rewards, Task
 
 MAX_LINES = 50
 _MARK = "answer:"
-_UNKNOWN = re.compile(r"^[xy] ?= ?|\.$", re.ASCII)  # of `x = 4` and `4.` the answer is 4
+_UNKNOWN = re.compile(r"^x ?= ?|\.$", re.ASCII)  # of `x = 4` and `4.` the answer is 4; no task asks for y
 _NUMBER = re.compile(r"-?[0-9]{1,20}(?:/[0-9]{1,20})?", re.ASCII)
 
 

@@ -56,11 +56,11 @@ class Service:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
 
-    def request(self, method: str, path: str, body: Any) -> tuple[int, Any]:
-        """Status and JSON of a response."""
+    def request(self, method: str, path: str, body: str | None) -> tuple[int, Any]:
+        """Status and JSON of a response; `body` is JSON already."""
         connection = http.client.HTTPConnection("127.0.0.1", self._server.server_port, timeout=30)
         try:
-            connection.request(method, path, None if body is None else json.dumps(body))
+            connection.request(method, path, body)
             response = connection.getresponse()
             return response.status, json.loads(response.read())
         finally:
@@ -86,8 +86,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             body = json.loads(self.rfile.read(length))
-        except ValueError:
-            self._answer(400, {"error": "the body is not JSON"})
+        except (ValueError, RecursionError):
+            self._answer(400, {"error": "the body is not JSON, or nested too deep"})
             return
         self._answer(*self.shop.post(self.path, body))
 

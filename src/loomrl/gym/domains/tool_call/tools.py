@@ -78,6 +78,8 @@ class Toolbox:
             number = value(parse(expression), {})
         except NotAFormula as error:
             raise ToolError(f"not a formula: {error}") from error
+        if isinstance(number, arithmetic().mpc):
+            raise ToolError("the result is no real number")
         whole = arithmetic().nint(number)
         return str(int(whole)) if number == whole else str(arithmetic().nstr(number, 15))
 
@@ -116,9 +118,12 @@ class Toolbox:
         return self._request("GET", path, None)
 
     def _http_post(self, path: str, body: Any) -> Any:
-        return self._request("POST", path, body)
+        try:
+            return self._request("POST", path, json.dumps(body))
+        except RecursionError as error:
+            raise ToolError("the body is nested too deep") from error
 
-    def _request(self, method: str, path: str, body: Any) -> Any:
+    def _request(self, method: str, path: str, body: str | None) -> Any:
         if not _PATH.fullmatch(path):
             raise ToolError("a path begins with / and is of a-z, 0-9 and /")
         if self._service is None:
