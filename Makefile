@@ -73,11 +73,17 @@ kserve: .venv-kserve/installed  ## install the KServe SDK, in an environment of 
 	.venv-kserve/bin/pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@
 
-atropos: .venv-atropos/installed  ## install the reference of the Trajectory API, in an environment of its own: tests compare with it
+atropos: .venv-atropos/installed  ## install the reference of the Trajectory API and two environments for it, apart from ours: tests use them
 
 .venv-atropos/installed: benchmarks/atropos/requirements.txt
 	$(PYTHON) -m venv .venv-atropos
 	.venv-atropos/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	rm -rf .venv-atropos/source
+	.venv-atropos/bin/pip download --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+	  --no-binary atroposlib --constraint $< --dest .venv-atropos/source atroposlib
+	tar --extract --gzip --file .venv-atropos/source/atroposlib-*.tar.gz --directory .venv-atropos/source \
+	  --strip-components 1 --wildcards '*/environments/reasoning_gym_environment'
+	rm .venv-atropos/source/atroposlib-*.tar.gz
 	touch $@
 
 bench: peers atropos | $(BIN)/loomrl  ## measure speed and learning beside the peers, replay, serving, life cycles; takes hours

@@ -1,4 +1,4 @@
-"""`docs/faults.md` names every fault that was to be proved, and only tests that there are."""
+"""Pages that say which faults were proved to do no harm name each that was to be, and only tests that there are."""
 
 import ast
 import re
@@ -8,7 +8,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ROW = re.compile(r"^\| (?P<fault>[^|]+) \| (?P<outcome>[^|]+) \| (?P<tests>`[^|]+`) \|$", re.MULTILINE)
-ROWS = [match.groupdict() for match in ROW.finditer((ROOT / "docs" / "faults.md").read_text())]
 
 FAULTS = """
 NaN; infinity; 1e38; wrong shape; wrong dtype; empty batch; shape that disagrees with the data; lying binary length;
@@ -21,15 +20,27 @@ override surviving a restart; reload that interrupts service; success reported w
 a new revision during the analysis; stuck while promoting; a server that answers before it is ready
 """
 
+REFERENCE_DEFECTS = """
+a restart loses queue and registration; environments exit when the server is gone for 2 s; NaN; an oversized group;
+a silent environment with a minimum; repeated posts; no acknowledgement; a post before the registration;
+a batch after a reset; status of an unknown environment; status with nobody connected; no authentication;
+any origin is reflected; 0.0.0.0 by default; a gzip bomb; no heartbeat; an endless queue
+"""
+PAGES = {"faults.md": FAULTS, "trajectory-api.md": REFERENCE_DEFECTS}
+ROWS = {name: [row.groupdict() for row in ROW.finditer((ROOT / "docs" / name).read_text())] for name in PAGES}
 
-def test_every_fault_has_its_row() -> None:
-    wanted = {" ".join(fault.split()) for fault in FAULTS.split(";")}
-    faults = [row["fault"] for row in ROWS]
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_fault_has_its_row(page: str) -> None:
+    wanted = {" ".join(fault.split()) for fault in PAGES[page].split(";")}
+    faults = [row["fault"] for row in ROWS[page]]
     assert wanted <= set(faults)
     assert len(set(faults)) == len(faults)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row["fault"] for row in ROWS])
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=f"{page}: {row['fault']}") for page, rows in ROWS.items() for row in rows]
+)
 def test_what_a_row_names_is_there(row: dict[str, str]) -> None:
     for named in re.findall(r"`([^`]+)`", row["tests"]):
         path, _, name = named.partition("::")

@@ -1,7 +1,9 @@
 """The reference of the Trajectory API (atroposlib), in a process and an environment of its own, and groups to post."""
 
 import json
+import os
 import random
+import signal
 import socket
 import subprocess
 import time
@@ -13,7 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
-PYTHON = Path(__file__).parents[2] / ".venv-atropos" / "bin" / "python"
+from loomrl.trajectory.process import HubProcess
+
+_FOLDER = Path(__file__).parents[2] / ".venv-atropos"
+PYTHON = _FOLDER / "bin" / "python"
+ENVIRONMENT = _FOLDER / "source/environments/reasoning_gym_environment/reasoning_gym_environment.py"
 _SERVE = """
 import sys, uvicorn
 from atroposlib.api import app
@@ -25,6 +31,18 @@ def need_reference() -> None:
     """Skip where the reference is not installed."""
     if not PYTHON.exists():
         pytest.skip("the reference of the Trajectory API is not installed: make atropos")
+
+
+def need_environments() -> None:
+    """Skip where the reference's environments are not installed."""
+    if not ENVIRONMENT.exists():
+        pytest.skip("the environments of the reference of the Trajectory API are not installed: make atropos")
+
+
+def site_packages() -> Path:
+    """Where the reference's packages are."""
+    (found,) = _FOLDER.glob("lib/python*/site-packages")
+    return found
 
 
 def ask_reference(script: str, question: Any) -> Any:
@@ -56,6 +74,13 @@ def reference_server() -> Iterator[tuple[str, int]]:
     finally:
         process.terminate()
         process.wait()
+
+
+def kill_child(hub: HubProcess) -> None:
+    """Kill a hub, and not the parent that keeps it up."""
+    assert hub.process is not None
+    (child,) = map(int, Path(f"/proc/{hub.process.pid}/task/{hub.process.pid}/children").read_text().split())
+    os.kill(child, signal.SIGKILL)
 
 
 def registration(batch_size: int = 4, **others: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from atropos import environment, group, registration
+from atropos import environment, group, kill_child, registration
 
 from loomrl.errors import ConfigError
 from loomrl.trajectory.environments import Environments
@@ -206,18 +206,12 @@ def test_a_killed_hub_that_is_kept_up_refuses_no_connection(tmp_path: Path) -> N
         with httpx.Client(base_url=hub.url, trust_env=False, timeout=60) as client:
             start(client)
         for mark in range(2):
-            _kill_child(hub)
+            kill_child(hub)
             answer = httpx.post(f"{hub.url}/scored_data", json=group(2, mark), trust_env=False, timeout=60)
             assert answer.json() == {"status": "received"}
         found = httpx.get(f"{hub.url}/batch", trust_env=False, timeout=60).json()["batch"]
         assert [one["tokens"][0][0] for one in found] == [0, 1]
         assert hub.stop() == 0
-
-
-def _kill_child(hub: HubProcess) -> None:
-    assert hub.process is not None
-    (child,) = map(int, Path(f"/proc/{hub.process.pid}/task/{hub.process.pid}/children").read_text().split())
-    os.kill(child, signal.SIGKILL)
 
 
 def test_a_gzip_bomb_takes_no_more_memory_than_a_body_may(tmp_path: Path) -> None:
