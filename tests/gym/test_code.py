@@ -60,7 +60,6 @@ NEARLY = {
     "is_balanced": "return all(text.count(pair[0]) == text.count(pair[1]) for pair in ('()', '[]', '{}'))",
     "edits": "return abs(len(left) - len(right)) + sum(one != other for one, other in zip(left, right))",
     "longest_rise": "rise = 0\nfor one, next in zip(numbers, numbers[1:]):\n    rise += next > one\nreturn rise + 1",
-    "pairs_with_sum": "return len({frozenset((a, b)) for a in numbers for b in numbers if a + b == 1})",
 }
 
 
@@ -70,6 +69,32 @@ def test_a_program_that_is_right_at_first_sight_fails(name: str) -> None:
     source = Algorithm(name, algorithm.parameters, "", NEARLY[name], algorithm.small).source
     for seed in range(3):
         assert judge(source, algorithm, Cases(algorithm, seed)) is None
+
+
+def test_slow_work_in_many_processes_is_not_efficient() -> None:
+    algorithm = named("pairs_with_sum")
+    goal = algorithm.description.split()[-1]
+    counted = f"sum(numbers[:place].count({goal} - numbers[place]) for place in range(start, end))"
+    body = f"""
+import os
+if len(numbers) < 100:
+    start, end = 0, len(numbers)
+    return {counted}
+pairs = 0
+for start in range(0, len(numbers), 2_000):
+    end = min(start + 2_000, len(numbers))
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.write(writing, str({counted}).encode())
+        os._exit(0)
+    os.wait()
+    pairs += int(os.read(reading, 20))
+return pairs
+"""
+    source = Algorithm(algorithm.name, algorithm.parameters, "", body, algorithm.small).source
+    rewards = judge(source, algorithm, Cases(algorithm, 2))
+    assert rewards is not None
+    assert rewards["efficient"] == 0.0
 
 
 def test_what_cannot_be_read_earns_less() -> None:

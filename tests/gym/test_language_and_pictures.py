@@ -102,3 +102,10 @@ def test_pictures_hold_what_they_should() -> None:
 def test_shapes_look_different() -> None:
     pictures = {render([Thing("red", shape, 4)], np.random.default_rng(1)).tobytes() for shape in SHAPES}
     assert len(pictures) == len(SHAPES)
+
+
+def test_without_the_picture_the_number_of_things_is_a_guess() -> None:
+    pictures = get_domain("multimodal")
+    drawn = [pictures.generate(np.random.default_rng(seed), 3, ["question"]) for seed in range(100)]
+    counts = [task.right for task in drawn if task.prompt.startswith("How many things are in")]
+    assert max(counts.count(number) for number in set(counts)) < len(counts) / 2

@@ -22,7 +22,8 @@ NUM_SMALL, NUM_LARGE = 24, 2
 _FENCED = re.compile(r"\s*```(?:python)?\n(.*?)```\s*", re.DOTALL)
 # Runs in the sandbox alone, where a stranger's program may be executed: see `sandbox`.
 _HARNESS = """
-import io, json, os, sys
+import io, json, os, resource, sys
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # each process would have processor time of its own
 request = json.load(sys.stdin)
 written = os.fdopen(os.dup(1), "w")
 sys.stdout = io.StringIO()

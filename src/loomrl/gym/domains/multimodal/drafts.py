@@ -18,14 +18,14 @@ def describe(rng: np.random.Generator, level: int) -> Draft:
 
 
 def question(rng: np.random.Generator, level: int) -> Draft:
-    """The colour or shape of one thing, or how many there are."""
-    things = draw_things(rng, 2 + level // 2)
+    """The colour or shape of one thing, or how many there are, which a level does not tell."""
+    things = draw_things(rng, int(rng.integers(1, 4 + level // 2)))
     one = things[int(rng.integers(len(things)))]
     asked, right, others = (
         (f"What colour is the thing at the {PLACES[one.place]}?", one.colour, list(COLOURS)),
         (f"What shape is the thing at the {PLACES[one.place]}?", one.shape, list(SHAPES)),
         ("How many things are in the picture?", str(len(things)), [str(number) for number in range(1, 9)]),
-        _count(things, one.shape),
+        _count(things, SHAPES[int(rng.integers(len(SHAPES)))]),
     )[int(rng.integers(4))]
     wrong = [other for other in others if other != right]
     return Draft(f"{asked} {_WORD}", right, _some(rng, wrong), _facts(things), render(things, rng))
