@@ -14,6 +14,7 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.scalarbool import ScalarBoolean
 
 from loomrl.environment.config import EnvironmentConfig
+from loomrl.environment.seeds import FIRST_TRAINING_SEED
 from loomrl.errors import ConfigError
 from loomrl.evaluation.config import EvaluationConfig
 from loomrl.export.config import ExportConfig
@@ -24,7 +25,7 @@ from loomrl.safety.config import SafetyConfig
 from loomrl.schema import Section
 from loomrl.serving.config import ServingConfig
 from loomrl.shadow.config import ShadowConfig
-from loomrl.training.config import FIRST_TRAINING_SEED, TrainingConfig
+from loomrl.training.config import TrainingConfig
 from loomrl.tuning.config import TuningConfig
 
 _KEY = re.compile(r"^( *)[^\s#-][^#]*:\s*(#.*)?$")  # one that has its value below
@@ -34,7 +35,7 @@ _DASH = re.compile(r"^( *)- +")
 class PolicyConfig(Section):
     """Everything about one policy. The sections DVC tracks as parameters must stand in the file, if only as `{}`."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    name: str = Field(pattern=r"^[a-z][a-z0-9_-]*$")
     environment: EnvironmentConfig
     training: TrainingConfig
     evaluation: EvaluationConfig

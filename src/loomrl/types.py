@@ -207,6 +207,15 @@ class Interval(Document):
     method: str
 
 
+class TextSample(Document):
+    """One text a policy was given, and its answer."""
+
+    seed: int
+    prompt: str
+    answer: str
+    episode_return: float
+
+
 class EvaluationReport(Document):
     """A policy's performance on fixed held-out seeds."""
 
@@ -226,6 +235,9 @@ class EvaluationReport(Document):
     picture: str  # file name of the picture of the distribution
     replay: str | None  # file name of the rendered episode
     replay_missing_because: str | None = None
+    samples: list[TextSample] = Field(
+        default_factory=list, exclude_if=lambda found: not found
+    )  # where it answers texts
 
 
 # --- safety -----------------------------------------------------------------------------------------------------
@@ -313,6 +325,7 @@ class SafetyCase(Document):
     claims: list[Claim]
     decision: GateDecision
     controls: dict[str, list[str]] = Field(default_factory=dict)  # control -> claim ids
+    not_applicable: dict[str, str] = Field(default_factory=dict, exclude_if=lambda found: not found)  # check -> why
     tools: dict[str, str] = Field(default_factory=dict)  # distribution -> version
 
 
@@ -345,7 +358,7 @@ class PolicyManifest(Document):
     case_sha256: str
     environment: EnvironmentSpec
     algorithm: str
-    action_kind: str  # discrete, multi_discrete, multi_binary, continuous (clipped Gaussian) or squashed (tanh)
+    action_kind: str  # discrete, multi_discrete, multi_binary, text, continuous (clipped Gaussian) or squashed (tanh)
     inputs: dict[str, Json]  # name -> {"dtype": "float32", "shape": [-1, 4]}
     outputs: dict[str, Json]
     probe_observations: list[Any]  # (N, *obs): answered at load time ...

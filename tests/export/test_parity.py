@@ -11,8 +11,9 @@ from served import served
 
 from loomrl.algorithms.actor_critic import ActorCriticPolicy
 from loomrl.environment.flat import FlatBox
+from loomrl.environment.text import TextBox
 from loomrl.export.observations import random_observations
-from loomrl.export.parity import _mismatches, prove_parity
+from loomrl.export.parity import Outputs, _mismatches, prove_parity
 
 UNBOUNDED = Box(-np.inf, np.inf, (3,), np.float32)
 SPACES: list[tuple[gymnasium.Space[Any], gymnasium.Space[Any]]] = [
@@ -110,21 +111,39 @@ def test_a_graph_of_other_weights_fails() -> None:
     assert report.max_scaled_difference["logits"] > 1e-4
 
 
+def mismatches(expected: Outputs, found: Outputs, limit: float, space: gymnasium.Space[Any]) -> tuple[int, int]:
+    """Without and with a near tie."""
+    unexplained, explained = _mismatches(expected, found, limit, space)
+    return unexplained, int(explained.sum())
+
+
 def test_only_a_tie_within_the_limit_excuses_another_action() -> None:
     logits = np.array([[1.0, 1.0 + 1e-5], [1.0, 1.0 + 1e-3], [0.0, 5.0]])
     expected = {"action": np.array([1, 1, 1]), "logits": logits}
     space = Discrete(2)
-    assert _mismatches(expected, {"action": np.array([0, 1, 1])}, 1e-4, space) == (0, 1)
-    assert _mismatches(expected, {"action": np.array([1, 0, 1])}, 1e-4, space) == (1, 0)
-    assert _mismatches(expected, {"action": np.array([0, 0, 0])}, 1e-4, space) == (2, 1)
+    assert mismatches(expected, {"action": np.array([0, 1, 1])}, 1e-4, space) == (0, 1)
+    assert mismatches(expected, {"action": np.array([1, 0, 1])}, 1e-4, space) == (1, 0)
+    assert mismatches(expected, {"action": np.array([0, 0, 0])}, 1e-4, space) == (2, 1)
 
 
 def test_a_tie_excuses_its_own_component_only() -> None:
     logits = np.array([[1.0, 1.0 + 1e-5, 0.0, 2.0, 4.0]] * 2)  # a tie in the first component, none in the second
     expected = {"action": np.array([[1, 2], [1, 2]]), "logits": logits}
-    assert _mismatches(expected, {"action": np.array([[0, 2], [0, 1]])}, 1e-4, MultiDiscrete([2, 3])) == (1, 1)
+    assert mismatches(expected, {"action": np.array([[0, 2], [0, 1]])}, 1e-4, MultiDiscrete([2, 3])) == (1, 1)
     bits = {"action": np.array([[1, 1], [1, 1]]), "logits": np.array([[1e-5, 3.0], [1e-5, 3.0]])}
-    assert _mismatches(bits, {"action": np.array([[0, 1], [1, 0]])}, 1e-4, MultiBinary(2)) == (1, 1)
+    assert mismatches(bits, {"action": np.array([[0, 1], [1, 0]])}, 1e-4, MultiBinary(2)) == (1, 1)
+
+
+def test_of_two_texts_the_first_byte_that_differs_decides() -> None:
+    tie, clear = [1.0 + 1e-5, 1.0], [5.0, 0.0]
+    expected = {
+        "action": np.array([[65, 66, 0], [65, 66, 0]], np.uint8),
+        "logits": np.array([[clear, tie, clear], [clear, clear, tie]]),
+    }
+    space = TextBox(3)
+    assert mismatches(expected, {"action": np.array([[65, 67, 68], [65, 66, 0]])}, 1e-4, space) == (0, 1)
+    assert mismatches(expected, {"action": np.array([[65, 66, 0], [65, 67, 68]])}, 1e-4, space) == (1, 0)
+    assert mismatches(expected, {"action": np.array([[66, 66, 0], [65, 66, 69]])}, 1e-4, space) == (1, 1)
 
 
 def test_random_observations_stay_in_the_space_and_repeat() -> None:

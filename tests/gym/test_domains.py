@@ -14,12 +14,15 @@ from gym_attacks import ATTACKS
 from loomrl.environment.check import check_environment
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_env
+from loomrl.environment.seeds import FIRST_TRAINING_SEED
 from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.spaces import space_from_json, space_to_json
+from loomrl.environment.text import TextBox, decode_text, encode_text
 from loomrl.errors import ConfigError, EnvironmentFault
 from loomrl.gym.attacks import general_attacks
 from loomrl.gym.check import check_domain
 from loomrl.gym.domains import get_domain, get_environment, names, own_names
-from loomrl.gym.environment import decode_text, encode_text
+from loomrl.gym.held_out import is_held_out
 from loomrl.gym.tasks import Domain, Task
 
 LEVELS = (0, 3, 5)  # of higher ones some tasks take long to make
@@ -165,11 +168,52 @@ def test_a_level_can_be_set_for_an_episode(domain: Domain) -> None:
         ({"difficulty": "impossible"}, "one of beginner"),
         ({"max_steps": 0}, "at least 1"),
         ({"kinds": ["no_such_kind"]}, "no tasks of kind 'no_such_kind'"),
+        ({"prompt_bytes": 0}, "prompt_bytes is 0"),
+        ({"answer_bytes": 0}, "answer_bytes is 0"),
+        ({"held_out_share": 1.0}, "held_out_share is 1.0"),
     ],
 )
 def test_wrong_parameters_are_named(domain: Domain, wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         get_environment(domain.name)(**wrong)
+
+
+def test_seeds_of_training_and_of_those_who_judge_draw_other_tasks() -> None:
+    env = get_environment("math")(kinds=["addition"], difficulty=1, held_out_share=0.3)
+    drawn: dict[bool, set[str]] = {True: set(), False: set()}
+    for held_out, first in ((False, FIRST_TRAINING_SEED), (True, 0)):
+        for seed in range(200):
+            env.reset(seed=first + seed)
+            drawn[held_out].add(env.task.prompt)
+            assert is_held_out(env.task, 0.3) is held_out
+            env.reset()  # goes on on the same side
+            assert is_held_out(env.task, 0.3) is held_out
+    assert all(len(prompts) > 100 for prompts in drawn.values())
+    assert not drawn[True] & drawn[False]
+
+
+def test_sizes_are_those_that_were_asked_for() -> None:
+    env = get_environment("math")(kinds=["addition"], difficulty=1, prompt_bytes=6, answer_bytes=3)
+    observation, info = env.reset(seed=1)
+    assert (env.observation_space, env.action_space) == (TextBox(6), TextBox(3))
+    assert observation.tobytes().decode() == info["text"]
+    _, _, _, _, info = env.step(encode_text(env.task.right, 3))
+    assert (info["answer_bytes"], info["letter_perfect"]) == (len(env.task.right), 1.0)
+    env.reset(seed=1)
+    assert env.send(f" {env.task.right}")[4]["letter_perfect"] == 0.0
+    crowded = get_environment("math")(kinds=["addition"], difficulty=1, prompt_bytes=5)
+    with pytest.raises(EnvironmentFault, match="6 bytes does not fit into 5"):
+        crowded.reset(seed=1)
+
+
+def test_texts_in_a_box_end_once() -> None:
+    box = TextBox(4)
+    box.seed(1)
+    assert all(box.sample() in box for _ in range(50))
+    assert {len(decode_text(box.sample())) for _ in range(100)} == {0, 1, 2, 3, 4}
+    assert np.array([65, 0, 66, 0], np.uint8) not in box
+    assert space_from_json(space_to_json(box)) == box
+    assert isinstance(space_from_json(space_to_json(box)), TextBox)
 
 
 def test_an_unknown_domain_is_named() -> None:

@@ -8,7 +8,8 @@ import pytest
 from loomrl.errors import ConfigError
 from loomrl.gym.curriculum import Curriculum, CurriculumConfig
 from loomrl.gym.domains import get_domain
-from loomrl.gym.stream import TaskStream, held_out_tasks, is_held_out
+from loomrl.gym.held_out import is_held_out
+from loomrl.gym.stream import TaskStream, held_out_tasks
 from loomrl.gym.tasks import Task
 
 DOMAINS = ["math", "language", "multimodal"]

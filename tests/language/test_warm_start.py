@@ -6,12 +6,14 @@ from language_models import DIGITS, plain_hidden, plain_log_probs, small_policy
 
 from loomrl.errors import LoomRLError
 from loomrl.gym.curriculum import Curriculum, CurriculumConfig
-from loomrl.gym.stream import TaskStream, held_out_tasks, is_held_out
+from loomrl.gym.held_out import is_held_out
+from loomrl.gym.stream import TaskStream, held_out_tasks
 from loomrl.gym.tasks import Task
 from loomrl.language.evaluation import accuracy
+from loomrl.language.examples import example, supervised_loss
 from loomrl.language.policy import LanguagePolicy
 from loomrl.language.tokens import EOS
-from loomrl.language.warm_start import WarmStartConfig, supervised_loss, warm_start
+from loomrl.language.warm_start import WarmStartConfig, warm_start
 
 
 def sums(seed: int = 0) -> TaskStream:
@@ -26,7 +28,8 @@ def test_the_loss_is_that_of_right_answers_alone() -> None:
         plain_log_probs(policy.model, DIGITS.prompt(task.prompt) + DIGITS.answer(task.right))[-len(task.right) - 1 :]
         for task in tasks
     ]
-    torch.testing.assert_close(supervised_loss(policy, tasks), -torch.cat(rows).mean())
+    examples = [example(DIGITS, task.prompt, task.right) for task in tasks]
+    torch.testing.assert_close(supervised_loss(policy, examples), -torch.cat(rows).mean())
 
 
 def test_it_stops_where_it_measures_the_target_and_tells_the_same_twice() -> None:

@@ -12,8 +12,8 @@ from loomrl.evaluation.data_gate import DataValidation
 from loomrl.files import digest_folder, write_atomic
 from loomrl.report.build import build_report, is_current
 from loomrl.report.document import RunReport
-from loomrl.runs import StageRecord, run_folder, write_run
-from loomrl.types import GateDecision, SafetyCase
+from loomrl.runs import RunRecord, StageRecord, run_folder, write_run
+from loomrl.types import EvaluationReport, GateDecision, SafetyCase, TextSample
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
@@ -147,6 +147,29 @@ def test_everything_is_escaped(make_run, project) -> None:
     assert not [name for _, name, _ in page.attributes if name.startswith("on")]
     assert "<script>alert(1)</script>" in page.words()
     assert report.run.message == evil
+
+
+def test_what_a_language_policy_was_asked_and_answered_is_shown(make_run, project) -> None:
+    run = make_run()
+    stages = project / "artifacts" / "cartpole"
+    evaluation, safety = stages / "evaluation" / "evaluation.json", stages / "safety" / "case.json"
+    samples = [
+        TextSample(seed=1, prompt="12+34=", answer="46", episode_return=475.0),
+        TextSample(seed=2, prompt="<b>1+1=", answer="3", episode_return=0.0),
+    ]
+    EvaluationReport.read(evaluation).model_copy(update={"samples": samples}).write(evaluation)
+    because = {"robustness": "observations are texts"}
+    SafetyCase.read(safety).model_copy(update={"not_applicable": because}).write(safety)
+    record_digests(run, stages)
+    words = built(run.run_id, project)[0].words()
+    assert "1 12+34= 46 ✓ right 475 2 <b>1+1= 3 ✕ wrong 0" in words
+    assert "Checks that do not apply here robustness observations are texts" in words
+
+
+def record_digests(run: RunRecord, stages: Path) -> None:
+    """The run is that of the artifacts as they are now."""
+    recorded = [stage.model_copy(update={"digest": digest_folder(stages / stage.name)}) for stage in run.stages[:5]]
+    write_run(run.model_copy(update={"stages": [*recorded, *run.stages[5:]]}))
 
 
 def test_report_stays_right_when_artifacts_change(make_run, project) -> None:

@@ -76,6 +76,8 @@ ACTIONS: dict[str, gymnasium.Space[Any]] = {
 SEVERAL = {"multi_discrete", "multi_discrete_2d", "multi_binary"}
 # What LoomRL's own refuse, of actions and of observations: nothing more, so that none is lost unnoticed.
 REFUSED_ACTIONS = {
+    "grpo": set(ACTIONS),  # they read and write texts: tests/algorithms/test_text_learning.py
+    "token_ppo": set(ACTIONS),
     "ppo": {"box_of_whole_numbers", "dict"},
     "ppo_lagrangian": {"box_of_whole_numbers", "dict"},
     "recurrent_ppo": {"box_of_whole_numbers", "dict"},
@@ -83,6 +85,8 @@ REFUSED_ACTIONS = {
     "dqn": set(ACTIONS) - {"discrete", "discrete_from_minus_seven"},
 }
 REFUSED_OBSERVATIONS = {
+    "grpo": set(OBSERVATIONS),
+    "token_ppo": set(OBSERVATIONS),
     "ppo": {"image_too_small", "text"},
     "ppo_lagrangian": {"image_too_small", "text"},
     "recurrent_ppo": {"image_too_small", "text"},
@@ -241,7 +245,7 @@ def space_cases() -> list[Case]:
     """Every algorithm with each action space and each observation space there is."""
     found: list[Case] = []
     for algorithm in sorted(ALGORITHMS):
-        usual = usual_actions(algorithm)[-1]
+        usual = (usual_actions(algorithm) or ["discrete"])[-1]
         pairs = [("box", action) for action in ACTIONS] + [(name, usual) for name in OBSERVATIONS if name != "box"]
         found += [Case(algorithm, engine, *pair) for pair in pairs for engine in engines(algorithm, *pair)]
     return found

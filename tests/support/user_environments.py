@@ -66,3 +66,34 @@ def write_panel(folder: Path, module: str) -> None:
 def write_cue(folder: Path, module: str) -> None:
     """Write `MODULE.py` with the class `Cue`."""
     (folder / f"{module}.py").write_text(CUE)
+
+
+INITIALS = '''"""Say a word's first letter. Of its 512 words some are held out, and they are like the others."""
+
+from loomrl.gym.environment import DomainEnvironment
+from loomrl.gym.tasks import Domain, Draft, Kind
+
+
+def initial(rng, level):
+    word = "".join("abcdefgh"[index] for index in rng.integers(8, size=3))
+    return Draft(word, word[0], ["x", "y", "z"])
+
+
+class Initials(Domain):
+    name = "initials"
+    weights = {"solved": 1.0}
+    kinds = {"initial": Kind(first_level=0, make=initial)}
+    prompt_bytes, answer_bytes, choice_bytes = 4, 3, 2
+
+    def verify(self, task, answer):
+        return {"solved": float(RULE)}
+
+
+class Environment(DomainEnvironment):
+    domain = Initials()
+'''
+
+
+def write_initials(folder: Path, module: str, rule: str = "answer == task.right") -> None:
+    """Write `MODULE.py` with the class `Environment`; `rule` is what its verifier pays for."""
+    (folder / f"{module}.py").write_text(INITIALS.replace("RULE", rule))

@@ -4,7 +4,8 @@ from itertools import product
 
 import pytest
 
-from loomrl.training.config import FIRST_TRAINING_SEED, ValidationConfig
+from loomrl.environment.seeds import FIRST_TRAINING_SEED
+from loomrl.training.config import ValidationConfig
 from loomrl.training.seeds import Purpose, derive
 
 

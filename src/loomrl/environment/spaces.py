@@ -8,6 +8,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from loomrl.environment.flat import FlatBox
+from loomrl.environment.text import TextBox
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.types import Json
 
@@ -23,6 +24,8 @@ def space_to_json(space: spaces.Space[Any]) -> Json:
     match space:
         case FlatBox():
             return _flat_to_json(space)
+        case TextBox():
+            return {"type": "Text", "shape": list(space.shape), "dtype": _dtype(space).name}
         case spaces.Box():
             shape, dtype = list(space.shape), _dtype(space).name
             return {"type": "Box", "shape": shape, "dtype": dtype, "low": _bound(space.low), "high": _bound(space.high)}
@@ -115,6 +118,7 @@ def _multi_discrete(value: Json) -> spaces.Space[Any]:
 
 _BUILDERS: dict[str, Callable[[Json], spaces.Space[Any]]] = {
     "Flat": lambda value: FlatBox(space_from_json(value["space"])),
+    "Text": lambda value: TextBox(*value["shape"]),
     "Box": _box,
     "Discrete": lambda value: spaces.Discrete(value["n"], start=value["start"], dtype=np.dtype(value["dtype"]).type),
     "MultiDiscrete": _multi_discrete,

@@ -37,6 +37,8 @@ def evaluate_policy(
     """
     from loomrl.algorithms.policy import WEIGHTS, load_policy
     from loomrl.environment.snapshot import load_snapshot
+    from loomrl.environment.spaces import space_from_json
+    from loomrl.evaluation.samples import text_samples
 
     snapshot = load_snapshot(snapshot_folder)
     policy = load_policy(policy_folder)
@@ -75,6 +77,7 @@ def evaluate_policy(
         picture=PICTURE,
         replay=None if missing else REPLAY,
         replay_missing_because=missing,
+        samples=text_samples(episodes, *(space_from_json(space) for space in spaces.values())),
     )
     report.write(output_folder / REPORT)
     require_valid(validation, output_folder)

@@ -4,8 +4,9 @@ Rule: an output passes when |graph - network| <= limit * max(1, |network|) every
 relatively for large ones, whose last float32 digits alone exceed any small absolute limit. An action that is a choice
 (an index, several, or bits) and differs is a mismatch, and none is allowed, unless in every component that differs the
 network's two largest logits (a bit's logit and zero) lie within twice what the limit allows each of them: then either
-choice is right, and the action is counted as a near tie. A recurrent policy is asked with the memory of an episode's
-start at every second observation, and with a random one, of any values a gated unit can hold, at the others.
+choice is right, and the action is counted as a near tie. Of two texts the first byte that differs decides: what follows
+are answers to different texts, and such a row is compared no further. A recurrent policy is asked with the memory of an
+episode's start at every second observation, and with a random one, of any values a gated unit can hold, at the others.
 """
 
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from loomrl.algorithms.policy import TrainedPolicy
+from loomrl.environment.text import TextBox
 from loomrl.serving.model import ServedPolicy
 from loomrl.types import ParityReport
 
@@ -40,17 +42,20 @@ def prove_parity(
         inputs.append(_memories(len(observations), network.memory_size))
     expected, found = _network_outputs(network, inputs), _graph_outputs(graph, inputs)
     choice = network.action_kind not in CONTINUOUS
+    mismatches, near_ties = 0, np.zeros(len(observations), dtype=np.bool_)
+    if choice:
+        mismatches, near_ties = _mismatches(expected, found, limit, network.action_space)
+    rows = ~near_ties if isinstance(network.action_space, TextBox) else slice(None)
     compared = [name for name in expected if not (choice and name == "action")]
-    differences = {name: _absolute(expected[name], found[name]) for name in compared}
-    scaled = {name: differences[name] / np.maximum(1.0, np.abs(expected[name])) for name in compared}
-    mismatches, near_ties = _mismatches(expected, found, limit, network.action_space) if choice else (0, 0)
+    differences = {name: _absolute(expected[name][rows], found[name][rows]) for name in compared}
+    scaled = {name: differences[name] / np.maximum(1.0, np.abs(expected[name][rows])) for name in compared}
     worst = {name: float(values.max(initial=0.0)) for name, values in scaled.items()}
     return ParityReport(
         num_observations=len(observations),
         num_visited=len(visited),
         num_random=len(random),
         action_mismatches=mismatches,
-        num_near_ties=near_ties,
+        num_near_ties=int(near_ties.sum()),
         max_abs_difference={name: float(values.max(initial=0.0)) for name, values in differences.items()},
         max_scaled_difference=worst,
         limit=limit,
@@ -85,19 +90,25 @@ def _absolute(expected: NDArray[Any], found: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(np.abs(expected.astype(np.float64) - found.astype(np.float64)))
 
 
-def _mismatches(expected: Outputs, found: Outputs, limit: float, space: gymnasium.Space[Any]) -> tuple[int, int]:
-    """How many actions differ without and with a near tie to explain it."""
+def _mismatches(
+    expected: Outputs, found: Outputs, limit: float, space: gymnasium.Space[Any]
+) -> tuple[int, NDArray[np.bool_]]:
+    """How many actions differ without a near tie to explain it, and which (N,) differ with one."""
     num_rows = len(expected["action"])
     differ = (expected["action"] != found["action"]).reshape(num_rows, -1)  # (N, components)
-    near = np.stack([_near_tie(logits, limit) for logits in _components(expected["logits"], space)], axis=-1)
     differs = differ.any(axis=-1)
+    if isinstance(space, TextBox):
+        differ &= np.cumsum(differ, axis=-1) == 1  # the first byte that differs
+    near = np.stack([_near_tie(logits, limit) for logits in _components(expected["logits"], space)], axis=-1)
     explained = np.all(near | ~differ, axis=-1)
-    return int((differs & ~explained).sum()), int((differs & explained).sum())
+    return int((differs & ~explained).sum()), differs & explained
 
 
 def _components(logits: NDArray[Any], space: gymnasium.Space[Any]) -> list[NDArray[np.float64]]:
     """The logits (N, n) that each component of an action is chosen from; a bit is chosen from zero and its own."""
     exact = logits.astype(np.float64)
+    if isinstance(space, TextBox):
+        return list(exact.transpose(1, 0, 2))  # of each byte the two largest
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
         ends = np.cumsum(space.nvec.ravel())
         return [exact[:, end - size : end] for end, size in zip(ends, space.nvec.ravel(), strict=True)]

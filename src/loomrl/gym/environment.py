@@ -12,7 +12,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from loomrl.environment.seeds import FIRST_TRAINING_SEED
+from loomrl.environment.text import TextBox, decode_text, encode_text
 from loomrl.errors import ConfigError, EnvironmentFault
+from loomrl.gym.held_out import draw
 from loomrl.gym.tasks import Domain, Episode, Task, level_of
 
 Mode = Literal["text", "choice"]
@@ -21,27 +24,40 @@ Mode = Literal["text", "choice"]
 class DomainEnvironment(gymnasium.Env[Any, Any]):
     """Episodes of a domain's tasks. A subclass names its `domain`, and that is all.
 
-    In mode `text` an observation is the text to answer, uint8 (prompt_bytes,), and an action an answer, uint8
-    (answer_bytes,). In mode `choice` an observation is that text and the messages to choose from, float32 in [0, 1],
-    and an action the number of one. Where tasks have pictures, an observation is a dict of `text` and `picture`.
+    In mode `text` an observation is the text to answer, a `TextBox` of `prompt_bytes`, and an action an answer, one of
+    `answer_bytes`. In mode `choice` an observation is that text and the messages to choose from, float32 in [0, 1], and
+    an action the number of one. Where tasks have pictures, an observation is a dict of `text` and `picture`.
 
-    `info` holds `text`, `choices`, `domain`, `kind`, `difficulty`, and after a step `rewards`, by component.
+    `info` holds `text`, `choices`, `domain`, `kind`, `difficulty`, and after a step `rewards`, by component,
+    `answer_bytes`, how long the message was, and `letter_perfect`, 1 where it was the task's own right answer to the
+    letter: what is wanted, found without the verifier that pays.
 
     Args:
         mode: "text" or "choice".
         difficulty: a level from 0 to 9, or its name; `reset(options={"difficulty": ...})` sets another for an episode.
         max_steps: messages after which an episode is truncated.
         kinds: draw tasks of these kinds only.
+        prompt_bytes: the size of a text to answer, in place of the domain's.
+        answer_bytes: that of an answer; a longer one cannot be given.
+        held_out_share: the share of all tasks that is held out. After a reset with a seed below 2**30, as evaluation
+            has them, only those are drawn; after one with a seed of training's, and before any, never.
 
     Raises:
-        ConfigError: for a mode, level or kind there is not.
+        ConfigError: for a mode, level, kind, size or share there is not.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}
     domain: ClassVar[Domain]
 
     def __init__(
-        self, mode: Mode = "text", difficulty: int | str = 0, max_steps: int = 50, kinds: Sequence[str] = ()
+        self,
+        mode: Mode = "text",
+        difficulty: int | str = 0,
+        max_steps: int = 50,
+        kinds: Sequence[str] = (),
+        prompt_bytes: int | None = None,
+        answer_bytes: int | None = None,
+        held_out_share: float = 0.0,
     ) -> None:
         if mode not in ("text", "choice"):
             raise ConfigError(f"mode is {mode!r}; it is 'text' or 'choice'")
@@ -49,6 +65,11 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
             raise ConfigError(f"max_steps is {max_steps}; it must be at least 1")
         self._mode, self._difficulty, self._max_steps, self._kinds = mode, level_of(difficulty), max_steps, tuple(kinds)
         self.domain.kinds_at(self._difficulty, self._kinds)  # a wrong kind is named at once
+        self._prompt_bytes = _size("prompt_bytes", prompt_bytes, self.domain.prompt_bytes)
+        self._answer_bytes = _size("answer_bytes", answer_bytes, self.domain.answer_bytes)
+        if not 0.0 <= held_out_share < 1.0:
+            raise ConfigError(f"held_out_share is {held_out_share}; it is a share of all tasks, at least 0 and below 1")
+        self._held_out_share, self._held_out = held_out_share, False
         self._task: Task | None = None
         self._episode: Episode | None = None
         self._offered: list[str] = []
@@ -58,8 +79,8 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
 
     def _observation_space(self) -> spaces.Space[Any]:
         domain = self.domain
-        size = domain.prompt_bytes
-        text: spaces.Space[Any] = spaces.Box(0, 255, (size,), np.uint8)
+        size = self._prompt_bytes
+        text: spaces.Space[Any] = TextBox(size)
         if self._mode == "choice":
             text = spaces.Box(0.0, 1.0, (size + domain.num_choices * domain.choice_bytes,), np.float32)
         if domain.picture_shape is None:
@@ -69,7 +90,7 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
     def _action_space(self) -> spaces.Space[Any]:
         if self._mode == "choice":
             return spaces.Discrete(self.domain.num_choices)
-        return spaces.Box(0, 255, (self.domain.answer_bytes,), np.uint8)
+        return TextBox(self._answer_bytes)
 
     @property
     def task(self) -> Task:
@@ -88,11 +109,18 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         self.close()
         level = level_of((options or {}).get("difficulty", self._difficulty))
-        self._task = self.domain.generate(self.np_random, level, self._kinds)
+        if seed is not None:
+            self._held_out = seed < FIRST_TRAINING_SEED
+        self._task = self._draw(level)
         self._episode = self.domain.begin(self._task)
         self._text, self._steps = self._task.prompt, 0
         self._offer()
         return self._observed(), self._info()
+
+    def _draw(self, level: int) -> Task:
+        if self._held_out_share == 0.0:
+            return self.domain.generate(self.np_random, level, self._kinds)
+        return draw(self.domain, level, self._kinds, self.np_random, self._held_out_share, self._held_out)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Send a message: its bytes, or the number of a choice."""
@@ -109,7 +137,8 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
         if turn.finished or truncated:
             self.close()
         self._offer()
-        info = {**self._info(), "rewards": turn.rewards}
+        info = {**self._info(), "rewards": turn.rewards, "answer_bytes": len(message.encode())}
+        info["letter_perfect"] = float(message == self.task.right)
         return self._observed(), self.domain.total(turn.rewards), turn.finished, truncated, info
 
     def close(self) -> None:
@@ -129,7 +158,7 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
         self._offered = self._episode.choices(self.np_random) if choosing and self._episode is not None else []
 
     def _observed(self) -> Any:
-        text: NDArray[Any] = encode_text(self._text, self.domain.prompt_bytes)
+        text: NDArray[Any] = encode_text(self._text, self._prompt_bytes)
         if self._mode == "choice":
             offered = [*self._offered, *[""] * (self.domain.num_choices - len(self._offered))]
             encoded = [text, *(encode_text(message, self.domain.choice_bytes) for message in offered)]
@@ -147,21 +176,7 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
         return {"text": self._text, "choices": list(self._offered), **about}
 
 
-def encode_text(text: str, size: int) -> NDArray[np.uint8]:
-    """UTF-8 of a text, uint8 (size,), zeros after its end.
-
-    Raises:
-        EnvironmentFault: when it is longer: half a task is none.
-    """
-    data = text.encode()
-    if len(data) > size:
-        raise EnvironmentFault(f"a text of {len(data)} bytes does not fit into {size}: {text[:60]!r}...")
-    encoded = np.zeros(size, np.uint8)
-    encoded[: len(data)] = np.frombuffer(data, np.uint8)
-    return encoded
-
-
-def decode_text(encoded: Any) -> str:
-    """The text an array of bytes stands for, up to its first zero; what is not UTF-8 becomes U+FFFD."""
-    data = np.asarray(encoded, np.uint8).tobytes()
-    return data.partition(b"\0")[0].decode(errors="replace")
+def _size(name: str, given: int | None, of_domain: int) -> int:
+    if given is not None and given < 1:
+        raise ConfigError(f"{name} is {given}; it must be at least 1")
+    return of_domain if given is None else given

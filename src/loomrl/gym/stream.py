@@ -1,22 +1,20 @@
 """Tasks for a learner: drawn by a curriculum, scored by their domains, and some of them held out.
 
-Which tasks are held out follows from what they ask, so training never meets what evaluation asks, whoever draws.
+Which tasks those are is for `loomrl.gym.held_out`.
 """
 
-import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from loomrl.errors import ConfigError
-from loomrl.files import canonical_json
 from loomrl.gym.curriculum import Curriculum
 from loomrl.gym.domains import get_domain
+from loomrl.gym.held_out import draw, identity
 from loomrl.gym.tasks import Score, Task
 
 SUCCESS = 0.999  # the score from which an answer counts as right
-_TRIES = 1_000
 
 
 class TaskStream:
@@ -45,7 +43,7 @@ class TaskStream:
 
     def __next__(self) -> tuple[str, Task]:
         name, level = self.curriculum.draw(self._rng)
-        return name, _draw(name, level, self._kinds.get(name, ()), self._rng, self._share, held_out=False)
+        return name, draw(get_domain(name), level, self._kinds.get(name, ()), self._rng, self._share, held_out=False)
 
     def score(self, task: Task, answer: str) -> Score:
         """What an answer earns; the curriculum hears of it."""
@@ -74,32 +72,10 @@ def held_out_tasks(
     rng = np.random.default_rng(seed)
     found: dict[bytes, Task] = {}
     for _ in range(20 * count + 200):
-        task = _draw(domain, level, kinds, rng, held_out_share, held_out=True)
-        found.setdefault(_identity(task), task)
+        task = draw(get_domain(domain), level, kinds, rng, held_out_share, held_out=True)
+        found.setdefault(identity(task), task)
         if len(found) == count:
             return list(found.values())
     raise ConfigError(
         f"{domain}: level {level} has fewer than {count} held-out tasks; ask for fewer, or raise held_out_share"
     )
-
-
-def is_held_out(task: Task, share: float) -> bool:
-    """Whether a task is one of the share that is never trained on."""
-    return int.from_bytes(_identity(task)[:4]) < share * 2**32
-
-
-def _identity(task: Task) -> bytes:
-    """What is asked and what is right: how else a task was made, such as with which wrong answers, makes no other."""
-    picture = b"" if task.picture is None else task.picture.tobytes()
-    return hashlib.sha256(canonical_json([task.domain, task.kind, task.prompt, task.right]) + picture).digest()
-
-
-def _draw(
-    domain: str, level: int, kinds: Collection[str], rng: np.random.Generator, share: float, held_out: bool
-) -> Task:
-    for _ in range(_TRIES):
-        task = get_domain(domain).generate(rng, level, kinds)
-        if is_held_out(task, share) == held_out:
-            return task
-    which = "held out" if held_out else "left to train on"
-    raise ConfigError(f"{domain}: of {_TRIES} tasks of level {level} none is {which}; held_out_share is {share}")

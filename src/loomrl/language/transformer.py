@@ -110,7 +110,7 @@ class Transformer(nn.Module):
             Hidden states (B, T, width); those of padding mean nothing.
         """
         num_new = tokens.shape[1]
-        positions = (valid.cumsum(1)[:, -num_new:] - 1).clamp(min=0)
+        positions = (valid.to(torch.int64).cumsum(1)[:, -num_new:] - 1).clamp(min=0)
         hidden = self.token_embedding(tokens) + self.position_embedding(positions)
         allowed = _allowed(valid, num_new)
         for layer, block in enumerate(self.blocks):

@@ -8,19 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-import torch
 from pydantic import Field
 
-from loomrl.algorithms.flat import FlatAdam, FlatParameters
 from loomrl.errors import LoomRLError
 from loomrl.gym.stream import TaskStream
 from loomrl.gym.tasks import Task
-from loomrl.language.batch import TokenBatch, answer_states, token_log_probs
 from loomrl.language.evaluation import accuracy
-from loomrl.language.groups import TokenGroup
-from loomrl.language.losses import mean_of_tokens
+from loomrl.language.examples import ExampleLearner, example
 from loomrl.language.policy import LanguagePolicy
-from loomrl.language.tokens import Tokenizer
 from loomrl.schema import Section
 
 
@@ -53,16 +48,13 @@ def warm_start(policy: LanguagePolicy, tasks: TaskStream, config: WarmStartConfi
     Raises:
         LoomRLError: when it is not reached within `max_steps`.
     """
-    flat = FlatParameters(policy.model)
-    optimizer = FlatAdam(flat.vector, config.learning_rate)
+    learner = ExampleLearner(policy, config.learning_rate, config.max_grad_norm)
     measured: dict[str, float] = {}
     waiting: set[str] = set()
     untaught = ((domain, task) for domain, task in tasks if domain not in waiting)
     for step in range(1, config.max_steps + 1):
-        flat.gradient.zero_()
-        torch.autograd.backward(supervised_loss(policy, _first(untaught, config.batch_size)))
-        flat.clip_gradient(config.max_grad_norm)
-        optimizer.step()
+        taught = _first(untaught, config.batch_size)
+        learner.step([example(policy.tokenizer, task.prompt, task.right) for task in taught])
         if step % config.check_interval == 0:
             measured = accuracy(policy, _first(tasks, config.num_check_tasks), max_tokens)
             waiting = {domain for domain, share in measured.items() if share >= config.target_accuracy}
@@ -74,17 +66,5 @@ def warm_start(policy: LanguagePolicy, tasks: TaskStream, config: WarmStartConfi
     )
 
 
-def supervised_loss(policy: LanguagePolicy, tasks: list[Task]) -> torch.Tensor:
-    """The mean negated log-probability of the tokens of right answers, ()."""
-    batch = TokenBatch.of_groups([_right_answer(policy.tokenizer, task) for task in tasks])
-    log_probs = token_log_probs(policy.model, batch, answer_states(policy.model, batch))
-    return -mean_of_tokens(log_probs, batch.learnt)
-
-
 def _first(tasks: Iterator[tuple[str, Task]], count: int) -> list[Task]:
     return [task for _, task in islice(tasks, count)]
-
-
-def _right_answer(tokenizer: Tokenizer, task: Task) -> TokenGroup:
-    prompt, answer = tokenizer.prompt(task.prompt), tokenizer.answer(task.right)
-    return TokenGroup([prompt + answer], [[False] * len(prompt) + [True] * len(answer)], [1.0])

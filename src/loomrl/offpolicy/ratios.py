@@ -19,7 +19,7 @@ from loomrl.offpolicy.target import (
     choice_sizes,
     log_densities,
 )
-from loomrl.serving.model import ServedPolicy
+from loomrl.serving.model import TEXT, ServedPolicy
 
 Floats = NDArray[np.float64]
 _ALIKE = 1e-3  # propensities, in units of their size; the log holds actions as float32
@@ -54,6 +54,8 @@ def importance_ratios(
 
 def demand_same_actions(champion: ServedPolicy, challenger: ServedPolicy) -> None:
     """Raises `CannotEstimate` where what one does is nothing the other could do."""
+    if champion.kind == TEXT:
+        raise CannotEstimate("texts are answered without exploration; compare the versions live (docs/comparing.md)")
     spaces = [policy.manifest.environment.action for policy in (champion, challenger)]
     if champion.kind != challenger.kind or spaces[0] != spaces[1]:
         raise CannotEstimate(

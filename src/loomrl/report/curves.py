@@ -8,6 +8,8 @@ from loomrl.report.document import Curve, Series
 
 # Metric -> title and what a reader looks for; in the order the charts stand.
 PANELS = {
+    "accuracy": ("Accuracy", "Share of exploring answers that earn the full reward; in a warm start of greedy ones."),
+    "supervised_loss": ("Supervised loss", "Of right answers, in the warm start before rewards are learnt from."),
     "entropy": ("Entropy", "How undecided the policy is; should fall slowly, not collapse."),
     "approx_kl": ("Approximate KL", "How far one update moves the policy."),
     "value_loss": ("Value loss", "Error of the value estimate."),

@@ -4,7 +4,9 @@ A check is one module in `loomrl/safety/checks/`, or one that an installed packa
 `loomrl.safety_checks`. It has NAME, STAGE, LOCAL, Config and examine(). One whose claims carry counterexamples also
 has replay(failure: Failure) -> Replayed (loomrl.safety.counterexample), which `loomrl safety replay` calls. One whose
 config can be wrong for an environment has check_spaces(config, observation_space, action_space), and where that takes
-more than spaces check_environment(config, snapshot_folder): both are asked before training.
+more than spaces check_environment(config, snapshot_folder): both are asked before training. One that makes no
+sense in some spaces has not_applicable(observation_space, action_space): the reason, which the case then records, or
+None.
 """
 
 import importlib
@@ -41,6 +43,13 @@ STAGES = (
     *(PROVENANCE, STATISTICAL, FALSIFICATION, CERTIFIED, MODEL_CHECKING),
     *(REWARD_HACKING, REWARD_BIAS, OUT_OF_DISTRIBUTION),
 )
+
+
+def why_not_applicable(check: "Check", context: "Context") -> str | None:
+    """Why a check makes no sense for what a policy observes and does; None where it does."""
+    ask = getattr(check, "not_applicable", None)
+    reason: str | None = None if ask is None else ask(context.observation_space, context.action_space)
+    return reason
 
 
 def undecided(name: str, stage: str, statement: str, mandatory: bool, why: str) -> Claim:

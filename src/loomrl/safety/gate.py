@@ -13,7 +13,16 @@ from loomrl.errors import ConfigError
 from loomrl.evaluation.evaluate import evaluation_digest, play
 from loomrl.evaluation.tables import TRAJECTORIES, read_table, stack_columns
 from loomrl.files import sha256_file
-from loomrl.safety.check import MODEL_CHECKING, PROVENANCE, STAGES, STATISTICAL, Check, Context, configured_checks
+from loomrl.safety.check import (
+    MODEL_CHECKING,
+    PROVENANCE,
+    STAGES,
+    STATISTICAL,
+    Check,
+    Context,
+    configured_checks,
+    why_not_applicable,
+)
 from loomrl.safety.config import SafetyConfig, WaiverConfig
 from loomrl.safety.constraints import check_against
 from loomrl.safety.controls import map_controls
@@ -61,7 +70,11 @@ def build_case(
     episodes = play(act_with(policy), snapshot_folder, config.seeds, config.num_envs, "safety")
     writer.episodes("episodes", episodes)
     context = _context(policy, config, snapshot_folder, policy_folder, evaluation_folder, episodes, writer)
-    claims = [_noted(check, claim, policy) for check, settings in checks for claim in check.examine(context, settings)]
+    reasons = {check.NAME: why_not_applicable(check, context) for check, _ in checks}
+    applicable = [(check, settings) for check, settings in checks if reasons[check.NAME] is None]
+    claims = [
+        _noted(check, claim, policy) for check, settings in applicable for claim in check.examine(context, settings)
+    ]
     claims = sorted(apply_waivers(claims, config.waivers), key=lambda claim: (STAGES.index(claim.stage), claim.id))
     case = SafetyCase(
         policy_digest=sha256_file(policy_folder / WEIGHTS),
@@ -70,6 +83,7 @@ def build_case(
         claims=[_located(claim, output_folder) for claim in claims],
         decision=decide(claims),
         controls=map_controls(claims),
+        not_applicable={name: reason for name, reason in reasons.items() if reason is not None},
         tools={name: importlib.metadata.version(name) for name in TOOLS},
     )
     case.write(output_folder / CASE)
@@ -91,7 +105,11 @@ def recheck_local(
     given.
     """
     context = _context(policy, config, snapshot_folder, None, evaluation_folder, [], EvidenceWriter(evidence_folder))
-    local = [(check, settings) for check, settings in configured_checks(config) if check.LOCAL]
+    local = [
+        (check, settings)
+        for check, settings in configured_checks(config)
+        if check.LOCAL and why_not_applicable(check, context) is None
+    ]
     claims = [claim for check, settings in local for claim in check.examine(context, settings)]
     return {claim.id: claim.verdict for claim in claims}
 

@@ -8,6 +8,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from loomrl.environment.flat import rounded
+from loomrl.environment.text import TextBox, ends_once
 from loomrl.types import Act, ActFunction, FloatArray, Policy
 
 _CHUNK = 4_096  # observations a policy is asked about at once
@@ -103,6 +104,8 @@ def not_members(space: Any, actions: NDArray[Any]) -> NDArray[np.bool_]:
     if isinstance(space, spaces.Box):
         if actions.shape[1:] != space.shape:
             return np.ones(len(actions), dtype=np.bool_)
+        if isinstance(space, TextBox):
+            return ~ends_once(actions)
         within = (actions >= space.low) & (actions <= space.high)
         return np.asarray(~np.all(within.reshape(len(actions), -1), axis=1))
     return np.array([action not in space for action in actions])
@@ -154,6 +157,13 @@ def shifted(space: spaces.Box, obs: NDArray[Any], offsets: NDArray[np.float64]) 
 def told_to_the_shield(context: Any) -> list[str]:
     """What claims about disturbed sensors assume, where the environment is behind a shield."""
     return ["the shield is told what is true, whatever the policy sees"] if context.snapshot.spec.shield else []
+
+
+def to_texts(observation_space: Any, action_space: Any) -> str | None:  # noqa: ARG001 - a check's signature
+    """Why checks that disturb or measure numbers do not apply where observations are texts; None elsewhere."""
+    if not isinstance(observation_space, TextBox):
+        return None
+    return "observations are texts: a byte a little larger is another letter, and no disturbed or unusual measurement"
 
 
 def noise_scale(visited: NDArray[Any], factor: float) -> NDArray[np.float64]:

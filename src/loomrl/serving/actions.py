@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from loomrl.serving.model import ServedPolicy
+from loomrl.serving.model import TEXT, ServedPolicy
 from loomrl.serving.problems import Problem
 from loomrl.serving.requests import check_kinds
 
@@ -43,7 +43,8 @@ def _check_choices(value: Any, policy: ServedPolicy) -> Any:
     """Several whole numbers, each within its own range."""
     space = policy.manifest.environment.action
     start = np.asarray(space.get("start", 0))
-    size = np.asarray(space["nvec"]) if policy.kind == "multi_discrete" else np.full(space["shape"], 2)
+    each = 256 if policy.kind == TEXT else 2
+    size = np.asarray(space["nvec"]) if policy.kind == "multi_discrete" else np.full(space["shape"], each)
     check_kinds(value, _WHOLE, "action")
     try:
         action = np.array(value)

@@ -15,7 +15,7 @@ stands in the `open` record of each segment.
 
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from loomrl.errors import ArtifactError
 from loomrl.serving.config import Kind
-from loomrl.serving.model import Answer, ServedPolicy
+from loomrl.serving.model import TEXT, Answer, ServedPolicy
+from loomrl.serving.problems import Problem
 from loomrl.serving.shield import LOOK_UP, Limits, NotAllowed, not_allowed
 from loomrl.types import FloatArray
 
@@ -32,6 +33,7 @@ _ROUNDING = 1e-12  # probabilities below it are none
 _MOST = 700.0  # of a density's logarithm: beyond it a double ends
 _ACTION_VALUES = ("dqn",)  # algorithms whose logits are expected returns
 _CONTINUOUS = ("continuous", "squashed")
+_ONLY_GREEDY = "its graph chooses each byte of a text after the greedy ones before it, and knows no others"
 
 Floats = NDArray[np.float64]
 Mixture = list[tuple[float, list[Floats]]]  # probability of each part; of each choice in it, those of its values
@@ -85,12 +87,22 @@ def kind_for(policy: ServedPolicy) -> Kind:
 def demand_fit(policy: ServedPolicy) -> None:
     """Raises `ArtifactError` where a policy cannot explore as it is configured to."""
     kind = kind_for(policy)
+    if policy.kind == TEXT and (policy.exploration.kind is not None or policy.exploration.share):
+        raise ArtifactError(
+            f"{policy.manifest.name} cannot explore: {_ONLY_GREEDY}; leave serving.exploration and --explore out"
+        )
     if (kind in ("epsilon", "softmax") and not policy.chooses) or (kind == "gaussian" and policy.chooses):
         fitting = "policy or gaussian" if policy.kind in _CONTINUOUS else "policy, epsilon or softmax"
         raise ArtifactError(
             f"{policy.manifest.name} cannot explore by {kind}: its actions are {policy.kind}; set "
             f"serving.exploration.kind, or --explore kind=..., to {fitting}"
         )
+
+
+def demand_askable(policy: ServedPolicy, asked: Sequence[bool]) -> None:
+    """Raises `Problem`, 400, where somebody asks a policy to explore that cannot."""
+    if policy.kind == TEXT and any(asked):
+        raise Problem(400, f"`explore` must be false for {policy.manifest.name}: {_ONLY_GREEDY}")
 
 
 def explore(

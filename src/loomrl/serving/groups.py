@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from loomrl.serving.authority import Mandate
 from loomrl.serving.choosing import Substitute
+from loomrl.serving.exploration import demand_askable
 from loomrl.serving.memory import Recalled
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.overrides import Override
@@ -44,8 +45,9 @@ class Group:
         """Asks whose observations are checked to be the policy's.
 
         Raises:
-            Problem: 400 for one that is not.
+            Problem: 400 for one that is not, and for one to explore where the policy cannot.
         """
+        demand_askable(mandate.policy, asks.explore)
         observations = observation_arrays(packed(asks.observations, mandate.policy), mandate.policy)
         return cls(rows, asks, mandate, observations)
 

@@ -19,7 +19,8 @@ from loomrl.types import FloatArray, PolicyManifest
 
 GRAPH, MANIFEST, SHIELD = "policy.onnx", "manifest.json", "shield.safetensors"
 STATE_IN, STATE_OUT = "state_in", "state_out"  # a recurrent policy's memory; zeros where an episode begins
-CHOICES = ("discrete", "multi_discrete", "multi_binary")
+TEXT = "text"  # actions are texts, each byte chosen after the ones before it
+CHOICES = ("discrete", "multi_discrete", "multi_binary", TEXT)
 SMALL = 64  # numbers up to which Python's own loops are faster than NumPy's
 _PROBE_TOLERANCE = 1e-5  # continuous actions on another processor family; discrete ones must be equal
 

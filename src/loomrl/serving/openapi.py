@@ -177,7 +177,8 @@ def _served(components: Json, champion: ServedPolicy | None) -> Json:
         return {}
     shape, zeros = champion.shape, np.zeros(champion.shape, champion.dtype)
     array = _array(shape, {"b": "boolean", "f": "number"}.get(champion.dtype.kind, "integer"))
-    observation = {"anyOf": [array, {}]} if champion.manifest.environment.observation["type"] == "Flat" else array
+    other = {"Flat": {}, "Text": {"type": "string"}}.get(champion.manifest.environment.observation["type"])
+    observation = array if other is None else {"anyOf": [array, other]}
     tensor = {
         "name": {"type": "string", "enum": [champion.input_name]},
         "datatype": {"type": "string", "enum": [DATATYPES[champion.dtype.name]]},

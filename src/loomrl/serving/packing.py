@@ -1,6 +1,7 @@
-"""Observations of several parts, sent as the environment shows them, packed into the one vector the policy observes.
+"""Observations sent as the environment shows them, packed into the one vector the policy observes.
 
-The manifest describes the space that a vector of the kind `Flat` stands for; see `loomrl.environment.flat`.
+The manifest describes the space that a vector of the kind `Flat` stands for, see `loomrl.environment.flat`; one of the
+kind `Text` stands for a text, see `loomrl.environment.text`.
 """
 
 from collections.abc import Iterator
@@ -18,27 +19,39 @@ _NUMBERS = {int, float}
 
 
 def packed(values: Any, policy: ServedPolicy) -> Any:
-    """B observations as parsed from JSON, those of several parts as vectors (D,); what is a vector stays as it is.
+    """B observations as parsed from JSON, texts and those of several parts as vectors (D,); vectors stay as they are.
 
     Raises:
         Problem: 400, naming the part, and of several observations which.
     """
     described = policy.manifest.environment.observation
-    if described["type"] != "Flat" or isinstance(values, np.ndarray):
+    if described["type"] not in ("Flat", "Text") or isinstance(values, np.ndarray):
         return values
-    return [_packed(row, values, described["space"]) for row in range(len(values))]
+    return [_packed(row, values, described) for row in range(len(values))]
 
 
-def _packed(row: int, values: list[Any], space: Json) -> Any:
+def _packed(row: int, values: list[Any], described: Json) -> Any:
     value = values[row]
     if type(value) is list and set(map(type, value)) <= _NUMBERS:
         return value
     try:
-        return np.concatenate([leaf.ravel() for leaf in _leaves(space, value, "observation")]).tolist()
+        if described["type"] == "Text":
+            return _text(value, described["shape"][0])
+        return np.concatenate([leaf.ravel() for leaf in _leaves(described["space"], value, "observation")]).tolist()
     except Problem as problem:
         if len(values) == 1:
             raise
         raise Problem(400, f"requests[{row}]: {problem.message}") from problem
+
+
+def _text(value: Any, size: int) -> list[int]:
+    """The UTF-8 of a text, zeros after its end."""
+    if not isinstance(value, str) or "\0" in value:
+        raise Problem(400, "`observation` must be a text without U+0000, or its bytes as numbers, zeros after its end")
+    data = value.encode()
+    if len(data) > size:
+        raise Problem(400, f"`observation` has {len(data)} bytes of UTF-8; the policy reads {size}")
+    return [*data, *bytes(size - len(data))]
 
 
 def _leaves(space: Json, value: Any, name: str) -> Iterator[NDArray[Any]]:

@@ -7,8 +7,6 @@ from pydantic import Field
 from loomrl.environment.config import BoundaryConfig, Bounds
 from loomrl.schema import Section
 
-FIRST_TRAINING_SEED = 2**30  # training's own seeds lie in [2**30, 2**31); held-out ones stay below
-
 
 class ValidationConfig(Section):
     """Greedy episodes during training; training stops when their mean return stagnates."""

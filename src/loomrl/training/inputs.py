@@ -15,7 +15,7 @@ from loomrl.training.threads import processor_family
 from loomrl.types import EnvironmentSnapshot, Json
 
 ROOMS = (
-    *("algorithms", "training", "environment", "finite", "replay"),
+    *("algorithms", "training", "environment", "finite", "language", "replay"),
     *("encryption.py", "files.py", "machine_code.py", "schema.py", "types.py"),
 )
 _PACKAGES = ("torch", "numba", "llvmlite", "numpy", "gymnasium")

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from loomrl.training.config import FIRST_TRAINING_SEED
+from loomrl.environment.seeds import FIRST_TRAINING_SEED
 
 
 class Purpose(IntEnum):

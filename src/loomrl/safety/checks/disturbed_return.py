@@ -7,12 +7,13 @@ from pydantic import Field
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
 from loomrl.safety.counterexample import Failure, Replayed, recorded
 from loomrl.safety.drops import APPROXIMATE, METHOD, judge_drop, return_limit
-from loomrl.safety.probes import Disturbance, noise_scale, told_to_the_shield
+from loomrl.safety.probes import Disturbance, noise_scale, to_texts, told_to_the_shield
 from loomrl.types import Claim, Counterexample, Episode
 
 NAME = "disturbed_return"
 STAGE = FALSIFICATION
 LOCAL = False
+not_applicable = to_texts
 
 
 class Config(CheckConfig):

@@ -17,12 +17,13 @@ from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.safety.constraints import check_constraint, limits, quantity, violates
 from loomrl.safety.counterexample import Failure, Replayed, describe, recorded, replay_limit
-from loomrl.safety.probes import act_with, noise_scale, shifted, told_to_the_shield
+from loomrl.safety.probes import act_with, noise_scale, shifted, to_texts, told_to_the_shield
 from loomrl.types import Act, ActFunction, Bound, Claim, Episode, FloatArray, Policy, Verdict
 
 NAME = "falsification"
 STAGE = FALSIFICATION
 LOCAL = False
+not_applicable = to_texts
 
 Array = NDArray[np.float64]
 _SHRINKINGS = 16  # sizes of a drift that is found, tried at once

@@ -16,12 +16,13 @@ from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import check_constraint, limits, violates
 from loomrl.safety.counterexample import Failure, Replayed, describe, recorded, replay_limit
-from loomrl.safety.probes import act_with, ask_outputs, keyed_rng, noise_scale, shifted, told_to_the_shield
+from loomrl.safety.probes import act_with, ask_outputs, keyed_rng, noise_scale, shifted, to_texts, told_to_the_shield
 from loomrl.types import Act, ActFunction, Bound, Claim, Episode, FloatArray, Policy, Verdict
 
 NAME = "observation_attack"
 STAGE = FALSIFICATION
 LOCAL = False
+not_applicable = to_texts
 
 Array = NDArray[np.float64]
 _SIZES = 8  # of an attack that breaks a limit, tried from small to large

@@ -19,11 +19,13 @@ from pydantic import Field
 
 from loomrl.evaluation.statistics import bounded_mean_lower, bounded_mean_upper
 from loomrl.safety.check import OUT_OF_DISTRIBUTION, CheckConfig, Context
+from loomrl.safety.probes import to_texts
 from loomrl.types import Bound, Claim, Episode, Verdict
 
 NAME = "out_of_distribution"
 STAGE = OUT_OF_DISTRIBUTION
 LOCAL = False
+not_applicable = to_texts
 FILE = "ood.json"
 
 Floats = NDArray[np.float64]

@@ -12,12 +12,13 @@ from pydantic import Field
 
 from loomrl.evaluation.statistics import bounded_mean_lower, bounded_mean_upper
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
-from loomrl.safety.probes import ask, disturbed, noise_scale, sample_visited
+from loomrl.safety.probes import ask, disturbed, noise_scale, sample_visited, to_texts
 from loomrl.types import Bound, Claim, Verdict
 
 NAME = "robustness"
 STAGE = FALSIFICATION
 LOCAL = True
+not_applicable = to_texts
 
 
 class Config(CheckConfig):

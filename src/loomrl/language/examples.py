@@ -1,0 +1,58 @@
+"""Supervised learning from right answers: what a warm start is made of."""
+
+from collections.abc import Sequence
+
+import torch
+
+from loomrl.algorithms.base import State, below
+from loomrl.algorithms.flat import FlatAdam, FlatParameters
+from loomrl.language.batch import TokenBatch, answer_states, token_log_probs
+from loomrl.language.groups import TokenGroup
+from loomrl.language.losses import mean_of_tokens
+from loomrl.language.policy import LanguagePolicy
+from loomrl.language.tokens import Tokenizer
+
+
+def example(tokenizer: Tokenizer, prompt: str, right: str) -> TokenGroup:
+    """A right answer as a group of one."""
+    before, answer = tokenizer.prompt(prompt), tokenizer.answer(right)
+    return TokenGroup([before + answer], [[False] * len(before) + [True] * len(answer)], [1.0])
+
+
+def supervised_loss(policy: LanguagePolicy, examples: Sequence[TokenGroup]) -> torch.Tensor:
+    """The mean negated log-probability of the tokens of right answers, ()."""
+    batch = TokenBatch.of_groups(examples)
+    log_probs = token_log_probs(policy.model, batch, answer_states(policy.model, batch))
+    return -mean_of_tokens(log_probs, batch.learnt)
+
+
+class ExampleLearner:
+    """Takes gradient steps towards right answers."""
+
+    def __init__(self, policy: LanguagePolicy, learning_rate: float, max_grad_norm: float) -> None:
+        self._policy, self._max_grad_norm = policy, max_grad_norm
+        self._flat = FlatParameters(policy.model)
+        self._optimizer = FlatAdam(self._flat.vector, learning_rate)
+
+    def step(self, examples: Sequence[TokenGroup]) -> float:
+        """Learn from examples, all in one step; returns the loss before it."""
+        loss = supervised_loss(self._policy, examples)
+        self._flat.gradient.zero_()
+        torch.autograd.backward(loss)
+        self._flat.clip_gradient(self._max_grad_norm)
+        self._optimizer.step()
+        return loss.item()
+
+    def state_dict(self) -> State:
+        """Policy and optimiser: all that going on to the bit needs."""
+        state: State = {
+            f"policy.{name}": value.numpy().copy() for name, value in self._policy.model.state_dict().items()
+        }
+        return state | {f"optimizer.{name}": value.numpy().copy() for name, value in self._optimizer.state.items()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict()` of an equal learner, in place."""
+        weights = {name: torch.from_numpy(value) for name, value in below("policy.", state).items()}
+        self._policy.model.load_state_dict(weights)
+        for name, value in below("optimizer.", state).items():
+            self._optimizer.state[name].copy_(torch.from_numpy(value))
