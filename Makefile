@@ -104,6 +104,7 @@ bench: peers atropos | $(BIN)/loomrl  ## measure speed and learning beside the p
 	python benchmarks/model_checking.py
 	python benchmarks/trajectory.py
 	python benchmarks/language.py
+	python benchmarks/integration.py
 	python benchmarks/inference.py
 
 soak: | $(BIN)/loomrl  ## what must never happen to a server, at length: kills, swaps, bad versions, fuzzing; takes hours

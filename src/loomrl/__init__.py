@@ -13,6 +13,9 @@ _PUBLIC = {
     "register_environment": "loomrl.environment.registry",
     "LoomRLGym": "loomrl.gym.facade",
     "EnvironmentType": "loomrl.gym.facade",
+    "GymTrainingConfig": "loomrl.gym.integration",
+    "GymPPOIntegration": "loomrl.gym.integration",
+    "create_integrated_rl_system": "loomrl.gym.integration",
     "PPOConfig": "loomrl.training.trainer",
     "PPOTrainer": "loomrl.training.trainer",
     "PolicyNetwork": "loomrl.algorithms.networks",
@@ -28,6 +31,8 @@ __all__ = [
     "BaseEnvironment",
     "EnvironmentType",
     "GaussianPolicyHead",
+    "GymPPOIntegration",
+    "GymTrainingConfig",
     "LoomRLGym",
     "PPOConfig",
     "PPOTrainer",
@@ -36,6 +41,7 @@ __all__ = [
     "StateEncoder",
     "ValueHead",
     "__version__",
+    "create_integrated_rl_system",
     "register_environment",
 ]
 
@@ -51,5 +57,6 @@ if TYPE_CHECKING:
     from loomrl.environment.base import BaseEnvironment
     from loomrl.environment.registry import register_environment
     from loomrl.gym.facade import EnvironmentType, LoomRLGym
+    from loomrl.gym.integration import GymPPOIntegration, GymTrainingConfig, create_integrated_rl_system
     from loomrl.serving.client import AsyncPolicyClient, PolicyClient
     from loomrl.training.trainer import PPOConfig, PPOTrainer

@@ -59,6 +59,25 @@ def test_registering_is_immutable(tmp_path: Path) -> None:
     assert first == second
 
 
+def test_the_integrated_system(tmp_path: Path) -> None:
+    """As it is, but for the warm start and most of the iterations: `benchmarks/integration.py` has all of them."""
+    script = (EXAMPLES / "integrated_system.py").read_text()
+    short = script.replace("max_iterations=200", "max_iterations=2").replace(
+        "target_success_rate=0.8,", "target_success_rate=0.8, warm_start_accuracy=0.0, evaluation_tasks=5,"
+    )
+    (tmp_path / "short.py").write_text(short)
+    lines = run(str(tmp_path / "short.py"), tmp_path).splitlines()
+    assert [line.partition(":")[0] for line in lines[:3]] == ["math", "game", "tool_call"]
+    assert lines[3] == "128 episodes, policy version 2, max_iterations"
+
+
+def test_the_integration_made_by_hand_learns(tmp_path: Path) -> None:
+    scores = [float(line.split()[0]) for line in run("ppo_integration.py", tmp_path).splitlines()]
+    assert scores[-1] > scores[0] + 0.05
+    assert (tmp_path / "policy" / "policy.json").is_file()
+    assert list((tmp_path / "checkpoints").glob("step-*"))
+
+
 @pytest.mark.parametrize("mode", ["text", "choice"])
 def test_a_domain_of_ones_own_conforms(mode: str) -> None:
     environment = load_source("riddles:Environment", EXAMPLES).create(mode=mode, difficulty=2)

@@ -55,6 +55,25 @@ def test_chess_puzzles_are_mates_by_another_judge() -> None:
             assert not board.is_checkmate()
 
 
+def test_a_row_puzzle_is_won_by_completing_a_row() -> None:
+    lines = [{(row, column) for column in range(3)} for row in range(3)]
+    lines += [{(row, column) for row in range(3)} for column in range(3)]
+    lines += [{(index, index) for index in range(3)}, {(index, 2 - index) for index in range(3)}]
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        task = GAME.generate(rng, 0, ["row_puzzle"])
+        board, player = task.prompt.rstrip("=").split(" ")
+        owned = {
+            (row, column)
+            for row, shown in enumerate(board.split("/"))
+            for column, mark in enumerate(shown)
+            if mark == player
+        }
+        for move in [task.right, *task.wrong]:
+            square = (int(move[2]), int(move[4]))
+            assert any(line <= owned | {square} for line in lines) == (move == task.right)
+
+
 def test_nim_is_won_by_balancing() -> None:
     rng = np.random.default_rng(0)
     for level in (0, 3, 6, 9):

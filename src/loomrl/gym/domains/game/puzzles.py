@@ -39,6 +39,17 @@ def chess_puzzle(rng: np.random.Generator, level: int) -> Draft:
     raise AssertionError(f"no mate within {plies} plies in {_TRIES} positions")
 
 
+def row_puzzle(rng: np.random.Generator, level: int) -> Draft:
+    """A tic-tac-toe puzzle without a word, `.x./x.x/.oo o=`, so that the smallest policies can learn it."""
+    for _ in range(_TRIES):
+        position, winning = _late_position(SpielPosition.start("tic_tac_toe"), rng, 1 if level < 3 else 3)
+        if position is not None:
+            losing = [move for move in position.moves() if move not in winning]
+            prompt = f"{'/'.join(position.shown().split())} {losing[0][0]}="
+            return Draft(prompt, min(winning), losing, {"winning": sorted(winning)})
+    raise AssertionError(f"no puzzle in {_TRIES} games of tic-tac-toe")
+
+
 def nim_puzzle(rng: np.random.Generator, level: int) -> Draft:
     """Two piles of nim, three from level 4 on, that are not balanced. A move is the pile's number and what is taken.
 
@@ -103,5 +114,6 @@ KINDS = {
     "breakthrough_puzzle": Kind(3, spiel_puzzle("breakthrough(rows=5,columns=4)", "Breakthrough", 5)),
     "hex_puzzle": Kind(4, spiel_puzzle("hex(board_size=4)", "Hex", 5)),
     "nim_puzzle": Kind(0, nim_puzzle),
+    "row_puzzle": Kind(0, row_puzzle),
     "chess_puzzle": Kind(2, chess_puzzle),
 }

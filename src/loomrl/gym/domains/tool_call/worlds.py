@@ -1,5 +1,6 @@
 """What tasks are about: files, facts and products that exist nowhere else, so that nobody can know them by heart."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -42,6 +43,13 @@ def calculate(rng: np.random.Generator, level: int) -> Draft:
     formula = "+".join([*terms, str(_number(rng, level + 2))])
     right = sum(_product(term) for term in formula.split("+"))
     return _draft(f"What is {formula}?", {}, [_call("calculator", expression=formula)], str(right), rng)
+
+
+def product(rng: np.random.Generator, level: int) -> Draft:
+    """A product, longer at higher levels. The prompt is bare, so that the smallest policies can learn it."""
+    formula = f"{_number(rng, 1 + (level + 1) // 2)}*{_number(rng, 1 + level // 2)}"
+    draft = _draft("", {}, [_call("calculator", expression=formula)], str(_product(formula)), rng)
+    return dataclasses.replace(draft, prompt=f"calculator {formula}=")
 
 
 def read_file(rng: np.random.Generator, level: int) -> Draft:
@@ -196,4 +204,5 @@ KINDS = {
     "write_file": Kind(3, write_file),
     "order": Kind(4, order),
     "combined": Kind(6, combined),
+    "product": Kind(0, product),
 }

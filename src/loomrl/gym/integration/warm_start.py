@@ -1,0 +1,85 @@
+"""A policy's first lessons: solved dialogues, imitated until some of its own succeed.
+
+Reinforcement finds nothing where no episode ever succeeds. When to stop is measured in each domain, never counted in
+steps. All domains are taught until the last is there: one that is left out is soon forgotten.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from loomrl.errors import LoomRLError
+from loomrl.gym.domains import get_domain
+from loomrl.gym.held_out import draw
+from loomrl.gym.integration.config import GymTrainingConfig
+from loomrl.gym.integration.dialogue import demonstration
+from loomrl.gym.integration.evaluation import success_rates
+from loomrl.gym.integration.results import Rates
+from loomrl.gym.tasks import Task
+from loomrl.inference.rollouts import MASKED
+from loomrl.language.batch import TokenBatch, answer_states, token_log_probs
+from loomrl.language.groups import TokenGroup
+from loomrl.language.losses import mean_of_samples
+from loomrl.language.policy import LanguagePolicy
+
+_LEARNING_RATE = 3e-3
+_BATCH_SIZE = 16  # dialogues of each domain in a gradient step
+_CHECK_INTERVAL = 25  # gradient steps between two measurements
+_CHECK_TASKS = 60  # of each domain
+_MAX_CHECKS = 80
+_MAX_GRAD_NORM = 1.0
+
+
+def warm_start(
+    policy: LanguagePolicy,
+    config: GymTrainingConfig,
+    seed: int,
+    goes_on: Callable[[Rates], bool],
+) -> None:
+    """Imitate until the policy solves `warm_start_accuracy` of each domain's tasks.
+
+    What is measured are tasks drawn anew, never held-out ones. A policy that is as good already is left as it is.
+    `goes_on` hears of each measurement, and may end it.
+
+    Raises:
+        LoomRLError: when it is not reached.
+    """
+    optimizer = torch.optim.Adam(policy.model.parameters(), lr=_LEARNING_RATE)
+    rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+    for _ in range(_MAX_CHECKS):
+        asked = [_draw(config, domain, rng) for domain in config.domains for _ in range(_CHECK_TASKS)]
+        measured = success_rates(asked, config, policy, generator)
+        if not goes_on(measured) or min(measured.values()) >= config.warm_start_accuracy:
+            return
+        for _ in range(_CHECK_INTERVAL):
+            _imitate(policy, optimizer, [_shown(policy, config, domain, rng) for domain in config.domains])
+    raise LoomRLError(
+        f"warm start: after {_MAX_CHECKS * _CHECK_INTERVAL} steps the policy succeeds in {measured}, not in "
+        f"{config.warm_start_accuracy} of all; name shorter kinds, lower levels or warm_start_accuracy"
+    )
+
+
+def _imitate(policy: LanguagePolicy, optimizer: torch.optim.Optimizer, shown: Sequence[list[TokenGroup]]) -> None:
+    """A gradient step on the log-probability of what was said; domain by domain, for their lengths differ much."""
+    optimizer.zero_grad(set_to_none=False)  # gradients may be views of the learner's
+    for groups in shown:
+        batch = TokenBatch.of_groups(groups)
+        log_probs = token_log_probs(policy.model, batch, answer_states(policy.model, batch))
+        torch.autograd.backward(-mean_of_samples(log_probs, batch.learnt) / len(shown))
+    torch.nn.utils.clip_grad_norm_(policy.model.parameters(), _MAX_GRAD_NORM)
+    optimizer.step()
+
+
+def _shown(
+    policy: LanguagePolicy, config: GymTrainingConfig, domain: str, rng: np.random.Generator
+) -> list[TokenGroup]:
+    tasks = [_draw(config, domain, rng) for _ in range(_BATCH_SIZE)]
+    shown = [demonstration(task, policy.tokenizer, config.max_prompt_tokens) for task in tasks]
+    return [TokenGroup([one.tokens], [[mask != MASKED for mask in one.masks]], [1.0]) for one in shown]
+
+
+def _draw(config: GymTrainingConfig, domain: str, rng: np.random.Generator) -> Task:
+    """A task of any of the levels that is not held out."""
+    level = config.levels[int(rng.integers(len(config.levels)))]
+    return draw(get_domain(domain), level, config.kinds_of(domain), rng, config.held_out_share, held_out=False)
