@@ -103,8 +103,7 @@ def _asked(
     with server as served:
         print(served.name, end=" ", flush=True)
         return {
-            name: measure(served, requests, CONNECTIONS, seconds, rows)
-            for name, (requests, rows) in questions.items()
+            name: measure(served, requests, CONNECTIONS, seconds, rows) for name, (requests, rows) in questions.items()
         }
 
 
