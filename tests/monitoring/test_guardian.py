@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from champions import promoted
 from live import decide
@@ -192,7 +193,7 @@ class House:
 
     def guardian(self) -> Guardian:
         reins = Reins(
-            watch=lambda version: Watch.of(self.manifest, MonitorsConfig()),
+            watch=lambda version: Watch.of(self.manifest, np.dtype(np.float32), MonitorsConfig()),
             is_ready=lambda: True,
             take_out=self.take_out,
             is_named=lambda version: True,

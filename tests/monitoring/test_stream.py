@@ -15,6 +15,7 @@ from loomrl.monitoring.monitor import Trigger
 from loomrl.monitoring.stream import STATE, Stream
 from loomrl.monitoring.watch import Watch
 from loomrl.schema import Document
+from loomrl.serving.columns import Columns
 from loomrl.serving.config import ServingConfig
 from loomrl.serving.records import decisions, rows
 from loomrl.types import EnvironmentSpec, Json, PolicyManifest
@@ -22,6 +23,7 @@ from loomrl.types import EnvironmentSpec, Json, PolicyManifest
 LEAN = {"name": "lean", "quantity": "observation[0]", "low": -1.0, "high": 1.0, "per": "episode"}
 PUSH = {"name": "push", "quantity": "action", "low": None, "high": 1.0, "per": "step"}
 UNSEEN = {"name": "length", "quantity": "length", "low": 10.0, "high": None, "per": "episode"}
+OBSERVED = np.dtype(np.float32)
 ALARM = {"mean": [0.0, 0.0], "precision": [[1.0, 0.0], [0.0, 1.0]], "threshold": 9.0, "alpha": 0.01}
 
 
@@ -44,7 +46,7 @@ def manifest(**changes: Any) -> PolicyManifest:
 
 
 def watch(**settings: Any) -> Watch:
-    return Watch.of(manifest(), MonitorsConfig(**settings))
+    return Watch.of(manifest(), OBSERVED, MonitorsConfig(**settings))
 
 
 class Log:
@@ -101,7 +103,7 @@ def test_the_chance_of_a_false_alarm_is_shared_out_by_weight() -> None:
     assert levels["violations.lean"].threshold == pytest.approx(10 / 1.5 / 0.05)  # half of 3 of 10 parts
     assert levels["reward"].threshold == pytest.approx(10 / 3 / 0.05)
     assert "violations.length" not in levels  # decisions do not show it
-    bare = Watch.of(manifest(constraints=[], out_of_distribution=None), MonitorsConfig())
+    bare = Watch.of(manifest(constraints=[], out_of_distribution=None), OBSERVED, MonitorsConfig())
     assert sorted(bare.levels) == ["latency", "reward", "shield", "unanswered"]
     assert sum(1 / level.threshold for level in bare.levels.values()) == pytest.approx(0.05)
     off = watch(weights={"reward": 0.0}).levels
@@ -189,6 +191,20 @@ def test_each_quantity_has_its_monitor() -> None:
     assert (means["shield"], means["latency"], means["violations.lean"]) == (0.2, 0.2, 0.2)
     assert means["unanswered"] == pytest.approx(1 / 6)
     assert log.stream.describe()["1"]["num_decisions"] == 5
+
+
+@pytest.mark.parametrize("end", [0.1, 0.7])  # the nearest numbers in 32 bits lie above the one, and below the other
+def test_a_number_at_a_limit_speaks_alike_alone_and_beside_others(end: float) -> None:
+    at_limit = LEAN | {"high": end, "max_probability": 0.01}
+    known = Watch.of(manifest(constraints=[at_limit]), OBSERVED, MonitorsConfig())
+    observed = np.array([[end, 0.0], [end, 0.0]], OBSERVED)
+    told: Json = {"version": "1", "shield": None, "seconds": 5e-5}
+    columns = {"observation": observed, "action": np.array([0, 1])}
+    alone = {"kind": "decision", "observation": [end, 0.0], "action": 0, **told}
+    together = decisions({"count": 2, "dtypes": {"observation": OBSERVED.name}, **told}, columns)
+    for entries in ([alone], [together], [alone, together]):
+        found = known.signs(Columns(entries)).get("violations.lean", np.zeros(1, bool))
+        assert set(found.tolist()) == {float(OBSERVED.type(end)) > end}
 
 
 def test_what_the_shield_prevented_is_what_the_version_chose() -> None:
@@ -302,10 +318,10 @@ def batches(rng: np.random.Generator, count: int, odd: float) -> Iterator[Json]:
         columns = {
             "agent_id": [f"shadow-{row}" if rng.random() < 0.02 else f"a{row}" for row in range(size)],
             "episode_id": [episode if row % 3 else None for row in range(size)] if number % 3 else [None] * size,
-            "observation": [
-                [2.0 if one < 0.01 * odd else 0.0, 9.0 if one > 1 - 0.03 * odd else 0.0] for one in kinds[0]
-            ],
-            "action": [2 if one < 0.01 * odd else 0 for one in kinds[1]],
+            "observation": np.array(
+                [[2.0 if one < 0.01 * odd else 0.0, 9.0 if one > 1 - 0.03 * odd else 0.0] for one in kinds[0]], OBSERVED
+            ),
+            "action": np.array([2 if one < 0.01 * odd else 0 for one in kinds[1]]),
             "exploration_flag": [bool(number % 4 == 0 and one < 0.1) for one in kinds[2]],
             "shield": [{"chosen": 2, "by": "constraint push"} if one < 0.03 * odd else None for one in kinds[3]],
             "seconds": (0.2 if odd >= 1 and kinds[4][0] < 0.02 else 5e-5,) * size,

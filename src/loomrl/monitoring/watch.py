@@ -101,13 +101,14 @@ class Watch:
     alarm: Alarm | None
     levels: dict[str, Level]  # by monitor
     config: MonitorsConfig
+    dtype: np.dtype[Any]  # of the observations
     told: Json  # what it was read from
 
     @classmethod
-    def of(cls, manifest: PolicyManifest, config: MonitorsConfig) -> "Watch":
-        """From what was signed with the version, and the settings in force."""
+    def of(cls, manifest: PolicyManifest, dtype: np.dtype[Any], config: MonitorsConfig) -> "Watch":
+        """From what was signed with the version, the dtype in which it observes, and the settings in force."""
         signed = {"constraints": manifest.constraints, "out_of_distribution": manifest.out_of_distribution}
-        return cls.read({**signed, "config": config.model_dump(mode="json")})
+        return cls.read({**signed, "dtype": dtype.name, "config": config.model_dump(mode="json")})
 
     @classmethod
     def read(cls, told: Json) -> "Watch":
@@ -115,12 +116,12 @@ class Watch:
         limits = [limit for one in told["constraints"] if (limit := Limit.read(one)) is not None]
         calibration, config = told["out_of_distribution"], MonitorsConfig.model_validate(told["config"])
         alarm = None if calibration is None else Alarm.read(calibration)
-        return cls(limits, alarm, _levels(limits, alarm, config), config, told)
+        return cls(limits, alarm, _levels(limits, alarm, config), config, np.dtype(told["dtype"]), told)
 
     def signs(self, decisions: Columns) -> Signs:
         """What speaks against the version in which of B decisions; nothing for a monitor that all of them satisfy."""
         found = {}
-        numbers = {name: _numbers(decisions.array(name)) for name in self._looked_at}
+        numbers = {name: self._numbers(name, decisions) for name in self._looked_at}
         marks = [(row, mark) for row, mark in enumerate(decisions.of("shield")) if mark is not None]
         for limit in self.limits:
             if limit.monitor in self.levels:
@@ -132,6 +133,16 @@ class Watch:
         found[SHIELD][[row for row, _ in marks]] = True
         found[LATENCY] = decisions.array("seconds") > self.config.max_latency_seconds
         return {name: flags for name, flags in found.items() if flags.any()}
+
+    def _numbers(self, name: str, decisions: Columns) -> NDArray[np.float64]:
+        """Observations or actions of B decisions, (B, n), `null` as NaN.
+
+        Observations are what the graph saw: a record of one decision holds them in the fewest digits, one of several
+        their bytes, and limits were examined on those.
+        """
+        values = decisions.array(name)
+        values = values.astype(self.dtype) if name == "observation" else values
+        return values.astype(np.float64).reshape(len(values), -1)
 
     @property
     def shown(self) -> list[str]:
@@ -163,8 +174,3 @@ def _levels(limits: Sequence[Limit], alarm: Alarm | None, config: MonitorsConfig
         wanted[OUT_OF_DISTRIBUTION] = (config.max_out_of_distribution_rate, weights.out_of_distribution)
     total = (1.0 - config.confidence) / (sum(weight for _, weight in wanted.values()) or 1.0)
     return {name: Level(limit, 1.0 / (total * weight)) for name, (limit, weight) in wanted.items() if weight > 0}
-
-
-def _numbers(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Observations or actions, (B, ...) or `null`, as numbers (B, n)."""
-    return values.astype(np.float64).reshape(len(values), -1)

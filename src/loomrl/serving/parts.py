@@ -278,7 +278,9 @@ class Parts:
 
     def _watch(self, version: str) -> Watch | None:
         policy = self.roles.current.by_version(version)
-        return None if policy is None else Watch.of(policy.manifest, self._source.settings(version).monitors)
+        if policy is None:
+            return None
+        return Watch.of(policy.manifest, policy.dtype, self._source.settings(version).monitors)
 
     def _drop_from_plan(self, entry: Quarantined) -> None:
         """Deal no agent to a version that was taken out."""
