@@ -21,6 +21,7 @@ from loomrl.serving.client import Ask, PolicyClient
 from loomrl.serving.history import join, records
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.process import ServerProcess
+from loomrl.serving.records import decisions
 from loomrl.serving.shadow_process import MOST_FAILURES, Shadow
 from loomrl.serving.shadow_state import ShadowState, StatePage
 from loomrl.serving.verification import verify_chain
@@ -213,6 +214,16 @@ class Watched:
         decide(self.log, "a", None, observation.tolist(), version="acting", **changes)
         wait_for(lambda: self.shadow.num_pending == 0)
 
+    def decide_together(self, observations: np.ndarray) -> None:
+        """The same for several decisions in one record."""
+        count = len(observations)
+        names = {"agent_id": ["a"] * count, "episode_id": [None] * count, "exploration_flag": [False] * count}
+        chosen = {"observation": observations, "action": np.ones(count, np.int64), "value": np.zeros(count)}
+        dtypes = {"observation": "float32", "action": "int64"}
+        shared = {"count": count, "dtypes": dtypes, "version": "acting", "role": "champion", "override": None}
+        self.log.append([decisions(shared, names | chosen)])
+        wait_for(lambda: self.shadow.num_pending == 0)
+
 
 @pytest.fixture
 def watch(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Watched]]:
@@ -264,6 +275,20 @@ def test_a_failure_late_in_a_long_log_is_on_record(watch, tmp_path: Path, champi
     assert [one["error"] is None for one in mirrors()] == [False, True]
     state = watched.shadow.state
     assert (state.num_errors, state.num_mirrored, state.num_dropped, watched.shadow.num_restarts) == (1, 1, 0, 1)
+
+
+def test_of_one_record_no_more_is_asked_at_once_than_a_slow_challenger_answers(
+    watch, tmp_path: Path, champion: Path
+) -> None:
+    """Each question counts as work: who is asked again for the halves of what failed does not hang."""
+    watched = watch(faulty_folder(tmp_path / "faulty", champion, "nan"))
+    watched.decide_together(np.concatenate([BAD[None], np.zeros((63, 4), np.float32)]))
+    halvings = 6
+    assert watched.shadow.state.num_asked == 1 + 2 * halvings
+    watched.decide_together(np.zeros((1_025, 4), np.float32))
+    state = watched.shadow.state
+    assert state.num_asked == 1 + 2 * halvings + 2
+    assert (state.num_errors, state.num_mirrored) == (1, 63 + 1_025)
 
 
 def test_challengers_come_and_go(watch, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from loomrl.serving.shadow_state import MAX_TEXT, StatePage, shadow_folder
 
 log = logging.getLogger(__name__)
 _BATCH = 256  # decisions in hand, when so many wait
-_MOST_AT_ONCE = 4_096  # decisions a challenger is asked about: a single record may hold more
+_MOST_AT_ONCE = 1_024  # decisions a challenger is asked about: with more, a slow one looks like one that hangs
 _GARBAGE = 50_000  # objects between two searches for cycles: records have none
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.004, 0.02  # seconds between two looks at a log that does not grow
 _SYNC_SECONDS = 1.0
@@ -154,13 +154,13 @@ class Mirror:
         records: list[_Json] = []
         for asked in of_others.parts(_MOST_AT_ONCE):
             records += self._answer(number, asked)
-            self._state.num_answers += 1
-            self._page.write(self._state)
         return records
 
     def _answer(self, number: int, asked: Columns) -> list[_Json]:
         """One record for all of them; where there is no answer, that of each that has one, and the error's."""
         challenger = self._challengers[number]
+        self._state.num_asked += 1
+        self._page.write(self._state)
         started = time.thread_time()  # not the clock's: this process waits for all others
         try:
             answer = self._ask(challenger, asked)

@@ -42,7 +42,7 @@ class ShadowState:
     until: int = -1  # the last record in hand
     waiting: list[int] = field(default_factory=list)  # challengers that have not answered what is in hand, by number
     loading: bool = False  # the process starts, or takes a challenger in
-    num_answers: int = 0  # of batches: grows while the shadow works
+    num_asked: int = 0  # how often a challenger was asked for an answer: grows while the shadow works
     num_mirrored: int = 0
     num_dropped: int = 0
     num_errors: int = 0
