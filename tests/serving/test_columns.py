@@ -51,6 +51,20 @@ def test_columns_say_what_single_records_say() -> None:
     assert observations.tobytes() == np.array(columns.of("observation"), np.float32).tobytes()
 
 
+def test_lists_of_earlier_logs_are_read_as_arrays_are() -> None:
+    lists = {"observation": [[0.1, 1.0], [0.2, 2.0], [0.3, 3.0], [0.4, 4.0]], "action": [0, 1, 0, 1]}
+    now, before = several(), several(**lists, value=[0.0, 1.0, 2.0, 3.0])
+    assert before["columns"]["observation"] == lists["observation"]
+    assert [one["observation_digest"] for one in expand(before)] == [one["observation_digest"] for one in expand(now)]
+    one_column, other = Columns([before]), Columns([now])
+    for name in ("observation", "action", "value"):
+        assert one_column.of(name) == other.of(name)
+        dtype = other.array(name).dtype
+        assert one_column.array(name).astype(dtype).tobytes() == other.array(name).tobytes()
+    both = Columns([before, now]).only([False, True, True, False] * 2)
+    assert both.array("observation").astype(np.float32).tolist() == OBSERVED[[1, 2, 1, 2]].tolist()
+
+
 def test_chosen_ones_keep_their_place() -> None:
     columns = Columns([one("t-0", [9.0, 9.0]), several()]).only([False, True, False, False, True])
     assert columns.ids() == ["t-1.0", "t-1.3"]
