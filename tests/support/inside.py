@@ -18,7 +18,7 @@ class Inside:
 
     def __init__(self, settings: ServerSettings, threads: bool = False, place: Place | None = None) -> None:
         self.parts, self._threads = Parts(settings, place), threads
-        self._application = PolicyServer(self.parts)
+        self.application = PolicyServer(self.parts)
 
     def __enter__(self) -> Self:
         if self._threads:
@@ -43,7 +43,7 @@ class Inside:
         return self.ask("POST", "/decide", {"agent_id": agent_id, "observation": observation})
 
     async def _ask(self, method: str, path: str, document: Any, token: str, origin: str | None) -> httpx.Response:
-        transport = httpx.ASGITransport(app=self._application)
+        transport = httpx.ASGITransport(app=self.application)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         headers |= {} if origin is None else {"Origin": origin}
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
