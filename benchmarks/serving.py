@@ -76,7 +76,7 @@ def _tensor(rows: Any) -> dict[str, Any]:
     return {"name": "observation", "shape": list(rows.shape), "datatype": "FP32", "data": rows.reshape(-1)}
 
 
-def one_round(work: Path, seconds: float) -> dict[str, dict[str, Any]]:
+def one_round(work: Path, seconds: int) -> dict[str, dict[str, Any]]:
     """Every server once."""
     champion, challenger = write_policy(work / "champion"), write_policy(work / "challenger", seed=1)
     token = servers.TOKEN
@@ -98,7 +98,7 @@ def one_round(work: Path, seconds: float) -> dict[str, dict[str, Any]]:
 
 
 def _asked(
-    server: AbstractContextManager[Served], questions: dict[str, tuple[list[bytes], int]], seconds: float
+    server: AbstractContextManager[Served], questions: dict[str, tuple[list[bytes], int]], seconds: int
 ) -> dict[str, Any]:
     with server as served:
         print(served.name, end=" ", flush=True)
@@ -124,7 +124,7 @@ def ratios(rounds: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]
 def main() -> None:
     """Measure in rounds, write, print, judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=4.0, help="per measurement")
+    parser.add_argument("--seconds", type=int, default=4, help="per measurement")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()

@@ -158,9 +158,9 @@ def tree_cpu_seconds(pid: int) -> Counter[str]:
     return total
 
 
-def measure(served: Served, requests: list[bytes], connections: int, seconds: float, rows: int = 1) -> dict[str, Any]:
+def measure(served: Served, requests: list[bytes], connections: int, seconds: int, rows: int = 1) -> dict[str, Any]:
     """Requests per second, latency at the client, and the server's CPU time per request."""
-    load(served, requests, connections, min(1.0, seconds / 2))  # warm up
+    load(served, requests, connections, 1)  # warm up
     before = tree_cpu_seconds(served.pid)
     found = load(served, requests, connections, seconds)
     used_by = tree_cpu_seconds(served.pid)
@@ -179,19 +179,18 @@ def measure(served: Served, requests: list[bytes], connections: int, seconds: fl
     }
 
 
-def load(served: Served, requests: list[bytes], connections: int, seconds: float) -> dict[str, float]:
+def load(served: Served, requests: list[bytes], connections: int, seconds: int) -> dict[str, float]:
     """What wrk makes of it, one thread of it: a generator that costs the machine little.
 
     Raises:
-        RuntimeError: without wrk, and for an answer other than 200.
+        RuntimeError: without wrk, for an answer of 400 or above, and for one that takes two seconds.
     """
     if shutil.which("wrk") is None:
         raise RuntimeError("the load comes from wrk: apt-get install wrk")
     with tempfile.NamedTemporaryFile("wb", suffix=".lua") as script:
         script.write(_script(requests))
         script.flush()
-        # wrk takes whole seconds
-        command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "-s", script.name]
+        command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", script.name]
         done = subprocess.run(
             [*command, f"http://{served.host}:{served.port}/"], capture_output=True, text=True, check=False
         )
