@@ -53,6 +53,7 @@ class Lessons:
 
     kinds: Mapping[str, list[str]]
     levels: tuple[int, int]
+    first_levels: Mapping[str, int]
     exam: Mapping[str, tuple[int, int]]
     tokenizer: Tokenizer
     warm_start: WarmStartConfig
@@ -66,7 +67,9 @@ class Lessons:
     def tasks(self, seed: int, domains: list[str]) -> TaskStream:
         """Tasks to learn from."""
         first, last = self.levels
-        curriculum = Curriculum(CurriculumConfig(first_level=first, last_level=last), domains)
+        first_levels = {domain: self.first_levels[domain] for domain in domains}
+        config = CurriculumConfig(first_level=first, last_level=last, first_levels=first_levels)
+        curriculum = Curriculum(config, domains)
         kinds = {domain: self.kinds[domain] for domain in domains}
         return TaskStream(curriculum, seed, kinds, HELD_OUT_SHARE)
 
@@ -82,6 +85,7 @@ class Lessons:
 ADDITION = Lessons(
     kinds={"math": ["addition"]},
     levels=(1, 1),
+    first_levels={"math": 1},
     exam={"math": (1, 1_000)},
     tokenizer=CharacterTokenizer("0123456789+="),
     warm_start=WarmStartConfig(target_accuracy=0.35, num_check_tasks=400),
@@ -94,8 +98,9 @@ ADDITION = Lessons(
 )
 MIXED = Lessons(
     kinds={"math": ["addition"], "language": ["translation"], "game": ["nim_puzzle"]},
-    levels=(4, 5),
-    exam={"math": (4, 200), "language": (4, 100), "game": (4, 60)},
+    levels=(1, 5),
+    first_levels={"math": 1, "language": 2, "game": 4},
+    exam={"math": (1, 200), "language": (2, 100), "game": (4, 60)},
     tokenizer=ByteTokenizer(),
     warm_start=WarmStartConfig(target_accuracy=0.3, num_check_tasks=300),
     sampling=Sampling(temperature=0.7, max_tokens=56),

@@ -114,6 +114,16 @@ def test_domains_are_drawn_by_weight() -> None:
     assert drawn.count("math") / len(drawn) == pytest.approx(0.75, abs=0.03)
 
 
+def test_a_domain_has_an_easiest_level_of_its_own() -> None:
+    curriculum = Curriculum(config(first_level=1, first_levels={"game": 4}), ["math", "game"])
+    assert (curriculum.difficulty("math"), curriculum.difficulty("game")) == (1.0, 4.0)
+    answers(curriculum, "game", [False] * 30)
+    assert curriculum.difficulty("game") == 4.0
+    answers(curriculum, "game", [True] * 10)
+    answers(curriculum, "game", [False] * 30)
+    assert curriculum.difficulty("game") == 4.0
+
+
 def test_it_goes_on_from_its_state() -> None:
     rng = np.random.default_rng(1)
     outcomes = [bool(rng.random() < 0.95) for _ in range(777)]
@@ -138,6 +148,7 @@ def test_another_state_is_refused(state: dict[str, object]) -> None:
     ("changes", "message"),
     [
         ({"weights": {"poetry": 1.0}}, "weights names 'poetry'"),
+        ({"first_levels": {"poetry": 1}}, "first_levels names 'poetry'"),
         ({"weights": {"math": 0.0}}, "no domain has a weight above 0"),
     ],
 )
@@ -147,8 +158,14 @@ def test_wrong_weights_are_named(changes: dict[str, object], message: str) -> No
 
 
 @pytest.mark.parametrize(
-    "changes", [{"first_level": 5, "last_level": 4}, {"stages": (3, 2)}, {"weights": {"math": -1.0}}]
+    "changes",
+    [
+        {"first_level": 5, "last_level": 4},
+        {"stages": (3, 2)},
+        {"weights": {"math": -1.0}},
+        {"first_levels": {"math": 10}},
+    ],
 )
 def test_impossible_configs_are_refused(changes: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"above|increase|below"):
+    with pytest.raises(ValueError, match=r"above|increase|below|between"):
         config(**changes)

@@ -18,7 +18,7 @@ def language_policy(seed: int = 0, max_tokens: int = 48) -> LanguagePolicy:
         seed, CharacterTokenizer(ALPHABET), width=16, num_layers=2, num_heads=2, max_tokens=max_tokens
     )
     with torch.no_grad():
-        policy.model.token_embedding.weight.mul_(20.0)
+        policy.model.token_embedding.weight.mul_(1.6)
     return policy
 
 

@@ -23,7 +23,8 @@ class CurriculumConfig(Section):
 
     `margin` is half the width of the band around `target_success_rate`; `window` the number of answers a decision looks
     at; `step` what difficulty moves by, in levels; `stages` the levels at which stages begin; `weights` how often
-    domains are drawn, 1 where they are not named.
+    domains are drawn, 1 where they are not named; `first_levels` a domain's easiest level, `first_level` where it is
+    not named: levels of different domains are not equally hard.
     """
 
     target_success_rate: float = Field(default=0.8, gt=0.0, lt=1.0)
@@ -34,11 +35,16 @@ class CurriculumConfig(Section):
     last_level: int = Field(default=NUM_LEVELS - 1, ge=0, lt=NUM_LEVELS)
     stages: tuple[int, ...] = (3, 6)
     weights: dict[str, float] = Field(default_factory=dict)
+    first_levels: dict[str, int] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _is_possible(self) -> "CurriculumConfig":
         if self.first_level > self.last_level:
             raise ValueError(f"first_level {self.first_level} is above last_level {self.last_level}")
+        if outside := [
+            name for name, level in self.first_levels.items() if not self.first_level <= level <= self.last_level
+        ]:
+            raise ValueError(f"first_levels: {outside[0]} is not between first_level and last_level")
         if list(self.stages) != sorted(set(self.stages)):
             raise ValueError(f"stages {list(self.stages)} must increase")
         if any(not weight >= 0.0 or math.isinf(weight) for weight in self.weights.values()):
@@ -67,12 +73,16 @@ class Curriculum:
 
     def __init__(self, config: CurriculumConfig, domains: Sequence[str]) -> None:
         self._config, self._domains = config, list(dict.fromkeys(domains))
-        if unknown := sorted(config.weights.keys() - set(self._domains)):
-            raise ConfigError(f"curriculum.weights names {unknown[0]!r}; the domains are: {', '.join(self._domains)}")
+        for setting, named in (("weights", config.weights), ("first_levels", config.first_levels)):
+            if unknown := sorted(named.keys() - set(self._domains)):
+                raise ConfigError(
+                    f"curriculum.{setting} names {unknown[0]!r}; the domains are: {', '.join(self._domains)}"
+                )
         self._weights = np.array([config.weights.get(name, 1.0) for name in self._domains])
         if not self._weights.sum() > 0.0:
             raise ConfigError("curriculum: no domain has a weight above 0; name one, or raise its weight")
-        self._progress = {name: _Progress(float(config.first_level)) for name in self._domains}
+        self._lowest = {name: float(config.first_levels.get(name, config.first_level)) for name in self._domains}
+        self._progress = {name: _Progress(lowest) for name, lowest in self._lowest.items()}
 
     def draw(self, rng: np.random.Generator) -> tuple[str, int]:
         """A domain by its weight, and a level by its difficulty."""
@@ -92,7 +102,7 @@ class Curriculum:
             progress.knocks = 0
             return
         progress.outcomes.clear()
-        self._move(progress, config.step if rate > config.target_success_rate else -config.step)
+        self._move(domain, config.step if rate > config.target_success_rate else -config.step)
 
     def difficulty(self, domain: str) -> float:
         """Of a domain, in levels."""
@@ -137,9 +147,9 @@ class Curriculum:
         except (KeyError, TypeError, ValueError) as error:
             raise ArtifactError(f"not the state of a curriculum: {error!r}; take one from `state_dict`") from error
 
-    def _move(self, progress: _Progress, step: float) -> None:
-        config = self._config
-        wanted = min(max(progress.difficulty + step, float(config.first_level)), float(config.last_level))
+    def _move(self, domain: str, step: float) -> None:
+        progress = self._progress[domain]
+        wanted = min(max(progress.difficulty + step, self._lowest[domain]), float(self._config.last_level))
         if self._stage_at(wanted) == self._stage_at(progress.difficulty):
             progress.difficulty, progress.knocks = wanted, 0
             return

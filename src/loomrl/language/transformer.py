@@ -85,13 +85,12 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def _initialize(self, generator: torch.Generator) -> None:
-        """Small weights, the smaller the more blocks add up (Radford et al. 2019, section 2.3); values begin at 0."""
+        """Weights that keep the size of what passes through them, the smaller the more blocks add up (Radford et al.
+        2019, section 2.3); values begin at 0. Smaller embeddings are drowned by the blocks and learn late."""
         deviation = 1.0 / math.sqrt(self.config.width)
         for name, parameter in self.named_parameters():
             if name.startswith("value_head"):
                 parameter.zero_()
-            elif "embedding" in name:
-                parameter.normal_(std=0.02, generator=generator)
             elif name.endswith(("output.weight", "contract.weight")):
                 residual = deviation / math.sqrt(2 * self.config.num_layers)
                 parameter.normal_(std=residual, generator=generator)
