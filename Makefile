@@ -106,6 +106,7 @@ bench: peers atropos | $(BIN)/loomrl  ## measure speed and learning beside the p
 	python benchmarks/language.py
 	python benchmarks/integration.py
 	python benchmarks/inference.py
+	python benchmarks/distributed.py
 
 soak: | $(BIN)/loomrl  ## what must never happen to a server, at length: kills, swaps, bad versions, fuzzing; takes hours
 	PYTHONPATH=tests/support python -m tests.soak

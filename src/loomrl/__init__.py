@@ -18,6 +18,10 @@ _PUBLIC = {
     "create_integrated_rl_system": "loomrl.gym.integration",
     "PPOConfig": "loomrl.training.trainer",
     "PPOTrainer": "loomrl.training.trainer",
+    "DistributedTrainer": "loomrl.distributed.trainer",
+    "PolicyEvaluator": "loomrl.distributed.trainer",
+    "RolloutWorker": "loomrl.distributed.actors",
+    "PPOLearner": "loomrl.distributed.actors",
     "PolicyNetwork": "loomrl.algorithms.networks",
     "StateEncoder": "loomrl.algorithms.networks",
     "GaussianPolicyHead": "loomrl.algorithms.networks",
@@ -29,15 +33,19 @@ _PUBLIC = {
 __all__ = [
     "AsyncPolicyClient",
     "BaseEnvironment",
+    "DistributedTrainer",
     "EnvironmentType",
     "GaussianPolicyHead",
     "GymPPOIntegration",
     "GymTrainingConfig",
     "LoomRLGym",
     "PPOConfig",
+    "PPOLearner",
     "PPOTrainer",
     "PolicyClient",
+    "PolicyEvaluator",
     "PolicyNetwork",
+    "RolloutWorker",
     "StateEncoder",
     "ValueHead",
     "__version__",
@@ -54,6 +62,8 @@ def __getattr__(name: str) -> Any:
 
 if TYPE_CHECKING:
     from loomrl.algorithms.networks import GaussianPolicyHead, PolicyNetwork, StateEncoder, ValueHead
+    from loomrl.distributed.actors import PPOLearner, RolloutWorker
+    from loomrl.distributed.trainer import DistributedTrainer, PolicyEvaluator
     from loomrl.environment.base import BaseEnvironment
     from loomrl.environment.registry import register_environment
     from loomrl.gym.facade import EnvironmentType, LoomRLGym

@@ -81,3 +81,35 @@ def unreliable_vector(num_envs: int, what: str = "") -> gymnasium.vector.VectorE
     """What a registration's `vector_entry_point` may name: it restarts in the step that ends an episode."""
     mode = gymnasium.vector.AutoresetMode.SAME_STEP
     return gymnasium.vector.SyncVectorEnv([lambda: Unreliable(what)] * num_envs, autoreset_mode=mode)
+
+
+class Mishaps(gymnasium.Env[np.ndarray, int]):
+    """A walk to the chosen side. `mishaps`, those of `Unreliable`, happen once each, in the step of all environments of
+    a process that they name: a file in `folder` tells whether one has."""
+
+    observation_space = spaces.Box(-1e6, 1e6, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+    num_steps = 0  # in this process
+
+    def __init__(self, folder: str, mishaps: dict[str, int]) -> None:
+        self.folder, self.mishaps = folder, mishaps
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.place = self.np_random.normal()
+        return np.array([self.place, 0.0], np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        Mishaps.num_steps += 1
+        for what, step in self.mishaps.items():
+            if Mishaps.num_steps == step:
+                self._happen(what)
+        self.place += 0.1 if action else -0.1
+        return np.array([self.place, self.place**2], np.float32), -abs(self.place), False, False, {}
+
+    def _happen(self, what: str) -> None:
+        try:
+            open(os.path.join(self.folder, what), "x").close()
+        except FileExistsError:
+            return
+        Unreliable(what)._fail()

@@ -16,7 +16,7 @@ from loomrl.environment.make import make_envs, settle_backend
 from loomrl.environment.snapshot import take_snapshot
 from loomrl.errors import ConfigError
 from loomrl.files import sums
-from loomrl.training import train
+from loomrl.training import job
 from loomrl.training.config import TrainingConfig
 from loomrl.training.train import train_policy
 from loomrl.types import TrainingReport
@@ -74,7 +74,7 @@ def test_what_is_learnt_from_has_bounds_and_what_judges_has_none(
         made.append(more)
         return make_envs(folder, num_envs, *more)
 
-    monkeypatch.setattr(train, "make_envs", told)
+    monkeypatch.setattr(job, "make_envs", told)
     config = bounded()
     train_policy(config, cartpole, tmp_path / "output", tmp_path / "home")
     assert set(made) == {("same_step", "serial", config.bounds), ("disabled", "batched")}

@@ -12,8 +12,9 @@ from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshot import load_snapshot, take_snapshot
 from loomrl.environment.spaces import space_from_json
 from loomrl.files import sums
-from loomrl.training import train
+from loomrl.training import job
 from loomrl.training.config import TrainingConfig
+from loomrl.training.train import train_policy
 from loomrl.types import EnvironmentSnapshot
 
 FRAMES = 4
@@ -87,9 +88,9 @@ def test_the_policy_is_that_of_a_replay_of_whole_stacks(
 ) -> None:
     taken = snapshot(SHAPES[kind], tmp_path)
     settings = config(algorithm, **parameters)
-    train.train_policy(settings, taken, tmp_path / "frames", tmp_path / "home-1")
-    monkeypatch.setattr(train, "frames_of", lambda _: None)
-    train.train_policy(settings, taken, tmp_path / "stacks", tmp_path / "home-2")
+    train_policy(settings, taken, tmp_path / "frames", tmp_path / "home-1")
+    monkeypatch.setattr(job, "frames_of", lambda _: None)
+    train_policy(settings, taken, tmp_path / "stacks", tmp_path / "home-2")
     assert sums(tmp_path / "frames") == sums(tmp_path / "stacks")
 
 
@@ -97,7 +98,7 @@ def replay_bytes(algorithm: Any, taken: EnvironmentSnapshot, *, frames: bool) ->
     """Of a replay of 100,000 transitions."""
     spaces = space_from_json(taken.spec.observation), space_from_json(taken.spec.action)
     settings = algorithm.Config(replay_capacity=100_000, num_envs=1)
-    surroundings = train.surroundings_of(taken, Path(), 1) if frames else ALONE
+    surroundings = job.surroundings_of(taken, Path(), 1) if frames else ALONE
     built = algorithm.build(settings, *spaces, seed=0, total_env_steps=1, surroundings=surroundings)
     num_bytes: int = built._replay.nbytes
     return num_bytes

@@ -22,7 +22,7 @@ from loomrl.environment.vector.batched import BatchedVectorEnv
 from loomrl.environment.vector.choose import Autoreset
 from loomrl.errors import ArtifactError, ConfigError, EnvironmentFault, LoomRLError
 from loomrl.files import sums
-from loomrl.training import train
+from loomrl.training import job
 from loomrl.training.config import TrainingConfig
 from loomrl.training.train import train_policy
 from loomrl.types import TrainingReport
@@ -222,7 +222,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[VectorEnv[Any, Any, 
         vectors[autoreset].append(make_envs(folder, num_envs, autoreset, *more))
         return vectors[autoreset][-1]
 
-    monkeypatch.setattr(train, "make_envs", counted)
+    monkeypatch.setattr(job, "make_envs", counted)
     return vectors
 
 

@@ -210,7 +210,7 @@ def test_a_second_call_begins_its_returns_anew() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"distributed": True, "sync_frequency": 100}, "this version trains in one process"),
+        ({"distributed": True, "sync_frequency": 100}, "PPOTrainer trains in one process"),
         ({"sync_frequency": 2}, "sync_frequency: there is nothing to synchronise"),
         ({"lerning_rate": 1}, "PPOConfig.lerning_rate: unknown key; did you mean 'learning_rate'"),
         ({"n_epochs": 0}, "PPOConfig.n_epochs: .* found 0"),

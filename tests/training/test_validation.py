@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from unreliable_env import Aging
 
 from loomrl.algorithms.actor_critic import ActorCriticPolicy
+from loomrl.algorithms.base import LearntPolicy
 from loomrl.environment import make
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_envs, settle_backend
@@ -45,6 +46,14 @@ def echo(num_envs: int, autoreset: str) -> VectorEnv[Any, Any, Any]:
     return SyncVectorEnv([Echo] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
 
 
+def play_and_judge(
+    validation: Validation, policy: LearntPolicy, step: int, cost_limit: float | None = None
+) -> dict[str, Any]:
+    row = validation.play(policy, step, cost_limit)
+    validation.judge(row, policy)
+    return row
+
+
 def validated(returns: list[float], **config: Any) -> Validation:
     """Validate a policy that earns each of `returns` in turn, every 10 steps, until a reason to stop."""
     validation = Validation(ValidationConfig(interval_env_steps=10, num_episodes=2, **config), echo)
@@ -52,7 +61,7 @@ def validated(returns: list[float], **config: Any) -> Validation:
     for index, value in enumerate(returns):
         with torch.no_grad():
             policy.head.mean.bias.fill_(value)
-        row = validation.run(policy, 10 * (index + 1))
+        row = play_and_judge(validation, policy, 10 * (index + 1))
         assert row["mean_return"] == value
         if validation.stop_reason():
             break
@@ -97,7 +106,7 @@ def priced(returns: list[float], cost_limit: float | None, **config: Any) -> Val
     for index, value in enumerate(returns):
         with torch.no_grad():
             policy.head.mean.bias.fill_(value)
-        validation.run(policy, 10 * (index + 1), cost_limit)
+        play_and_judge(validation, policy, 10 * (index + 1), cost_limit)
         if validation.stop_reason():
             break
     return validation
@@ -165,7 +174,7 @@ def test_the_mean_decides_and_not_the_luckiest_episode() -> None:
     for step, value in ((10, 1.0), (20, 200.0)):
         with torch.no_grad():
             policy.head.mean.bias.fill_(value)
-        rows.append(validation.run(policy, step))
+        rows.append(play_and_judge(validation, policy, step))
     assert [(row["mean_return"], row["max_return"]) for row in rows] == [(60.0, 60.0), (50.0, 200.0)]
     assert (validation.best_return, validation.best_step) == (60.0, 10)
 
@@ -181,7 +190,7 @@ def test_environments_that_are_kept_are_as_new(backend: str, num_made: int) -> N
 
     policy = ActorCriticPolicy.for_spaces("ppo", Aging.observation_space, Aging.action_space, (4,), "tanh", False)
     with closing(Validation(ValidationConfig(num_episodes=2), counted)) as validation:
-        assert [validation.run(policy, step)["mean_return"] for step in (1, 2, 3)] == [1.0, 1.0, 1.0]
+        assert [play_and_judge(validation, policy, step)["mean_return"] for step in (1, 2, 3)] == [1.0, 1.0, 1.0]
     assert len(made) == num_made
     assert all(envs.closed for envs in made)
     if backend == "processes":

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loomrl.algorithms.peers import ALONE, Moments, Peers
 from loomrl.types import FloatArray
 
 
@@ -53,6 +54,13 @@ def needs_successor_value(ended: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return needed
 
 
+def normalized(advantage: FloatArray, peers: Peers = ALONE) -> FloatArray:
+    """Advantages (T, B) with mean 0 and standard deviation 1 over all learners' rollouts together."""
+    joined = peers.join_moments(Moments.of(advantage.ravel()))
+    scaled: FloatArray = (advantage - joined.mean) / (np.sqrt(joined.var) + 1e-8)
+    return scaled
+
+
 def explained_variance(value: FloatArray, target: FloatArray) -> float:
     """1 - Var(target - value) / Var(target): 1 is perfect, 0 no better than a constant; 0 for a constant target."""
     variance = float(np.var(target))
@@ -68,15 +76,16 @@ class RewardScaler:
 
     CLIP = 10.0
 
-    def __init__(self, num_envs: int, gamma: float) -> None:
-        self._gamma = gamma
+    def __init__(self, num_envs: int, gamma: float, peers: Peers = ALONE) -> None:
+        self._gamma, self._peers = gamma, peers
         self._running = np.zeros(num_envs)  # discounted return so far, (B,)
         self._count, self._mean, self._var = 0.0, 0.0, 1.0
 
     def __call__(self, reward: FloatArray, ended: NDArray[np.bool_]) -> FloatArray:
         """Learn from rewards (T, B), then scale them."""
         discounted = self._discounted(reward, ended)
-        self._merge(float(discounted.mean()), float(discounted.var()), discounted.size)
+        joined = self._peers.join_moments(Moments.of(discounted.ravel()))
+        self._merge(float(joined.mean), float(joined.var), int(joined.count))
         scaled: FloatArray = np.clip(reward / self._deviation, -self.CLIP, self.CLIP)
         return scaled
 

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from loomrl.algorithms.peers import Matrix
+
 
 class FlatParameters:
     """Makes every parameter, and its gradient, a view into one vector. The module goes on as before."""
@@ -13,6 +15,7 @@ class FlatParameters:
         self.vector = nn.Parameter(torch.empty(size, device=parameters[0].device))
         self.gradient = torch.zeros_like(self.vector.data)
         self.vector.grad = self.gradient
+        self.matrices: list[Matrix] = []
         start = 0
         for parameter in parameters:
             end = start + parameter.numel()
@@ -20,6 +23,8 @@ class FlatParameters:
             view.copy_(parameter.data)
             parameter.data = view
             parameter.grad = self.gradient[start:end].view_as(parameter)  # backward adds to it in place
+            if parameter.dim() > 1:
+                self.matrices.append(Matrix(start, len(parameter), parameter[0].numel()))
             start = end
 
     def clip_gradient(self, max_norm: float) -> Tensor:

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from loomrl.algorithms.architecture import ARCHITECTURE, WEIGHTS, PolicyArchitecture
+from loomrl.algorithms.peers import ALONE, Peers
 from loomrl.algorithms.preprocessing import ObservationNormalizer, Preprocessor
 from loomrl.environment.flat import FlatBox, is_one_array
 from loomrl.environment.spaces import space_from_json, space_to_json
@@ -62,11 +63,12 @@ class TrainedPolicy(nn.Module, ABC):
         features: Tensor = self.preprocessor(obs)
         return self.normalizer(features) if self.normalizer is not None else features
 
-    def learn_statistics(self, obs: NDArray[Any]) -> None:
-        """Merge observations of a trajectory (T, B, *obs) into the normaliser's statistics, where there is one."""
+    def learn_statistics(self, obs: NDArray[Any], peers: Peers = ALONE) -> None:
+        """Merge observations of a trajectory (T, B, *obs), and those of other learners, into the normaliser's
+        statistics, where there is one."""
         if self.normalizer is not None:
             rows = torch.from_numpy(obs.reshape(-1, *obs.shape[2:]))
-            self.normalizer.update(self.preprocessor(rows).numpy())
+            self.normalizer.update(self.preprocessor(rows).numpy(), peers)
 
     @abstractmethod
     def forward(self, obs: Tensor) -> dict[str, Tensor]:

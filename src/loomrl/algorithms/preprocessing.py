@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from loomrl.algorithms.peers import ALONE, Moments, Peers
 from loomrl.environment.flat import Part, channels_first, parts_of
 
 CLIP = 10.0  # normalised observations are cut at this many standard deviations
@@ -145,10 +146,10 @@ class ObservationNormalizer(nn.Module):
         dense = ((features[:, :dim] - self.shift) * self.scale).clamp(-CLIP, CLIP)
         return torch.cat([dense, features[:, dim:]], -1)
 
-    def update(self, features: NDArray[Any]) -> None:
-        """Merge a batch (N, dim + pixels) into the statistics."""
-        batch = features[:, : len(self.mean)].astype(np.float64)
-        self.merge(torch.from_numpy(batch.mean(0)), torch.from_numpy(batch.var(0)), len(batch))
+    def update(self, features: NDArray[Any], peers: Peers = ALONE) -> None:
+        """Merge a batch (N, dim + pixels), and those of other learners, into the statistics."""
+        batch = peers.join_moments(Moments.of(features[:, : len(self.mean)]))
+        self.merge(torch.from_numpy(batch.mean), torch.from_numpy(batch.var), int(batch.count))
 
     def merge(self, batch_mean: Tensor, batch_var: Tensor, batch_count: int) -> None:
         """Merge a batch of which mean and variance (dim,), float64, are known; never waits for a device."""

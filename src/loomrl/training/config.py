@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
+from loomrl.distributed.config import DistributedConfig
 from loomrl.environment.config import BoundaryConfig, Bounds
 from loomrl.schema import Section
 
@@ -47,6 +48,7 @@ class TrainingConfig(Section):
     boundaries: list[BoundaryConfig] = Field(default_factory=list)
     max_episode_cost: float | None = Field(default=None, ge=0)  # an episode ends once it has cost more
     parameters: dict[str, Any] = Field(default_factory=dict)
+    distributed: DistributedConfig | None = None  # several learners on Ray; None: one, in the stage's own process
 
     @property
     def bounds(self) -> Bounds | None:

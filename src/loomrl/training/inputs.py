@@ -5,9 +5,11 @@ from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
 from importlib.metadata import EntryPoint, PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import loomrl
 from loomrl.algorithms.registry import find_entry_point
+from loomrl.distributed.config import WHERE_IT_RUNS
 from loomrl.errors import ConfigError
 from loomrl.files import canonical_json, sha256, sha256_file
 from loomrl.training.config import TrainingConfig
@@ -15,10 +17,11 @@ from loomrl.training.threads import processor_family
 from loomrl.types import EnvironmentSnapshot, Json
 
 ROOMS = (
-    *("algorithms", "training", "environment", "finite", "language", "replay"),
+    *("algorithms", "distributed", "training", "environment", "finite", "language", "replay"),
     *("encryption.py", "files.py", "machine_code.py", "schema.py", "types.py"),
 )
 _PACKAGES = ("torch", "numba", "llvmlite", "numpy", "gymnasium")
+_CHANGES_NOTHING: Any = {"checkpoint_interval_seconds": True, "distributed": set(WHERE_IT_RUNS)}
 _CODE = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 
 
@@ -32,7 +35,7 @@ def inputs_digest(
     return sha256(
         canonical_json(
             {
-                "training": config.model_dump(mode="json", exclude={"checkpoint_interval_seconds"}),
+                "training": config.model_dump(mode="json", exclude=_CHANGES_NOTHING),
                 "snapshot": snapshot.digest,
                 "backend": backend,
                 "device": device,

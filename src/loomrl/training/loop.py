@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from loomrl.algorithms.base import Algorithm, below
+from loomrl.algorithms.peers import ALONE, Moments, Peers
 from loomrl.environment.collector import Collector
 from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
 from loomrl.training.checkpoints import Checkpoint
@@ -26,6 +27,7 @@ from loomrl.training.validation import MakeEnvs, Validation
 from loomrl.types import Json, Trajectory
 
 OnRow = Callable[[Json], None]
+_PEERS = "peers."  # arrays of a checkpoint
 
 
 class TrainingLoop:
@@ -34,6 +36,9 @@ class TrainingLoop:
     `on_update` and `on_validation` are told each row of the curves; control never depends on them. `stop_reason` is
     None until training has ended. Without `segment_env_steps` training is one segment, of any length. With
     `needs_costs` the first rollout must tell one.
+
+    With `peers` it is one of several loops that learn one policy: limits, counts and rows are those of all of them, and
+    the first one validates.
     """
 
     def __init__(
@@ -49,15 +54,16 @@ class TrainingLoop:
         needs_costs: bool = False,
         on_update: OnRow = lambda row: None,
         on_validation: OnRow = lambda row: None,
+        peers: Peers = ALONE,
     ) -> None:
-        self.algorithm, self.validation = algorithm, validation
+        self.algorithm, self.validation, self._peers = algorithm, validation, peers
         self._make_envs, self._seed = make_envs, seed
         self._total_env_steps, self._total_episodes = total_env_steps, total_episodes
-        rollout_size = algorithm.num_envs * algorithm.rollout_length
+        rollout_size = algorithm.num_envs * algorithm.rollout_length * peers.num_learners
         self._segment_updates = math.ceil(segment_env_steps / rollout_size) if segment_env_steps else None
         self._needs_costs = needs_costs
         self._on_update, self._on_validation = on_update, on_validation
-        self._rng = np.random.default_rng(derive(seed, Purpose.ACTIONS))
+        self._rng = np.random.default_rng(derive(seed, Purpose.ACTIONS, peers.rank))
         self.env_steps = 0
         self.num_episodes = 0
         self.stop_reason: str | None = None
@@ -75,7 +81,7 @@ class TrainingLoop:
                 envs = self._as_new(envs, kept)
                 self._run_segment(envs)
                 self._segment += 1
-                if self.stop_reason is not None or due():
+                if self.stop_reason is not None or self._peers.from_first(lambda: {"due": due()})["due"]:
                     yield self.checkpoint()
 
     def _as_new(self, envs: VectorEnv[Any, Any, Any] | None, kept: ExitStack) -> VectorEnv[Any, Any, Any]:
@@ -92,48 +98,65 @@ class TrainingLoop:
 
     def _run_segment(self, envs: VectorEnv[Any, Any, Any]) -> None:
         make_collector = getattr(self.algorithm, "collector", Collector)
-        collector = make_collector(envs, derive(self._seed, Purpose.EPISODES, self._segment))
+        first_env = self._peers.rank * self.algorithm.num_envs  # of all learners' environments
+        collector = make_collector(envs, derive(self._seed, Purpose.EPISODES, self._segment) + first_env)
         for update in itertools.count(1):
             trajectory = collector.collect(self.algorithm.act, self.algorithm.rollout_length, self._rng)
             last = update == self._segment_updates
             if last:
                 trajectory = trajectory.cut()
-            self._update(trajectory, collector.finished)
+            self._update(trajectory, collector.finished, last)
             collector.finished.clear()
             self._validate()
             if last or self.stop_reason is not None:
                 return
 
-    def _update(self, trajectory: Trajectory, finished: list[tuple[float, int]]) -> None:
-        step = self.env_steps + trajectory.num_transitions
+    def _update(self, trajectory: Trajectory, finished: list[tuple[float, int]], last: bool) -> None:
+        step = self.env_steps + trajectory.num_transitions * self._peers.num_learners
         _demand_rewards(trajectory, step)
         if self._needs_costs and self.env_steps == 0:
             _demand_costs(trajectory)
         metrics = self.algorithm.update(trajectory, self._rng)
+        self.env_steps = step
+        if last or self._validates():
+            self._peers.synchronise()
+        metrics = self._joined(metrics)
         for name, value in metrics.items():
             if not math.isfinite(value):
                 raise LoomRLError(
                     f"training: {name} is {value} after {step} environment steps; saved checkpoints are intact; "
                     "lower learning_rate, or look at the rewards and observations of the environment"
                 )
-        self.env_steps = step
-        self.num_episodes += len(finished)
-        if finished:
-            returns, lengths = zip(*finished, strict=True)
-            metrics |= {"episode_return": float(np.mean(returns)), "episode_length": float(np.mean(lengths))}
+        episodes = self._peers.join_moments(_of_episodes(finished))
+        self.num_episodes += int(episodes.count)
+        if episodes.count:
+            metrics |= dict(zip(("episode_return", "episode_length"), episodes.mean.tolist(), strict=True))
+        metrics |= self._peers.metrics()
         row: Json = {"step": step, "num_episodes": self.num_episodes, **metrics}
         self.rows.add(row)
         self._on_update(row)
+
+    def _joined(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Their means over the learners."""
+        return dict(zip(metrics, self._peers.mean(np.array([*metrics.values()])).tolist(), strict=True))
 
     def _validate(self) -> None:
         """Decide whether training ends, after a validation where one is due or it is the last chance for one."""
         ended = self._limit_reached()
         validation = self.validation
-        if validation is not None and (validation.due(self.env_steps) or ended):
-            cost_limit = getattr(self.algorithm, "cost_limit", None)
-            self._on_validation(validation.run(self.algorithm.policy, self.env_steps, cost_limit))
+        if validation is not None and self._validates():
+            policy, cost_limit = self.algorithm.policy, getattr(self.algorithm, "cost_limit", None)
+            row = self._peers.from_first(lambda: validation.play(policy, self.env_steps, cost_limit))
+            validation.judge(row, policy)
+            self._on_validation(row)
             ended = ended or validation.stop_reason()
         self.stop_reason = self.stop_reason or ended
+
+    def _validates(self) -> bool:
+        """Whether a validation is due, or it is the last chance for one."""
+        return self.validation is not None and (
+            self.validation.due(self.env_steps) or self._limit_reached() is not None
+        )
 
     def _limit_reached(self) -> str | None:
         if self._total_env_steps is not None and self.env_steps >= self._total_env_steps:
@@ -157,6 +180,7 @@ class TrainingLoop:
             "rng": self._rng.bit_generator.state,
             "algorithm": {name: value for name, value in state.items() if not isinstance(value, np.ndarray)},
         }
+        arrays |= {f"{_PEERS}{name}": np.asarray(value) for name, value in self._peers.state_dict().items()}
         if self.validation is not None:
             values["validation"] = self.validation.state_dict()
             arrays |= {f"best.{name}": value for name, value in self.validation.best.items()}
@@ -172,12 +196,18 @@ class TrainingLoop:
         values = checkpoint.values
         if values["stop_reason"] is None:
             self.algorithm.load_state_dict({**below("algorithm.", checkpoint.arrays), **values["algorithm"]})
+            self._peers.load_state_dict(below(_PEERS, checkpoint.arrays))
         self.env_steps, self.num_episodes = values["env_steps"], values["num_episodes"]
         self._segment, self.stop_reason = values["segment"], values["stop_reason"]
         self.rows.load_state_dict(values["rows"])
         self._rng.bit_generator.state = values["rng"]
         if self.validation is not None:
             self.validation.load_state_dict(values["validation"], below("best.", checkpoint.arrays))
+
+
+def _of_episodes(finished: list[tuple[float, int]]) -> Moments:
+    """Their returns and lengths."""
+    return Moments.of(np.array(finished)) if finished else Moments(np.zeros(2), np.zeros(2), 0.0)
 
 
 def _demand_rewards(trajectory: Trajectory, step: int) -> None:

@@ -71,7 +71,10 @@ class PPOConfig(ppo.Config):
     @model_validator(mode="after")
     def _in_one_process(self) -> "PPOConfig":
         if self.distributed:
-            raise ValueError("distributed: this version trains in one process; leave distributed at False")
+            raise ValueError(
+                "distributed: PPOTrainer trains in one process; leave distributed at False, and use "
+                "loomrl.DistributedTrainer or `training.distributed` in a policy's config"
+            )
         if self.sync_frequency != 1:
             raise ValueError("sync_frequency: there is nothing to synchronise in one process; leave it at 1")
         return self

@@ -51,8 +51,8 @@ class Validation:
         last = self.rows[-1]["step"] if self.rows else 0
         return bool(step // self.config.interval_env_steps > last // self.config.interval_env_steps)
 
-    def run(self, policy: LearntPolicy, step: int, cost_limit: float | None = None) -> Json:
-        """Play the episodes and judge them; returns the row for the curves, with `mean_cost` where episodes cost."""
+    def play(self, policy: LearntPolicy, step: int, cost_limit: float | None = None) -> Json:
+        """Play the episodes; returns the row for the curves, with `mean_cost` where episodes cost, for `judge`."""
         returns, lengths, told = self._play(policy, whole=cost_limit is not None or self.config.objective is not None)
         row: Json = {
             "step": step,
@@ -69,7 +69,6 @@ class Validation:
             row |= {"objective": objective, "mean_objective": float(np.mean(reached)), "objectives": reached}
         if cost_limit is not None:
             row["cost_excess"] = max(0.0, row.get("mean_cost", 0.0) - cost_limit)
-        self._judge(row, policy)
         return row
 
     def _play(self, policy: LearntPolicy, whole: bool) -> tuple[Sequence[float], Sequence[int], Sequence[Episode]]:
@@ -103,7 +102,8 @@ class Validation:
         if envs is not None:
             envs.close()
 
-    def _judge(self, row: Json, policy: LearntPolicy) -> None:
+    def judge(self, row: Json, policy: LearntPolicy) -> None:
+        """Keep the row that `play` gave, here or in an equal validation, and the policy if it is the best so far."""
         self.rows.append(row)
         mean = row["mean_return"]
         excess = row.get("cost_excess", 0.0)

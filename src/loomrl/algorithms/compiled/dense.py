@@ -76,6 +76,11 @@ class Layout:
         views = [self.views(vector, layer) for layer in range(len(self.table))]
         return [weights.copy() for weights, _ in views], [bias.copy() for _, bias in views]
 
+    def matrices(self) -> list[tuple[int, int, int]]:
+        """Where each layer's weights begin in the vector, and their rows and columns, padding included."""
+        *hidden, last = self.table.tolist()
+        return [(start, inputs, outputs) for inputs, outputs, start, _ in hidden] + [(last[2], last[1], last[0])]
+
     def views(self, vector: Vector, layer: int) -> tuple[Matrix, Vector]:
         """A layer's weights (O, I), as torch has them, and biases (O,), where they lie in a vector, without padding."""
         inputs, outputs, weights_at, bias_at = self.table[layer].tolist()

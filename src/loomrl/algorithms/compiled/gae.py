@@ -34,8 +34,8 @@ def advantages(
 
 
 @compiled
-def normalize(values: FloatArray) -> None:
-    """Mean 0 and standard deviation 1, in place, (N,)."""
+def moments(values: FloatArray) -> tuple[float, float]:
+    """Mean and variance of values (N,)."""
     mean = 0.0
     for value in values:
         mean += value
@@ -43,7 +43,13 @@ def normalize(values: FloatArray) -> None:
     variance = 0.0
     for value in values:
         variance += (value - mean) * (value - mean)
-    deviation = math.sqrt(variance / values.size) + 1e-8
+    return mean, variance / values.size
+
+
+@compiled
+def normalize(values: FloatArray, mean: float, variance: float) -> None:
+    """From this mean and variance to 0 and 1, in place, (N,)."""
+    deviation = math.sqrt(variance) + 1e-8
     for index in range(values.size):
         values[index] = (values[index] - mean) / deviation
 

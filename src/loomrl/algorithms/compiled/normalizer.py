@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from loomrl.algorithms.compiled.dense import Matrix, Vector
 from loomrl.algorithms.compiled.jit import compiled
+from loomrl.algorithms.peers import ALONE, Moments, Peers
 
 CLIP = np.float32(10.0)
 EPSILON = 1e-8
@@ -19,14 +20,13 @@ class Normalizer:
         self.mean, self.var, self.count = np.zeros(dim), np.ones(dim), 0.0
         self.shift, self.scale = np.zeros(dim, np.float32), np.ones(dim, np.float32)
 
-    def update(self, features: NDArray[np.float32]) -> None:
-        """Merge a batch (N, I) into the statistics."""
-        batch = features.astype(np.float64)
-        batch_mean, batch_var, batch_count = batch.mean(0), batch.var(0), float(len(batch))
-        total = self.count + batch_count
-        delta = batch_mean - self.mean
-        squares = self.var * self.count + batch_var * batch_count + delta**2 * self.count * batch_count / total
-        self.mean += delta * batch_count / total
+    def update(self, features: NDArray[np.float32], peers: Peers = ALONE) -> None:
+        """Merge a batch (N, I), and those of other learners, into the statistics."""
+        batch = peers.join_moments(Moments.of(features))
+        total = self.count + batch.count
+        delta = batch.mean - self.mean
+        squares = self.var * self.count + batch.var * batch.count + delta**2 * self.count * batch.count / total
+        self.mean += delta * batch.count / total
         self.var, self.count = squares / total, total
         self.refresh()
 

@@ -254,13 +254,14 @@ def gradient_steps(
     permutations: NDArray[np.int64], batch_size: int, settings: FloatArray, work: Work, metrics: FloatArray,
 ) -> None:  # fmt: skip
     """Epochs over a rollout: one for each row of `permutations` (E, N), in batches of `batch_size` (the last smaller).
+    Part of an epoch is one over fewer rows.
 
     Changes parameters and Adam's moments, which have seen `num_steps` steps, in place. `metrics` (steps, 6) has a row
     of zeros for each gradient step. Two threads may share the work: call it with thread 0, ..., num_threads - 1 at once
     and `counter` (1,) at zero. One has the critic, one the actor; they meet at each step for the gradient's norm. The
     sums are those of one thread, so the bits are.
     """
-    num_rows, done = rows.x.shape[0], 0
+    num_rows, done = permutations.shape[1], 0
     for epoch in range(permutations.shape[0]):
         for begin in range(0, num_rows, batch_size):
             chosen = permutations[epoch, begin : min(begin + batch_size, num_rows)]
@@ -282,6 +283,34 @@ def gradient_steps(
                 )  # fmt: skip
             if thread == 0:
                 metrics[done - 1, GRAD_NORM] = length
+
+
+@compiled
+def batch_gradient(
+    networks: Networks, rows: Rows, chosen: Indices, settings: FloatArray, work: Work, metrics: FloatArray
+) -> None:
+    """The gradient over the chosen rows, for whoever does something to it before `apply_gradient`; adds to `metrics`
+    (6,) of zeros."""
+    for task in range(2):
+        _batch_gradient(task, networks, rows, chosen, settings, work, metrics)
+
+
+@compiled
+def apply_gradient(networks: Networks, num_steps: int, settings: FloatArray) -> float:
+    """Clip the gradient and take a step with it, after `num_steps` others; returns the norm it had.
+
+    The arithmetic of `gradient_steps`.
+    """
+    bounds = networks.bounds
+    squares = np.zeros(2, np.float32)
+    for task in range(2):
+        squares[task] = sum_of_squares(networks.gradient[bounds[task] : bounds[task + 1]])
+    length = math.sqrt(squares[CRITIC] + squares[ACTOR])
+    adam_step(
+        networks.parameters, networks.gradient, networks.first, networks.second, num_steps + 1,
+        settings[LEARNING_RATE], BETA1, BETA2, EPSILON, min(1.0, settings[MAX_NORM] / (length + 1e-6)),
+    )  # fmt: skip
+    return length
 
 
 @inlined

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
+from loomrl.algorithms.peers import ALONE, Peers
 from loomrl.algorithms.ppo.config import Config
 from loomrl.algorithms.ppo.engine import choose as choose_engine
 from loomrl.algorithms.ppo.engine import for_backend
+from loomrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from loomrl.algorithms.ppo.compiled import CompiledPPO
@@ -35,21 +37,28 @@ def build(
     *,
     seed: int,
     total_env_steps: int,
+    peers: Peers = ALONE,
 ) -> "PPO | CompiledPPO":
     """PPO with weights that follow from `seed`, on the engine that `config.engine` asks for or the policy allows.
 
     Raises:
-        ConfigError: for spaces no policy can handle, or `engine: compiled` for a policy it cannot express.
+        ConfigError: for spaces no policy can handle, `engine: compiled` for a policy it cannot express, or environments
+            on the device with other learners.
     """
     engine = choose_engine(config, observation_space, action_space)
     if engine == "device":
+        if peers.num_learners > 1:
+            raise ConfigError(
+                "training.distributed: environments of the back-end device are learnt from by one learner; set "
+                "environment.backend to auto, or num_learners to 1"
+            )
         from loomrl.algorithms.ppo.device import build_device
 
         return build_device(config, observation_space, action_space, seed, total_env_steps)
     if engine == "compiled":
         from loomrl.algorithms.ppo.compiled import build_compiled
 
-        return build_compiled(config, observation_space, action_space, seed, total_env_steps)
+        return build_compiled(config, observation_space, action_space, seed, total_env_steps, peers)
     from loomrl.algorithms.ppo.learner import build_torch
 
-    return build_torch(config, observation_space, action_space, seed, total_env_steps)
+    return build_torch(config, observation_space, action_space, seed, total_env_steps, peers)

@@ -1,6 +1,7 @@
 """PPO on the compiled engine: the same figures as `learner`, to within float32's rounding, many times faster."""
 
 import math
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,10 +15,22 @@ from loomrl.algorithms.architecture import PolicyArchitecture
 from loomrl.algorithms.base import State, below
 from loomrl.algorithms.compiled import gae
 from loomrl.algorithms.compiled.policy import CompiledPolicy
-from loomrl.algorithms.compiled.ppo import BLOCK, KL, Networks, Rows, Work, gradient_steps, log_probabilities
+from loomrl.algorithms.compiled.ppo import (
+    BLOCK,
+    GRAD_NORM,
+    KL,
+    Networks,
+    Rows,
+    Work,
+    apply_gradient,
+    batch_gradient,
+    gradient_steps,
+    log_probabilities,
+)
 from loomrl.algorithms.compiled.rollout import CompiledCollector
 from loomrl.algorithms.initial import dense_actor_critic
 from loomrl.algorithms.noise import gaussian_noise, negated_gumbel
+from loomrl.algorithms.peers import ALONE, Matrix, Moments, Peers
 from loomrl.algorithms.ppo.config import Config
 from loomrl.algorithms.ppo.engine import num_outputs
 from loomrl.algorithms.ppo.schedules import STEP_METRICS, Schedules
@@ -35,17 +48,20 @@ class CompiledPPO:
 
     engine = "compiled"
 
-    def __init__(self, config: Config, policy: CompiledPolicy, total_env_steps: int) -> None:
+    def __init__(self, config: Config, policy: CompiledPolicy, total_env_steps: int, peers: Peers = ALONE) -> None:
         self.config = config
+        self._peers = peers
         self.num_envs, self.rollout_length = config.num_envs, config.steps_per_rollout
         self._policy = policy
         self._networks = _networks(policy)
         self._num_gradient_steps = 0
-        self._scaler = CompiledRewardScaler(config.num_envs, config.gamma) if config.normalize_rewards else None
+        self._scaler = CompiledRewardScaler(config.num_envs, config.gamma, peers) if config.normalize_rewards else None
         self._schedules = Schedules(config, total_env_steps)
         self._work = _work(policy)
         self._num_threads = min(config.num_threads, num_processors())
         self._helper = ThreadPoolExecutor(1, "ppo") if self._num_threads > 1 else None
+        matrices = [*policy.critic.matrices(), *policy.actor.matrices()]
+        peers.follow(policy.parameters, [Matrix(*place) for place in matrices])
 
     @property
     def policy(self) -> CompiledPolicy:
@@ -94,13 +110,13 @@ class CompiledPPO:
             epoch = steps[num_steps : num_steps + together * per_epoch]
             self._learn(rows, orders, np.array(self._settings(rate, clip_epsilon)), epoch)
             num_steps += len(epoch)
-            kl = float(epoch[:, KL].mean())
+            (kl,) = self._peers.mean(epoch[:, KL].mean(keepdims=True)).tolist()
             rate = self._schedules.adapt(rate, kl)
             if self._schedules.ends_update(kl):
                 break
-        self._schedules.advance(len(raw))
+        self._schedules.advance(len(raw) * self._peers.num_learners)
         if policy.normalizer is not None:
-            policy.normalizer.update(raw)
+            policy.normalizer.update(raw, self._peers)
         metrics = dict(zip(STEP_METRICS, steps[:num_steps].mean(0).tolist(), strict=True))
         metrics["explained_variance"] = explained
         metrics["learning_rate"] = rate
@@ -126,7 +142,9 @@ class CompiledPPO:
         )  # fmt: skip
         target = (advantage + value64).ravel()
         if config.normalize_advantages:
-            gae.normalize(advantage.reshape(-1))
+            mean, var = (np.array(moment) for moment in gae.moments(advantage.reshape(-1)))
+            joined = self._peers.join_moments(Moments(mean, var, float(advantage.size)))
+            gae.normalize(advantage.reshape(-1), float(joined.mean), float(joined.var))
         index, sample = self._learnt(trajectory)
         rows = Rows(
             features, index, sample, self._log_prob(trajectory, features, index, sample), np.ascontiguousarray(value),
@@ -163,6 +181,40 @@ class CompiledPPO:
         return rate, clip_epsilon, value_clip, config.value_loss_coef, config.entropy_coef, config.max_grad_norm
 
     def _learn(self, rows: Rows, orders: NDArray[np.int64], settings: FloatArray, metrics: FloatArray) -> None:
+        """Epochs in the given orders; `metrics` has a row for each gradient step."""
+        if self._peers.joins_gradients:
+            self._learn_jointly(rows, orders, settings, metrics)
+            return
+        done = 0
+        for part in self._parts(orders, len(metrics)):
+            num_steps = len(part) * -(-part.shape[1] // self.config.batch_size)
+            self._take_steps(rows, part, settings, metrics[done : done + num_steps])
+            self._peers.stepped(num_steps)
+            done += num_steps
+
+    def _parts(self, orders: NDArray[np.int64], num_steps: int) -> Iterator[NDArray[np.int64]]:
+        """The epochs (E, N) in one go, or cut wherever the learners are to meet."""
+        if num_steps <= self._peers.steps_alone:
+            yield orders
+            return
+        for order in orders:
+            first = 0
+            while first < order.size:
+                last = int(min(first + self._peers.steps_alone * self.config.batch_size, order.size))
+                yield order[None, first:last]
+                first = last
+
+    def _learn_jointly(self, rows: Rows, orders: NDArray[np.int64], settings: FloatArray, metrics: FloatArray) -> None:
+        """The same epochs, with every gradient that of all learners."""
+        size = self.config.batch_size
+        batches = (order[first : first + size] for order in orders for first in range(0, order.size, size))
+        for chosen, step in zip(batches, metrics, strict=True):
+            batch_gradient(self._networks, rows, chosen, settings, self._work, step)
+            self._peers.join_gradient(self._networks.gradient)
+            step[GRAD_NORM] = apply_gradient(self._networks, self._num_gradient_steps, settings)
+            self._num_gradient_steps += 1
+
+    def _take_steps(self, rows: Rows, orders: NDArray[np.int64], settings: FloatArray, metrics: FloatArray) -> None:
         """Epochs in the given orders, on one thread or two."""
         counter = np.zeros(1, np.int64)
         rest: Any = (
@@ -232,6 +284,7 @@ def build_compiled(
     action_space: gymnasium.Space[Any],
     seed: int,
     total_env_steps: int,
+    peers: Peers = ALONE,
 ) -> CompiledPPO:
     """PPO with weights that follow from `seed`, for spaces that `engine.choose` finds fit."""
     architecture = PolicyArchitecture(
@@ -250,4 +303,4 @@ def build_compiled(
         num_outputs(action_space),
         config.initial_log_std if gaussian else None,
     )
-    return CompiledPPO(config, CompiledPolicy(architecture, first), total_env_steps)
+    return CompiledPPO(config, CompiledPolicy(architecture, first), total_env_steps, peers)

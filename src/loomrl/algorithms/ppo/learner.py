@@ -16,12 +16,14 @@ from loomrl.algorithms.advantages import (
     explained_variance,
     generalized_advantages,
     needs_successor_value,
+    normalized,
     successor_values,
 )
 from loomrl.algorithms.base import State, below
 from loomrl.algorithms.flat import FlatAdam, FlatParameters
 from loomrl.algorithms.initial import dense_actor_critic
 from loomrl.algorithms.networks import GaussianPolicyHead
+from loomrl.algorithms.peers import ALONE, Peers
 from loomrl.algorithms.ppo.config import Config
 from loomrl.algorithms.ppo.schedules import STEP_METRICS, Schedules
 from loomrl.types import Act, Trajectory
@@ -83,16 +85,18 @@ def _log_prob_and_entropy(policy: ActorCriticPolicy, features: Tensor, action: T
 class PPO:
     """Learns a `ActorCriticPolicy` from trajectories of its own `act`."""
 
-    def __init__(self, config: Config, policy: ActorCriticPolicy, total_env_steps: int) -> None:
+    def __init__(self, config: Config, policy: ActorCriticPolicy, total_env_steps: int, peers: Peers = ALONE) -> None:
         self.config = config
+        self._peers = peers
         self.num_envs = config.num_envs
         self.rollout_length = config.steps_per_rollout
         self._policy = policy
         self._flat = FlatParameters(policy)
         self._optimizer = FlatAdam(self._flat.vector, config.learning_rate, eps=1e-5)
-        self._scaler = RewardScaler(config.num_envs, config.gamma) if config.normalize_rewards else None
+        self._scaler = RewardScaler(config.num_envs, config.gamma, peers) if config.normalize_rewards else None
         self._schedules = Schedules(config, total_env_steps)
         self._rows_per_step = config.batch_size  # of a prepared batch in one gradient step
+        peers.follow(self._flat.vector.data, self._flat.matrices)
 
     @property
     def policy(self) -> ActorCriticPolicy:
@@ -120,7 +124,7 @@ class PPO:
     def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
         """Learn from one rollout (T, B); returns the means over its gradient steps."""
         metrics = self._learn(self._prepare(trajectory), rng)
-        self._policy.learn_statistics(trajectory.obs)
+        self._policy.learn_statistics(trajectory.obs, self._peers)
         return metrics
 
     def _learn(self, batch: Batch, rng: np.random.Generator) -> dict[str, float]:
@@ -136,12 +140,12 @@ class PPO:
             steps += [self._step(shuffled[start : start + self._rows_per_step], clip_epsilon) for start in starts]
             if not self._schedules.follow_divergence:
                 continue
-            kl = float(torch.stack(steps[first:])[:, KL].mean())
+            (kl,) = self._peers.mean(torch.stack(steps[first:])[:, KL].mean(0, keepdim=True).double().numpy()).tolist()
             learning_rate = self._schedules.adapt(learning_rate, kl)
             self._optimizer.learning_rate = learning_rate
             if self._schedules.ends_update(kl):
                 break
-        self._schedules.advance(batch.log_prob.numel())
+        self._schedules.advance(batch.log_prob.numel() * self._peers.num_learners)
         rates = {"learning_rate": learning_rate, "num_gradient_steps": float(len(steps))}
         return self._metrics(batch, torch.stack(steps).mean(0)) | rates
 
@@ -186,7 +190,7 @@ class PPO:
         )  # fmt: skip
         target = advantage + value64
         if self.config.normalize_advantages:
-            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+            advantage = normalized(advantage, self._peers)
         return _float32(advantage), _float32(target)
 
     def _features(self, trajectory: Trajectory) -> tuple[Tensor, Tensor]:
@@ -205,8 +209,11 @@ class PPO:
         self._flat.gradient.zero_()
         policy_loss, value_loss, entropy, log_prob = self._losses(batch, clip_epsilon)
         torch.autograd.backward(policy_loss + config.value_loss_coef * value_loss - config.entropy_coef * entropy)
+        if self._peers.joins_gradients:
+            self._peers.join_gradient(self._flat.gradient)
         grad_norm = self._flat.clip_gradient(config.max_grad_norm)
         self._optimizer.step()
+        self._peers.stepped(1)
         with torch.no_grad():
             log_ratio = log_prob - batch.log_prob
             ratio = log_ratio.exp()
@@ -251,9 +258,10 @@ def build_torch(
     action_space: gymnasium.Space[Any],
     seed: int,
     total_env_steps: int,
+    peers: Peers = ALONE,
 ) -> PPO:
     """PPO with weights that follow from `seed`; raises `ConfigError` for spaces no policy can handle."""
-    return PPO(config, first_policy(config, observation_space, action_space, seed), total_env_steps)
+    return PPO(config, first_policy(config, observation_space, action_space, seed), total_env_steps, peers)
 
 
 def first_policy(

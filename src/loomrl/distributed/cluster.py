@@ -1,0 +1,95 @@
+"""The Ray cluster that learners and workers run on."""
+
+import logging
+import math
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from loomrl.distributed.config import DistributedConfig
+from loomrl.errors import ConfigError
+from loomrl.home import home
+from loomrl.processors import num_processors
+
+ANSWER_SECONDS = 10.0
+_STORE_BYTES = 2**28  # of a cluster that is begun here: what passes through it is small
+
+
+@contextmanager
+def cluster(config: DistributedConfig) -> Iterator[Any]:
+    """Ray, connected to the cluster at the config's address; without one to a cluster of this machine's, begun here and
+    ended afterwards. Where this process is connected already, that connection is used and stays.
+
+    Raises:
+        ConfigError: when Ray is not installed, the address does not answer, versions differ, or the cluster has too
+            little for the learners.
+    """
+    was_connected = _import_ray().is_initialized()
+    ray = connected(math.ceil(config.num_learners * config.resources_per_learner["CPU"]), config.address)
+    try:
+        _demand_resources(ray, config)
+        yield ray
+    finally:
+        if not was_connected:
+            ray.shutdown()
+
+
+def connected(num_cpus: int, address: str | None = None) -> Any:
+    """Ray, connected to the cluster this process is connected to already, else to that at an address, else to one of
+    this machine's, begun here with so many places at least.
+
+    Raises:
+        ConfigError: when Ray is not installed, the address does not answer, or versions differ.
+    """
+    ray = _import_ray()
+    if ray.is_initialized():
+        return ray
+    if address is not None and address != "auto":
+        _demand_answer(address)
+    begun: dict[str, Any] = {}
+    if address is None:
+        begun = {
+            "num_cpus": max(num_processors(), num_cpus),
+            "object_store_memory": _STORE_BYTES,
+            "include_dashboard": False,
+            "runtime_env": {"env_vars": {"LOOMRL_HOME": str(home())}},
+        }
+    try:
+        ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **begun)
+    except (ConnectionError, RuntimeError, ValueError) as error:  # RuntimeError: versions differ
+        raise ConfigError(f"training.distributed.address {address!r}: {error}") from error
+    return ray
+
+
+def _demand_answer(address: str) -> None:
+    """Ray would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
+    except OSError as error:
+        raise ConfigError(
+            f"training.distributed.address: nobody answers at {address} ({error.strerror or error}); begin the head "
+            "there with `ray start --head`, or correct the address"
+        ) from error
+
+
+def _import_ray() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when it is imported
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError(f"training.distributed: {error}; pip install 'loomrl[distributed]'") from error
+    return ray
+
+
+def _demand_resources(ray: Any, config: DistributedConfig) -> None:
+    there = ray.cluster_resources()
+    for name, number in config.resources_per_learner.items():
+        needed = number * config.num_learners
+        if there.get(name, 0.0) < needed:
+            raise ConfigError(
+                f"training.distributed: {config.num_learners} learners need {needed:g} {name}, the Ray cluster has "
+                f"{there.get(name, 0.0):g}; lower num_learners or resources_per_learner, or add machines"
+            )

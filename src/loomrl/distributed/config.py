@@ -1,0 +1,63 @@
+"""How a training is shared by several learners."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from loomrl.schema import Section
+
+WHERE_IT_RUNS = frozenset({"address", "resources_per_learner", "hang_timeout_seconds", "max_restarts"})
+"""Fields that change nothing of what is learnt."""
+
+
+class CompressionConfig(Section):
+    """What learners send one another of a gradient, or of how far their parameters moved.
+
+    `fp16`, `bf16` and `powersgd` (Vogels et al., arXiv 1905.13727) are torch's. `int8` sends bytes, with a scale for
+    every block, `top_k` the largest numbers only; what either leaves out is added to the next (error feedback,
+    Karimireddy et al., arXiv 1901.09847).
+    """
+
+    method: Literal["none", "fp16", "bf16", "powersgd", "int8", "top_k"] = "none"
+    rank: int = Field(default=1, ge=1)  # of powersgd
+    share: float = Field(default=0.01, gt=0, le=1)  # of the numbers that top_k sends
+
+    @model_validator(mode="after")
+    def _of_the_method(self) -> "CompressionConfig":
+        for name, method in (("rank", "powersgd"), ("share", "top_k")):
+            if self.method != method and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} belongs to `method: {method}`; found {self.method!r}; leave it out")
+        return self
+
+
+class DistributedConfig(Section):
+    """Learners that share one training. `training.parameters` are of all of them: `num_envs` and `batch_size` are
+    divided by `num_learners`.
+
+    With `sync_frequency: 1` every gradient is that of all learners' batches. Above, learners take so many gradient
+    steps of their own before their parameters become one: their mean, or with `outer_learning_rate` and
+    `outer_momentum` what SGD with Nesterov's momentum makes of how far they moved in the mean (DiLoCo, Douillard et
+    al., arXiv 2311.08105).
+    """
+
+    num_learners: int = Field(default=2, ge=1)
+    sync_frequency: int = Field(default=1, ge=1)  # gradient steps from one synchronisation to the next
+    outer_learning_rate: float = Field(default=1.0, gt=0)
+    outer_momentum: float = Field(default=0.0, ge=0, lt=1)
+    compression: CompressionConfig = Field(default_factory=CompressionConfig)
+    # Of a Ray cluster's head, or "auto" for the one this machine belongs to; None: begin one.
+    address: str | None = Field(default=None, pattern=r"^(auto|[^:/]+:\d+)$")
+    resources_per_learner: dict[str, float] = Field(default_factory=lambda: {"CPU": 1.0})
+    hang_timeout_seconds: float = Field(default=300.0, gt=0)  # a learner busy for longer is ended: an environment hangs
+    max_restarts: int = Field(default=3, ge=0)  # from the last checkpoint, after a learner was lost
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "DistributedConfig":
+        if self.sync_frequency == 1 and (self.outer_learning_rate, self.outer_momentum) != (1.0, 0.0):
+            raise ValueError(
+                "outer_learning_rate, outer_momentum: with `sync_frequency: 1` gradients are joined, there is no outer "
+                "step; leave them out, or raise sync_frequency"
+            )
+        if self.resources_per_learner.get("CPU", 0.0) <= 0.0:
+            raise ValueError("resources_per_learner: a learner needs a CPU, or a part of one; set CPU above 0")
+        return self

@@ -1,0 +1,145 @@
+"""The learners of a torch process group, as `loomrl.algorithms.peers.Peers`.
+
+Without a parameter server: every learner has all parameters, and they meet in collectives. Policies are sent once, when
+training begins; after that all of them take the same steps.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from loomrl.algorithms.base import State, below
+from loomrl.algorithms.peers import Matrix, Moments, Vector
+from loomrl.distributed.compression import Averaging, make_averaging
+from loomrl.distributed.config import DistributedConfig
+from loomrl.distributed.watchdog import Watchdog
+from loomrl.types import FloatArray, Json
+
+
+class Group:
+    """One learner's view of all of them. Bytes are payload: what this learner contributes to collectives."""
+
+    _parameters: Tensor  # (P,), the algorithm's own
+    _averaging: Averaging
+
+    def __init__(self, config: DistributedConfig, watchdog: Watchdog, group: dist.ProcessGroup | None = None) -> None:
+        found = group or dist.group.WORLD
+        assert found is not None, "a process group is made before"
+        self._config, self._watchdog, self._group = config, watchdog, found
+        self.rank, self.num_learners = found.rank(), found.size()
+        self.joins_gradients = config.sync_frequency == 1
+        self._steps = 0  # since the parameters were one
+        self._bytes = 0  # since `metrics` was asked
+
+    @property
+    def steps_alone(self) -> float:
+        """See `Peers`."""
+        return self._config.sync_frequency - self._steps
+
+    # --- parameters ---
+
+    def follow(self, parameters: Vector, matrices: Sequence[Matrix]) -> None:
+        """The first learner's parameters become everyone's."""
+        self._parameters = torch.as_tensor(parameters)
+        self._averaging = make_averaging(self._config.compression, self._parameters.numel(), matrices, self._group)
+        with self._meeting():
+            dist.broadcast(self._parameters, group=self._group, group_src=0)
+        self._agreed = nn.Parameter(self._parameters.clone())
+        momentum = self._config.outer_momentum
+        self._outer = torch.optim.SGD([self._agreed], self._config.outer_learning_rate, momentum, nesterov=momentum > 0)
+
+    def join_gradient(self, gradient: Vector) -> None:
+        """The mean of the learners' gradients: of batches of one size, that of all of them together."""
+        with self._meeting():
+            self._bytes += self._averaging.average(torch.as_tensor(gradient))
+
+    def stepped(self, num_steps: int) -> None:
+        """See `Peers`."""
+        if self.joins_gradients:
+            return
+        self._steps += num_steps
+        if self._steps == self._config.sync_frequency:
+            self.synchronise()
+
+    def synchronise(self) -> None:
+        """One outer step along the mean of how far the learners moved."""
+        if self._steps == 0:
+            return
+        moved = self._agreed.data - self._parameters
+        with self._meeting():
+            self._bytes += self._averaging.average(moved)
+        self._agreed.grad = moved
+        self._outer.step()
+        self._parameters.copy_(self._agreed.data)
+        self._steps = 0
+
+    # --- numbers ---
+
+    def join_moments(self, moments: Moments) -> Moments:
+        """See `Peers`: Chan, Golub and LeVeque (1979), for any number of batches."""
+        shape = np.shape(moments.mean)
+        rows = self._gathered(np.concatenate([[moments.count], moments.mean.ravel(), moments.var.ravel()]))
+        count = rows[:, :1]
+        means, variances = np.split(rows[:, 1:], 2, axis=1)
+        total = float(count.sum())
+        if total == 0.0:
+            return moments
+        mean = (count * means).sum(0) / total
+        var = (count * (variances + (means - mean) ** 2)).sum(0) / total
+        return Moments(mean.reshape(shape), var.reshape(shape), total)
+
+    def mean(self, values: FloatArray) -> FloatArray:
+        """See `Peers`."""
+        found: FloatArray = self._gathered(values).mean(0)
+        return found
+
+    def _gathered(self, values: FloatArray) -> FloatArray:
+        """Every learner's values (K,), in the order of ranks: (learners, K)."""
+        own = torch.from_numpy(np.ascontiguousarray(values, np.float64))
+        rows = [torch.empty_like(own) for _ in range(self.num_learners)]
+        with self._meeting(own.nbytes):
+            dist.all_gather(rows, own, self._group)
+        found: FloatArray = torch.stack(rows).numpy()
+        return found
+
+    def from_first(self, compute: Callable[[], Json]) -> Json:
+        """See `Peers`."""
+        found: list[Any] = [compute() if self.rank == 0 else None]
+        with self._meeting():
+            dist.broadcast_object_list(found, group=self._group, group_src=0)
+        answer: Json = found[0]
+        return answer
+
+    @contextmanager
+    def _meeting(self, num_bytes: int = 0) -> Iterator[None]:
+        """Whoever waits for others does not hang."""
+        self._bytes += num_bytes
+        with self._watchdog.at_rest():
+            yield
+
+    def metrics(self) -> dict[str, float]:
+        """Bytes since this was last asked: gradients, parameters and moments, not what `from_first` tells, nor the
+        parameters that are sent once when learners begin."""
+        num_bytes, self._bytes = self._bytes, 0
+        return {"bytes_sent": float(num_bytes)}
+
+    # --- state ---
+
+    def state_dict(self) -> State:
+        """Asked when the parameters are one: the outer momentum, and what averaging keeps."""
+        state: State = {f"averaging.{name}": value for name, value in self._averaging.state_dict().items()}
+        momentum = self._outer.state[self._agreed].get("momentum_buffer")
+        return state if momentum is None else {**state, "momentum": momentum.numpy().copy()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict()`, when the algorithm has its parameters again."""
+        self._averaging.load_state_dict(below("averaging.", state))
+        self._agreed.data.copy_(self._parameters)
+        if "momentum" in state:
+            self._outer.state[self._agreed]["momentum_buffer"] = torch.from_numpy(np.array(state["momentum"]))
+        self._steps = 0

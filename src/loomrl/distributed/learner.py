@@ -1,0 +1,149 @@
+"""What each learner does: the training loop, with its share of the environments and every batch."""
+
+import inspect
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from loomrl.algorithms.peers import ALONE, Peers
+from loomrl.algorithms.registry import get_algorithm
+from loomrl.distributed.config import DistributedConfig
+from loomrl.distributed.watchdog import Watchdog
+from loomrl.errors import ConfigError, LoomRLError
+from loomrl.files import write_atomic
+from loomrl.training.checkpoints import Checkpoint
+from loomrl.training.job import Job
+from loomrl.training.loop import TrainingLoop
+from loomrl.training.saver import Saver
+from loomrl.training.threads import one_thread
+from loomrl.training.validation import Validation
+from loomrl.types import Json
+
+TELL_SECONDS = 0.2  # at least so long between two updates that are told
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a learner is given. `files` are the snapshot's, by relative path: there may be no shared folders."""
+
+    job: Job
+    distributed: DistributedConfig
+    files: dict[str, bytes]
+    desk: Any  # handle of the `Desk`
+
+
+def assigned(job: Job, distributed: DistributedConfig, desk: Any) -> Assignment:
+    """Whoever learns gets this."""
+    folder = job.snapshot_folder
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return Assignment(job, distributed, files, desk)
+
+
+def share_of(job: Job, rollout_length: int, num_learners: int) -> Job:
+    """The job of one of several learners: all have as many environments, and as many rows of every batch.
+
+    Raises:
+        ConfigError: where these cannot be divided, or the algorithm has no use for others.
+    """
+    if "peers" not in inspect.signature(get_algorithm(job.config.algorithm).build).parameters:
+        raise ConfigError(
+            f"training.distributed: algorithm {job.config.algorithm!r} is learnt by one learner; leave the section "
+            "out, or set training.algorithm to ppo"
+        )
+    whole = {name: getattr(job.parameters, name) for name in ("num_envs", "batch_size")}
+    for name, number in whole.items():
+        if number % num_learners:
+            raise ConfigError(
+                f"training.parameters.{name}: {number} cannot be divided by training.distributed.num_learners "
+                f"{num_learners}; set it to {-(-number // num_learners) * num_learners}"
+            )
+    shares = {name: number // num_learners for name, number in whole.items()}
+    return replace(job, parameters=job.parameters.model_copy(update={"rollout_length": rollout_length, **shares}))
+
+
+def learn(config: dict[str, Assignment]) -> None:
+    """Train until the end, from the newest checkpoint; Ray Train calls it in every learner's process.
+
+    Raises:
+        LoomRLError: what training ends with; the desk knows it too.
+    """
+    import ray
+    import ray.train
+    from ray.exceptions import RayTaskError
+
+    assignment = config["assignment"]
+
+    def ask(method: str, *arguments: Any) -> Any:
+        try:
+            return ray.get(getattr(assignment.desk, method).remote(*arguments))
+        except RayTaskError as error:
+            raise error.as_instanceof_cause() from error
+
+    try:
+        Learner(assignment, ray.train.get_context().get_world_rank(), ask).run(_peers)
+    except LoomRLError as error:
+        ask("fail", error)
+        raise
+
+
+def _peers(config: DistributedConfig, watchdog: Watchdog) -> Peers:
+    """Those of the process group that Ray Train has made."""
+    if config.num_learners == 1:
+        return ALONE
+    from loomrl.distributed.group import Group
+
+    return Group(config, watchdog)
+
+
+class Learner:
+    """One of an assignment's learners. `ask` calls a method of the `Desk` and gives its answer."""
+
+    def __init__(self, assignment: Assignment, rank: int, ask: Callable[..., Any]) -> None:
+        self._assignment, self._rank, self._ask = assignment, rank, ask
+        self._told = 0.0
+
+    def run(self, make_peers: Callable[[DistributedConfig, Watchdog], Peers]) -> None:
+        """From what the desk has, to the end."""
+        config = self._assignment.distributed
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Watchdog(config.hang_timeout_seconds, self._warn) as self._watchdog,
+        ):
+            job = self._job(Path(folder) / "snapshot")
+            with one_thread(job.engine), closing(Validation(job.config.validation, job.environments)) as validation:
+                peers = make_peers(config, self._watchdog)
+                algorithm = job.algorithm(Path(folder), peers)
+                self._train(job.loop(algorithm, validation, peers, self._update, self._validation))
+
+    def _job(self, folder: Path) -> Job:
+        """With the snapshot's files on this machine."""
+        for name, content in self._assignment.files.items():
+            write_atomic(folder / name, content)
+        return replace(self._assignment.job, snapshot_folder=folder)
+
+    def _train(self, loop: TrainingLoop) -> None:
+        newest: Checkpoint | None = self._ask("begin", self._rank)
+        if newest is not None:
+            loop.restore(newest)
+        interval = self._assignment.job.config.checkpoint_interval_seconds
+        saver = Saver(lambda part: self._ask("leave", self._rank, part), interval, None)
+        for part in loop.run(saver.due):
+            saver.save(part)
+
+    def _warn(self, message: str) -> None:
+        self._ask("tell", "warnings", f"learner {self._rank}: {message}")
+
+    def _update(self, row: Json) -> None:
+        self._watchdog.alive()
+        if self._rank == 0 and time.monotonic() - self._told >= TELL_SECONDS:
+            self._told = time.monotonic()
+            self._ask("tell", "updates", row)
+
+    def _validation(self, row: Json) -> None:
+        self._watchdog.alive()
+        if self._rank == 0:
+            self._ask("tell", "validations", row)

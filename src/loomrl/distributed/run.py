@@ -1,0 +1,126 @@
+"""A training by several learners: Ray Train begins them, joins them, and begins them again when one is lost."""
+
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from loomrl.distributed.cluster import cluster
+from loomrl.distributed.config import DistributedConfig
+from loomrl.distributed.desk import Desk, News
+from loomrl.distributed.learner import Assignment, assigned, learn, share_of
+from loomrl.errors import LoomRLError
+from loomrl.training.checkpoints import Checkpoint, CheckpointStore
+from loomrl.training.job import Job
+from loomrl.training.narrator import Narrator
+
+POLL_SECONDS = 0.1
+GROUP_TIMEOUT_FACTOR = 2  # collectives wait so many times as long as a learner may be busy: another may be replaced
+
+
+def learn_on_ray(
+    job: Job,
+    rollout_length: int,
+    newest: Checkpoint | None,
+    save: Callable[[Checkpoint], None],
+    narrator: Narrator,
+) -> Checkpoint:
+    """Train until the end, from a checkpoint where there is one; each new one is saved, and the last returned.
+
+    Raises:
+        ConfigError: when the cluster cannot be had, or the training cannot be divided.
+        LoomRLError: what a learner ends with, or that learners were lost more often than `max_restarts`.
+    """
+    config = job.config.distributed
+    assert config is not None, "whoever trains in one process does not come here"
+    share = share_of(job, rollout_length, config.num_learners)
+    with cluster(config) as ray, tempfile.TemporaryDirectory() as folder:
+        desk = _beside(Desk).remote(config.num_learners, newest)
+        fitted = _begin(_trainer(assigned(share, config, desk), Path(folder)))
+        follower = _Follower(save, narrator)
+        while not fitted.done():
+            follower.follow(ray.get(desk.take.remote()))
+            time.sleep(POLL_SECONDS)
+        follower.follow(ray.get(desk.take.remote()))
+        _demand_success(fitted, ray.get(desk.failure.remote()), config)
+        ray.kill(desk)
+    assert follower.newest is not None, "learners that end leave a checkpoint"
+    return follower.newest
+
+
+def _beside(actor: type) -> Any:
+    """An actor on the machine of this process."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=here)(actor)
+
+
+def _trainer(assignment: Assignment, folder: Path) -> Any:
+    """Ray Train's, with a folder for files of its own."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    config = assignment.distributed
+    return TorchTrainer(
+        learn,
+        train_loop_config={"assignment": assignment},
+        scaling_config=ScalingConfig(
+            num_workers=config.num_learners, resources_per_worker=config.resources_per_learner
+        ),
+        torch_config=TorchConfig(
+            backend="gloo", timeout_s=math.ceil(GROUP_TIMEOUT_FACTOR * config.hang_timeout_seconds)
+        ),
+        run_config=RunConfig(
+            name="loomrl",
+            storage_path=str(folder),
+            failure_config=FailureConfig(max_failures=config.max_restarts),
+        ),
+    )
+
+
+def _begin(trainer: Any) -> "Future[Any]":
+    """In a thread, which ends with the training, or with the connection to the cluster."""
+    pool = ThreadPoolExecutor(1, "ray-train")
+    fitted = pool.submit(trainer.fit)
+    pool.shutdown(wait=False)
+    return fitted
+
+
+class _Follower:
+    """Passes on what learners leave."""
+
+    def __init__(self, save: Callable[[Checkpoint], None], narrator: Narrator) -> None:
+        self._save, self._narrator = save, narrator
+        self.newest: Checkpoint | None = None
+
+    def follow(self, news: News) -> None:
+        """Checkpoints are on the disk afterwards."""
+        for message in news.warnings:
+            CheckpointStore.pass_over(message)
+        for row in news.updates:
+            self._narrator.update(row)
+        for row in news.validations:
+            self._narrator.validation(row)
+        for checkpoint in news.checkpoints:
+            self._save(checkpoint)
+            self.newest = checkpoint
+
+
+def _demand_success(fitted: "Future[Any]", failure: LoomRLError | None, config: DistributedConfig) -> None:
+    from ray.train import WorkerGroupError
+
+    if failure is not None:
+        raise failure
+    error = fitted.exception()
+    if isinstance(error, WorkerGroupError):
+        raise LoomRLError(
+            f"training: learners were lost more often than training.distributed.max_restarts {config.max_restarts}; "
+            f"saved checkpoints are intact, run the same command again; the last time: {error}"
+        ) from error
+    if error is not None:
+        raise LoomRLError(f"training: Ray Train failed: {error}; saved checkpoints are intact") from error

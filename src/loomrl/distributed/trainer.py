@@ -1,0 +1,133 @@
+"""Rollout workers and a learner as Ray actors, driven from one call:
+
+    trainer = DistributedTrainer(config)
+    metrics = await trainer.train(num_iterations=1000)
+    results = await PolicyEvaluator(config).evaluate(trainer.learner)
+
+The life cycle shares a training among learners instead: `training.distributed` in a policy's config.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from loomrl.distributed.actor_config import ActorConfig
+from loomrl.distributed.actors import PolicyState, PPOLearner, RolloutWorker
+from loomrl.distributed.cluster import connected
+from loomrl.environment.collector import run_episodes
+from loomrl.errors import LoomRLError
+
+MAX_LOSSES = 3  # of workers, in one iteration
+_FIRST_SEED = 4_000_000  # of the evaluator's episodes, which no training plays
+
+log = logging.getLogger(__name__)
+
+
+class DistributedTrainer:
+    """PPO with `num_workers` rollout workers. A worker that is lost is replaced by one that plays other episodes.
+
+    Runs on the cluster this process is connected to (`ray.init`), else on one of this machine's that it begins.
+
+    Raises:
+        ConfigError: for a wrong config, or where Ray is not installed.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = ActorConfig.read(config)
+        ray = connected(self.config.num_workers + 1)
+        self._worker_class = ray.remote(num_cpus=1)(RolloutWorker)
+        self.learner: Any = ray.remote(num_cpus=1)(PPOLearner).remote(self.config)
+        self.workers = [self._worker_class.remote(self.config, index) for index in range(self.config.num_workers)]
+        self._losses, self._replaced = 0, 0
+
+    async def train(self, num_iterations: int) -> list[dict[str, float]]:
+        """So many times: all workers collect, the learner updates, its policy goes to all workers. Returns the metrics
+        of each; a second call goes on.
+
+        Raises:
+            EnvironmentFault: when an environment breaks its API.
+            LoomRLError: when workers are lost again and again.
+        """
+        from ray.exceptions import RayTaskError
+
+        metrics = []
+        try:
+            for _ in range(num_iterations):
+                self._losses = 0
+                state = self.learner.get_policy_state.remote()  # sent once, however many workers read it
+                workers = range(self.config.num_workers)
+                rollouts = await asyncio.gather(*(self._collect(index, state) for index in workers))
+                metrics.append(await self.learner.update.remote(*rollouts))
+        except RayTaskError as error:
+            raise error.as_instanceof_cause() from error
+        return metrics
+
+    async def _collect(self, index: int, state: Any) -> Any:
+        """A reference to what the worker has collected, with that policy."""
+        from ray.exceptions import RayActorError
+
+        while True:
+            worker = self.workers[index]
+            worker.sync_policy.remote(state)
+            rollout = worker.collect_rollout.remote()
+            try:
+                await rollout
+            except RayActorError as error:
+                self._replace(index, error)
+            else:
+                return rollout
+
+    def _replace(self, index: int, error: Exception) -> None:
+        self._losses, self._replaced = self._losses + 1, self._replaced + 1
+        if self._losses > MAX_LOSSES:
+            raise LoomRLError(f"rollout workers were lost {self._losses} times in one iteration: {error}") from error
+        log.warning("rollout worker %d was lost and is replaced: %s", index, error)
+        self.workers[index] = self._worker_class.remote(self.config, index, self._replaced)
+
+    def close(self) -> None:
+        """End the actors."""
+        import ray
+
+        for actor in (*self.workers, self.learner):
+            ray.kill(actor)
+
+
+class PolicyEvaluator:
+    """Plays greedy episodes on seeds that no training plays."""
+
+    def __init__(self, config: Mapping[str, Any], num_episodes: int = 32) -> None:
+        self.config, self._num_episodes = ActorConfig.read(config), num_episodes
+
+    async def evaluate(self, learner: Any) -> dict[str, float]:
+        """Mean, standard deviation and interquartile mean of the returns, and the mean length, of a learner's policy as
+        it is now.
+
+        Raises:
+            EnvironmentFault: when an environment breaks its API.
+        """
+        state: PolicyState = await learner.get_policy_state.remote()
+        return await asyncio.to_thread(self._play, state)
+
+    def _play(self, state: PolicyState) -> dict[str, float]:
+        from loomrl.evaluation.statistics import interquartile_mean
+
+        policy = self.config.algorithm(1).policy
+        policy.load_arrays(state.arrays)
+        seeds = range(_FIRST_SEED, _FIRST_SEED + self._num_episodes)
+        envs = self.config.environments(min(self._num_episodes, 32), "disabled")
+        try:
+            episodes = run_episodes(envs, policy.act, seeds, np.random.default_rng(0))
+        finally:
+            envs.close()
+        returns = np.array([episode.episode_return for episode in episodes])
+        return {
+            "mean_return": float(returns.mean()),
+            "std_return": float(returns.std()),
+            "interquartile_mean_return": float(interquartile_mean(returns)),
+            "mean_length": float(np.mean([episode.length for episode in episodes])),
+            "num_episodes": float(len(episodes)),
+            "policy_version": float(state.version),
+        }

@@ -1,0 +1,149 @@
+"""What is to be learnt, from what, and how: all that one process, or several on other machines, need to begin."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from loomrl.algorithms.base import Algorithm, Surroundings
+from loomrl.algorithms.peers import ALONE, Peers
+from loomrl.algorithms.registry import get_algorithm, parameters_for
+from loomrl.environment.bounded import check_bounds
+from loomrl.environment.make import choose_backend, make_envs
+from loomrl.environment.snapshot import load_snapshot
+from loomrl.environment.spaces import space_from_json
+from loomrl.environment.stacking import frame_places
+from loomrl.schema import Section
+from loomrl.training.config import TrainingConfig
+from loomrl.training.inputs import inputs_digest
+from loomrl.training.loop import OnRow, TrainingLoop
+from loomrl.training.seeds import Purpose, derive
+from loomrl.training.validation import Validation
+from loomrl.types import EnvironmentSnapshot
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training. `parameters` are the algorithm's own; a `learning_backend` steps the environments it learns from,
+    which may have bounds, a `backend` those of validation."""
+
+    config: TrainingConfig
+    snapshot_folder: Path
+    parameters: Section
+    backend: str
+    learning_backend: str
+
+    @classmethod
+    def of(cls, config: TrainingConfig, snapshot_folder: Path) -> Self:
+        """Check the config against the snapshot, and settle what is left open.
+
+        Raises:
+            ConfigError: for parameters the algorithm does not accept, or bounds the environment cannot have.
+        """
+        backend, learning_backend = choose_backend(snapshot_folder), choose_backend(snapshot_folder, config.bounds)
+        job = cls(config, snapshot_folder, parameters_for(config, backend), backend, learning_backend)
+        if config.bounds is not None:
+            check_bounds(config.bounds, *job.spaces)
+        return job
+
+    @cached_property
+    def snapshot(self) -> EnvironmentSnapshot:
+        """What the folder holds."""
+        return load_snapshot(self.snapshot_folder)
+
+    @cached_property
+    def spaces(self) -> tuple[Any, Any]:
+        """Of observations and actions."""
+        spec = self.snapshot.spec
+        return space_from_json(spec.observation), space_from_json(spec.action)
+
+    @cached_property
+    def device(self) -> str:
+        """What environments, and whoever learns from them, run on: "cpu", or the name of the GPU."""
+        if self.backend != "device":
+            return "cpu"
+        from loomrl.environment.vector.device import best_device, device_name
+
+        return device_name(best_device())
+
+    @cached_property
+    def engine(self) -> str:
+        """What computes the updates: the algorithm's own choice where it has one, else torch.
+
+        Raises:
+            ConfigError: when the engine that is asked for cannot learn in these spaces.
+        """
+        choose = getattr(get_algorithm(self.config.algorithm), "choose_engine", None)
+        return "torch" if choose is None else str(choose(self.parameters, *self.spaces))
+
+    @cached_property
+    def inputs_digest(self) -> str:
+        """SHA-256 over everything the result depends on."""
+        return inputs_digest(self.config, self.snapshot, self.backend, self.device)
+
+    def environments(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
+        """To be judged in."""
+        return make_envs(self.snapshot_folder, num_envs, autoreset, self.backend)
+
+    def environments_to_learn_from(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
+        """With training's bounds."""
+        bounds = self.config.bounds
+        return make_envs(self.snapshot_folder, num_envs, autoreset, self.learning_backend, bounds)
+
+    def algorithm(self, folder: Path, peers: Peers = ALONE) -> Algorithm:
+        """Before it has learnt anything; `folder` is for files of its own.
+
+        Raises:
+            ConfigError: for spaces the algorithm does not accept.
+        """
+        build: Callable[..., Algorithm] = get_algorithm(self.config.algorithm).build
+        surroundings = surroundings_of(self.snapshot, folder, self.config.checkpoint_interval_env_steps)
+        offered = {"surroundings": surroundings, "peers": peers}
+        accepted = inspect.signature(build).parameters
+        return build(
+            self.parameters,
+            *self.spaces,
+            seed=derive(self.config.seed, Purpose.WEIGHTS),
+            total_env_steps=self.config.total_env_steps,
+            **{name: value for name, value in offered.items() if name in accepted},
+        )
+
+    def loop(
+        self,
+        algorithm: Algorithm,
+        validation: Validation,
+        peers: Peers = ALONE,
+        on_update: OnRow = lambda row: None,
+        on_validation: OnRow = lambda row: None,
+    ) -> TrainingLoop:
+        """The loop that trains an algorithm of this job."""
+        config = self.config
+        return TrainingLoop(
+            algorithm,
+            self.environments_to_learn_from,
+            seed=config.seed,
+            total_env_steps=config.total_env_steps,
+            segment_env_steps=config.checkpoint_interval_env_steps,
+            validation=validation,
+            needs_costs=config.bounds is not None and config.bounds.need_costs,
+            on_update=on_update,
+            on_validation=on_validation,
+            peers=peers,
+        )
+
+
+def surroundings_of(snapshot: EnvironmentSnapshot, folder: Path, segment_env_steps: int) -> Surroundings:
+    """What an algorithm that learns in a snapshot's environment may know, with a folder for its files."""
+    return Surroundings(folder, segment_env_steps, frames_of(snapshot))
+
+
+def frames_of(snapshot: EnvironmentSnapshot) -> NDArray[np.int64] | None:
+    """Where the frames of a stacked observation stand; None for others."""
+    frame = snapshot.spec.frame
+    return None if frame is None else frame_places(space_from_json(frame), snapshot.spec.frame_stack)

@@ -1,0 +1,89 @@
+"""Meeting others changes nothing of the arithmetic: a learner that is to meet others, and has none, learns the same."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from trajectories import made_up
+
+from loomrl.algorithms import ppo
+from loomrl.algorithms.peers import Alone, Matrix, Moments, Peers
+
+SPACES = {"discrete": Discrete(4), "box": Box(-0.5, 0.5, (2,), np.float32)}
+
+
+class JoinsGradients(Alone):
+    joins_gradients = True
+
+
+class MeetsEvery(Alone):
+    """Demands to be told after every `limit` steps, and no later."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.steps, self.meetings = limit, 0, 0
+
+    @property
+    def steps_alone(self) -> float:  # type: ignore[override]
+        return self.limit - self.steps
+
+    def stepped(self, num_steps: int) -> None:
+        self.steps += num_steps
+        assert self.steps <= self.limit
+        if self.steps == self.limit:
+            self.steps, self.meetings = 0, self.meetings + 1
+
+
+def learnt(engine: str, space: str, peers: Peers) -> tuple[dict[str, Any], dict[str, float]]:
+    config = ppo.Config(
+        num_envs=4,
+        rollout_length=64,
+        batch_size=60,
+        n_epochs=3,
+        hidden_sizes=(16,),
+        normalize_rewards=True,
+        engine=engine,
+    )
+    observation = Box(-10.0, 10.0, (3,), np.float32)
+    algorithm = ppo.build(config, observation, SPACES[space], seed=1, total_env_steps=512, peers=peers)
+    rng = np.random.default_rng(0)
+    metrics = [algorithm.update(made_up(algorithm, seed, 64), rng) for seed in range(2)]
+    return algorithm.state_dict(), metrics[-1]
+
+
+@pytest.mark.parametrize(
+    "peers", [JoinsGradients, partial(MeetsEvery, 4), partial(MeetsEvery, 7), partial(MeetsEvery, 99)]
+)
+@pytest.mark.parametrize(("engine", "space"), [("compiled", "box"), ("compiled", "discrete"), ("torch", "box")])
+def test_meeting_nobody_changes_no_bit(engine: str, space: str, peers: Any) -> None:
+    (state, metrics), (found, found_metrics) = (learnt(engine, space, one) for one in (Alone(), peers()))
+    assert found_metrics == metrics
+    for name, value in state.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_steps_are_counted_over_updates() -> None:
+    """Two updates of three epochs of five batches."""
+    peers = MeetsEvery(7)
+    learnt("compiled", "box", peers)
+    assert (peers.meetings, peers.steps) == (4, 2)
+
+
+@pytest.mark.parametrize("engine", ["compiled", "torch"])
+def test_others_are_told_of_all_matrices(engine: str) -> None:
+    class Told(Alone):
+        def follow(self, parameters: Any, matrices: Any) -> None:
+            self.parameters, self.matrices = np.asarray(parameters), [Matrix(*one) for one in matrices]
+
+    peers = Told()
+    learnt(engine, "box", peers)
+    shapes = sorted(tuple(sorted((one.rows, one.columns))) for one in peers.matrices)
+    assert shapes == [(1, 16), (2, 16), (3, 16), (3, 16)]
+    ends = [one.start + one.rows * one.columns for one in peers.matrices]
+    assert max(ends) <= len(peers.parameters)
+
+
+def test_moments_of_rows() -> None:
+    moments = Moments.of(np.array([[1.0, 10.0], [3.0, 10.0]], np.float32))
+    assert (moments.mean.tolist(), moments.var.tolist(), moments.count) == ([2.0, 10.0], [1.0, 0.0], 2.0)

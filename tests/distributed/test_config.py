@@ -1,0 +1,70 @@
+"""What `training.distributed` accepts, and what it says of the rest."""
+
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from loomrl.distributed.cluster import cluster
+from loomrl.distributed.config import DistributedConfig
+from loomrl.errors import ConfigError
+from loomrl.training.config import TrainingConfig
+from loomrl.training.inputs import inputs_digest
+from loomrl.types import EnvironmentSnapshot
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"num_learners": 0}, "greater than or equal to 1"),
+        ({"sync_frequency": 0}, "greater than or equal to 1"),
+        ({"outer_momentum": 0.9}, "outer_momentum: with `sync_frequency: 1`"),
+        ({"outer_momentum": 1.0, "sync_frequency": 2}, "less than 1"),
+        ({"compression": {"method": "zip"}}, "'fp16'"),
+        ({"compression": {"method": "int8", "share": 0.1}}, "share belongs to `method: top_k`; found 'int8'"),
+        ({"compression": {"rank": 2}}, "rank belongs to `method: powersgd`; found 'none'"),
+        ({"resources_per_learner": {"GPU": 1.0}}, "set CPU above 0"),
+        ({"address": "ray://10.0.0.1:10001"}, "should match pattern"),
+        ({"address": "10.0.0.1"}, "should match pattern"),
+        ({"learners": 2}, "Extra inputs"),
+    ],
+)
+def test_bad_values_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        DistributedConfig.model_validate(values)
+
+
+@pytest.mark.parametrize("values", [{}, {"compression": {"method": "int8"}}, {"sync_frequency": 5}])
+def test_what_is_written_out_in_full_can_be_read_again(values: dict[str, Any]) -> None:
+    config = DistributedConfig.model_validate(values)
+    assert DistributedConfig.model_validate(config.model_dump(mode="json")) == config
+
+
+def digest(distributed: dict[str, Any] | None) -> str:
+    config = TrainingConfig.model_validate({"total_env_steps": 1, "distributed": distributed})
+    return inputs_digest(config, EnvironmentSnapshot.model_construct(digest="0"))
+
+
+def test_where_learners_run_does_not_matter_and_how_many_does() -> None:
+    elsewhere = {"address": "10.0.0.1:6379", "hang_timeout_seconds": 9.0, "max_restarts": 0}
+    assert digest({}) == digest({**elsewhere, "resources_per_learner": {"CPU": 2.0}})
+    others = [None, {"num_learners": 4}, {"sync_frequency": 5}, {"compression": {"method": "fp16"}}]
+    assert len({digest({}), *map(digest, others)}) == 1 + len(others)
+
+
+def test_an_address_where_nobody_answers_is_refused_at_once() -> None:
+    with socket.socket() as unused:  # bound, and nobody listens
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        message = f"training.distributed.address: nobody answers at {address} .* `ray start --head`"
+        with pytest.raises(ConfigError, match=message), cluster(DistributedConfig(address=address)):
+            pass
+
+
+def test_ray_is_imported_where_it_is_used() -> None:
+    everything = "loomrl.cli, loomrl.training.train, loomrl.distributed.run, loomrl.distributed.trainer, sys"
+    program = f"import {everything}; sys.exit('ray' in sys.modules or 'torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

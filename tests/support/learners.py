@@ -1,0 +1,221 @@
+"""Processes that are a torch process group, and what they do in tests of learners that meet."""
+
+import multiprocessing
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from gymnasium.spaces import Box, Discrete
+from trajectories import made_up
+
+from loomrl.algorithms import ppo
+from loomrl.algorithms.peers import Matrix, Moments
+from loomrl.distributed.config import DistributedConfig
+from loomrl.distributed.group import Group
+from loomrl.distributed.learner import Assignment, Learner
+from loomrl.distributed.watchdog import Watchdog
+from loomrl.training.checkpoints import Checkpoint
+from loomrl.types import Trajectory
+
+OBSERVATION = Box(-10.0, 10.0, (3,), np.float32)
+ACTIONS = {"discrete": Discrete(4), "box": Box(-0.5, 0.5, (2,), np.float32)}
+NUM_ENVS, NUM_STEPS = 4, 64  # as many environments as `made_up` has
+
+
+class World:
+    """So many processes; `run` calls a function of this module in the first few of them."""
+
+    def __init__(self, size: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._folder = tempfile.TemporaryDirectory()
+        pipes = [context.Pipe() for _ in range(size)]
+        self._ends = [end for end, _ in pipes]
+        arguments = [(rank, size, Path(self._folder.name) / "store", end) for rank, (_, end) in enumerate(pipes)]
+        self._members = [context.Process(target=_member, args=given, daemon=True) for given in arguments]
+
+    def __enter__(self) -> Self:
+        for member in self._members:
+            member.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for member in self._members:
+            member.kill()
+            member.join()
+        self._folder.cleanup()
+
+    def run(self, function: Callable[..., Any], *arguments: Any, size: int) -> list[Any]:
+        """Call `function(group, *arguments)` in `size` processes; what each returned, in the order of ranks."""
+        for end in self._ends:
+            end.send((function, arguments, size))
+        answers = [end.recv() for end in self._ends]
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers[:size]
+
+
+def _member(rank: int, size: int, store: Path, end: Any) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=size)
+    groups: dict[int, Any] = {}
+    while True:
+        function, arguments, members = end.recv()
+        if members not in groups:
+            groups[members] = dist.new_group([*range(members)])
+        try:
+            end.send(function(groups[members], *arguments) if rank < members else None)
+        except Exception as error:  # the test tells it
+            end.send(error)
+
+
+def group_of(process_group: Any, **config: Any) -> Group:
+    """Learners that are never said to hang."""
+    values = {"num_learners": process_group.size(), **config}
+    return Group(DistributedConfig.model_validate(values), Watchdog(1e9, print), process_group)
+
+
+def own_vector(rank: int, call: int = 0, size: int = 1000) -> np.ndarray:
+    """What a learner averages in a call."""
+    return np.random.default_rng([rank, call]).normal(size=size).astype(np.float32)
+
+
+# --- what members do ---
+
+
+def averages(process_group: Any, compression: dict[str, Any], calls: int) -> tuple[list[np.ndarray], list[float]]:
+    """Means of `own_vector` in so many calls, and the bytes of each."""
+    group = group_of(process_group, compression=compression)
+    group.follow(np.zeros(1000, np.float32), [Matrix(0, 20, 30), Matrix(700, 10, 20)])
+    group.metrics()
+    means, num_bytes = [], []
+    for call in range(calls):
+        means.append(own_vector(group.rank, call))
+        group.join_gradient(means[-1])
+        num_bytes.append(group.metrics()["bytes_sent"])
+    return means, num_bytes
+
+
+def resumed_averages(process_group: Any, compression: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """The fourth mean of a group, and of one that was restored from the first's state after three."""
+    first, second = (group_of(process_group, compression=compression) for _ in range(2))
+    for group in (first, second):
+        group.follow(np.zeros(1000, np.float32), [Matrix(0, 20, 30), Matrix(700, 10, 20)])
+    for call in range(3):
+        first.join_gradient(own_vector(first.rank, call))
+    second.load_state_dict(first.state_dict())
+    vectors = [own_vector(first.rank, 3) for _ in range(2)]
+    for group, vector in zip((first, second), vectors, strict=True):
+        group.join_gradient(vector)
+    return vectors[0], vectors[1]
+
+
+def moments(process_group: Any, sizes: list[int]) -> Moments:
+    """Of rows that the learners have different numbers of."""
+    rank = process_group.rank()
+    rows = np.random.default_rng(rank).normal(rank, 1 + rank, (sizes[rank], 3))
+    none = Moments(np.zeros(3), np.zeros(3), 0.0)
+    return group_of(process_group).join_moments(Moments.of(rows) if len(rows) else none)
+
+
+def local_steps(process_group: Any, config: dict[str, Any], counts: list[int]) -> list[np.ndarray]:
+    """Parameters after each of several `stepped(count)`, before which each learner moved its own way."""
+    group = group_of(process_group, **config)
+    parameters = np.full(4, 10.0 * group.rank, np.float32)  # the first learner's are everyone's
+    group.follow(parameters, [])
+    seen = [parameters.copy()]
+    for count in counts:
+        parameters += np.float32(count * (group.rank + 1))
+        group.stepped(count)
+        seen.append(parameters.copy())
+    return seen
+
+
+def first_says(process_group: Any) -> dict[str, Any]:
+    group = group_of(process_group)
+    return group.from_first(lambda: {"rank": group.rank, "row": [0.1, None, "due"]})
+
+
+def updated(process_group: Any, engine: str, action: str, values: dict[str, Any]) -> tuple[Any, ...]:
+    """Metrics, weights and gradient of a learner that updates on its share of a joined rollout."""
+    group = group_of(process_group)
+    share = {"num_envs": NUM_ENVS // group.num_learners, "batch_size": values["batch_size"] // group.num_learners}
+    algorithm = built(engine, action, values | share, peers=group)
+    metrics = algorithm.update(shared(joined_rollout(engine, action, values), group), OrderOf(group.rank))
+    joined = dict(zip(metrics, group.mean(np.array([*metrics.values()])).tolist(), strict=True))
+    return joined, algorithm.policy.arrays(), gradient_of(algorithm)
+
+
+def trained(process_group: Any, assignment: Assignment) -> list[Checkpoint]:
+    """What a learner leaves of a whole training; nobody joins it with the others' parts."""
+    left: list[Checkpoint] = []
+
+    def ask(method: str, *arguments: Any) -> None:
+        if method == "leave":
+            left.append(arguments[1])
+
+    Learner(assignment, process_group.rank(), ask).run(lambda config, watchdog: Group(config, watchdog, process_group))
+    return left
+
+
+# --- what they are compared with ---
+
+
+def built(engine: str, action: str, values: dict[str, Any], **more: Any) -> Any:
+    config = ppo.Config.model_validate({"rollout_length": NUM_STEPS, "hidden_sizes": [16], "engine": engine, **values})
+    return ppo.build(config, OBSERVATION, ACTIONS[action], seed=1, total_env_steps=2000, **more)
+
+
+def joined_rollout(engine: str, action: str, values: dict[str, Any]) -> Trajectory:
+    """Of all environments, by the policy that all learners begin with."""
+    return made_up(built(engine, action, values | {"num_envs": NUM_ENVS}), 0, num_steps=NUM_STEPS)
+
+
+def shared(whole: Trajectory, group: Group) -> Trajectory:
+    """The columns of one learner's environments."""
+    width = NUM_ENVS // group.num_learners
+    own = slice(group.rank * width, (group.rank + 1) * width)
+    names = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
+    cut = {name: np.ascontiguousarray(getattr(whole, name)[:, own]) for name in names}
+    return replace(whole, **cut, extras={name: np.ascontiguousarray(one[:, own]) for name, one in whole.extras.items()})
+
+
+class OrderOf:
+    """Stands for a generator: the orders in which one learner meets its rows, epoch by epoch."""
+
+    def __init__(self, rank: int) -> None:
+        self._rng = np.random.default_rng(rank)
+
+    def permutation(self, size: int) -> np.ndarray:
+        return self._rng.permutation(size)
+
+
+class JoinedOrders:
+    """The same for one process with all rows: each batch is those of all learners' together."""
+
+    def __init__(self, num_learners: int, batch_size: int) -> None:
+        self._learners = [OrderOf(rank) for rank in range(num_learners)]
+        self._share = batch_size // num_learners
+
+    def permutation(self, size: int) -> np.ndarray:
+        width = NUM_ENVS // len(self._learners)
+        own = size // len(self._learners)
+        orders = [learner.permutation(own) for learner in self._learners]
+        rows = [order // width * NUM_ENVS + rank * width + order % width for rank, order in enumerate(orders)]
+        batches = [part[first : first + self._share] for first in range(0, own, self._share) for part in rows]
+        return np.concatenate(batches)
+
+
+def gradient_of(algorithm: Any) -> np.ndarray:
+    """Of the last step."""
+    if hasattr(algorithm, "_flat"):
+        return algorithm._flat.gradient.numpy().copy()
+    return algorithm._networks.gradient.copy()
