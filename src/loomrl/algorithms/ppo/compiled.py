@@ -110,6 +110,8 @@ class CompiledPPO:
             epoch = steps[num_steps : num_steps + together * per_epoch]
             self._learn(rows, orders, np.array(self._settings(rate, clip_epsilon)), epoch)
             num_steps += len(epoch)
+            if not self._schedules.follow_divergence:
+                continue
             (kl,) = self._peers.mean(epoch[:, KL].mean(keepdims=True)).tolist()
             rate = self._schedules.adapt(rate, kl)
             if self._schedules.ends_update(kl):
