@@ -88,8 +88,10 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ray_cluster() -> Iterator[None]:
     """One cluster for all trainings here; begun and ended as the stage does."""
-    with cluster(DistributedConfig(num_learners=2)):
-        yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")  # a process in each training, for clouds
+        with cluster(DistributedConfig(num_learners=2)):
+            yield
 
 
 def test_one_learner_learns_what_the_stage_learns_by_itself(quiet: Path, tmp_path: Path) -> None:
