@@ -53,7 +53,7 @@ def watch_loop() -> None:
         algorithm.collector = collector
         algorithm.update = timed("update", algorithm.update)
         if loop.validation is not None:
-            loop.validation.run = timed("validate", loop.validation.run)  # type: ignore[method-assign]
+            loop.validation.play = timed("validate", loop.validation.play)  # type: ignore[method-assign]
 
     TrainingLoop.__init__ = watched  # type: ignore[method-assign]
 
