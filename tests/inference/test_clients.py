@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import httpx
 import pytest
@@ -48,6 +49,16 @@ def test_completions(engine: RemoteEngine) -> None:
             assert one.version == 0
             assert policy.tokenizer.decode(one.token_ids).removesuffix("+") == one.text
             assert (one.finish_reason, one.stopped_by) in [("length", None), ("stop", "+"), ("stop", 2)]
+
+
+def test_a_seed_repeats_a_call_and_not_its_answers(engine: RemoteEngine) -> None:
+    def tokens() -> list[list[int]]:
+        answers = engine.complete(["1+2="] * 4, n=2, sampling=Sampling(max_tokens=12, temperature=2.0, seed=4))
+        return [one.token_ids for answer in answers for one in answer.completions]
+
+    first = tokens()
+    assert tokens() == first
+    assert len(set(map(tuple, first))) == 8
 
 
 def test_an_update_is_served_and_read_back(engine: RemoteEngine) -> None:
@@ -99,6 +110,24 @@ def test_a_refused_update_leaves_the_version_before_served(engine: RemoteEngine)
     assert engine.version == 0
     [answer] = engine.complete(["1+2="], sampling=Sampling(max_tokens=8))
     check_made_by(language_policy(), answer, answer.completions[0], 1.0)
+
+
+@pytest.mark.parametrize("transfer", ["update", "reload"])
+def test_weights_that_came_without_their_version_are_taken_back(
+    transfer: Literal["update", "reload"],
+    engine_process: EngineProcess,
+    server: httpx.Client,
+    policy_folders: list[Path],
+    tmp_path: Path,
+) -> None:
+    with VLLMEngine(
+        engine_process.url, transfer=transfer, weights_folder=tmp_path, first_weights=policy_folders[0]
+    ) as engine:
+        with pytest.raises(ServiceError, match="version 0 goes on being served"):
+            engine.update(language_policy(1), 10**18)  # a version that the server refuses when the weights have come
+        assert engine.version == 0
+        [answer] = engine.complete(["1+2="], sampling=Sampling(max_tokens=8))
+        check_made_by(language_policy(), answer, answer.completions[0], 1.0)
 
 
 def test_a_prompt_that_cannot_be_read_is_an_error_that_says_so(engine: RemoteEngine) -> None:

@@ -11,12 +11,14 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import repeat
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import httpx
+import numpy as np
 
 from loomrl.errors import ServiceError
 from loomrl.inference.engine import Completions, InferenceEngine, PauseMode, Prompt, Sampling
@@ -134,8 +136,8 @@ class RemoteEngine(InferenceEngine):
 
     def complete(self, prompts: Sequence[Prompt], *, n: int = 1, sampling: Sampling | None = None) -> list[Completions]:
         """A request for each prompt, which the engine decodes together."""
-        wanted = sampling or Sampling()
-        return list(self._pool.map(lambda prompt: self._whole(prompt, n, wanted), prompts))
+        wanted = [_of_prompt(sampling or Sampling(), number) for number in range(len(prompts))]
+        return list(self._pool.map(self._whole, prompts, repeat(n), wanted))
 
     def update(self, policy: Saved, version: int) -> None:
         folder = self._folder / f"version-{version}"
@@ -218,6 +220,14 @@ class RemoteEngine(InferenceEngine):
         before, self._served_folder = self._served_folder, keep
         if before is not None and before != keep and before.parent == keep.parent:
             rmtree(before, ignore_errors=True)
+
+
+def _of_prompt(sampling: Sampling, number: int) -> Sampling:
+    """With a seed of the prompt's own, where there is one: by the same seed equal prompts would get the same answer."""
+    if sampling.seed is None or number == 0:
+        return sampling
+    (seed,) = np.random.SeedSequence([sampling.seed, number]).generate_state(1, np.uint64)
+    return sampling.model_copy(update={"seed": int(seed) >> 1})
 
 
 def tensors_of(folder: Path) -> list[str]:

@@ -45,13 +45,20 @@ class VLLMEngine(RemoteEngine):
         if self._way == "reload":
             arguments = {"weights_path": str(folder)}
             self._connection.ask_once("POST", "/collective_rpc", {"method": "reload_weights", "kwargs": arguments})
-            self._connection.ask_once("POST", "/update_weight_version", {"new_version": str(version)})
+            self._finish("/update_weight_version", {"new_version": str(version)})
             return
         self._connection.ask_once("POST", "/init_weight_transfer_engine", {"init_info": {}})
         self._connection.ask_once("POST", "/start_weight_update")
         for info in self._infos(folder):
             self._connection.ask_once("POST", "/update_weights", {"update_info": info})
-        self._connection.ask_once("POST", "/finish_weight_update", {"weight_version": str(version)})
+        self._finish("/finish_weight_update", {"weight_version": str(version)})
+
+    def _finish(self, path: str, body: Mapping[str, Any]) -> None:
+        """A request by which the weights are there already: refused or not, the engine may hold the new ones."""
+        try:
+            self._connection.ask_once("POST", path, body)
+        except Refused as error:
+            raise ServiceError(str(error)) from error
 
     def _infos(self, folder: Path) -> list[dict[str, str]]:
         if self._shares_folder:
