@@ -14,6 +14,7 @@ from loomrl.inference.builtin import BuiltinEngine
 from loomrl.inference.rollouts import scored_group
 from loomrl.inference.source import EngineSource
 from loomrl.language.generation import Sampling as Drawing
+from loomrl.language.groups import TokenGroup
 from loomrl.language.grpo import GRPO
 from loomrl.language.learner import LearnerConfig
 from loomrl.language.policy import LanguagePolicy
@@ -54,7 +55,7 @@ def test_states_become_rollouts_that_say_what_was_read_and_written() -> None:
 def test_a_scored_group_goes_to_the_hub_with_its_version() -> None:
     with BuiltinEngine(language_policy()) as engine:
         engine.load_policy(language_policy(1))
-        group = engine.generate_rollouts(["1+2="], n=2, sampling=Sampling(max_tokens=6))
+        group = engine.generate_rollouts(["1+2="], n=2, sampling=Sampling(max_tokens=6, temperature=0.7))
     with HubProcess() as hub, HubClient(hub.url) as trainer:
         trainer.register(batch_size=2, max_token_len=48, num_steps=1)
         trainer.post(scored_group(group, [1.0, 0.0]), policy_version=group[0].version)
@@ -62,7 +63,18 @@ def test_a_scored_group_goes_to_the_hub_with_its_version() -> None:
     assert batch is not None
     assert batch.policy_versions == [1]
     assert batch.groups[0]["tokens"] == [one.token_ids for one in group]
-    assert batch.groups[0]["inference_logprobs"] == [one.log_probs for one in group]
+    learnt = TokenGroup.from_wire(batch.groups[0], 1)
+    assert learnt.log_probs == [one.log_probs for one in group]
+    assert learnt.temperatures == [0.7, 0.7]
+
+
+def test_a_trainer_finds_the_probabilities_with_which_rollouts_were_drawn() -> None:
+    policy = language_policy()
+    with BuiltinEngine(policy) as engine:
+        rollouts = engine.generate_rollouts(["1+2=", "3-"], n=4, sampling=Sampling(max_tokens=6, temperature=0.5))
+    groups = [TokenGroup.from_wire(scored_group(rollouts[i : i + 4], [1.0, 0.0, 0.0, 1.0]), 0) for i in (0, 4)]
+    metrics = GRPO(LearnerConfig(n_epochs=1), policy).update(groups)
+    assert metrics["importance_weight"] == pytest.approx(1.0, abs=1e-4)
 
 
 def test_a_group_of_several_versions_or_without_scores_is_refused() -> None:

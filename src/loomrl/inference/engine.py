@@ -105,8 +105,9 @@ class InferenceEngine(ABC):
         self, environment_states: Sequence[EnvironmentState], *, n: int = 1, sampling: Sampling | None = None
     ) -> list[Rollout]:
         """`n` messages for each state of an environment of LoomRL Gym, or each text, in the order of the states."""
+        sampling = sampling or Sampling()
         answers = self.complete([prompt_of(state) for state in environment_states], n=n, sampling=sampling)
-        return rollouts_of(environment_states, answers)
+        return rollouts_of(environment_states, answers, sampling.temperature)
 
     def __enter__(self) -> Self:
         return self

@@ -36,7 +36,8 @@ class Rollout:
     text: str
     token_ids: list[int]  # of the prompt and the message
     mask: list[int]
-    log_probs: list[float]
+    log_probs: list[float]  # at `temperature`; greedy: at 1
+    temperature: float
     finish_reason: str
     version: int  # of the policy that made it
 
@@ -46,8 +47,10 @@ def prompt_of(state: EnvironmentState) -> str:
     return state if isinstance(state, str) else state.text
 
 
-def rollouts_of(states: Sequence[EnvironmentState], answers: Sequence["Completions"]) -> list[Rollout]:
-    """A rollout of each completion of each state."""
+def rollouts_of(
+    states: Sequence[EnvironmentState], answers: Sequence["Completions"], temperature: float
+) -> list[Rollout]:
+    """A rollout of each completion of each state, all drawn at one temperature."""
     return [
         Rollout(
             state,
@@ -55,6 +58,7 @@ def rollouts_of(states: Sequence[EnvironmentState], answers: Sequence["Completio
             answer.prompt_token_ids + one.token_ids,
             [MASKED] * len(answer.prompt_token_ids) + one.token_ids,
             [NO_LOG_PROB] * len(answer.prompt_token_ids) + one.log_probs,
+            temperature,
             one.finish_reason,
             one.version,
         )
@@ -78,4 +82,5 @@ def scored_group(rollouts: Sequence[Rollout], scores: Sequence[float]) -> dict[s
         "masks": [one.mask for one in rollouts],
         "scores": list(scores),
         "inference_logprobs": [one.log_probs for one in rollouts],
+        "overrides": [{"temperature": one.temperature} for one in rollouts],
     }
