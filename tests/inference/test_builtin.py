@@ -1,8 +1,10 @@
 """The built-in engine: what it draws, what it says of that, and by which version."""
 
+import gc
 import random
 import threading
 import time
+import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from math import exp
@@ -184,6 +186,16 @@ def test_a_version_is_a_copy() -> None:
         assert engine.complete(["1"], sampling=sampling) == before
         assert engine.load_policy(policy) == 1
         assert engine.complete(["1"], sampling=sampling)[0].completions[0].version == 1
+
+
+def test_versions_that_nothing_is_begun_by_are_forgotten() -> None:
+    with BuiltinEngine(language_policy()) as engine:
+        copies = []
+        for version in range(1, 5):
+            copies.append(weakref.ref(engine.policy))
+            engine.update(language_policy(version), version)
+        gc.collect()
+        assert [copy() for copy in copies] == [None] * 4
 
 
 def test_weights_that_cannot_be_served_change_nothing() -> None:

@@ -104,7 +104,7 @@ class Scheduler:
     def serve(self, policy: LanguagePolicy, version: int) -> None:
         """Begin everything by another policy from now on."""
         with self._changed:
-            self._served.append(_Served(version, Decoder(policy)))
+            self._served = [one for one in self._served if one.jobs] + [_Served(version, Decoder(policy))]
             self._changed.notify_all()
 
     def pause(self, mode: PauseMode) -> None:
