@@ -1,6 +1,7 @@
 """Groups on the wire and back, and what is said of those that do not fit together."""
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -60,7 +61,15 @@ def test_samples_can_be_set_aside() -> None:
         ({"overrides": [{}]}, "overrides have lengths"),
         ({"tokens": [], "masks": [], "scores": []}, "nothing to learn"),
         ({"tokens": [[1], [1]], "masks": [[-100], [-100]]}, "nothing to learn"),
+        ({"masks": [[-100] * 4, [1, -100, -100]]}, "nothing is learnt"),
+        ({"scores": [1.0, 1e39]}, r"1e\+39 is one of a group's scores"),
+        ({"scores": [1.0, math.nan]}, "nan is one of a group's scores"),
+        ({"advantages": [[0.0] * 4, [0.0, 0.0, -1e30]]}, "-1e.30 is one of a group's advantages"),
         ({"generation_params": {"temperature": "hot"}}, "temperature is 'hot'"),
+        ({"generation_params": {"temperature": True}}, "temperature is True"),
+        ({"generation_params": {"temperature": math.nan}}, "temperature is nan"),
+        ({"overrides": [{}, {"temperature": -1.0}]}, "temperature is -1.0"),
+        ({"group_overrides": {"temperature": 1e-50}}, "temperature is 1e-50; give 0, or a number from 0.0001 to 10000"),
     ],
 )
 def test_what_does_not_fit_together_is_named(changed: dict[str, Any], said: str) -> None:

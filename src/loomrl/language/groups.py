@@ -1,6 +1,5 @@
 """Scored answers to one prompt, as token trajectories: what learning needs of a group of the Trajectory API."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,8 @@ from loomrl.language.transformer import TransformerConfig
 
 MASKED = -100  # in `masks`: a token that was read, not drawn
 _MASKED_LOG_PROB = 1.0
+_LARGEST_WORTH = 1e9  # of scores and advantages: their squares are still numbers in 32 bits
+_LOWEST_TEMPERATURE, _HIGHEST_TEMPERATURE = 1e-4, 1e4  # beyond them log-probabilities are no numbers in 32 bits
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class TokenGroup:
         """A group as a hub delivers it.
 
         Raises:
-            ArtifactError: where its lists do not fit together, which the wire does not rule out.
+            ArtifactError: where its lists do not fit together, nothing is to be learnt or a number is so large that
+                weights would be none afterwards, which the wire does not rule out.
         """
         tokens, masks, num_samples = group["tokens"], group["masks"], len(group["tokens"])
         _demand_lengths("scores", [group["scores"]], [num_samples])
@@ -67,11 +69,16 @@ class TokenGroup:
             raise ArtifactError(
                 "a group has no sample, or one of fewer than two tokens; there is nothing to learn from"
             )
+        learnt = [[mask != MASKED for mask in sequence] for sequence in masks]
+        if not any(any(sequence[1:]) for sequence in learnt):
+            raise ArtifactError(f"a group's masks are {MASKED} everywhere behind the first tokens; nothing is learnt")
+        _demand_bounded("scores", [group["scores"]])
+        _demand_bounded("advantages", group.get("advantages") or [])
         overrides = group.get("overrides") or [{}] * num_samples
         _demand_lengths("overrides", [overrides], [num_samples])
         return cls(
             tokens=tokens,
-            learnt=[[mask != MASKED for mask in sequence] for sequence in masks],
+            learnt=learnt,
             scores=group["scores"],
             log_probs=group.get("inference_logprobs"),
             policy_version=policy_version,
@@ -125,9 +132,20 @@ def _temperature(group: Mapping[str, Any], override: Mapping[str, Any]) -> float
     """The sample's own, or the generation's, or the group's, or 1."""
     places = (override, group.get("generation_params") or {}, group.get("group_overrides") or {})
     temperature = next((place["temperature"] for place in places if "temperature" in place), 1.0)
-    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not math.isfinite(temperature):
-        raise ArtifactError(f"a group's temperature is {temperature!r}; give a number")
-    return float(temperature) or 1.0  # of greedy answers the log-probabilities are those at 1
+    if temperature == 0:
+        return 1.0  # of greedy answers the log-probabilities are those at 1
+    is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+    if not is_number or not _LOWEST_TEMPERATURE <= temperature <= _HIGHEST_TEMPERATURE:
+        raise ArtifactError(
+            f"a group's temperature is {temperature!r}; give 0, or a number from {_LOWEST_TEMPERATURE} to "
+            f"{_HIGHEST_TEMPERATURE:.0f}"
+        )
+    return float(temperature)
+
+
+def _demand_bounded(key: str, rows: Sequence[Sequence[float]]) -> None:
+    if wrong := [value for row in rows for value in row if not abs(value) <= _LARGEST_WORTH]:
+        raise ArtifactError(f"{wrong[0]} is one of a group's {key}, which lie within {_LARGEST_WORTH:.0e}; scale them")
 
 
 def _demand_lengths(key: str, rows: Sequence[Sequence[Any]], lengths: Sequence[int]) -> None:
