@@ -114,6 +114,11 @@ def test_a_trainer_hands_its_weights_over_before_it_asks() -> None:
             trainer.learner.update(groups)
 
 
+def test_an_engine_with_other_weights_by_the_same_version_is_not_asked() -> None:
+    with BuiltinEngine(language_policy(1)) as engine, pytest.raises(ConfigError, match="version 0 is served already"):
+        trained(engine).source.collect(language_policy(), 0)
+
+
 def test_a_resumed_trainer_asks_its_engine_the_same() -> None:
     with BuiltinEngine() as engine, BuiltinEngine() as other:
         first = trained(engine)

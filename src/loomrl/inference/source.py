@@ -31,10 +31,12 @@ class EngineSource(TaskSource):
     ) -> None:
         super().__init__(tasks, num_prompts=num_prompts, num_samples=num_samples, sampling=sampling, seed=seed)
         self._engine = engine
+        self._handed_version: int | None = None  # an engine may have other weights by the same number
 
     def collect(self, policy: LanguagePolicy, version: int) -> list[TokenGroup]:
-        if self._engine.version != version:
+        if self._handed_version != version or self._engine.version != version:
             self._engine.update(policy, version)
+            self._handed_version = version
         drawn = [task for _, task in islice(self._tasks, self._num_prompts)]
         answers = self._engine.complete(
             [policy.tokenizer.prompt(task.prompt) for task in drawn], n=self._num_samples, sampling=self._drawing()
