@@ -135,6 +135,25 @@ def test_when_it_is_cancelled_the_iteration_under_way_is_kept(warm: Path, tmp_pa
     assert results.policy_version == version
 
 
+def test_a_warm_start_that_is_cancelled_is_not_taken_for_a_whole_one() -> None:
+    async def run() -> None:
+        integration = GymPPOIntegration(config(warm_start_accuracy=0.99), PPO, policy=small_policy())
+        before = weights(integration)
+        warming = asyncio.ensure_future(integration.prepare())
+        while all(torch.equal(before[name], value) for name, value in weights(integration).items()):
+            await asyncio.sleep(0.01)
+        warming.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await warming
+        assert integration.inference_engine.version == -1  # nothing is served that is not ready
+        integration.config = config(warm_start_accuracy=0.0)
+        await integration.prepare()
+        assert integration.inference_engine.version == 0
+        integration.close()
+
+    asyncio.run(run())
+
+
 def test_environments_that_break_leave_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> Any:
         raise RuntimeError("no dictionary")

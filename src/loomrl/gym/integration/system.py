@@ -117,12 +117,14 @@ class GymPPOIntegration:
         if checkpoint is not None:
             self._load(checkpoint)
         else:
-            self._warm_start = self._imitate()
-            if not self._stop.is_set():
-                self._save()
+            self._imitate()
+            if self._stop.is_set():
+                return  # the next call goes on with it
+            self._warm_start = self.evaluate()
+            self._save()
         self.inference_engine.update(self.ppo_trainer.policy, self.ppo_trainer.version)
 
-    def _imitate(self) -> Rates:
+    def _imitate(self) -> None:
         wanted = self.config.warm_start_accuracy
         with one_thread(), events.progress("warm start", round(100 * wanted)) as reporter:
 
@@ -133,7 +135,6 @@ class GymPPOIntegration:
             policy = self.ppo_trainer.policy
             warm_start(policy, self.config, derive(self._seed, Purpose.CALLS), goes_on)
         self.ppo_trainer = make_learner(self.ppo_config, policy, self.config)  # held to what the warm start made
-        return self.evaluate()
 
     def _run(self, max_iterations: int) -> IntegrationResults:
         names = [name for name in self.environments.environments if name not in self.environments.quarantined]
