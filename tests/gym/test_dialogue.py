@@ -65,13 +65,15 @@ def test_only_what_the_policy_wrote_is_learnt() -> None:
 def test_a_demonstration_solves_its_task(domain: str) -> None:
     for seed, level in enumerate((0, 1, 2, 5)):
         task = drawn(domain, SHORT_KINDS[domain][0], seed, level)
-        dialogue = demonstration(task, TOKENIZER, max_prompt_tokens=200)
+        dialogue = demonstration(task, TOKENIZER, max_prompt_tokens=200, max_message_tokens=72)
         assert TOKENIZER.decode(dialogue.tokens).startswith(task.prompt)
 
 
 def test_a_demonstration_needs_room() -> None:
     with pytest.raises(EnvironmentFault, match="tool_call: a task of kind product .* raise max_sequence_tokens"):
-        demonstration(drawn("tool_call", "product"), TOKENIZER, max_prompt_tokens=30)
+        demonstration(drawn("tool_call", "product"), TOKENIZER, max_prompt_tokens=30, max_message_tokens=72)
+    with pytest.raises(EnvironmentFault, match="product is solved by a message of .* max_message_tokens is 8"):
+        demonstration(drawn("tool_call", "product"), TOKENIZER, max_prompt_tokens=200, max_message_tokens=8)
 
 
 def test_an_episode_ends_after_so_many_messages() -> None:

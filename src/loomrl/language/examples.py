@@ -1,8 +1,9 @@
 """Supervised learning from right answers: what a warm start is made of."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from loomrl.algorithms.base import State, below
 from loomrl.algorithms.flat import FlatAdam, FlatParameters
@@ -19,11 +20,15 @@ def example(tokenizer: Tokenizer, prompt: str, right: str) -> TokenGroup:
     return TokenGroup([before + answer], [[False] * len(before) + [True] * len(answer)], [1.0])
 
 
-def supervised_loss(policy: LanguagePolicy, examples: Sequence[TokenGroup]) -> torch.Tensor:
-    """The mean negated log-probability of the tokens of right answers, ()."""
+def supervised_loss(
+    policy: LanguagePolicy,
+    examples: Sequence[TokenGroup],
+    mean: Callable[[Tensor, Tensor], Tensor] = mean_of_tokens,
+) -> Tensor:
+    """The negated log-probability of the tokens of right answers, (), averaged as `loomrl.language.losses` can."""
     batch = TokenBatch.of_groups(examples)
     log_probs = token_log_probs(policy.model, batch, answer_states(policy.model, batch))
-    return -mean_of_tokens(log_probs, batch.learnt)
+    return -mean(log_probs, batch.learnt)
 
 
 class ExampleLearner:

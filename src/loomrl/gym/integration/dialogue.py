@@ -126,11 +126,11 @@ def play(attempts: Sequence[Attempt], answer: Answer) -> None:
             attempt.say(message)
 
 
-def demonstration(task: Task, tokenizer: Tokenizer, max_prompt_tokens: int) -> Dialogue:
+def demonstration(task: Task, tokenizer: Tokenizer, max_prompt_tokens: int, max_message_tokens: int) -> Dialogue:
     """The dialogue in which a task is solved, for a policy to imitate.
 
     Raises:
-        EnvironmentFault: where the domain breaks, or there is no room for the dialogue.
+        EnvironmentFault: where the domain breaks, or there is no room for the dialogue or one of its messages.
     """
     messages = get_domain(task.domain).messages(task, task.right)
     attempt = Attempt(task, tokenizer, len(messages), max_prompt_tokens)
@@ -138,6 +138,11 @@ def demonstration(task: Task, tokenizer: Tokenizer, max_prompt_tokens: int) -> D
         if attempt.is_over:
             break
         tokens = tokenizer.answer(message)
+        if len(tokens) > max_message_tokens:
+            raise EnvironmentFault(
+                f"{task.domain}: a task of kind {task.kind} is solved by a message of {len(tokens)} tokens, "
+                f"max_message_tokens is {max_message_tokens}; raise it, or name shorter kinds"
+            )
         attempt.say(Message(tokens, [0.0] * len(tokens), 0))
     if not attempt.has_succeeded:
         raise attempt.fault or EnvironmentFault(

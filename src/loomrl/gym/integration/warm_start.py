@@ -18,7 +18,7 @@ from loomrl.gym.integration.evaluation import success_rates
 from loomrl.gym.integration.results import Rates
 from loomrl.gym.tasks import Task
 from loomrl.inference.rollouts import MASKED
-from loomrl.language.batch import TokenBatch, answer_states, token_log_probs
+from loomrl.language.examples import supervised_loss
 from loomrl.language.groups import TokenGroup
 from loomrl.language.losses import mean_of_samples
 from loomrl.language.policy import LanguagePolicy
@@ -64,9 +64,7 @@ def _imitate(policy: LanguagePolicy, optimizer: torch.optim.Optimizer, shown: Se
     """A gradient step on the log-probability of what was said; domain by domain, for their lengths differ much."""
     optimizer.zero_grad(set_to_none=False)  # gradients may be views of the learner's
     for groups in shown:
-        batch = TokenBatch.of_groups(groups)
-        log_probs = token_log_probs(policy.model, batch, answer_states(policy.model, batch))
-        torch.autograd.backward(-mean_of_samples(log_probs, batch.learnt) / len(shown))
+        torch.autograd.backward(supervised_loss(policy, groups, mean_of_samples) / len(shown))
     torch.nn.utils.clip_grad_norm_(policy.model.parameters(), _MAX_GRAD_NORM)
     optimizer.step()
 
@@ -75,7 +73,8 @@ def _shown(
     policy: LanguagePolicy, config: GymTrainingConfig, domain: str, rng: np.random.Generator
 ) -> list[TokenGroup]:
     tasks = [_draw(config, domain, rng) for _ in range(_BATCH_SIZE)]
-    shown = [demonstration(task, policy.tokenizer, config.max_prompt_tokens) for task in tasks]
+    room = config.max_prompt_tokens, config.max_message_tokens
+    shown = [demonstration(task, policy.tokenizer, *room) for task in tasks]
     return [TokenGroup([one.tokens], [[mask != MASKED for mask in one.masks]], [1.0]) for one in shown]
 
 
