@@ -1,27 +1,22 @@
 """The routes by which trainers hand over new weights, in the words of vLLM and of SGLang.
 
-Weights are a folder that a language policy was saved in, or safetensors in base64; nothing is ever unpickled. They are
-read and checked as a whole before they are served, so that whatever is wrong, the old ones go on being served.
+Weights are read and checked as a whole before they are served, so that whatever is wrong, the old ones go on being
+served: see `loomrl.inference.weights`.
 """
 
 import asyncio
-import base64
-import binascii
-import copy
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 from urllib.parse import parse_qs
 
-import safetensors.torch
 from pydantic import Field
-from safetensors import SafetensorError
 from torch import Tensor
 
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.inference.builtin import BuiltinEngine
 from loomrl.inference.engine import PauseMode
 from loomrl.inference.metrics import Metrics
+from loomrl.inference.weights import check_kinds, read_folder, unpacked, with_weights
 from loomrl.language.policy import LanguagePolicy
 from loomrl.serving.asgi import Response, as_json
 from loomrl.serving.problems import Problem
@@ -127,13 +122,13 @@ class Updating:
     async def from_disk(self, request: Request) -> Response:
         """Weights from a folder."""
         said = parse(FromDisk, request.body)
-        return await self._sglang(lambda: _read_folder(said.model_path), said.weight_version, said.abort_all_requests)
+        return await self._sglang(lambda: read_folder(said.model_path), said.weight_version, said.abort_all_requests)
 
     async def from_tensor(self, request: Request) -> Response:
         """Weights from the body."""
         said = parse(FromTensor, request.body)
         return await self._sglang(
-            lambda: _with_weights(self._engine.policy, _unpacked(*said.serialized_named_tensors)),
+            lambda: with_weights(self._engine.policy, unpacked(*said.serialized_named_tensors)),
             said.weight_version,
             said.abort_all_requests,
         )
@@ -193,14 +188,14 @@ class Updating:
             received, self._received = self._received, None
             if received is None:
                 raise Problem(409, "no update was started; POST /start_weight_update first")
-            await self._serve(lambda: _with_weights(self._engine.policy, received), version)
+            await self._serve(lambda: with_weights(self._engine.policy, received), version)
         return as_json({"message": "Weight update finished"})
 
     async def reload(self, request: Request) -> Response:
         """Weights from a folder, as the next version."""
         path = parse(Reload, request.body).arguments.weights_path
         async with self._turn:
-            await self._serve(lambda: _read_folder(path), None)
+            await self._serve(lambda: read_folder(path), None)
         return as_json({"results": [None]})
 
     async def weight_info(self, request: Request) -> Response:
@@ -264,13 +259,6 @@ def _parse(kind: type[B], body: bytes) -> B:
     return parse(kind, body or b"{}")
 
 
-def _read_folder(path: str) -> LanguagePolicy:
-    folder = Path(path)
-    if not folder.is_absolute():
-        raise ConfigError(f"{path} is no absolute path, and this server may run elsewhere than who names it")
-    return LanguagePolicy.load(folder)
-
-
 def _tensors_of(info: UpdateInfo, policy: LanguagePolicy) -> Mapping[str, Tensor]:
     """Some or all of a policy's weights.
 
@@ -279,42 +267,12 @@ def _tensors_of(info: UpdateInfo, policy: LanguagePolicy) -> Mapping[str, Tensor
     """
     try:
         if info.path is not None and info.safetensors is None:
-            tensors: Mapping[str, Tensor] = _read_folder(info.path).model.state_dict()
+            tensors: Mapping[str, Tensor] = read_folder(info.path).model.state_dict()
         elif info.safetensors is not None and info.path is None:
-            tensors = _unpacked(info.safetensors)
+            tensors = unpacked(info.safetensors)
         else:
             raise ConfigError("update_info holds either a path or safetensors: tensors cannot be taken another way")
-        _check_kinds(policy, tensors)
+        check_kinds(policy, tensors)
     except (ArtifactError, ConfigError) as error:
         raise Problem(400, str(error)) from error
     return tensors
-
-
-def _check_kinds(policy: LanguagePolicy, tensors: Mapping[str, Tensor]) -> None:
-    wanted = policy.model.state_dict()
-    for name, given in tensors.items():
-        if name not in wanted:
-            raise ArtifactError(f"{name} is no weight of the policy; it has {', '.join(wanted)}")
-        if (given.shape, given.dtype) != (wanted[name].shape, wanted[name].dtype):
-            right = f"{wanted[name].dtype} {list(wanted[name].shape)}"
-            raise ArtifactError(f"{name} is {given.dtype} {list(given.shape)}; the policy has {right}")
-
-
-def _unpacked(*packed: str) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    for one in packed:
-        try:
-            tensors |= safetensors.torch.load(base64.b64decode(one, validate=True))
-        except (binascii.Error, SafetensorError, ValueError) as error:
-            raise ArtifactError(f"the tensors are no safetensors in base64: {error}") from error
-    return tensors
-
-
-def _with_weights(policy: LanguagePolicy, tensors: Mapping[str, Tensor]) -> LanguagePolicy:
-    """A policy of the same kind with other weights, all of them."""
-    _check_kinds(policy, tensors)
-    if missing := [name for name in policy.model.state_dict() if name not in tensors]:
-        raise ArtifactError(f"these weights are not all: {', '.join(missing)} did not come")
-    model = copy.deepcopy(policy.model)
-    model.load_state_dict(dict(tensors))
-    return LanguagePolicy(policy.tokenizer, model)

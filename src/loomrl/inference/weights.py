@@ -1,0 +1,71 @@
+"""New weights for a policy, as they come: a folder it was saved in, or safetensors in base64; nothing is unpickled."""
+
+import base64
+import binascii
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from loomrl.errors import ArtifactError, ConfigError
+from loomrl.language.policy import LanguagePolicy
+
+
+def read_folder(path: str) -> LanguagePolicy:
+    """The policy of a folder.
+
+    Raises:
+        ArtifactError: where it holds none.
+        ConfigError: for a path that is not absolute.
+    """
+    folder = Path(path)
+    if not folder.is_absolute():
+        raise ConfigError(f"{path} is no absolute path, and this server may run elsewhere than who names it")
+    return LanguagePolicy.load(folder)
+
+
+def unpacked(*packed: str) -> dict[str, Tensor]:
+    """Tensors by their names, of one or more texts.
+
+    Raises:
+        ArtifactError: for what is no safetensors in base64.
+    """
+    tensors: dict[str, Tensor] = {}
+    for one in packed:
+        try:
+            tensors |= safetensors.torch.load(base64.b64decode(one, validate=True))
+        except (binascii.Error, SafetensorError, ValueError) as error:
+            raise ArtifactError(f"the tensors are no safetensors in base64: {error}") from error
+    return tensors
+
+
+def with_weights(policy: LanguagePolicy, tensors: Mapping[str, Tensor]) -> LanguagePolicy:
+    """A policy of the same kind with other weights, all of them.
+
+    Raises:
+        ArtifactError: naming those that did not come, or do not fit.
+    """
+    check_kinds(policy, tensors)
+    if missing := [name for name in policy.model.state_dict() if name not in tensors]:
+        raise ArtifactError(f"these weights are not all: {', '.join(missing)} did not come")
+    model = copy.deepcopy(policy.model)
+    model.load_state_dict(dict(tensors))
+    return LanguagePolicy(policy.tokenizer, model)
+
+
+def check_kinds(policy: LanguagePolicy, tensors: Mapping[str, Tensor]) -> None:
+    """Check that tensors are weights of a policy, some or all.
+
+    Raises:
+        ArtifactError: for a name, shape or type that is not the policy's.
+    """
+    wanted = policy.model.state_dict()
+    for name, given in tensors.items():
+        if name not in wanted:
+            raise ArtifactError(f"{name} is no weight of the policy; it has {', '.join(wanted)}")
+        if (given.shape, given.dtype) != (wanted[name].shape, wanted[name].dtype):
+            right = f"{wanted[name].dtype} {list(wanted[name].shape)}"
+            raise ArtifactError(f"{name} is {given.dtype} {list(given.shape)}; the policy has {right}")
