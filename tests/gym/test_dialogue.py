@@ -118,6 +118,15 @@ def test_what_a_domain_breaks_is_told_with_the_task(monkeypatch: pytest.MonkeyPa
     assert "broke" in str(attempt(task).fault)
 
 
+def test_an_episode_that_cannot_be_closed_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = drawn("math", "addition")
+    monkeypatch.setattr(type(get_domain("math").begin(task)), "close", broken)
+    played = attempt(task)
+    played.say(said("4"))
+    assert played.is_over
+    assert "broke: RuntimeError('the board fell off the table')" in str(played.fault)
+
+
 def test_a_score_that_is_no_number_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     domain = get_domain("math")
     monkeypatch.setattr(domain, "verify", lambda *_: dict.fromkeys(domain.weights, float("nan")))

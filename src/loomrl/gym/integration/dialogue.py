@@ -113,9 +113,12 @@ class Attempt:
         self._close()
 
     def _close(self) -> None:
-        if self._episode is not None:
-            self._episode.close()
-            self._episode = None
+        episode, self._episode = self._episode, None
+        try:
+            if episode is not None:
+                episode.close()
+        except Exception as error:
+            self._fail(f"broke: {error!r}")
 
 
 def play(attempts: Sequence[Attempt], answer: Answer) -> None:
@@ -132,17 +135,16 @@ def demonstration(task: Task, tokenizer: Tokenizer, max_prompt_tokens: int, max_
     Raises:
         EnvironmentFault: where the domain breaks, or there is no room for the dialogue or one of its messages.
     """
-    messages = get_domain(task.domain).messages(task, task.right)
+    messages = [tokenizer.answer(text) for text in get_domain(task.domain).messages(task, task.right)]
+    if (longest := max(map(len, messages))) > max_message_tokens:
+        raise EnvironmentFault(
+            f"{task.domain}: a task of kind {task.kind} is solved by a message of {longest} tokens, "
+            f"max_message_tokens is {max_message_tokens}; raise it, or name shorter kinds"
+        )
     attempt = Attempt(task, tokenizer, len(messages), max_prompt_tokens)
-    for message in messages:
+    for tokens in messages:
         if attempt.is_over:
             break
-        tokens = tokenizer.answer(message)
-        if len(tokens) > max_message_tokens:
-            raise EnvironmentFault(
-                f"{task.domain}: a task of kind {task.kind} is solved by a message of {len(tokens)} tokens, "
-                f"max_message_tokens is {max_message_tokens}; raise it, or name shorter kinds"
-            )
         attempt.say(Message(tokens, [0.0] * len(tokens), 0))
     if not attempt.has_succeeded:
         raise attempt.fault or EnvironmentFault(
