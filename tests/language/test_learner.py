@@ -8,7 +8,7 @@ import torch
 from language_models import DIGITS, plain_hidden, plain_log_probs, small_policy
 from torch import Tensor
 
-from loomrl.errors import ConfigError
+from loomrl.errors import ConfigError, LoomRLError
 from loomrl.language.generation import Sampling
 from loomrl.language.groups import TokenGroup
 from loomrl.language.grpo import GRPO
@@ -170,6 +170,16 @@ def test_advantages_that_an_environment_gave_are_kept_and_samples_set_aside_have
     expected = torch.cat([gradient.ravel() for gradient in torch.autograd.grad(loss, list(plain.parameters()))])
     learner = grpo(n_epochs=1, max_grad_norm=1e9)
     torch.testing.assert_close(torch.as_tensor(first_gradient(learner, [changed])), expected, atol=2e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("make", [grpo, ppo])
+def test_a_gradient_that_is_no_number_changes_no_weight(make: Callable[..., Learner]) -> None:
+    learner = make()
+    before = learner.policy.model.token_embedding.weight.clone()
+    hopeless = [TokenGroup(**{**vars(group), "temperatures": [1e-50] * 4}) for group in answered(learner.policy)]
+    with pytest.raises(LoomRLError, match="the gradient of update 1 is nan; no weight was changed"):
+        learner.update(hopeless)
+    assert torch.equal(before, learner.policy.model.token_embedding.weight)
 
 
 @pytest.mark.parametrize("make", [grpo, ppo])

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from loomrl.algorithms.base import State, below
 from loomrl.algorithms.flat import FlatAdam, FlatParameters
+from loomrl.errors import LoomRLError
 from loomrl.language.batch import TokenBatch, answer_states, token_log_probs
 from loomrl.language.groups import TokenGroup
 from loomrl.language.losses import clipped_surrogate, importance_weights, reference_divergence
@@ -69,6 +70,7 @@ class Learner(ABC):
 
         Raises:
             ArtifactError: for tokens that the policy cannot read.
+            LoomRLError: when a gradient is not finite; the weights stay finite.
         """
         for group in groups:
             group.demand_readable(self.policy.model.config)
@@ -117,6 +119,11 @@ class Learner(ABC):
         torch.autograd.backward(share * torch.stack(list(losses.values())).sum())
         metrics = {name: value.detach() for name, value in losses.items()}
         metrics["grad_norm"] = self._flat.clip_gradient(config.max_grad_norm)
+        if not metrics["grad_norm"].isfinite():
+            raise LoomRLError(
+                f"learning: the gradient of update {self.version + 1} is {metrics['grad_norm'].item()}; no weight was "
+                "changed by it; lower learning_rate, or look at the groups' scores, advantages and temperatures"
+            )
         self._optimizer.step()
         return metrics | _step_metrics(log_prob.detach(), estimate, batch.learnt, config.clip_epsilon)
 
