@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from language_models import small_policy
 
-from loomrl.algorithms.architecture import ARCHITECTURE, WEIGHTS
+from loomrl.algorithms.answering import answer_bytes
+from loomrl.algorithms.architecture import ARCHITECTURE, WEIGHTS, PolicyArchitecture
+from loomrl.algorithms.text_policy import TextPolicy
+from loomrl.environment.text import TextBox, encode_text
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.language.generation import Sampling
 from loomrl.language.policy import LanguagePolicy
@@ -24,6 +28,25 @@ def test_what_was_saved_answers_alike_and_saves_the_same_bytes(tmp_path: Path) -
         one.answer(["1+2="], 5, Sampling(max_tokens=8), torch.Generator().manual_seed(0)) for one in (policy, again)
     )
     assert first == second
+
+
+def test_what_the_training_stage_wrote_answers_as_it_did_there(tmp_path: Path) -> None:
+    spaces = TextBox(8), TextBox(4)
+    trained = TextPolicy.for_spaces("token_ppo", *spaces, generator=torch.Generator().manual_seed(2), value_head=True)
+    trained.save(tmp_path)
+    policy = LanguagePolicy.load(tmp_path)
+    prompts = ["12+34=", "", "\u00e4!"]
+    answers = policy.answer(prompts, 1, Sampling(temperature=0.0, max_tokens=4), torch.Generator())
+    said = [answer_bytes(one.tokens, 4).tolist() for (one,) in answers]
+    assert said == trained(np.stack([encode_text(prompt, 8) for prompt in prompts])).tolist()
+
+
+def test_a_trained_policy_that_reads_no_texts_is_named(tmp_path: Path) -> None:
+    PolicyArchitecture(
+        algorithm="ppo", observation={}, action={}, hidden_sizes=[8], activation="tanh", normalize_observations=False
+    ).write(tmp_path / ARCHITECTURE)
+    with pytest.raises(ArtifactError, match=r"policy\.json describes a policy of ppo, which reads no texts"):
+        LanguagePolicy.load(tmp_path)
 
 
 def test_weights_follow_from_the_seed_alone() -> None:

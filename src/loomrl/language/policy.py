@@ -9,9 +9,10 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 
-from loomrl.algorithms.architecture import ARCHITECTURE, WEIGHTS
+from loomrl.algorithms.architecture import ARCHITECTURE, WEIGHTS, PolicyArchitecture
+from loomrl.algorithms.base import below
 from loomrl.errors import ArtifactError, ConfigError
-from loomrl.files import atomic_path
+from loomrl.files import atomic_path, read_json
 from loomrl.language.generation import Completion, Sampling, generate
 from loomrl.language.tokens import ByteTokenizer, Tokenizer, tokenizer_from_json
 from loomrl.language.transformer import Transformer, TransformerConfig
@@ -77,20 +78,36 @@ class LanguagePolicy:
 
     @classmethod
     def load(cls, folder: Path) -> "LanguagePolicy":
-        """Read a policy that `save` wrote.
+        """Read a policy that `save` wrote, or that the training stage did: of a language policy.
 
         Raises:
             ArtifactError: naming the file that is missing, torn or does not fit.
         """
-        architecture = LanguageArchitecture.read(folder / ARCHITECTURE)
+        tokenizer, transformer, prefix = _described(folder / ARCHITECTURE)
         try:
-            config = TransformerConfig.model_validate(architecture.transformer)
-            policy = cls(tokenizer_from_json(architecture.tokenizer), Transformer(config, torch.Generator()))
+            config = TransformerConfig.model_validate(transformer)
+            policy = cls(tokenizer_from_json(tokenizer), Transformer(config, torch.Generator()))
         except (ValidationError, ConfigError) as error:
             raise ArtifactError(f"{folder / ARCHITECTURE} describes no language policy: {error}") from error
         path = folder / WEIGHTS
         try:
-            policy.model.load_state_dict(safetensors.torch.load(path.read_bytes()))
+            policy.model.load_state_dict(below(prefix, safetensors.torch.load(path.read_bytes())))
         except (OSError, SafetensorError, RuntimeError) as error:
             raise ArtifactError(f"{path} does not hold this policy's weights: {error}; train it again") from error
         return policy
+
+
+def _described(path: Path) -> tuple[Json, Json, str]:
+    """Tokenizer, transformer, and how the names of its weights begin, of a `policy.json`.
+
+    Raises:
+        ArtifactError: when it is missing, torn, or of a policy that reads no texts.
+    """
+    document = read_json(path)
+    if not isinstance(document, dict) or "network" not in document:
+        architecture = LanguageArchitecture.read(path)
+        return architecture.tokenizer, architecture.transformer, ""
+    trained = PolicyArchitecture.read(path)
+    if "vocabulary_size" not in trained.network:
+        raise ArtifactError(f"{path} describes a policy of {trained.algorithm}, which reads no texts")
+    return ByteTokenizer().to_json(), trained.network, "model."
