@@ -45,10 +45,19 @@ def test_what_is_no_such_text_is_refused_with_its_place(policy: ServedPolicy, va
         packed(["1", value], policy)
 
 
+def test_bytes_after_the_end_are_refused(policy: ServedPolicy) -> None:
+    good, bad = [49, 0, 0, 0, 0], [49, 0, 50, 0, 0]
+    for values in ([good, bad], np.array([good, bad], np.uint8)):
+        with pytest.raises(Problem, match=r"^requests\[1\]: `observation` has bytes after its end"):
+            packed(values, policy)
+    array = np.array([good, good], np.uint8)
+    assert packed(array, policy) is array
+
+
 def test_people_name_answers_by_their_bytes(policy: ServedPolicy) -> None:
     action = check_action([52, 54, 0], policy)
     assert (action.dtype, action.tolist()) == (np.uint8, [52, 54, 0])
-    for wrong in ([52, 54], [52, 54, 256], [52, 54, -1], "46"):
+    for wrong in ([52, 54], [52, 54, 256], [52, 54, -1], [52, 0, 54], "46"):
         with pytest.raises(Problem):
             check_action(wrong, policy)
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from loomrl.serving.model import TEXT, ServedPolicy
+from loomrl.serving.packing import goes_on
 from loomrl.serving.problems import Problem
 from loomrl.serving.requests import check_kinds
 
@@ -55,4 +56,6 @@ def _check_choices(value: Any, policy: ServedPolicy) -> Any:
     if ((action < start) | (action >= start + size)).any():
         ranges = f"{start.tolist()} to {(start + size - 1).tolist()}"
         raise Problem(400, f"action {value!r} is not within {ranges}")
+    if policy.kind == TEXT and goes_on(action.tolist()):
+        raise Problem(400, f"action {value!r} has bytes after its end, which the first zero is")
     return action.astype(policy.manifest.outputs["action"]["dtype"])

@@ -19,22 +19,29 @@ _NUMBERS = {int, float}
 
 
 def packed(values: Any, policy: ServedPolicy) -> Any:
-    """B observations as parsed from JSON, texts and those of several parts as vectors (D,); vectors stay as they are.
+    """B observations as parsed from JSON, texts and those of several parts as vectors (D,); vectors stay as they are,
+    and so does an array, which was read from a tensor.
 
     Raises:
         Problem: 400, naming the part, and of several observations which.
     """
     described = policy.manifest.environment.observation
-    if described["type"] not in ("Flat", "Text") or isinstance(values, np.ndarray):
+    is_array = isinstance(values, np.ndarray)
+    if described["type"] not in (("Text",) if is_array else ("Flat", "Text")):
         return values
-    return [_packed(row, values, described) for row in range(len(values))]
+    rows = values.tolist() if is_array else values
+    found = [_packed(row, rows, described) for row in range(len(rows))]
+    return values if is_array else found
 
 
 def _packed(row: int, values: list[Any], described: Json) -> Any:
     value = values[row]
-    if type(value) is list and set(map(type, value)) <= _NUMBERS:
-        return value
+    is_vector = type(value) is list and set(map(type, value)) <= _NUMBERS
     try:
+        if is_vector and described["type"] == "Text" and goes_on(value):
+            raise Problem(400, "`observation` has bytes after its end, which the first zero is")
+        if is_vector:
+            return value
         if described["type"] == "Text":
             return _text(value, described["shape"][0])
         return np.concatenate([leaf.ravel() for leaf in _leaves(described["space"], value, "observation")]).tolist()
@@ -42,6 +49,11 @@ def _packed(row: int, values: list[Any], described: Json) -> Any:
         if len(values) == 1:
             raise
         raise Problem(400, f"requests[{row}]: {problem.message}") from problem
+
+
+def goes_on(letters: list[Any]) -> bool:
+    """Whether there is more than zeros after a text's first zero, which ends it."""
+    return 0 in letters and any(letters[letters.index(0) :])
 
 
 def _text(value: Any, size: int) -> list[int]:
