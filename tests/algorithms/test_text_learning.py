@@ -12,6 +12,7 @@ from user_environments import write_initials
 from loomrl.algorithms import grpo, token_ppo
 from loomrl.algorithms.answering import answer_bytes
 from loomrl.algorithms.text_learning import TextLearning
+from loomrl.algorithms.registry import validate
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.resolve import resolve
 from loomrl.environment.text import TextBox
@@ -23,6 +24,7 @@ from loomrl.gym.environment import DomainEnvironment
 from loomrl.gym.held_out import is_held_out
 from loomrl.language.tokens import BOS, EOS, PAD
 from loomrl.training.checkpoints import Checkpoint
+from loomrl.training.config import TrainingConfig
 from loomrl.training.loop import TrainingLoop
 
 SHARE = 0.25
@@ -175,6 +177,12 @@ class Echo(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return np.zeros(4, np.uint8), 0.0, True, False, {}
+
+
+def test_a_transformer_there_cannot_be_is_named_before_anything_runs() -> None:
+    config = TrainingConfig(algorithm="grpo", total_env_steps=1, parameters={"width": 30})
+    with pytest.raises(ConfigError, match="training.parameters: width 30 is no multiple of num_heads 4"):
+        validate(config)
 
 
 def test_environments_whose_episodes_take_several_answers_are_named(tmp_path: Path) -> None:

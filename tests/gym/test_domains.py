@@ -171,6 +171,13 @@ def test_a_level_can_be_set_for_an_episode(domain: Domain) -> None:
         ({"prompt_bytes": 0}, "prompt_bytes is 0"),
         ({"answer_bytes": 0}, "answer_bytes is 0"),
         ({"held_out_share": 1.0}, "held_out_share is 1.0"),
+        ({"held_out_share": "0.2"}, "held_out_share is '0.2'"),
+        ({"kinds": "addition"}, "kinds is 'addition'; it is a list of names"),
+        ({"kinds": None}, "kinds is None; it is a list of names"),
+        ({"kinds": [["addition"]]}, "it is a list of names"),
+        ({"max_steps": 1.5}, "max_steps is 1.5; it must be a whole number"),
+        ({"prompt_bytes": "8"}, "prompt_bytes is '8'; it must be a whole number"),
+        ({"answer_bytes": True}, "answer_bytes is True; it must be a whole number"),
     ],
 )
 def test_wrong_parameters_are_named(domain: Domain, wrong: dict[str, object], message: str) -> None:
@@ -202,7 +209,7 @@ def test_sizes_are_those_that_were_asked_for() -> None:
     env.reset(seed=1)
     assert env.send(f" {env.task.right}")[4]["letter_perfect"] == 0.0
     crowded = get_environment("math")(kinds=["addition"], difficulty=1, prompt_bytes=5)
-    with pytest.raises(EnvironmentFault, match="6 bytes does not fit into 5"):
+    with pytest.raises(ConfigError, match="6 bytes does not fit into 5: .*; raise environment.kwargs.prompt_bytes"):
         crowded.reset(seed=1)
 
 

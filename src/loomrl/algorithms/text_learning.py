@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from loomrl.algorithms.answering import AnswerCollector, Answered
 from loomrl.algorithms.base import State
@@ -23,6 +23,7 @@ from loomrl.language.groups import TokenGroup
 from loomrl.language.learner import Learner, LearnerConfig
 from loomrl.language.policy import LanguagePolicy
 from loomrl.language.tokens import ByteTokenizer
+from loomrl.language.transformer import TransformerConfig
 from loomrl.schema import Section
 from loomrl.types import Act
 
@@ -50,6 +51,11 @@ class TextConfig(LearnerConfig):
     width: int = Field(default=64, ge=1)
     num_layers: int = Field(default=2, ge=1)
     num_heads: int = Field(default=4, ge=1)
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> "TextConfig":
+        TransformerConfig(width=self.width, num_layers=self.num_layers, num_heads=self.num_heads)
+        return self
 
 
 class TextLearning:

@@ -50,7 +50,7 @@ class TextPolicy(TrainedPolicy):
         """A fresh policy of bytes, with room for the longest prompt and answer; `transformer` as its config has it.
 
         Raises:
-            ConfigError: for spaces that are no texts, and for a transformer there cannot be.
+            ConfigError: for spaces that are no texts.
         """
         longest = sum(_demand_texts(observation_space, action_space)) + 2  # begin and end
         sizes = {"vocabulary_size": ByteTokenizer().vocabulary_size, "max_tokens": longest}

@@ -4,7 +4,7 @@ Text crosses as UTF-8 in arrays of bytes with zeros after its end, because a sna
 exported policy need arrays of a fixed size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Literal
 
 import gymnasium
@@ -61,14 +61,17 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
     ) -> None:
         if mode not in ("text", "choice"):
             raise ConfigError(f"mode is {mode!r}; it is 'text' or 'choice'")
-        if max_steps < 1:
-            raise ConfigError(f"max_steps is {max_steps}; it must be at least 1")
-        self._mode, self._difficulty, self._max_steps, self._kinds = mode, level_of(difficulty), max_steps, tuple(kinds)
+        if not _are_names(kinds):
+            raise ConfigError(f"kinds is {kinds!r}; it is a list of names, such as [{next(iter(self.domain.kinds))}]")
+        self._mode, self._difficulty, self._kinds = mode, level_of(difficulty), tuple(kinds)
         self.domain.kinds_at(self._difficulty, self._kinds)  # a wrong kind is named at once
-        self._prompt_bytes = _size("prompt_bytes", prompt_bytes, self.domain.prompt_bytes)
-        self._answer_bytes = _size("answer_bytes", answer_bytes, self.domain.answer_bytes)
-        if not 0.0 <= held_out_share < 1.0:
-            raise ConfigError(f"held_out_share is {held_out_share}; it is a share of all tasks, at least 0 and below 1")
+        self._max_steps = _whole("max_steps", max_steps)
+        self._prompt_bytes = _whole("prompt_bytes", self.domain.prompt_bytes if prompt_bytes is None else prompt_bytes)
+        self._answer_bytes = _whole("answer_bytes", self.domain.answer_bytes if answer_bytes is None else answer_bytes)
+        if not isinstance(held_out_share, int | float) or not 0.0 <= held_out_share < 1.0:
+            raise ConfigError(
+                f"held_out_share is {held_out_share!r}; it is a share of all tasks, at least 0 and below 1"
+            )
         self._held_out_share, self._held_out = held_out_share, False
         self._task: Task | None = None
         self._episode: Episode | None = None
@@ -158,12 +161,18 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
         self._offered = self._episode.choices(self.np_random) if choosing and self._episode is not None else []
 
     def _observed(self) -> Any:
-        text: NDArray[Any] = encode_text(self._text, self._prompt_bytes)
+        text: NDArray[Any] = self._encoded_prompt()
         if self._mode == "choice":
             offered = [*self._offered, *[""] * (self.domain.num_choices - len(self._offered))]
             encoded = [text, *(encode_text(message, self.domain.choice_bytes) for message in offered)]
             text = np.concatenate(encoded).astype(np.float32) / np.float32(255.0)
         return text if self.domain.picture_shape is None else {"picture": self._picture(), "text": text}
+
+    def _encoded_prompt(self) -> NDArray[np.uint8]:
+        try:
+            return encode_text(self._text, self._prompt_bytes)
+        except EnvironmentFault as error:
+            raise ConfigError(f"{self.domain.name}: {error}; raise environment.kwargs.prompt_bytes") from error
 
     def _picture(self) -> NDArray[np.uint8]:
         assert self.domain.picture_shape is not None
@@ -176,7 +185,11 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
         return {"text": self._text, "choices": list(self._offered), **about}
 
 
-def _size(name: str, given: int | None, of_domain: int) -> int:
-    if given is not None and given < 1:
-        raise ConfigError(f"{name} is {given}; it must be at least 1")
-    return of_domain if given is None else given
+def _whole(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name} is {value!r}; it must be a whole number, at least 1")
+    return value
+
+
+def _are_names(kinds: Any) -> bool:
+    return isinstance(kinds, Collection) and not isinstance(kinds, str) and all(isinstance(kind, str) for kind in kinds)
