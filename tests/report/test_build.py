@@ -164,6 +164,9 @@ def test_what_a_language_policy_was_asked_and_answered_is_shown(make_run, projec
     words = built(run.run_id, project)[0].words()
     assert "1 12+34= 46 ✓ right 475 2 <b>1+1= 3 ✕ wrong 0" in words
     assert "Checks that do not apply here robustness observations are texts" in words
+    EvaluationReport.read(evaluation).model_copy(update={"reward_threshold": None}).write(evaluation)
+    record_digests(run, stages)
+    assert "1 12+34= 46 475 2 <b>1+1= 3 0" in built(run.run_id, project)[0].words()  # nobody said what is right
 
 
 def record_digests(run: RunRecord, stages: Path) -> None:
