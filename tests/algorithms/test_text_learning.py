@@ -11,8 +11,8 @@ from user_environments import write_initials
 
 from loomrl.algorithms import grpo, token_ppo
 from loomrl.algorithms.answering import answer_bytes
-from loomrl.algorithms.text_learning import TextLearning
 from loomrl.algorithms.registry import validate
+from loomrl.algorithms.text_learning import TextLearning
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.resolve import resolve
 from loomrl.environment.text import TextBox
