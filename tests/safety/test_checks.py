@@ -379,7 +379,7 @@ def test_ood_file_holds_what_serving_needs(context_of: Callable[..., Context], t
 
 def test_every_check_keeps_the_contract() -> None:
     found = find_checks()
-    assert len(found) == 18
+    assert len(found) == 19
     for name, check in found.items():
         assert name == check.NAME
         assert check.Config().enabled
