@@ -1,6 +1,6 @@
 """Decisions column by column, however they were written: each in a record of its own, or many in one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Self
 
@@ -27,11 +27,7 @@ class Columns:
 
     def of(self, name: str) -> list[Any]:
         """One value for each decision, (N,)."""
-        found: list[Any] = []
-        for entry, rows in self._pieces:
-            values = column(entry, name)
-            found += values if rows is None else [values[row] for row in rows]
-        return found
+        return self._gathered(lambda entry: column(entry, name))
 
     def array(self, name: str) -> NDArray[Any]:
         """The same as one array, (N, ...).
@@ -46,11 +42,7 @@ class Columns:
 
     def ids(self) -> list[str]:
         """The `decision_id` of each, (N,)."""
-        found: list[str] = []
-        for entry, rows in self._pieces:
-            ids = _ids(entry)
-            found += ids if rows is None else [ids[row] for row in rows]
-        return found
+        return self._gathered(_ids)
 
     def written_ids(self) -> Json | list[str]:
         """The same as a record holds them: by their places, where each record's follow each other."""
@@ -67,11 +59,7 @@ class Columns:
 
     def own(self) -> list[bool]:
         """Whether the version that is named chose it, for each: not a person, not a fallback, not chance; (N,)."""
-        found: list[bool] = []
-        for entry, rows in self._pieces:
-            own = _own(entry)
-            found += own if rows is None else [own[row] for row in rows]
-        return found
+        return self._gathered(_own)
 
     def only(self, wanted: Sequence[bool]) -> Self:
         """Those decisions, of N, that are wanted."""
@@ -90,6 +78,14 @@ class Columns:
     def parts(self, count: int) -> list[Self]:
         """The same decisions, at most `count` at a time."""
         return [self._between(start, start + count) for start in range(0, len(self), count)]
+
+    def _gathered(self, values_of: Callable[[Json], list[Any]]) -> list[Any]:
+        """The values that each record has, of the chosen decisions alone."""
+        found: list[Any] = []
+        for entry, rows in self._pieces:
+            values = values_of(entry)
+            found += values if rows is None else [values[row] for row in rows]
+        return found
 
     def _between(self, start: int, stop: int) -> Self:
         entries, chosen, first = [], list[_Rows](), 0
