@@ -176,12 +176,12 @@ def _read_yaml(path: Path) -> Any:
 def _set(document: Any, key: str, value: Any, path: Path) -> None:
     *parents, last = key.split(".")
     node = document
-    for part in parents:
+    for depth in range(len(parents) + 1):
         if not isinstance(node, dict):
-            raise ConfigError(f"{path}: {key}: {part!r} is inside a value that is not a mapping")
-        node = node.setdefault(part, {})
-    if not isinstance(node, dict):
-        raise ConfigError(f"{path}: {key}: cannot be set inside {node!r}")
+            holder = ".".join(parents[:depth])
+            raise ConfigError(f"{path}: {key}: {holder} is {node!r}, which holds no keys; set {holder} itself")
+        if depth < len(parents):
+            node = node.setdefault(parents[depth], {})
     node[last] = value
 
 
@@ -216,7 +216,9 @@ def _explain_one(detail: Any, path: Path) -> str:
     if detail["type"] == "missing":
         return f"{path}: {key}: missing; this key is required"
     found = "" if detail["type"] == "value_error" else f", found {detail['input']!r}"
-    return f"{path}: {key}: {detail['msg']}{found}"
+    is_bare = detail["type"] == "string_type" and isinstance(detail["input"], bool | int | float)
+    hint = "; put quotes around it" if is_bare else ""  # YAML reads bare numbers and truth values as such
+    return f"{path}: {key}: {detail['msg']}{found}{hint}"
 
 
 def _fields_at(location: tuple[Any, ...]) -> list[str]:
