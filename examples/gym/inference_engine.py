@@ -7,9 +7,9 @@ from loomrl.gym.curriculum import Curriculum, CurriculumConfig
 from loomrl.gym.stream import TaskStream
 from loomrl.inference.builtin import BuiltinEngine
 from loomrl.inference.source import EngineSource
-from loomrl.language.generation import Sampling
 from loomrl.language.policy import LanguagePolicy
 from loomrl.language.ppo import PPO, PPOConfig
+from loomrl.language.sampling import Sampling
 from loomrl.language.trainer import LanguageTrainer
 
 

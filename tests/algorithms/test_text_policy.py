@@ -10,8 +10,9 @@ from loomrl.environment.text import TextBox, decode_text, encode_text, ends_once
 from loomrl.errors import ConfigError
 from loomrl.export.graph import INPUT, build_graph
 from loomrl.language.batch import TokenBatch, answer_states, token_log_probs
-from loomrl.language.generation import Sampling, generate
+from loomrl.language.generation import generate
 from loomrl.language.groups import TokenGroup
+from loomrl.language.sampling import Sampling
 from loomrl.language.tokens import EOS, ByteTokenizer
 from loomrl.serving.model import open_session
 
@@ -55,7 +56,7 @@ def test_it_says_what_greedy_generation_says(policy: TextPolicy) -> None:
     said = [one[0] for one in generate(policy.model, prompts, 1, greedy, torch.Generator())]
     actions, ended = policy(obs), 0
     for action, completion in zip(actions, said, strict=True):
-        letters = completion.tokens[:-1] if completion.finish_reason == "stop" else completion.tokens
+        letters = completion.token_ids[:-1] if completion.finish_reason == "stop" else completion.token_ids
         assert action.tolist() == [token - BYTE_ZERO for token in letters] + [0] * (ANSWER_BYTES - len(letters))
         ended += completion.finish_reason == "stop"
     assert 0 < ended < len(obs)

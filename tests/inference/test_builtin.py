@@ -62,7 +62,7 @@ def test_the_likeliest_tokens_are_those_of_the_policy_itself() -> None:
     expected = generate(policy.model, prompts, 1, GREEDY.model_copy(update={"max_tokens": 30}), torch.Generator())
     with BuiltinEngine(policy) as engine:
         found = engine.complete(prompts, sampling=Sampling(temperature=0.0, max_tokens=30))
-    assert [answer.completions[0].token_ids for answer in found] == [one.tokens for [one] in expected]
+    assert [answer.completions[0].token_ids for answer in found] == [one.token_ids for [one] in expected]
     assert [answer.completions[0].finish_reason for answer in found] == [one.finish_reason for [one] in expected]
 
 

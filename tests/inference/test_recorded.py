@@ -69,7 +69,7 @@ def test_vllm_completes_and_its_version_is_read_beside_it() -> None:
     ):
         [answer] = client.complete([[1, 9]], sampling=Sampling(max_tokens=5, stop=("!",), seed=2))
     assert answer.prompt_token_ids == [1, 9]
-    assert answer.completions == [Completion("hi", [7, 8], [-0.5, -0.5], "stop", 3)]
+    assert answer.completions == [Completion([7, 8], [-0.5, -0.5], "stop", "hi", 3)]
     [body] = [body for path, body in engine.asked if path == "/v1/completions"]
     assert body == {
         "prompt": [1, 9], "n": 1, "max_tokens": 5, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "stop": ["!"],
@@ -223,7 +223,7 @@ def test_sglang_completes_and_tells_the_version() -> None:
     with recorded(sglang("3", generate=[(200, said)])) as engine, SGLangEngine(engine.url) as client:
         [answer] = client.complete(["1"], n=2, sampling=Sampling(max_tokens=5, seed=2))
     assert answer.prompt_token_ids == [1, 9]
-    assert answer.completions == [Completion(text, [7], [-0.5], "stop", 3, 2) for text in ("a", "b")]
+    assert answer.completions == [Completion([7], [-0.5], "stop", text, 3, 2) for text in ("a", "b")]
     body = dict(engine.asked)["/generate"]
     assert (body["input_ids"], body["return_logprob"]) == ([1, 9], True)
     assert body["sampling_params"] == {

@@ -13,11 +13,11 @@ from loomrl.inference import InferenceEngine, Sampling
 from loomrl.inference.builtin import BuiltinEngine
 from loomrl.inference.rollouts import scored_group
 from loomrl.inference.source import EngineSource
-from loomrl.language.generation import Sampling as Drawing
 from loomrl.language.groups import TokenGroup
 from loomrl.language.grpo import GRPO
 from loomrl.language.learner import LearnerConfig
 from loomrl.language.policy import LanguagePolicy
+from loomrl.language.sampling import Sampling as Drawing
 from loomrl.language.trainer import LanguageTrainer
 from loomrl.trajectory.client import HubClient
 from loomrl.trajectory.process import HubProcess

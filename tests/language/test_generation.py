@@ -7,7 +7,8 @@ import torch
 from language_models import DIGITS, plain_hidden, plain_log_probs, small_policy
 
 from loomrl.errors import ConfigError
-from loomrl.language.generation import GREEDY, Completion, Sampling, generate
+from loomrl.language.generation import GREEDY, generate
+from loomrl.language.sampling import Completion, Sampling
 from loomrl.language.tokens import BOS, EOS
 
 PROMPTS = ["1+2=", "47+38=", "=", "9+9+9+9="]  # of different lengths: padded
@@ -24,7 +25,7 @@ def test_log_probs_are_those_of_a_pass_without_cache_or_padding(temperature: flo
     for prompt, answers in zip(PROMPTS, completions, strict=True):
         before = DIGITS.prompt(prompt)
         for answer in answers:
-            expected = plain_log_probs(model, before + answer.tokens, temperature or 1.0)[len(before) - 1 :]
+            expected = plain_log_probs(model, before + answer.token_ids, temperature or 1.0)[len(before) - 1 :]
             torch.testing.assert_close(torch.tensor(answer.log_probs), expected, atol=2e-5, rtol=1e-4)
 
 
@@ -32,7 +33,7 @@ def test_greedy_takes_the_likeliest_token_each_time() -> None:
     model = small_policy(noise=0.3).model
     for prompt, answers in zip(PROMPTS, draw(GREEDY.model_copy(update={"max_tokens": 6})), strict=True):
         tokens = DIGITS.prompt(prompt)
-        for token in answers[0].tokens:
+        for token in answers[0].token_ids:
             assert token == int(model.logits(plain_hidden(model, tokens)[-1]).argmax())
             tokens.append(token)
         assert all(answer == answers[0] for answer in answers)
@@ -43,7 +44,7 @@ def test_samples_come_as_often_as_they_are_likely() -> None:
     num_samples = 20_000
     generator = torch.Generator().manual_seed(3)
     (answers,) = policy.answer(["1+2="], num_samples, Sampling(max_tokens=2), generator)
-    counted = Counter(tuple(answer.tokens) for answer in answers)
+    counted = Counter(tuple(answer.token_ids) for answer in answers)
     for tokens, count in counted.most_common(20):
         log_probs = plain_log_probs(policy.model, [*DIGITS.prompt("1+2="), *tokens])[-len(tokens) :]
         likely = log_probs.detach().sum().exp().item()
@@ -52,14 +53,16 @@ def test_samples_come_as_often_as_they_are_likely() -> None:
 
 def test_the_end_ends_an_answer_and_so_do_stop_tokens() -> None:
     stop = DIGITS.encode("7")[0]
-    answers = [answer for row in draw(Sampling(max_tokens=12, stop_tokens=(stop,)), num_samples=50) for answer in row]
+    answers = [
+        answer for row in draw(Sampling(max_tokens=12, stop_token_ids=(stop,)), num_samples=50) for answer in row
+    ]
     assert {answer.finish_reason for answer in answers} == {"stop", "length"}
     for answer in answers:
-        ended = [token in (EOS, stop) for token in answer.tokens]
+        ended = [token in (EOS, stop) for token in answer.token_ids]
         assert not any(ended[:-1])
         assert ended[-1] == (answer.finish_reason == "stop")
-        assert answer.finish_reason == "stop" or len(answer.tokens) == 12
-        assert len(answer.log_probs) == len(answer.tokens)
+        assert answer.finish_reason == "stop" or len(answer.token_ids) == 12
+        assert len(answer.log_probs) == len(answer.token_ids)
 
 
 def test_seeds_decide() -> None:
@@ -74,7 +77,7 @@ def test_nothing_is_drawn_that_was_cut_off(sampling: Sampling) -> None:
     logits = policy.model.logits(plain_hidden(policy.model, DIGITS.prompt("1+2="))[-1])
     probs, order = torch.softmax(logits, -1).sort(descending=True)
     num_kept = 2 if sampling.top_k else int((probs.cumsum(0) < 0.5).sum()) + 1
-    drawn = Counter(answer.tokens[0] for answer in answers)
+    drawn = Counter(answer.token_ids[0] for answer in answers)
     assert set(drawn) == set(order[:num_kept].tolist())
     share = (probs[0] / probs[:num_kept].sum()).item()
     assert drawn[int(order[0])] / 500 == pytest.approx(share, abs=0.1)

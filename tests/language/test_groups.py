@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from loomrl.errors import ArtifactError
-from loomrl.language.generation import Completion
 from loomrl.language.groups import TokenGroup
+from loomrl.language.sampling import Completion
 from loomrl.language.transformer import TransformerConfig
 from loomrl.trajectory.wire import encode_group, parse_group
 

@@ -9,12 +9,12 @@ from language_models import DIGITS, plain_hidden, plain_log_probs, small_policy
 from torch import Tensor
 
 from loomrl.errors import ConfigError, LoomRLError
-from loomrl.language.generation import Sampling
 from loomrl.language.groups import TokenGroup
 from loomrl.language.grpo import GRPO
 from loomrl.language.learner import Learner, LearnerConfig, learning_rate
 from loomrl.language.policy import LanguagePolicy
 from loomrl.language.ppo import PPO, PPOConfig
+from loomrl.language.sampling import Sampling
 
 PROMPTS = ["1+2=", "47+38=", "9+9="]
 

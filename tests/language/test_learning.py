@@ -5,11 +5,11 @@ from language_models import DIGITS
 
 from loomrl.gym.curriculum import Curriculum, CurriculumConfig
 from loomrl.gym.stream import TaskStream
-from loomrl.language.generation import Sampling
 from loomrl.language.grpo import GRPO
 from loomrl.language.learner import Learner, LearnerConfig
 from loomrl.language.policy import LanguagePolicy
 from loomrl.language.ppo import PPO, PPOConfig
+from loomrl.language.sampling import Sampling
 from loomrl.language.sources import TaskSource
 from loomrl.language.trainer import LanguageTrainer
 from loomrl.language.warm_start import WarmStartConfig, warm_start

@@ -12,8 +12,8 @@ from loomrl.algorithms.architecture import ARCHITECTURE, WEIGHTS, PolicyArchitec
 from loomrl.algorithms.text_policy import TextPolicy
 from loomrl.environment.text import TextBox, encode_text
 from loomrl.errors import ArtifactError, ConfigError
-from loomrl.language.generation import Sampling
 from loomrl.language.policy import LanguagePolicy
+from loomrl.language.sampling import Sampling
 from loomrl.language.tokens import ByteTokenizer
 
 
@@ -37,7 +37,7 @@ def test_what_the_training_stage_wrote_answers_as_it_did_there(tmp_path: Path) -
     policy = LanguagePolicy.load(tmp_path)
     prompts = ["12+34=", "", "\u00e4!"]
     answers = policy.answer(prompts, 1, Sampling(temperature=0.0, max_tokens=4), torch.Generator())
-    said = [answer_bytes(one.tokens, 4).tolist() for (one,) in answers]
+    said = [answer_bytes(one.token_ids, 4).tolist() for (one,) in answers]
     assert said == trained(np.stack([encode_text(prompt, 8) for prompt in prompts])).tolist()
 
 

@@ -9,10 +9,10 @@ from language_models import small_policy
 from loomrl.gym.curriculum import Curriculum, CurriculumConfig
 from loomrl.gym.domains import get_domain
 from loomrl.gym.stream import TaskStream
-from loomrl.language.generation import Sampling
 from loomrl.language.groups import TokenGroup
 from loomrl.language.grpo import GRPO
 from loomrl.language.learner import LearnerConfig
+from loomrl.language.sampling import Sampling
 from loomrl.language.sources import HubSource, TaskSource
 from loomrl.language.trainer import LanguageTrainer
 from loomrl.trajectory.client import HubClient

@@ -17,9 +17,9 @@ from loomrl.environment.seeds import FIRST_TRAINING_SEED
 from loomrl.environment.text import decode_text
 from loomrl.errors import ConfigError
 from loomrl.language.examples import example
-from loomrl.language.generation import Completion, Sampling
 from loomrl.language.groups import TokenGroup
 from loomrl.language.policy import LanguagePolicy
+from loomrl.language.sampling import Completion, Sampling
 from loomrl.language.tokens import EOS, ByteTokenizer
 from loomrl.types import ActFunction, FloatArray
 
@@ -117,7 +117,7 @@ class AnswerCollector:
 
     def _rewards(self, completions: Sequence[Completion]) -> FloatArray:
         (size,) = self.envs.single_action_space.shape or (0,)
-        action = np.stack([answer_bytes(one.tokens, size) for one in completions])
+        action = np.stack([answer_bytes(one.token_ids, size) for one in completions])
         _, reward, terminated, _, _ = self.envs.step(action)
         if not terminated.all():
             raise ConfigError(

@@ -18,10 +18,10 @@ from loomrl.algorithms.base import State
 from loomrl.algorithms.text_policy import TextPolicy
 from loomrl.errors import LoomRLError
 from loomrl.language.examples import ExampleLearner
-from loomrl.language.generation import Sampling
 from loomrl.language.groups import TokenGroup
 from loomrl.language.learner import Learner, LearnerConfig
 from loomrl.language.policy import LanguagePolicy
+from loomrl.language.sampling import Sampling
 from loomrl.language.tokens import ByteTokenizer
 from loomrl.language.transformer import TransformerConfig
 from loomrl.schema import Section

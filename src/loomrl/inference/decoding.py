@@ -12,8 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from loomrl.inference.engine import FinishReason, Sampling
+from loomrl.inference.engine import Sampling
+from loomrl.language.generation import cut_off, pick
+from loomrl.language.padding import left_padded
 from loomrl.language.policy import LanguagePolicy
+from loomrl.language.sampling import FinishReason
 from loomrl.language.tokens import EOS, PAD
 from loomrl.language.transformer import Transformer
 
@@ -190,9 +193,7 @@ class _Kept:
 
 def _read_prompts(model: Transformer, prompts: Sequence[tuple[int, ...]]) -> tuple[_Prompts, Tensor]:
     """What the transformer remembers of prompts, and the logits of what follows each, (P, V)."""
-    width = max(map(len, prompts))
-    tokens = torch.tensor([[*[PAD] * (width - len(prompt)), *prompt] for prompt in prompts])
-    valid = torch.arange(width) >= width - torch.tensor([len(prompt) for prompt in prompts])[:, None]
+    tokens, valid = left_padded(prompts)
     memory = _Kept()
     logits = model.logits(model(tokens, valid, memory)[:, -1])
     keys, values = (torch.stack([layer[index] for layer in memory.layers]) for index in (0, 1))
@@ -208,23 +209,10 @@ def _draw(logits: Tensor, sequences: Sequence[Answer]) -> tuple[list[int], list[
     """A token for each of N sequences, and its log-probability; `logits` (N, V). Each has a generator of its own."""
     temperature = torch.tensor([one.sampling.temperature for one in sequences])
     log_probs = torch.log_softmax(logits / torch.where(temperature > 0, temperature, 1.0)[:, None], -1)
-    cumulative = _cut(log_probs.exp().double(), sequences).cumsum(-1)
-    uniform = torch.tensor([one.rng.random() for one in sequences], dtype=torch.float64)[:, None]
-    drawn = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True).squeeze(1)
-    token_ids = torch.where(temperature > 0, drawn, log_probs.argmax(-1))
+    probs = cut_off(log_probs.exp().double(), [one.sampling for one in sequences])
+    uniform = torch.tensor([one.rng.random() for one in sequences], dtype=torch.float64)
+    token_ids = torch.where(temperature > 0, pick(probs.cumsum(-1), uniform), log_probs.argmax(-1))
     return token_ids.tolist(), log_probs.gather(1, token_ids[:, None]).squeeze(1).tolist()
-
-
-def _cut(probs: Tensor, sequences: Sequence[Answer]) -> Tensor:
-    """Probabilities (N, V), 0 where `top_k` or `top_p` (Holtzman et al., arXiv 1904.09751) cuts them off."""
-    if all(one.sampling.top_k is None and one.sampling.top_p == 1.0 for one in sequences):
-        return probs
-    size = probs.shape[1]
-    top_p = torch.tensor([one.sampling.top_p for one in sequences], dtype=probs.dtype)[:, None]
-    top_k = torch.tensor([min(one.sampling.top_k or size, size) for one in sequences])[:, None]
-    ordered, order = probs.sort(dim=-1, descending=True, stable=True)
-    kept = ((ordered.cumsum(-1) - ordered < top_p) | (top_p == 1.0)) & (torch.arange(size) < top_k)
-    return torch.zeros_like(probs).scatter(-1, order, ordered * kept)
 
 
 def _end(sequence: Answer, policy: LanguagePolicy) -> None:

@@ -13,38 +13,25 @@ from typing import Any, Literal, Self
 from pydantic import Field
 
 from loomrl.inference.rollouts import EnvironmentState, Rollout, prompt_of, rollouts_of
-from loomrl.schema import Section
+from loomrl.language.sampling import Completion as Drawn
+from loomrl.language.sampling import Sampling as Drawing
 
 Prompt = str | Sequence[int]  # a text, or the token ids of one
 PauseMode = Literal["abort", "wait", "keep"]
-FinishReason = Literal["stop", "length", "abort"]
 
 
-class Sampling(Section):
-    """How tokens are drawn, and where a completion ends.
+class Sampling(Drawing):
+    """As policies have it; a completion ends where its text reaches one of `stop`, too, which is cut off the text."""
 
-    A completion ends after the policy's end token, after one of `stop_token_ids`, where its text reaches one of `stop`,
-    which is cut off the text, or after `max_tokens`.
-    """
-
-    max_tokens: int = Field(default=16, ge=1)
-    temperature: float = Field(default=1.0, ge=0.0, le=1e4, allow_inf_nan=False)  # 0: the likeliest token
-    top_k: int | None = Field(default=None, ge=1)
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
     seed: int | None = Field(default=None, ge=0, lt=2**63)  # the same tokens again, whatever else is asked meanwhile
 
 
 @dataclass(frozen=True)
-class Completion:
+class Completion(Drawn):
     """One answer to a prompt."""
 
     text: str
-    token_ids: list[int]  # with the one that ended it
-    log_probs: list[float]  # of those tokens at the temperature (greedy: at 1), before top_k and top_p cut anything off
-    finish_reason: FinishReason
     version: int  # of the policy, for all of its tokens
     stopped_by: str | int | None = None  # the stop text or token
 

@@ -251,7 +251,7 @@ def _completion(sequence: Answer, policy: LanguagePolicy, version: int) -> Compl
     if isinstance(sequence.stopped_by, str):
         text = text.partition(sequence.stopped_by)[0]
     return Completion(
-        text, sequence.token_ids, sequence.log_probs, sequence.finish_reason, version, sequence.stopped_by
+        sequence.token_ids, sequence.log_probs, sequence.finish_reason, text, version, sequence.stopped_by
     )
 
 

@@ -73,10 +73,10 @@ def _completion(answer: Mapping[str, Any]) -> Completion:
     pairs = field_of(answer, "meta_info", "output_token_logprobs")
     reason = field_of(answer, "meta_info", "finish_reason")
     return Completion(
-        field_of(answer, "text"),
         [int(field_of(pair, 1)) for pair in pairs],
         [float(field_of(pair, 0)) for pair in pairs],
         field_of(reason, "type"),
+        field_of(answer, "text"),
         version_of(field_of(answer, "meta_info", "weight_version")),
         reason.get("matched"),
     )

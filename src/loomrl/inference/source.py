@@ -5,11 +5,10 @@ from itertools import islice
 import torch
 
 from loomrl.gym.stream import TaskStream
-from loomrl.inference.engine import Completion, InferenceEngine, Sampling
-from loomrl.language.generation import Completion as Drawn
-from loomrl.language.generation import Sampling as Drawing
+from loomrl.inference.engine import InferenceEngine, Sampling
 from loomrl.language.groups import TokenGroup
 from loomrl.language.policy import LanguagePolicy
+from loomrl.language.sampling import Sampling as Drawing
 from loomrl.language.sources import TaskSource
 
 
@@ -44,7 +43,7 @@ class EngineSource(TaskSource):
         return [
             TokenGroup.of_completions(
                 answer.prompt_token_ids,
-                [_completion(one) for one in answer.completions],
+                answer.completions,
                 self._scores(task, [one.text for one in answer.completions]),
                 answer.completions[0].version,
                 self._sampling.temperature or 1.0,
@@ -53,17 +52,6 @@ class EngineSource(TaskSource):
         ]
 
     def _drawing(self) -> Sampling:
-        """The sampling in the engine's words, with a seed of its own."""
-        said = self._sampling
-        return Sampling(
-            max_tokens=said.max_tokens,
-            temperature=said.temperature,
-            top_k=said.top_k,
-            top_p=said.top_p,
-            stop_token_ids=said.stop_tokens,
-            seed=int(torch.randint(2**62, (), generator=self._generator)),
-        )
-
-
-def _completion(one: Completion) -> Drawn:
-    return Drawn(one.token_ids, one.log_probs, "stop" if one.finish_reason == "stop" else "length")
+        """The sampling with a seed of its own."""
+        seed = int(torch.randint(2**62, (), generator=self._generator))
+        return Sampling(**self._sampling.model_dump(), seed=seed)

@@ -96,10 +96,10 @@ def _question(prompt: Prompt, n: int, sampling: Sampling) -> dict[str, Any]:
 
 def _completion(choice: Mapping[str, Any], version: int) -> Completion:
     return Completion(
-        field_of(choice, "text"),
         field_of(choice, "token_ids"),
         field_of(choice, "logprobs", "token_logprobs"),
         field_of(choice, "finish_reason"),
+        field_of(choice, "text"),
         version_of(choice["weight_version"]) if "weight_version" in choice else version,
         choice.get("stop_reason"),
     )

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from loomrl.language.cache import SharedPrefix
 from loomrl.language.groups import TokenGroup
+from loomrl.language.padding import left_padded, right_padded
 from loomrl.language.tokens import PAD
 from loomrl.language.transformer import Transformer
 
@@ -42,10 +43,10 @@ class TokenBatch:
         prompts = {prompt: number for number, prompt in enumerate(dict.fromkeys(sample[0] for sample in different))}
         answer_learnt = right_padded([learnt for _, _, learnt, _ in different], False)
         index = torch.tensor([different[sample] for sample in samples])
-        width = max(map(len, prompts))
+        prompt_tokens, prompt_valid = left_padded(list(prompts))
         return cls(
-            prompts=torch.tensor([[PAD] * (width - len(prompt)) + list(prompt) for prompt in prompts]),
-            prompt_valid=torch.arange(width) >= width - torch.tensor([len(prompt) for prompt in prompts])[:, None],
+            prompts=prompt_tokens,
+            prompt_valid=prompt_valid,
             prompt_index=torch.tensor([prompts[prompt] for prompt, _, _, _ in different]),
             answers=right_padded([answer for _, answer, _, _ in different], PAD),
             answer_valid=right_padded([[True] * len(answer) for _, answer, _, _ in different], False),
@@ -60,12 +61,6 @@ class TokenBatch:
         starts = [_start(learnt) for group in groups for learnt in group.learnt]
         padded = right_padded([row[start:] for row, start in zip(rows, starts, strict=True)], 0.0)
         return padded.float()
-
-
-def right_padded(rows: Sequence[Sequence[float]], padding: float) -> Tensor:
-    """Rows of different lengths as one tensor."""
-    width = max(map(len, rows))
-    return torch.tensor([[*row, *[padding] * (width - len(row))] for row in rows])
 
 
 def answer_states(model: Transformer, batch: TokenBatch) -> Tensor:

@@ -8,8 +8,8 @@ import torch
 from loomrl.gym.domains import get_domain
 from loomrl.gym.stream import SUCCESS
 from loomrl.gym.tasks import Task
-from loomrl.language.generation import Sampling
 from loomrl.language.policy import LanguagePolicy
+from loomrl.language.sampling import Sampling
 
 _BATCH = 256  # prompts answered together
 

@@ -5,42 +5,18 @@ certain a policy becomes, the less there is to compute. What is drawn follows fr
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from loomrl.errors import ConfigError
 from loomrl.language.cache import KeyValueCache
+from loomrl.language.padding import left_padded
+from loomrl.language.sampling import Completion, Sampling
 from loomrl.language.tokens import EOS, PAD
 from loomrl.language.transformer import Transformer
-from loomrl.schema import Section
-
-
-class Sampling(Section):
-    """How tokens are drawn: at a temperature, 0 being the likeliest token, from the `top_k` likeliest tokens, or from
-    the fewest that have a probability of `top_p` together. After one of `stop_tokens`, as after the end, nothing
-    follows."""
-
-    temperature: float = Field(default=1.0, ge=0.0)
-    top_k: int | None = Field(default=None, ge=1)
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    max_tokens: int = Field(default=32, ge=1)  # of an answer
-    stop_tokens: tuple[int, ...] = ()
-
 
 GREEDY = Sampling(temperature=0.0)
-
-
-@dataclass(frozen=True)
-class Completion:
-    """One answer. Its last token is the one that ended it, where `finish_reason` is "stop"."""
-
-    tokens: list[int]
-    log_probs: list[float]  # at the temperature (greedy: at 1), before top_k and top_p cut anything off
-    finish_reason: Literal["stop", "length"]
 
 
 @torch.inference_mode()
@@ -58,14 +34,16 @@ def generate(
     """
     if not prompts:
         return []
-    valid, tokens = _left_padded(prompts, model.config.max_tokens - sampling.max_tokens)
+    _demand_room(prompts, model.config.max_tokens - sampling.max_tokens)
+    tokens, valid = left_padded(prompts)
     cache = model.empty_cache(len(prompts), tokens.shape[1] + sampling.max_tokens)
     logits = _read(model, tokens, valid, cache)
     row = torch.arange(len(prompts)).repeat_interleave(num_samples)  # of the batch, that a sample goes on from
     sample = torch.arange(len(row))  # those that go on
     answers = _Answers(len(row), sampling.max_tokens)
     ends = torch.zeros(model.config.vocabulary_size, dtype=torch.bool)
-    ends[[EOS, *sampling.stop_tokens]] = True
+    ends[EOS] = not sampling.ignore_eos
+    ends[list(sampling.stop_token_ids)] = True
     for step in range(sampling.max_tokens):
         token, log_prob = _draw(logits, row, sampling, generator)
         goes_on = ~ends[token]
@@ -107,19 +85,15 @@ class _Answers:
         return [all_of_them[first * num_samples : (first + 1) * num_samples] for first in range(num_prompts)]
 
 
-def _left_padded(prompts: Sequence[Sequence[int]], longest: int) -> tuple[Tensor, Tensor]:
-    """Which columns hold tokens, and the tokens, (P, T) both."""
+def _demand_room(prompts: Sequence[Sequence[int]], longest: int) -> None:
     lengths = [len(prompt) for prompt in prompts]
     if min(lengths) < 1:
         raise ConfigError("a prompt is empty; begin it with the tokenizer's `prompt`")
-    width = max(lengths)
-    if width > longest:
+    if max(lengths) > longest:
         raise ConfigError(
-            f"a prompt of {width} tokens leaves no room for the answer: {longest} tokens would; shorten it, lower "
-            "max_tokens of the sampling, or make the transformer with a higher max_tokens"
+            f"a prompt of {max(lengths)} tokens leaves no room for the answer: {longest} tokens would; shorten it, "
+            "lower max_tokens of the sampling, or make the transformer with a higher max_tokens"
         )
-    tokens = torch.tensor([[*[PAD] * (width - len(prompt)), *prompt] for prompt in prompts])
-    return torch.arange(width) >= width - torch.tensor(lengths)[:, None], tokens
 
 
 def _read(model: Transformer, tokens: Tensor, valid: Tensor, cache: KeyValueCache) -> Tensor:
@@ -135,18 +109,24 @@ def _draw(logits: Tensor, row: Tensor, sampling: Sampling, generator: torch.Gene
     if sampling.temperature == 0.0:
         token = log_probs.argmax(-1)[row]
     else:
-        cumulative = _kept(log_probs.exp().double(), sampling).cumsum(-1)[row]
-        uniform = torch.rand(len(row), 1, generator=generator, dtype=torch.float64)
-        token = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True).squeeze(1)
+        probs = cut_off(log_probs.exp().double(), [sampling] * len(logits))
+        uniform = torch.rand(len(row), generator=generator, dtype=torch.float64)
+        token = pick(probs.cumsum(-1)[row], uniform)
     return token, log_probs[row, token]
 
 
-def _kept(probs: Tensor, sampling: Sampling) -> Tensor:
-    """Probabilities (B, V), 0 where `top_k` or `top_p` (Holtzman et al., arXiv 1904.09751) cuts them off."""
-    if sampling.top_k is None and sampling.top_p == 1.0:
+def cut_off(probs: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+    """Probabilities (B, V), 0 where a row's `top_k` or `top_p` (Holtzman et al., arXiv 1904.09751) cuts them off."""
+    if all(one.top_k is None and one.top_p == 1.0 for one in samplings):
         return probs
+    size = probs.shape[1]
+    top_p = torch.tensor([one.top_p for one in samplings], dtype=probs.dtype)[:, None]
+    top_k = torch.tensor([min(one.top_k or size, size) for one in samplings])[:, None]
     ordered, order = probs.sort(dim=-1, descending=True, stable=True)
-    before = ordered.cumsum(-1) - ordered
-    rank = torch.arange(probs.shape[-1])
-    kept = (before < sampling.top_p) & (rank < (sampling.top_k or len(rank)))
+    kept = ((ordered.cumsum(-1) - ordered < top_p) | (top_p == 1.0)) & (torch.arange(size) < top_k)
     return torch.zeros_like(probs).scatter(-1, order, ordered * kept)
+
+
+def pick(cumulative: Tensor, uniform: Tensor) -> Tensor:
+    """A token of each row, (N,): of probabilities summed up, (N, V), by numbers from [0, 1), (N,)."""
+    return torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True).squeeze(1)

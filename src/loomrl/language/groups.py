@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loomrl.errors import ArtifactError
-from loomrl.language.generation import Completion
+from loomrl.language.sampling import Completion
 from loomrl.language.transformer import TransformerConfig
 
 MASKED = -100  # in `masks`: a token that was read, not drawn
@@ -43,8 +43,8 @@ class TokenGroup:
     ) -> "TokenGroup":
         """What a policy answered to one prompt."""
         return cls(
-            tokens=[[*prompt, *one.tokens] for one in completions],
-            learnt=[[False] * len(prompt) + [True] * len(one.tokens) for one in completions],
+            tokens=[[*prompt, *one.token_ids] for one in completions],
+            learnt=[[False] * len(prompt) + [True] * len(one.token_ids) for one in completions],
             scores=list(scores),
             log_probs=[[_MASKED_LOG_PROB] * len(prompt) + one.log_probs for one in completions],
             policy_version=policy_version,

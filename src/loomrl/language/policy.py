@@ -13,7 +13,8 @@ from loomrl.algorithms.architecture import ARCHITECTURE, WEIGHTS, PolicyArchitec
 from loomrl.algorithms.base import below
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.files import atomic_path, read_json
-from loomrl.language.generation import Completion, Sampling, generate
+from loomrl.language.generation import generate
+from loomrl.language.sampling import Completion, Sampling
 from loomrl.language.tokens import ByteTokenizer, Tokenizer, tokenizer_from_json
 from loomrl.language.transformer import Transformer, TransformerConfig
 from loomrl.schema import Document
@@ -65,7 +66,7 @@ class LanguagePolicy:
 
     def text(self, completion: Completion) -> str:
         """What a completion says."""
-        return self.tokenizer.decode(completion.tokens)
+        return self.tokenizer.decode(completion.token_ids)
 
     def save(self, folder: Path) -> None:
         """Write `policy.safetensors` and `policy.json`, the same bytes for the same policy."""

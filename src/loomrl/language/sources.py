@@ -13,9 +13,9 @@ from loomrl.errors import ArtifactError
 from loomrl.gym.domains import get_domain
 from loomrl.gym.stream import SUCCESS, TaskStream
 from loomrl.gym.tasks import Task
-from loomrl.language.generation import Sampling
 from loomrl.language.groups import TokenGroup
 from loomrl.language.policy import LanguagePolicy
+from loomrl.language.sampling import Sampling
 from loomrl.trajectory.client import HubClient, LeasedBatch
 
 log = logging.getLogger(__name__)

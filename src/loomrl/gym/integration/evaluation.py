@@ -13,8 +13,9 @@ from loomrl.gym.integration.config import GymTrainingConfig
 from loomrl.gym.integration.dialogue import Attempt, Message, play
 from loomrl.gym.integration.results import Rates, means
 from loomrl.gym.tasks import Task
-from loomrl.language.generation import Sampling, generate
+from loomrl.language.generation import generate
 from loomrl.language.policy import LanguagePolicy
+from loomrl.language.sampling import Sampling
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ def success_rates(
 
     def answer(prompts: Sequence[Sequence[int]]) -> list[Message]:
         answered = generate(policy.model, prompts, 1, sampling, generator)
-        return [Message(one.tokens, one.log_probs, 0) for (one,) in answered]
+        return [Message(one.token_ids, one.log_probs, 0) for (one,) in answered]
 
     attempts = [Attempt(task, policy.tokenizer, config.max_turns, config.max_prompt_tokens) for task in tasks]
     play(attempts, answer)

@@ -1,0 +1,32 @@
+"""How tokens are drawn, and what was drawn: the words that policies and inference engines have in common."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from loomrl.schema import Section
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+class Sampling(Section):
+    """How tokens are drawn: at a temperature, 0 being the likeliest token, from the `top_k` likeliest tokens, or from
+    the fewest that have a probability of `top_p` together. An answer ends after the policy's end token, unless that is
+    ignored, after one of `stop_token_ids`, or after `max_tokens`."""
+
+    max_tokens: int = Field(default=16, ge=1)
+    temperature: float = Field(default=1.0, ge=0.0, le=1e4)
+    top_k: int | None = Field(default=None, ge=1)
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer. Its last token is the one that ended it, where `finish_reason` is "stop"."""
+
+    token_ids: list[int]
+    log_probs: list[float]  # at the temperature (greedy: at 1), before top_k and top_p cut anything off
+    finish_reason: FinishReason
