@@ -16,6 +16,11 @@ _PUBLIC = {
     "GymTrainingConfig": "loomrl.gym.integration",
     "GymPPOIntegration": "loomrl.gym.integration",
     "create_integrated_rl_system": "loomrl.gym.integration",
+    "HubClient": "loomrl.trajectory.client",
+    "InferenceEngine": "loomrl.inference",
+    "BuiltinEngine": "loomrl.inference.builtin",
+    "VLLMEngine": "loomrl.inference.vllm",
+    "SGLangEngine": "loomrl.inference.sglang",
     "PPOConfig": "loomrl.training.trainer",
     "PPOTrainer": "loomrl.training.trainer",
     "DistributedTrainer": "loomrl.distributed.trainer",
@@ -33,11 +38,14 @@ _PUBLIC = {
 __all__ = [
     "AsyncPolicyClient",
     "BaseEnvironment",
+    "BuiltinEngine",
     "DistributedTrainer",
     "EnvironmentType",
     "GaussianPolicyHead",
     "GymPPOIntegration",
     "GymTrainingConfig",
+    "HubClient",
+    "InferenceEngine",
     "LoomRLGym",
     "PPOConfig",
     "PPOLearner",
@@ -46,7 +54,9 @@ __all__ = [
     "PolicyEvaluator",
     "PolicyNetwork",
     "RolloutWorker",
+    "SGLangEngine",
     "StateEncoder",
+    "VLLMEngine",
     "ValueHead",
     "__version__",
     "create_integrated_rl_system",
@@ -68,5 +78,10 @@ if TYPE_CHECKING:
     from loomrl.environment.registry import register_environment
     from loomrl.gym.facade import EnvironmentType, LoomRLGym
     from loomrl.gym.integration import GymPPOIntegration, GymTrainingConfig, create_integrated_rl_system
+    from loomrl.inference import InferenceEngine
+    from loomrl.inference.builtin import BuiltinEngine
+    from loomrl.inference.sglang import SGLangEngine
+    from loomrl.inference.vllm import VLLMEngine
     from loomrl.serving.client import AsyncPolicyClient, PolicyClient
     from loomrl.training.trainer import PPOConfig, PPOTrainer
+    from loomrl.trajectory.client import HubClient

@@ -251,8 +251,10 @@ def test_a_loop_has_an_end() -> None:
 
 
 def test_the_public_names() -> None:
-    for name in ("GymTrainingConfig", "GymPPOIntegration", "create_integrated_rl_system"):
-        assert name in loomrl.__all__
+    gym = {"LoomRLGym", "EnvironmentType", "GymTrainingConfig", "GymPPOIntegration", "create_integrated_rl_system"}
+    engines = {"InferenceEngine", "BuiltinEngine", "VLLMEngine", "SGLangEngine", "HubClient"}
+    assert gym | engines <= set(loomrl.__all__)
+    assert all(issubclass(getattr(loomrl, name), loomrl.InferenceEngine) for name in engines - {"HubClient"})
 
 
 def test_a_hub_that_cannot_be_filled_ends_the_loop(warm: Path, monkeypatch: pytest.MonkeyPatch) -> None:

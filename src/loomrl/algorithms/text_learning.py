@@ -4,6 +4,7 @@ Reinforcement finds nothing where no answer is ever right. So right answers to t
 until a measured share of the policy's own greedy ones is right, on tasks it was not taught yet.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -160,22 +161,28 @@ class _WarmStart:
         self._learner.load_state_dict(state)
 
 
-def build_with(
-    learner: type[Learner],
-    algorithm: str,
-    config: TextConfig,
-    spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]],
-    seed: int,
-    value_head: bool,
-) -> TextLearning:
-    """The algorithm of a learner for observation and action space; raises `ConfigError` for those that are no texts."""
-    policy = TextPolicy.for_spaces(
-        algorithm,
-        *spaces,
-        generator=torch.Generator().manual_seed(seed),
-        width=config.width,
-        num_layers=config.num_layers,
-        num_heads=config.num_heads,
-        value_head=value_head,
-    )
-    return TextLearning(config, policy, learner)
+def builder(algorithm: str, learner: type[Learner]) -> Callable[..., TextLearning]:
+    """The `build` of the algorithm that goes on with a learner after the warm start."""
+
+    def build(
+        config: TextConfig,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        seed: int,
+        total_env_steps: int,  # noqa: ARG001 - nothing here depends on how long training is
+    ) -> TextLearning:
+        """Make the algorithm; raises `ConfigError` for spaces that are no texts."""
+        policy = TextPolicy.for_spaces(
+            algorithm,
+            observation_space,
+            action_space,
+            generator=torch.Generator().manual_seed(seed),
+            width=config.width,
+            num_layers=config.num_layers,
+            num_heads=config.num_heads,
+            value_head=learner.needs_values,
+        )
+        return TextLearning(config, policy, learner)
+
+    return build

@@ -3,12 +3,9 @@
 The losses are `loomrl.language.ppo`; all else is shared with GRPO, and `docs/algorithms/grpo.md` says what.
 """
 
-from typing import Any
-
-import gymnasium
 from pydantic import Field
 
-from loomrl.algorithms.text_learning import TextConfig, TextLearning, build_with
+from loomrl.algorithms.text_learning import TextConfig, builder
 from loomrl.algorithms.text_policy import TextPolicy
 from loomrl.language.ppo import PPO, PPOConfig
 
@@ -22,13 +19,4 @@ class Config(TextConfig, PPOConfig):
     num_samples: int = Field(default=8, ge=1)
 
 
-def build(
-    config: Config,
-    observation_space: gymnasium.Space[Any],
-    action_space: gymnasium.Space[Any],
-    *,
-    seed: int,
-    total_env_steps: int,  # noqa: ARG001 - nothing here depends on how long training is
-) -> TextLearning:
-    """Make the algorithm; raises `ConfigError` for spaces that are no texts."""
-    return build_with(PPO, NAME, config, (observation_space, action_space), seed, value_head=True)
+build = builder(NAME, PPO)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from loomrl.inference.settings import MIB, EngineSettings
+from loomrl.trajectory.options import DieWithParent, Host, MaxBodyMib, Port, PortFile, begin
 
 app = typer.Typer(name="engine", help="Serve completions by a language policy.", no_args_is_help=True)
 _DEFAULT = EngineSettings(policy=Path())
@@ -19,30 +20,22 @@ def engine() -> None:
 @app.command()
 def serve(
     policy: Annotated[Path, typer.Option(help="A folder that a language policy was saved in.")],
-    host: Annotated[str, typer.Option(help="Others can reach it only with tokens configured.")] = _DEFAULT.host,
-    port: Annotated[int, typer.Option(help="0 takes a free one.")] = _DEFAULT.port,
+    host: Host = _DEFAULT.host,
+    port: Port = _DEFAULT.port,
     version: Annotated[int, typer.Option(min=0, help="Of that policy.")] = _DEFAULT.version,
     max_running: Annotated[int, typer.Option(min=1, help="Completions decoded at once.")] = _DEFAULT.max_running,
     max_waiting: Annotated[
         int, typer.Option(min=1, help="Completions that wait for their turn; more are answered 503, to come again.")
     ] = _DEFAULT.max_waiting,
-    max_body_mib: Annotated[int, typer.Option(min=1, help="Of one request, unpacked.")] = _DEFAULT.max_body_bytes
-    // MIB,
+    max_body_mib: MaxBodyMib = _DEFAULT.max_body_bytes // MIB,
     seed: Annotated[int, typer.Option(min=0, help="Of completions that have no seed of their own.")] = _DEFAULT.seed,
-    die_with_parent: Annotated[
-        int | None, typer.Option(metavar="PID", hidden=True, help="End when this parent process is gone.")
-    ] = None,
-    port_file: Annotated[Path | None, typer.Option(help="Gets the URL and process id once bound.")] = None,
+    die_with_parent: DieWithParent = None,
+    port_file: PortFile = None,
 ) -> None:
     """Serve the shapes of vLLM, SGLang and OpenAI; see docs/trajectory-api.md."""
-    import logging
-
     from loomrl.inference.server import serve as run
-    from loomrl.lifetime import die_with_parent as end_with
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    if die_with_parent is not None:
-        end_with(parent=die_with_parent, grace_seconds=10.0)
+    begin(die_with_parent)
     run(
         EngineSettings(
             policy=policy,

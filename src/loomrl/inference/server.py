@@ -6,9 +6,7 @@ import torch
 
 from loomrl.inference.app import EngineServer
 from loomrl.inference.settings import EngineSettings
-from loomrl.serving.server import check_exposure
-from loomrl.serving.tokens import configured
-from loomrl.trajectory.server import listen, run_application
+from loomrl.trajectory.service import listen, run_application, tokens_for
 
 
 def serve(settings: EngineSettings, port_file: Path | None = None) -> None:
@@ -22,7 +20,6 @@ def serve(settings: EngineSettings, port_file: Path | None = None) -> None:
         ServiceError: when the address cannot be bound.
     """
     torch.set_num_threads(1)  # for tokens of a small transformer several are slower
-    tokens = configured()
-    check_exposure(settings.host, tokens, "exchange the policy")
+    tokens = tokens_for(settings.host, "exchange the policy")
     application = EngineServer(settings, tokens)
     run_application(application, listen("the engine", settings.host, settings.port, port_file))

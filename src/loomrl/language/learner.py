@@ -7,7 +7,7 @@ that an older policy drew are weighted by truncated importance, and groups that 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -55,6 +55,8 @@ class Learner(ABC):
 
     `reference` is what `kl_coef` holds the policy to: as the policy is now, where none is given.
     """
+
+    needs_values: ClassVar[bool] = False  # whether the policy must have a value head
 
     def __init__(self, config: LearnerConfig, policy: LanguagePolicy, reference: LanguagePolicy | None = None) -> None:
         self.config, self.policy = config, policy

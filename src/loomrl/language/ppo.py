@@ -35,6 +35,7 @@ class PPO(Learner):
     """
 
     config: PPOConfig
+    needs_values = True
 
     def __init__(self, config: PPOConfig, policy: LanguagePolicy, reference: LanguagePolicy | None = None) -> None:
         if policy.model.value_head is None:

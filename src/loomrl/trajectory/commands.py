@@ -1,10 +1,10 @@
 """`loomrl hub`: the Trajectory API's server."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from loomrl.trajectory.options import DieWithParent, Host, MaxBodyMib, Port, PortFile, begin
 from loomrl.trajectory.settings import MIB, HubSettings
 
 app = typer.Typer(name="hub", help="Serve the Trajectory API.", no_args_is_help=True)
@@ -18,16 +18,15 @@ def hub() -> None:
 
 @app.command()
 def serve(
-    host: Annotated[str, typer.Option(help="Others can reach it only with tokens configured.")] = _DEFAULT.host,
-    port: Annotated[int, typer.Option(help="0 takes a free one.")] = _DEFAULT.port,
+    host: Host = _DEFAULT.host,
+    port: Port = _DEFAULT.port,
     database_url: Annotated[
         str | None, typer.Option(help="Default: LOOMRL_HUB_DATABASE_URL, else SQLite under the home.")
     ] = None,
     memory_mib: Annotated[
         int, typer.Option(min=0, help="Of waiting groups, compressed; others wait in the database alone.")
     ] = _DEFAULT.memory_bytes // MIB,
-    max_body_mib: Annotated[int, typer.Option(min=1, help="Of one request, unpacked.")] = _DEFAULT.max_body_bytes
-    // MIB,
+    max_body_mib: MaxBodyMib = _DEFAULT.max_body_bytes // MIB,
     max_waiting_groups: Annotated[
         int, typer.Option(min=1, help="Beyond them posts are answered 503, to come again.")
     ] = _DEFAULT.max_waiting_groups,
@@ -54,20 +53,13 @@ def serve(
     keep_up: Annotated[
         bool, typer.Option("--keep-up", help="Start it again when it is killed; meanwhile connections wait.")
     ] = False,
-    die_with_parent: Annotated[
-        int | None, typer.Option(metavar="PID", hidden=True, help="End when this parent process is gone.")
-    ] = None,
-    port_file: Annotated[Path | None, typer.Option(help="Gets the URL and process id once bound.")] = None,
+    die_with_parent: DieWithParent = None,
+    port_file: PortFile = None,
 ) -> None:
     """Serve environments and trainers of the Atropos wire; see docs/trajectory-api.md."""
-    import logging
-
-    from loomrl.lifetime import die_with_parent as end_with
     from loomrl.trajectory.server import serve as run
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    if die_with_parent is not None:
-        end_with(parent=die_with_parent, grace_seconds=10.0)
+    begin(die_with_parent)
     settings = HubSettings(
         host=host,
         port=port,

@@ -1,28 +1,14 @@
 """Runs a hub in this process: binds, says where, serves until it is told to stop."""
 
-import logging
-import os
-import signal
 import socket
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import FrameType
 
-import uvicorn
-
-from loomrl.files import write_json
-from loomrl.serving.asgi import Receive, Scope, Send
-from loomrl.serving.server import address_of, bind, check_exposure
-from loomrl.serving.tokens import Tokens, configured
+from loomrl.serving.tokens import Tokens
 from loomrl.trajectory.app import HubServer
 from loomrl.trajectory.keeping import keep_up
+from loomrl.trajectory.service import listen, run_application, tokens_for
 from loomrl.trajectory.settings import HubSettings
 from loomrl.trajectory.store import Store
-
-log = logging.getLogger(__name__)
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-_DRAIN_SECONDS = 10  # for requests in flight
-_BACKLOG = 4_096  # connections: environments come by the thousand
 
 
 def serve(settings: HubSettings, port_file: Path | None = None, keeps_up: bool = False) -> int:
@@ -35,8 +21,7 @@ def serve(settings: HubSettings, port_file: Path | None = None, keeps_up: bool =
         ConfigError: when the address may be reached by others but there is no token.
         ServiceError: when the address cannot be bound, or the database cannot be opened.
     """
-    tokens = configured()
-    check_exposure(settings.host, tokens, "post groups")
+    tokens = tokens_for(settings.host, "post groups")
     listener = listen("the hub", settings.host, settings.port, port_file)
     if keeps_up:
         return keep_up(lambda: _run(settings, tokens, listener))
@@ -44,42 +29,5 @@ def serve(settings: HubSettings, port_file: Path | None = None, keeps_up: bool =
     return 0
 
 
-def listen(name: str, host: str, port: int, port_file: Path | None) -> socket.socket:
-    """Bind, and say where: in the log and, as `{"url": ..., "pid": ...}`, in a file.
-
-    Raises:
-        ServiceError: when the address cannot be bound.
-    """
-    listener = bind(host, port)
-    log.info("%s is served on %s", name, address_of(listener))
-    if port_file is not None:
-        write_json(port_file, {"url": address_of(listener), "pid": os.getpid()})
-    return listener
-
-
 def _run(settings: HubSettings, tokens: Tokens, listener: socket.socket) -> None:
     run_application(HubServer(settings, Store.open(settings.database_url), tokens), listener)
-
-
-def run_application(application: Application, listener: socket.socket) -> None:
-    """Serve an ASGI application with a life span until told to stop; requests in flight are answered first."""
-    config = uvicorn.Config(
-        application,
-        loop="uvloop",
-        http="httptools",
-        ws="none",
-        lifespan="on",
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        backlog=_BACKLOG,
-        timeout_graceful_shutdown=_DRAIN_SECONDS,
-    )
-    # uvicorn drains, then raises the signal again for the handler it found: being told to stop is a good end.
-    signal.signal(signal.SIGTERM, _end_well)
-    uvicorn.Server(config).run(sockets=[listener])
-
-
-def _end_well(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(0)

@@ -1,0 +1,40 @@
+"""What a hub and a served engine both count, in Prometheus' text format."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+
+class ServiceMetrics:
+    """One set per server, in a registry of its own; a subclass adds what its service counts.
+
+    Args:
+        service: what names begin with, behind `loomrl_`.
+        timed: whose time `observe` is told.
+        buckets: upper bounds of those times, in seconds.
+    """
+
+    def __init__(self, service: str, timed: str, buckets: Sequence[float]) -> None:
+        self.registry = CollectorRegistry()
+        place = {"registry": self.registry, "namespace": "loomrl", "subsystem": service}
+        self.counter = partial(Counter, **place)  # type: ignore[arg-type]
+        self.new_gauge = partial(Gauge, **place)  # type: ignore[arg-type]
+        self._problems = self.counter("problems", "Requests refused, by status", ["status"])
+        self._seconds = Histogram("request_seconds", timed, buckets=buckets, **place)  # type: ignore[arg-type]
+
+    def observe(self, seconds: float) -> None:
+        """Keep one request's time."""
+        self._seconds.observe(seconds)
+
+    def count_problem(self, status: int) -> None:
+        """Count one refused request."""
+        self._problems.labels(str(status)).inc()
+
+    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Show a value that is read when somebody looks."""
+        self.new_gauge(name, text).set_function(value)
+
+    def text(self) -> bytes:
+        """Everything in the text exposition format 0.0.4."""
+        return generate_latest(self.registry)
