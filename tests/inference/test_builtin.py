@@ -205,7 +205,7 @@ def test_weights_that_cannot_be_served_change_nothing() -> None:
     with BuiltinEngine(language_policy()) as engine:
         with pytest.raises(ArtifactError, match="norm.weight"):
             engine.update(broken, 1)
-        with pytest.raises(ConfigError, match="another transformer"):
+        with pytest.raises(ConfigError, match="another model"):
             engine.update(language_policy(1, max_tokens=20), 1)
         with pytest.raises(ConfigError, match="another tokenizer"):
             engine.update(LanguagePolicy.fresh(0), 1)

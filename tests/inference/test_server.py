@@ -208,7 +208,7 @@ def test_what_is_wrong_with_weights_leaves_the_old_ones_served(server: httpx.Cli
         (disk, {"model_path": "policies/1"}, "no absolute path"),
         (disk, {"model_path": str(broken_folder(tmp_path / "torn"))}, "does not hold this policy's weights"),
         (disk, {"model_path": str(tmp_path / "infinite")}, "not finite"),
-        (disk, {"model_path": str(tmp_path / "other")}, "another transformer"),
+        (disk, {"model_path": str(tmp_path / "other")}, "another model"),
         (tensor, {"serialized_named_tensors": ["gASV"], "load_format": "safetensors"}, "no safetensors"),
         (tensor, {"serialized_named_tensors": [packed(1, "norm.bias")], "load_format": "safetensors"}, "norm.bias"),
     ]

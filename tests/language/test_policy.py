@@ -65,7 +65,7 @@ def test_it_is_as_small_as_it_says() -> None:
 def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no multiple of num_heads"):
         LanguagePolicy.fresh(0, width=30)
-    with pytest.raises(ConfigError, match="259 tokens, the transformer 15"):
+    with pytest.raises(ConfigError, match="259 tokens, the model 15"):
         LanguagePolicy(ByteTokenizer(), small_policy().model)
     with pytest.raises(ConfigError, match="no value head"):
         small_policy().model.values(torch.zeros(1, 16))

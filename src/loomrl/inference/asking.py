@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, model_validator
 
 from loomrl.inference.engine import Prompt, Sampling
+from loomrl.language.tokens import Tokenizer
 from loomrl.trajectory.wire import Body, Int64
 
 _MAX_PROMPTS = 1_024  # of one request
@@ -217,10 +218,13 @@ class OpenAIChat(Drawing):
     logprobs: bool | None = None
     return_token_ids: bool | None = None
 
-    def ask(self) -> Ask:
-        """In the engine's form. The prompt is what the messages say, a line for each: `loomrl.inference.hf_tokenizer`
-        writes the same as a chat template."""
-        prompt = "\n".join(message.text for message in self.messages)
+    def ask(self, tokenizer: Tokenizer) -> Ask:
+        """In the engine's form; `loomrl.inference.hf_tokenizer` writes what `Tokenizer.chat` does as a chat template.
+
+        Raises:
+            ConfigError: for messages that the tokenizer does not take.
+        """
+        prompt = tokenizer.chat([{"role": message.role, "content": message.text} for message in self.messages])
         sampling = self.sampling(self.max_completion_tokens or self.max_tokens or _ALL)
         return Ask([prompt], self.n, sampling, bool(self.logprobs))
 

@@ -109,7 +109,7 @@ class BuiltinEngine(InferenceEngine):
         with self._one_update:
             if not self._is_served(policy, version):
                 model = copy.deepcopy(policy.model).requires_grad_(False).eval()
-                self._scheduler.serve(LanguagePolicy(policy.tokenizer, model), version)
+                self._scheduler.serve(policy.with_model(model), version)
 
     def pause(self, mode: PauseMode = "wait") -> None:
         self._scheduler.pause(mode)
@@ -171,7 +171,7 @@ def _check_same_kind(served: LanguagePolicy, policy: LanguagePolicy) -> None:
         raise ConfigError("the new policy has another tokenizer; serve it by an engine of its own")
     if served.model.config != policy.model.config:
         raise ConfigError(
-            f"the new policy is another transformer ({policy.model.config}) than the one served "
+            f"the new policy is another model ({policy.model.config}) than the one served "
             f"({served.model.config}); serve it by an engine of its own"
         )
 

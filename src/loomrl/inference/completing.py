@@ -12,7 +12,6 @@ from loomrl.inference.answering import as_openai_chat, as_openai_completion, as_
 from loomrl.inference.asking import Ask, OpenAIChat, OpenAICompletion, SGLangGenerate, Tokenize, VLLMGenerate
 from loomrl.inference.builtin import BuiltinEngine
 from loomrl.inference.engine import Completions
-from loomrl.inference.hf_tokenizer import BEGIN
 from loomrl.inference.metrics import Metrics
 from loomrl.inference.scheduler import Busy
 from loomrl.language.tokens import Tokenizer
@@ -46,7 +45,7 @@ class Completing:
         """The tokens of a text, as the engine reads it."""
         text = parse(Tokenize, request.body).prompt
         try:
-            tokens = self._tokenizer.prompt(text.removeprefix(BEGIN))
+            tokens = self._tokenizer.prompt(text.removeprefix(self._tokenizer.begin))
         except ConfigError as error:
             raise Problem(400, str(error)) from error
         longest = self._engine.policy.model.config.max_tokens
@@ -70,9 +69,11 @@ class Completing:
     async def chat(self, request: Request) -> Response:
         """`/v1/chat/completions` of OpenAI."""
         asked = parse(OpenAIChat, request.body)
-        return await self._answer(
-            request, asked.ask(), lambda answers: as_openai_chat(answers[0], asked, self._tokenizer)
-        )
+        try:
+            ask = asked.ask(self._tokenizer)
+        except ConfigError as error:
+            raise Problem(400, str(error)) from error
+        return await self._answer(request, ask, lambda answers: as_openai_chat(answers[0], asked, self._tokenizer))
 
     @property
     def _tokenizer(self) -> Tokenizer:
@@ -89,7 +90,8 @@ class Completing:
 
     def _submit(self, ask: Ask) -> "list[Future[Completions]]":
         # A chat template may have written the begin token as text; the engine begins every text itself.
-        prompts = [prompt.removeprefix(BEGIN) if isinstance(prompt, str) else prompt for prompt in ask.prompts]
+        begin = self._tokenizer.begin
+        prompts = [prompt.removeprefix(begin) if isinstance(prompt, str) else prompt for prompt in ask.prompts]
         try:
             return self._engine.submit(prompts, n=ask.n, sampling=ask.sampling)
         except ConfigError as error:

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from loomrl.inference.engine import Sampling
 from loomrl.language.generation import cut_off, pick
+from loomrl.language.model import LanguageModel
 from loomrl.language.padding import left_padded
 from loomrl.language.policy import LanguagePolicy
 from loomrl.language.sampling import FinishReason
-from loomrl.language.tokens import EOS, PAD
-from loomrl.language.transformer import Transformer
+from loomrl.language.tokens import PAD
 
 _BYTES_OF_CHARACTER = 4  # at most, in UTF-8: so many tokens can one character have
 
@@ -108,11 +108,12 @@ class Decoder:
 class _Columns:
     """What the transformer remembers of all rows: a `Memory`, see `loomrl.language.cache`."""
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: LanguageModel) -> None:
         config = model.config
         self._model = model
         self._longest = config.max_tokens
-        shape = (config.num_layers, 0, config.num_heads, 2 * config.max_tokens, config.width // config.num_heads)
+        num_layers, num_heads, head_width = model.memory_shape
+        shape = (num_layers, 0, num_heads, 2 * config.max_tokens, head_width)
         self._keys, self._values = torch.zeros(shape), torch.zeros(shape)  # (L, B, H, C, D); 0: padding must be finite
         self._valid = torch.zeros(0, 2 * config.max_tokens, dtype=torch.bool)  # (B, C)
         self._length = 0  # columns in use
@@ -191,7 +192,7 @@ class _Kept:
         return keys, values
 
 
-def _read_prompts(model: Transformer, prompts: Sequence[tuple[int, ...]]) -> tuple[_Prompts, Tensor]:
+def _read_prompts(model: LanguageModel, prompts: Sequence[tuple[int, ...]]) -> tuple[_Prompts, Tensor]:
     """What the transformer remembers of prompts, and the logits of what follows each, (P, V)."""
     tokens, valid = left_padded(prompts)
     memory = _Kept()
@@ -218,7 +219,7 @@ def _draw(logits: Tensor, sequences: Sequence[Answer]) -> tuple[list[int], list[
 def _end(sequence: Answer, policy: LanguagePolicy) -> None:
     """Say why a sequence ends with its last token, where it does."""
     sampling, last = sequence.sampling, sequence.token_ids[-1]
-    if (last == EOS and not sampling.ignore_eos) or last in sampling.stop_token_ids:
+    if (last in policy.model.end_token_ids and not sampling.ignore_eos) or last in sampling.stop_token_ids:
         sequence.finish_reason, sequence.stopped_by = "stop", last
     elif (stop := _stop_reached(sequence, policy)) is not None:
         sequence.finish_reason, sequence.stopped_by = "stop", stop

@@ -7,10 +7,10 @@ chat template writes what `/v1/chat/completions` of the engine reads: begin, the
 from pathlib import Path
 from typing import Any
 
+from loomrl.errors import ConfigError
 from loomrl.files import write_json
-from loomrl.language.tokens import BOS, EOS, PAD, ByteTokenizer, CharacterTokenizer, Tokenizer
+from loomrl.language.tokens import BEGIN, BOS, EOS, PAD, ByteTokenizer, CharacterTokenizer, Tokenizer
 
-BEGIN = "<|begin|>"
 SPECIAL = {"<|pad|>": PAD, BEGIN: BOS, "<|end|>": EOS}
 CHAT_TEMPLATE = (  # a newline behind a block would be trimmed
     "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{{ '' if loop.last else '\\n' }}{% endfor %}"
@@ -19,9 +19,14 @@ _FIRST_BYTE = 3  # the token id of byte 0
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path, max_tokens: int) -> None:
-    """Write `tokenizer.json` and `tokenizer_config.json`."""
+    """Write `tokenizer.json` and `tokenizer_config.json`.
+
+    Raises:
+        ConfigError: for a tokenizer that came from such files.
+    """
+    described = _tokenizer_json(tokenizer)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "tokenizer.json", _tokenizer_json(tokenizer))
+    write_json(folder / "tokenizer.json", described)
     write_json(
         folder / "tokenizer_config.json",
         {
@@ -74,7 +79,7 @@ def _parts(tokenizer: Tokenizer) -> tuple[dict[str, Any], dict[str, Any], dict[s
             symbols = {character: tokenizer.encode(character)[0] for character in alphabet}
             each = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False}
             return each, _pairs_of_none({**SPECIAL, **symbols}), {"type": "Fuse"}
-    raise TypeError(f"{type(tokenizer).__name__} is a kind of tokenizer that these files do not know")
+    raise ConfigError("the tokenizer is Hugging Face's own already: pass the policy's folder as tokenizer_name")
 
 
 def _pairs_of_none(vocabulary: dict[str, int]) -> dict[str, Any]:

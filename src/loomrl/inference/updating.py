@@ -267,7 +267,7 @@ def _tensors_of(info: UpdateInfo, policy: LanguagePolicy) -> Mapping[str, Tensor
     """
     try:
         if info.path is not None and info.safetensors is None:
-            tensors: Mapping[str, Tensor] = read_folder(info.path).model.state_dict()
+            tensors: Mapping[str, Tensor] = read_folder(info.path).model.weights()
         elif info.safetensors is not None and info.path is None:
             tensors = unpacked(info.safetensors)
         else:

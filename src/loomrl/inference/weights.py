@@ -49,11 +49,11 @@ def with_weights(policy: LanguagePolicy, tensors: Mapping[str, Tensor]) -> Langu
         ArtifactError: naming those that did not come, or do not fit.
     """
     check_kinds(policy, tensors)
-    if missing := [name for name in policy.model.state_dict() if name not in tensors]:
+    if missing := [name for name in policy.model.weights() if name not in tensors]:
         raise ArtifactError(f"these weights are not all: {', '.join(missing)} did not come")
     model = copy.deepcopy(policy.model)
-    model.load_state_dict(dict(tensors))
-    return LanguagePolicy(policy.tokenizer, model)
+    model.load_weights(tensors)
+    return policy.with_model(model)
 
 
 def check_kinds(policy: LanguagePolicy, tensors: Mapping[str, Tensor]) -> None:
@@ -62,7 +62,7 @@ def check_kinds(policy: LanguagePolicy, tensors: Mapping[str, Tensor]) -> None:
     Raises:
         ArtifactError: for a name, shape or type that is not the policy's.
     """
-    wanted = policy.model.state_dict()
+    wanted = policy.model.weights()
     for name, given in tensors.items():
         if name not in wanted:
             raise ArtifactError(f"{name} is no weight of the policy; it has {', '.join(wanted)}")

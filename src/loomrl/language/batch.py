@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from loomrl.language.cache import SharedPrefix
 from loomrl.language.groups import TokenGroup
+from loomrl.language.model import LanguageModel
 from loomrl.language.padding import left_padded, right_padded
 from loomrl.language.tokens import PAD
-from loomrl.language.transformer import Transformer
 
 _Sample = tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...], float]  # prompt, answer, learnt, temperature
 
@@ -63,7 +63,7 @@ class TokenBatch:
         return padded.float()
 
 
-def answer_states(model: Transformer, batch: TokenBatch) -> Tensor:
+def answer_states(model: LanguageModel, batch: TokenBatch) -> Tensor:
     """The hidden states from which the tokens of the answers followed, (U, T, width)."""
     memory = SharedPrefix()
     last: Tensor = model(batch.prompts, batch.prompt_valid, memory)[:, -1]  # (P, width)
@@ -75,7 +75,7 @@ def answer_states(model: Transformer, batch: TokenBatch) -> Tensor:
     return torch.cat([first, rest], 1)
 
 
-def token_log_probs(model: Transformer, batch: TokenBatch, states: Tensor) -> Tensor:
+def token_log_probs(model: LanguageModel, batch: TokenBatch, states: Tensor) -> Tensor:
     """log p of the tokens of the N answers at their temperatures, (N, T), 0 where nothing is learnt."""
     learnt = batch.answer_learnt
     logits = model.logits(states[learnt]) / batch.temperature[:, None].expand_as(learnt)[learnt, None]
@@ -83,7 +83,7 @@ def token_log_probs(model: Transformer, batch: TokenBatch, states: Tensor) -> Te
     return states.new_zeros(learnt.shape).masked_scatter(learnt, found)[batch.index]
 
 
-def token_values(model: Transformer, batch: TokenBatch, states: Tensor) -> Tensor:
+def token_values(model: LanguageModel, batch: TokenBatch, states: Tensor) -> Tensor:
     """What the value head expects before each token of the N answers, (N, T)."""
     return model.values(states)[batch.index]
 

@@ -11,17 +11,17 @@ from torch import Tensor
 
 from loomrl.errors import ConfigError
 from loomrl.language.cache import KeyValueCache
+from loomrl.language.model import LanguageModel
 from loomrl.language.padding import left_padded
 from loomrl.language.sampling import Completion, Sampling
-from loomrl.language.tokens import EOS, PAD
-from loomrl.language.transformer import Transformer
+from loomrl.language.tokens import PAD
 
 GREEDY = Sampling(temperature=0.0)
 
 
 @torch.inference_mode()
 def generate(
-    model: Transformer,
+    model: LanguageModel,
     prompts: Sequence[Sequence[int]],
     num_samples: int,
     sampling: Sampling,
@@ -42,7 +42,7 @@ def generate(
     sample = torch.arange(len(row))  # those that go on
     answers = _Answers(len(row), sampling.max_tokens)
     ends = torch.zeros(model.config.vocabulary_size, dtype=torch.bool)
-    ends[EOS] = not sampling.ignore_eos
+    ends[list(model.end_token_ids)] = not sampling.ignore_eos
     ends[list(sampling.stop_token_ids)] = True
     for step in range(sampling.max_tokens):
         token, log_prob = _draw(logits, row, sampling, generator)
@@ -92,11 +92,11 @@ def _demand_room(prompts: Sequence[Sequence[int]], longest: int) -> None:
     if max(lengths) > longest:
         raise ConfigError(
             f"a prompt of {max(lengths)} tokens leaves no room for the answer: {longest} tokens would; shorten it, "
-            "lower max_tokens of the sampling, or make the transformer with a higher max_tokens"
+            "lower max_tokens of the sampling, or make the model with a higher max_tokens"
         )
 
 
-def _read(model: Transformer, tokens: Tensor, valid: Tensor, cache: KeyValueCache) -> Tensor:
+def _read(model: LanguageModel, tokens: Tensor, valid: Tensor, cache: KeyValueCache) -> Tensor:
     """Read tokens (B, T); the logits of what follows the last, (B, V)."""
     hidden = model(tokens, valid, cache)
     cache.advance(tokens.shape[1])

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from loomrl.errors import ArtifactError
+from loomrl.language.model import ModelConfig
 from loomrl.language.sampling import Completion
-from loomrl.language.transformer import TransformerConfig
 
 MASKED = -100  # in `masks`: a token that was read, not drawn
 _MASKED_LOG_PROB = 1.0
@@ -106,8 +106,8 @@ class TokenGroup:
             ],
         }
 
-    def demand_readable(self, config: TransformerConfig) -> None:
-        """Check that a transformer can read all tokens.
+    def demand_readable(self, config: ModelConfig) -> None:
+        """Check that a model can read all tokens.
 
         Raises:
             ArtifactError: where one is unknown to it, or a sample too long.
@@ -115,7 +115,7 @@ class TokenGroup:
         longest = max(map(len, self.tokens))
         if longest > config.max_tokens:
             raise ArtifactError(
-                f"a sample has {longest} tokens, the transformer reads {config.max_tokens}; let environments send no "
+                f"a sample has {longest} tokens, the policy reads {config.max_tokens}; let environments send no "
                 "longer ones (max_token_len), or make it with a higher max_tokens"
             )
         low, high = min(map(min, self.tokens)), max(map(max, self.tokens))

@@ -4,6 +4,7 @@ An update takes groups as they are, from this process or from a hub, and goes ov
 that an older policy drew are weighted by truncated importance, and groups that are too old are left out.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from loomrl.language.batch import TokenBatch, answer_states, token_log_probs
 from loomrl.language.groups import TokenGroup
 from loomrl.language.losses import clipped_surrogate, importance_weights, reference_divergence
 from loomrl.language.policy import LanguagePolicy
-from loomrl.language.transformer import Transformer
 from loomrl.schema import Section
 
 
@@ -61,7 +61,8 @@ class Learner(ABC):
     def __init__(self, config: LearnerConfig, policy: LanguagePolicy, reference: LanguagePolicy | None = None) -> None:
         self.config, self.policy = config, policy
         self.version = 0  # of the policy: how often it was updated
-        self._reference = _frozen_copy((reference or policy).model) if config.kl_coef else None
+        kept = copy.deepcopy((reference or policy).model) if config.kl_coef else None
+        self._reference = None if kept is None else kept.requires_grad_(False)
         self._flat = FlatParameters(policy.model)
         self._optimizer = FlatAdam(self._flat.vector, config.learning_rate)
 
@@ -206,12 +207,6 @@ def _step_metrics(log_prob: Tensor, estimate: Estimate, learnt: Tensor, clip_eps
         "entropy": -log_prob[learnt].mean(),  # of tokens the policy drew itself
         "importance_weight": estimate.weight[learnt].mean(),
     }
-
-
-def _frozen_copy(model: Transformer) -> Transformer:
-    copied = Transformer(model.config, torch.Generator())
-    copied.load_state_dict(model.state_dict())
-    return copied.requires_grad_(False)
 
 
 def _arrays(prefix: str, tensors: dict[str, Any]) -> State:

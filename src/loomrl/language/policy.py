@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import safetensors.torch
 import torch
@@ -14,6 +14,7 @@ from loomrl.algorithms.base import below
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.files import atomic_path, read_json
 from loomrl.language.generation import generate
+from loomrl.language.model import LanguageModel
 from loomrl.language.sampling import Completion, Sampling
 from loomrl.language.tokens import ByteTokenizer, Tokenizer, tokenizer_from_json
 from loomrl.language.transformer import Transformer, TransformerConfig
@@ -37,12 +38,13 @@ class LanguagePolicy:
         ConfigError: where tokenizer and transformer are not of one vocabulary.
     """
 
-    def __init__(self, tokenizer: Tokenizer, model: Transformer) -> None:
+    def __init__(self, tokenizer: Tokenizer, model: LanguageModel) -> None:
         if tokenizer.vocabulary_size != model.config.vocabulary_size:
             raise ConfigError(
-                f"the tokenizer has {tokenizer.vocabulary_size} tokens, the transformer {model.config.vocabulary_size}"
+                f"the tokenizer has {tokenizer.vocabulary_size} tokens, the model {model.config.vocabulary_size}"
             )
-        self.tokenizer, self.model = tokenizer, model
+        self.tokenizer: Tokenizer = tokenizer
+        self.model: LanguageModel = model
 
     @classmethod
     def fresh(cls, seed: int, tokenizer: Tokenizer | None = None, **transformer: Any) -> "LanguagePolicy":
@@ -68,6 +70,10 @@ class LanguagePolicy:
         """What a completion says."""
         return self.tokenizer.decode(completion.token_ids)
 
+    def with_model(self, model: LanguageModel) -> Self:
+        """A policy with the same tokenizer and another model of the same kind."""
+        return type(self)(self.tokenizer, model)
+
     def save(self, folder: Path) -> None:
         """Write `policy.safetensors` and `policy.json`, the same bytes for the same policy."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,11 +85,14 @@ class LanguagePolicy:
 
     @classmethod
     def load(cls, folder: Path) -> "LanguagePolicy":
-        """Read a policy that `save` wrote, or that the training stage did: of a language policy.
+        """Read a policy that `save` wrote, or the training stage, of a language policy, or a Hugging Face model.
 
         Raises:
             ArtifactError: naming the file that is missing, torn or does not fit.
+            ConfigError: for a Hugging Face model, where `transformers` is not installed.
         """
+        if not (folder / ARCHITECTURE).exists() and (folder / "config.json").exists():
+            return _pretrained(folder)
         tokenizer, transformer, prefix = _described(folder / ARCHITECTURE)
         try:
             config = TransformerConfig.model_validate(transformer)
@@ -96,6 +105,16 @@ class LanguagePolicy:
         except (OSError, SafetensorError, RuntimeError) as error:
             raise ArtifactError(f"{path} does not hold this policy's weights: {error}; train it again") from error
         return policy
+
+
+def _pretrained(folder: Path) -> LanguagePolicy:
+    try:
+        from loomrl.language.pretrained import PretrainedPolicy
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{folder} holds a Hugging Face model, and {error.name} is not installed; pip install 'loomrl[huggingface]'"
+        ) from error
+    return PretrainedPolicy.load(folder)
 
 
 def _described(path: Path) -> tuple[Json, Json, str]:

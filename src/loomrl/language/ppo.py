@@ -39,7 +39,7 @@ class PPO(Learner):
 
     def __init__(self, config: PPOConfig, policy: LanguagePolicy, reference: LanguagePolicy | None = None) -> None:
         if policy.model.value_head is None:
-            raise ConfigError("PPO needs a value head; make the transformer with value_head: true, or use GRPO")
+            raise ConfigError("PPO needs a value head; make the model with value_head: true, or use GRPO")
         super().__init__(config, policy, reference)
 
     def _estimate(self, batch: TokenBatch, groups: Sequence[TokenGroup], states: Tensor, log_prob: Tensor) -> Estimate:

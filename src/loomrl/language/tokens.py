@@ -5,12 +5,13 @@ engines agree about it for good.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from loomrl.errors import ArtifactError, ConfigError
 
 PAD, BOS, EOS = 0, 1, 2
+BEGIN = "<|begin|>"  # as a text
 _NUM_SPECIAL = 3
 
 
@@ -18,6 +19,7 @@ class Tokenizer(ABC):
     """What both kinds share: three special tokens, and none of them in a text."""
 
     num_symbols: int
+    begin: str = BEGIN  # what `prompt` puts before a text, as a text
 
     @property
     def vocabulary_size(self) -> int:
@@ -43,6 +45,10 @@ class Tokenizer(ABC):
     def answer(self, text: str) -> list[int]:
         """The ids of a whole answer: the text, then end."""
         return [*self.encode(text), EOS]
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """What a policy reads of a conversation, each message with `role` and `content`: a line for each."""
+        return "\n".join(message["content"] for message in messages)
 
 
 class ByteTokenizer(Tokenizer):

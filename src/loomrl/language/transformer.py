@@ -10,20 +10,18 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from loomrl.errors import ConfigError
-from loomrl.language.cache import KeyValueCache, Memory
-from loomrl.schema import Section
+from loomrl.language.cache import Memory
+from loomrl.language.model import LanguageModel, MemoryShape, ModelConfig, allowed, positions_of
 
 
-class TransformerConfig(Section):
+class TransformerConfig(ModelConfig):
     """What a transformer is built from; with the byte tokenizer the defaults make 123,000 parameters."""
 
     vocabulary_size: int = Field(default=259, ge=4)
     width: int = Field(default=64, ge=1)
     num_layers: int = Field(default=2, ge=1)
     num_heads: int = Field(default=4, ge=1)
-    max_tokens: int = Field(default=128, ge=2)  # of a prompt and its answer together
-    value_head: bool = False  # PPO needs one
+    max_tokens: int = Field(default=128, ge=2)
 
     @model_validator(mode="after")
     def _is_possible(self) -> "TransformerConfig":
@@ -69,8 +67,10 @@ class Block(nn.Module):
         return hidden + dense
 
 
-class Transformer(nn.Module):
-    """Tokens in, hidden states out; `logits` and `values` are read from those. Weights follow from `generator`."""
+class Transformer(LanguageModel):
+    """A `LanguageModel` from scratch. Weights follow from `generator`."""
+
+    config: TransformerConfig
 
     def __init__(self, config: TransformerConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -98,50 +98,18 @@ class Transformer(nn.Module):
                 parameter.normal_(std=deviation, generator=generator)
 
     def forward(self, tokens: Tensor, valid: Tensor, memory: Memory) -> Tensor:
-        """Read T more tokens of each sequence.
-
-        Args:
-            tokens: ids (B, T).
-            valid: (B, S), which columns hold a token and no padding; the last T are those of `tokens`.
-            memory: of the columns before.
-
-        Returns:
-            Hidden states (B, T, width); those of padding mean nothing.
-        """
         num_new = tokens.shape[1]
-        positions = (valid.to(torch.int64).cumsum(1)[:, -num_new:] - 1).clamp(min=0)
-        hidden = self.token_embedding(tokens) + self.position_embedding(positions)
-        allowed = _allowed(valid, num_new)
+        hidden = self.token_embedding(tokens) + self.position_embedding(positions_of(valid, num_new))
+        mask = allowed(valid, num_new)
         for layer, block in enumerate(self.blocks):
-            hidden = block(hidden, allowed, memory, layer)
+            hidden = block(hidden, mask, memory, layer)
         normalized: Tensor = self.norm(hidden)
         return normalized
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(..., width) -> (..., vocabulary_size), of the token that follows."""
         return functional.linear(hidden, self.token_embedding.weight)
 
-    def values(self, hidden: Tensor) -> Tensor:
-        """(..., width) -> (...), what the rest of the sequence is expected to earn.
-
-        Raises:
-            ConfigError: where the transformer has no value head.
-        """
-        if self.value_head is None:
-            raise ConfigError("this transformer has no value head; make it with value_head: true")
-        values: Tensor = self.value_head(hidden).squeeze(-1)
-        return values
-
-    def empty_cache(self, num_sequences: int, capacity: int) -> KeyValueCache:
-        """Room for what generation remembers of so many sequences, in so many columns."""
+    @property
+    def memory_shape(self) -> MemoryShape:
         config = self.config
-        head_width = config.width // config.num_heads
-        return KeyValueCache.empty(config.num_layers, num_sequences, config.num_heads, capacity, head_width)
-
-
-def _allowed(valid: Tensor, num_new: int) -> Tensor:
-    """(B, S) -> (B, 1, T, S): a token looks at those before it and at itself, which padding may do, too."""
-    num_all = valid.shape[1]
-    column = torch.arange(num_all)
-    own = column[num_all - num_new :, None]  # (T, 1)
-    return (valid[:, None, None] & (column < own)) | (column == own)
+        return MemoryShape(config.num_layers, config.num_heads, config.width // config.num_heads)

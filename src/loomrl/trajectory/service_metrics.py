@@ -17,11 +17,17 @@ class ServiceMetrics:
 
     def __init__(self, service: str, timed: str, buckets: Sequence[float]) -> None:
         self.registry = CollectorRegistry()
-        place = {"registry": self.registry, "namespace": "loomrl", "subsystem": service}
-        self.counter = partial(Counter, **place)  # type: ignore[arg-type]
-        self.new_gauge = partial(Gauge, **place)  # type: ignore[arg-type]
+        self.counter = partial(Counter, registry=self.registry, namespace="loomrl", subsystem=service)
+        self.new_gauge = partial(Gauge, registry=self.registry, namespace="loomrl", subsystem=service)
         self._problems = self.counter("problems", "Requests refused, by status", ["status"])
-        self._seconds = Histogram("request_seconds", timed, buckets=buckets, **place)  # type: ignore[arg-type]
+        self._seconds = Histogram(
+            "request_seconds",
+            timed,
+            registry=self.registry,
+            namespace="loomrl",
+            subsystem=service,
+            buckets=buckets,
+        )
 
     def observe(self, seconds: float) -> None:
         """Keep one request's time."""
