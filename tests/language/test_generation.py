@@ -6,7 +6,7 @@ import pytest
 import torch
 from language_models import DIGITS, plain_hidden, plain_log_probs, small_policy
 
-from loomrl.errors import ConfigError
+from loomrl.errors import ConfigError, LoomRLError
 from loomrl.language.generation import GREEDY, generate
 from loomrl.language.sampling import Completion, Sampling
 from loomrl.language.tokens import BOS, EOS
@@ -91,3 +91,11 @@ def test_prompts_that_leave_no_room_are_refused() -> None:
     with pytest.raises(ConfigError, match="empty"):
         generate(policy.model, [[BOS], []], 1, GREEDY, generator)
     assert generate(policy.model, [], 1, GREEDY, generator) == []
+
+
+def test_logits_that_are_no_numbers_are_named() -> None:
+    policy = small_policy()
+    with torch.no_grad():
+        policy.model.token_embedding.weight.fill_(3e38)
+    with pytest.raises(LoomRLError, match="logits are no numbers: its weights have grown too large"):
+        policy.answer(["1+2="], 2, Sampling(max_tokens=3), torch.Generator())

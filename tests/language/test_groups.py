@@ -65,6 +65,11 @@ def test_samples_can_be_set_aside() -> None:
         ({"scores": [1.0, 1e39]}, r"1e\+39 is one of a group's scores"),
         ({"scores": [1.0, math.nan]}, "nan is one of a group's scores"),
         ({"advantages": [[0.0] * 4, [0.0, 0.0, -1e30]]}, "-1e.30 is one of a group's advantages"),
+        (
+            {"inference_logprobs": [[1.0, 1.0, -0.1, 1.0], [1.0, 1.0, -0.2]]},
+            "1.0 is the log-probability of a token that is not masked, and those are at most 0",
+        ),
+        ({"inference_logprobs": [[1.0, 1.0, math.nan, 0.0], [1.0, 1.0, 0.0]]}, "nan is the log-probability"),
         ({"generation_params": {"temperature": "hot"}}, "temperature is 'hot'"),
         ({"generation_params": {"temperature": True}}, "temperature is True"),
         ({"generation_params": {"temperature": math.nan}}, "temperature is nan"),

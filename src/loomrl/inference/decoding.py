@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from loomrl.inference.engine import Sampling
-from loomrl.language.generation import cut_off, pick
+from loomrl.language.generation import cut_off, finite_log_softmax, pick
 from loomrl.language.model import LanguageModel
 from loomrl.language.padding import left_padded
 from loomrl.language.policy import LanguagePolicy
@@ -209,7 +209,7 @@ def _with_rows(tensor: Tensor, num_rows: int) -> Tensor:
 def _draw(logits: Tensor, sequences: Sequence[Answer]) -> tuple[list[int], list[float]]:
     """A token for each of N sequences, and its log-probability; `logits` (N, V). Each has a generator of its own."""
     temperature = torch.tensor([one.sampling.temperature for one in sequences])
-    log_probs = torch.log_softmax(logits / torch.where(temperature > 0, temperature, 1.0)[:, None], -1)
+    log_probs = finite_log_softmax(logits / torch.where(temperature > 0, temperature, 1.0)[:, None])
     probs = cut_off(log_probs.exp().double(), [one.sampling for one in sequences])
     uniform = torch.tensor([one.rng.random() for one in sequences], dtype=torch.float64)
     token_ids = torch.where(temperature > 0, pick(probs.cumsum(-1), uniform), log_probs.argmax(-1))

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from loomrl.errors import ConfigError
+from loomrl.language.sampling import MASKED, NO_LOG_PROB
 
 if TYPE_CHECKING:
     from loomrl.inference.engine import Completions
-
-MASKED, NO_LOG_PROB = -100, 1.0
 
 
 class GymState(Protocol):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from loomrl.errors import ConfigError
+from loomrl.errors import ConfigError, LoomRLError
 from loomrl.language.cache import KeyValueCache
 from loomrl.language.model import LanguageModel
 from loomrl.language.padding import left_padded
@@ -105,7 +105,7 @@ def _read(model: LanguageModel, tokens: Tensor, valid: Tensor, cache: KeyValueCa
 
 def _draw(logits: Tensor, row: Tensor, sampling: Sampling, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """A token for each of N samples, and its log-probability, (N,) both; `logits` (B, V), `row` (N,)."""
-    log_probs = torch.log_softmax(logits / (sampling.temperature or 1.0), -1)
+    log_probs = finite_log_softmax(logits / (sampling.temperature or 1.0))
     if sampling.temperature == 0.0:
         token = log_probs.argmax(-1)[row]
     else:
@@ -113,6 +113,21 @@ def _draw(logits: Tensor, row: Tensor, sampling: Sampling, generator: torch.Gene
         uniform = torch.rand(len(row), generator=generator, dtype=torch.float64)
         token = pick(probs.cumsum(-1)[row], uniform)
     return token, log_probs[row, token]
+
+
+def finite_log_softmax(logits: Tensor) -> Tensor:
+    """Log-probabilities of all tokens, (B, V).
+
+    Raises:
+        LoomRLError: where a model with finite weights computes what is no number.
+    """
+    log_probs = torch.log_softmax(logits, -1)
+    if torch.isnan(log_probs).any():
+        raise LoomRLError(
+            "the policy's logits are no numbers: its weights have grown too large; go back to an earlier version, and "
+            "lower learning_rate"
+        )
+    return log_probs
 
 
 def cut_off(probs: Tensor, samplings: Sequence[Sampling]) -> Tensor:

@@ -6,10 +6,9 @@ from typing import Any
 
 from loomrl.errors import ArtifactError
 from loomrl.language.model import ModelConfig
-from loomrl.language.sampling import Completion
+from loomrl.language.sampling import MASKED, NO_LOG_PROB, Completion
 
-MASKED = -100  # in `masks`: a token that was read, not drawn
-_MASKED_LOG_PROB = 1.0
+_HIGHEST_LOG_PROB = 1e-3  # of a token that was drawn: 0, and what rounding adds
 _LARGEST_WORTH = 1e9  # of scores and advantages: their squares are still numbers in 32 bits
 _LOWEST_TEMPERATURE, _HIGHEST_TEMPERATURE = 1e-4, 1e4  # beyond them log-probabilities are no numbers in 32 bits
 
@@ -46,7 +45,7 @@ class TokenGroup:
             tokens=[[*prompt, *one.token_ids] for one in completions],
             learnt=[[False] * len(prompt) + [True] * len(one.token_ids) for one in completions],
             scores=list(scores),
-            log_probs=[[_MASKED_LOG_PROB] * len(prompt) + one.log_probs for one in completions],
+            log_probs=[[NO_LOG_PROB] * len(prompt) + one.log_probs for one in completions],
             policy_version=policy_version,
             temperatures=[temperature] * len(completions),
         )
@@ -72,6 +71,7 @@ class TokenGroup:
         learnt = [[mask != MASKED for mask in sequence] for sequence in masks]
         if not any(any(sequence[1:]) for sequence in learnt):
             raise ArtifactError(f"a group's masks are {MASKED} everywhere behind the first tokens; nothing is learnt")
+        _demand_log_probs(group.get("inference_logprobs") or [], learnt)
         _demand_bounded("scores", [group["scores"]])
         _demand_bounded("advantages", group.get("advantages") or [])
         overrides = group.get("overrides") or [{}] * num_samples
@@ -146,6 +146,16 @@ def _temperature(group: Mapping[str, Any], override: Mapping[str, Any]) -> float
 def _demand_bounded(key: str, rows: Sequence[Sequence[float]]) -> None:
     if wrong := [value for row in rows for value in row if not abs(value) <= _LARGEST_WORTH]:
         raise ArtifactError(f"{wrong[0]} is one of a group's {key}, which lie within {_LARGEST_WORTH:.0e}; scale them")
+
+
+def _demand_log_probs(rows: Sequence[Sequence[float]], learnt: Sequence[Sequence[bool]]) -> None:
+    """Of every learnt token; the first of a sample is none, whatever its mask says."""
+    pairs = (pair for row, flags in zip(rows, learnt, strict=False) for pair in zip(row[1:], flags[1:], strict=True))
+    if wrong := [value for value, is_learnt in pairs if is_learnt and not value <= _HIGHEST_LOG_PROB]:
+        raise ArtifactError(
+            f"{wrong[0]} is the log-probability of a token that is not masked, and those are at most 0; send what the "
+            "engine said, or no inference_logprobs"
+        )
 
 
 def _demand_lengths(key: str, rows: Sequence[Sequence[Any]], lengths: Sequence[int]) -> None:

@@ -213,15 +213,16 @@ class PretrainedPolicy(LanguagePolicy):
         """
         causal, tokenizer = _read(folder)
         described = {**causal.config.to_dict(), "_name_or_path": "", "transformers_version": "", "dtype": ""}
-        ends = _end_token_ids(causal, tokenizer)
+        vocabulary_size = len(causal.get_output_embeddings().weight)
+        ends = _end_token_ids(causal, tokenizer, vocabulary_size)
         config = PretrainedConfig(
-            vocabulary_size=causal.get_output_embeddings().weight.shape[0],
+            vocabulary_size=vocabulary_size,
             max_tokens=min(max_tokens, *_bounds(causal.config)),
             value_head=value_head,
             architecture=sha256(canonical_json(described)),
             end_token_ids=ends,
         )
-        return cls(PretrainedTokenizer(tokenizer, config.vocabulary_size, ends[0]), PretrainedModel(config, causal))
+        return cls(PretrainedTokenizer(tokenizer, vocabulary_size, ends[0]), PretrainedModel(config, causal))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -287,11 +288,11 @@ def _read(folder: Path) -> tuple[Any, Any]:
     return causal, tokenizer
 
 
-def _end_token_ids(causal: Any, tokenizer: Any) -> tuple[int, ...]:
+def _end_token_ids(causal: Any, tokenizer: Any, vocabulary_size: int) -> tuple[int, ...]:
     """What ends an answer, the tokenizer's own end first."""
     said = causal.generation_config.eos_token_id
-    ends = said if isinstance(said, list) else [said]
-    found = tuple(dict.fromkeys(one for one in (tokenizer.eos_token_id, *ends) if one is not None))
+    ends = [tokenizer.eos_token_id, *(said if isinstance(said, list) else [said])]
+    found = tuple(dict.fromkeys(one for one in ends if one is not None and one < vocabulary_size))
     if not found:
         raise ArtifactError("neither tokenizer nor generation_config.json names an end token; set eos_token")
     return found

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from loomrl.schema import Section
 
+MASKED, NO_LOG_PROB = -100, 1.0  # of a token that was read and not drawn, as the Trajectory API has them
 FinishReason = Literal["stop", "length", "abort"]
 
 

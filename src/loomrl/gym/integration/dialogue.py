@@ -12,7 +12,7 @@ from loomrl.errors import EnvironmentFault
 from loomrl.gym.domains import get_domain
 from loomrl.gym.stream import SUCCESS
 from loomrl.gym.tasks import Episode, Task
-from loomrl.inference.rollouts import MASKED, NO_LOG_PROB
+from loomrl.language.sampling import MASKED, NO_LOG_PROB
 from loomrl.language.tokens import Tokenizer
 
 

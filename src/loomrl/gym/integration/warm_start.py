@@ -17,11 +17,11 @@ from loomrl.gym.integration.dialogue import demonstration
 from loomrl.gym.integration.evaluation import success_rates
 from loomrl.gym.integration.results import Rates
 from loomrl.gym.tasks import Task
-from loomrl.inference.rollouts import MASKED
 from loomrl.language.examples import supervised_loss
 from loomrl.language.groups import TokenGroup
 from loomrl.language.losses import mean_of_samples
 from loomrl.language.policy import LanguagePolicy
+from loomrl.language.sampling import MASKED
 
 _LEARNING_RATE = 3e-3
 _BATCH_SIZE = 16  # dialogues of each domain in a gradient step
