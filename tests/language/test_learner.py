@@ -118,6 +118,14 @@ def test_groups_that_teach_nothing_count_in_the_mean_and_are_not_computed() -> N
     assert mixed.version == 3
 
 
+def test_equal_scores_pull_nowhere_where_the_divergence_has_them_computed() -> None:
+    policy = small_policy(noise=0.3)
+    (completions,) = policy.answer(["1+2="], 7, Sampling(max_tokens=5), torch.Generator().manual_seed(0))
+    alike = TokenGroup.of_completions(policy.tokenizer.prompt("1+2="), completions, [0.7] * 7, 0)
+    gradient = first_gradient(GRPO(LearnerConfig(n_epochs=1, kl_coef=0.3), policy), [alike])
+    assert abs(gradient).max() < 1e-6  # the policy is its own reference
+
+
 def test_groups_that_are_too_old_are_left_out() -> None:
     learner = grpo(max_staleness=1)
     for _ in range(2):

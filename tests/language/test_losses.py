@@ -13,6 +13,7 @@ from loomrl.language.losses import (
     mean_of_samples,
     mean_of_tokens,
     reference_divergence,
+    standardized,
     token_advantages,
 )
 
@@ -24,9 +25,12 @@ def test_group_advantages_by_hand() -> None:
     torch.testing.assert_close(group_advantages(torch.tensor([1.0, 0.0, 0.0, 0.0])), expected)
 
 
-@pytest.mark.parametrize("score", [0.0, 0.1, 1.0])
-def test_equal_scores_have_no_advantage(score: float) -> None:
-    assert group_advantages(torch.full((7,), score)).tolist() == [0.0] * 7
+@pytest.mark.parametrize("score", [0.0, 0.1, 0.3, 0.7, 1 / 3, 0.9999, 1.0, 1e6 + 0.1, -0.3])
+@pytest.mark.parametrize("size", [1, 2, 3, 6, 7, 8, 16, 100])
+def test_equal_scores_have_no_advantage(score: float, size: int) -> None:
+    """Their mean may be another number in 32 bits, and a deviation of rounding makes that an advantage of 1 for all."""
+    assert group_advantages(torch.full((size,), score)).tolist() == [0.0] * size
+    assert standardized(torch.full((size,), score), 1e-8).tolist() == [0.0] * size
 
 
 def test_token_advantages_by_hand_pass_over_what_was_read() -> None:

@@ -11,8 +11,18 @@ def group_advantages(scores: Tensor) -> Tensor:
 
     GRPO: Shao et al., arXiv 2402.03300, section 4.1.2.
     """
-    deviation = scores.std(correction=0)
-    return torch.where(deviation > 1e-8, (scores - scores.mean()) / deviation.clamp(min=1e-8), 0.0)
+    return standardized(scores, 0.0)
+
+
+def standardized(values: Tensor, epsilon: float) -> Tensor:
+    """To mean 0 and deviation 1, (K,); 0 where all are equal but for rounding, which must not be taken for a lesson.
+
+    `epsilon` is added to the deviation.
+    """
+    equal = 4.0 * torch.finfo(values.dtype).eps * values.abs().amax()
+    differ = values.amax() - values.amin() > equal
+    deviation = torch.where(differ, values.std(correction=0), 1.0)
+    return torch.where(differ, (values - values.mean()) / (deviation + epsilon), 0.0)
 
 
 def token_advantages(score: Tensor, value: Tensor, learnt: Tensor, gamma: float, gae_lambda: float) -> Tensor:

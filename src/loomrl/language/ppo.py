@@ -14,7 +14,7 @@ from loomrl.errors import ConfigError
 from loomrl.language.batch import TokenBatch, token_values
 from loomrl.language.groups import TokenGroup
 from loomrl.language.learner import Estimate, Learner, LearnerConfig, given_advantages
-from loomrl.language.losses import mean_of_tokens, token_advantages
+from loomrl.language.losses import mean_of_tokens, standardized, token_advantages
 from loomrl.language.policy import LanguagePolicy
 
 
@@ -72,6 +72,5 @@ class PPO(Learner):
 
 
 def _normalized(advantage: Tensor, learnt: Tensor) -> Tensor:
-    """To mean 0 and deviation 1 over the learnt tokens."""
-    values = advantage[learnt]
-    return (advantage - values.mean()) / (values.std(correction=0) + 1e-8)
+    """To mean 0 and deviation 1 over the learnt tokens, 0 elsewhere."""
+    return torch.zeros_like(advantage).masked_scatter(learnt, standardized(advantage[learnt], 1e-8))
