@@ -1,6 +1,8 @@
 """Rollouts: states of LoomRL Gym in, what trainers learn from out, and on to the hub."""
 
 import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from language_policies import language_policy, log_probs_of
@@ -117,6 +119,18 @@ def test_a_trainer_hands_its_weights_over_before_it_asks() -> None:
 def test_an_engine_with_other_weights_by_the_same_version_is_not_asked() -> None:
     with BuiltinEngine(language_policy(1)) as engine, pytest.raises(ConfigError, match="version 0 is served already"):
         trained(engine).source.collect(language_policy(), 0)
+
+
+def test_nothing_is_learnt_from_answers_that_a_pause_cut_short() -> None:
+    with BuiltinEngine(language_policy(), max_running=8) as engine, ThreadPoolExecutor(1) as pool:
+        source = trained(engine).source
+        assert len(source.collect(language_policy(), 0)) == 3
+        engine.pause("keep")
+        collected = pool.submit(source.collect, language_policy(), 0)
+        while not engine.scheduler.num_waiting:
+            time.sleep(0.001)
+        engine.pause("abort")
+        assert collected.result() == []
 
 
 def test_a_resumed_trainer_asks_its_engine_the_same() -> None:

@@ -15,7 +15,8 @@ from loomrl.language.sources import TaskSource
 class EngineSource(TaskSource):
     """As `TaskSource`, but the answers come from an engine, which has the trainer's policy before it is asked.
 
-    Groups carry the version that the engine says made them.
+    Groups carry the version that the engine says made them. Where a pause cut an answer short there is no group: how far
+    it came teaches nothing.
     """
 
     def __init__(
@@ -49,9 +50,10 @@ class EngineSource(TaskSource):
                 self._sampling.temperature or 1.0,
             )
             for task, answer in zip(drawn, answers, strict=True)
+            if all(one.finish_reason != "abort" for one in answer.completions)
         ]
 
     def _drawing(self) -> Sampling:
         """The sampling with a seed of its own."""
         seed = int(torch.randint(2**62, (), generator=self._generator))
-        return Sampling(**self._sampling.model_dump(), seed=seed)
+        return Sampling(**{**self._sampling.model_dump(), "seed": seed})
