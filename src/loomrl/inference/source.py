@@ -15,8 +15,8 @@ from loomrl.language.sources import TaskSource
 class EngineSource(TaskSource):
     """As `TaskSource`, but the answers come from an engine, which has the trainer's policy before it is asked.
 
-    Groups carry the version that the engine says made them. Where a pause cut an answer short there is no group: how far
-    it came teaches nothing.
+    Groups carry the version that the engine says made them. Where a pause cut an answer short there is no group: how
+    far it came teaches nothing.
     """
 
     def __init__(

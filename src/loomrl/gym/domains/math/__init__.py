@@ -1,7 +1,7 @@
 """Mathematics: algebra, calculus, geometry and statistics, made by sympy, reasoning-gym and by hand.
 
 Rewards: `correctness` of the value, `logical_progression` of the equations that lead to it, `final_accuracy` of its
-form. A policy may send its working line by line; the line that begins with `Answer:` ends the episode.
+form. All of it comes in one message: working, an equation a line, and at last the answer.
 """
 
 from collections.abc import Mapping
