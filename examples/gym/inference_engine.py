@@ -2,10 +2,9 @@
 
 import asyncio
 
-from loomrl import EnvironmentType, LoomRLGym
+from loomrl import BuiltinEngine, EnvironmentType, LoomRLGym
 from loomrl.gym.curriculum import Curriculum, CurriculumConfig
 from loomrl.gym.stream import TaskStream
-from loomrl.inference.builtin import BuiltinEngine
 from loomrl.inference.source import EngineSource
 from loomrl.language.policy import LanguagePolicy
 from loomrl.language.ppo import PPO, PPOConfig
