@@ -50,10 +50,11 @@ def test_completions_have_the_log_probabilities_of_the_model_s_own_pass(folder: 
         check_made_by(folder, engine.complete(PROMPTS, n=4, sampling=SAMPLING))
 
 
-@pytest.mark.parametrize("kind", [SGLangEngine, VLLMEngine])
+@pytest.mark.parametrize(("name", "kind"), [("gpt2", SGLangEngine), ("llama", VLLMEngine)])
 def test_a_served_model_takes_the_trainer_s_weights(
-    folder: Path, tmp_path: Path, kind: type[SGLangEngine | VLLMEngine]
+    tmp_path: Path, name: str, kind: type[SGLangEngine | VLLMEngine]
 ) -> None:
+    folder = write_model(tmp_path / name, CONFIGS[name])
     policy = taught(folder, tmp_path / "taught")
     with EngineProcess(policy=folder) as served, kind(served.url) as engine:
         check_made_by(folder, engine.complete(PROMPTS, n=2, sampling=SAMPLING))
