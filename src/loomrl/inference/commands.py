@@ -19,7 +19,7 @@ def engine() -> None:
 
 @app.command()
 def serve(
-    policy: Annotated[Path, typer.Option(help="A folder that a language policy was saved in.")],
+    policy: Annotated[Path, typer.Option(help="A folder with a language policy, or a model of Hugging Face's.")],
     host: Host = _DEFAULT.host,
     port: Port = _DEFAULT.port,
     version: Annotated[int, typer.Option(min=0, help="Of that policy.")] = _DEFAULT.version,

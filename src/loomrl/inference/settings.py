@@ -12,7 +12,7 @@ MIB = 2**20
 class EngineSettings:
     """Options of `loomrl engine serve`, with underscores."""
 
-    policy: Path  # a folder that a language policy was saved in
+    policy: Path  # a folder with a language policy, or a model of Hugging Face's
     host: str = "127.0.0.1"
     port: int = 9_001  # where unmodified environments are told to look, by their examples
     version: int = 0  # of that policy
