@@ -117,6 +117,14 @@ def test_a_bad_override_changes_nothing(config: Path) -> None:
             {"safety.first_seed": 2**30 - 319},
             r"safety, 1073741505 \.\.\. 1073741824, reach into training's own, 1073741824 \.\.\. 2147483647",
         ),
+        (
+            {"environment.kwargs": {"held_out_share": 0.2}, "training.validation.first_seed": 0},
+            r"training\.validation, 0 \.\.\. 15, must be of 3000000 \.\.\. 3999999, with which tasks are drawn",
+        ),
+        (
+            {"environment.kwargs": {"held_out_share": 0.2}, "evaluation.first_seed": 3_999_000},
+            r"evaluation, 3999000 \.\.\. 3999099, must not be of 3000000 \.\.\. 3999999, with which tasks are drawn",
+        ),
     ],
 )
 def test_wrong_settings_name_the_file_the_key_and_what_is_allowed(

@@ -14,7 +14,7 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.scalarbool import ScalarBoolean
 
 from loomrl.environment.config import EnvironmentConfig
-from loomrl.environment.seeds import FIRST_TRAINING_SEED
+from loomrl.environment.seeds import FIRST_TRAINING_SEED, VALIDATION_SEEDS
 from loomrl.errors import ConfigError
 from loomrl.evaluation.config import EvaluationConfig
 from loomrl.export.config import ExportConfig
@@ -56,12 +56,7 @@ class PolicyConfig(Section):
     @model_validator(mode="after")
     def _held_out(self) -> "PolicyConfig":
         """Episodes that judge a policy are met neither in training nor by another judge."""
-        ranges = {
-            "training.validation": self.training.validation.seeds,
-            "evaluation": self.evaluation.seeds,
-            "safety": self.safety.own_seeds,
-            "shadow": self.shadow.seeds,
-        }
+        ranges = self._held_out_seeds()
         for name, seeds in ranges.items():
             if seeds.stop > FIRST_TRAINING_SEED:
                 raise ValueError(
@@ -75,6 +70,32 @@ class PolicyConfig(Section):
                     f"change {first}.first_seed or {second}.first_seed"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _validated_apart(self) -> "PolicyConfig":
+        """Where tasks are held out, it follows from the seeds which pick the policy and which judge it."""
+        if not self.environment.kwargs.get("held_out_share"):
+            return self
+        first, last = VALIDATION_SEEDS.start, VALIDATION_SEEDS.stop - 1
+        for name, seeds in self._held_out_seeds().items():
+            picks = name == "training.validation"
+            is_inside = first <= seeds.start and seeds.stop - 1 <= last
+            is_outside = seeds.stop <= first or last < seeds.start
+            if not (is_inside if picks else is_outside):
+                raise ValueError(
+                    f"{_seeds(name, seeds)} must {'' if picks else 'not '}be of {first} ... {last}, with which tasks "
+                    "are drawn that pick the policy (environment.kwargs.held_out_share); "
+                    f"change {name}.first_seed"
+                )
+        return self
+
+    def _held_out_seeds(self) -> dict[str, range]:
+        return {
+            "training.validation": self.training.validation.seeds,
+            "evaluation": self.evaluation.seeds,
+            "safety": self.safety.own_seeds,
+            "shadow": self.shadow.seeds,
+        }
 
 
 def _seeds(name: str, seeds: range) -> str:

@@ -14,7 +14,7 @@ from gym_attacks import ATTACKS
 from loomrl.environment.check import check_environment
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_env
-from loomrl.environment.seeds import FIRST_TRAINING_SEED
+from loomrl.environment.seeds import FIRST_TRAINING_SEED, VALIDATION_SEEDS
 from loomrl.environment.snapshot import take_snapshot
 from loomrl.environment.spaces import space_from_json, space_to_json
 from loomrl.environment.text import TextBox, decode_text, encode_text
@@ -22,7 +22,7 @@ from loomrl.errors import ConfigError, EnvironmentFault
 from loomrl.gym.attacks import general_attacks
 from loomrl.gym.check import check_domain
 from loomrl.gym.domains import get_domain, get_environment, names, own_names
-from loomrl.gym.held_out import is_held_out
+from loomrl.gym.held_out import is_held_out, part_of
 from loomrl.gym.tasks import Domain, Task
 
 LEVELS = (0, 3, 5)  # of higher ones some tasks take long to make
@@ -185,18 +185,21 @@ def test_wrong_parameters_are_named(domain: Domain, wrong: dict[str, object], me
         get_environment(domain.name)(**wrong)
 
 
-def test_seeds_of_training_and_of_those_who_judge_draw_other_tasks() -> None:
+def test_seeds_of_training_of_validation_and_of_those_who_judge_draw_other_tasks() -> None:
     env = get_environment("math")(kinds=["addition"], difficulty=1, held_out_share=0.3)
-    drawn: dict[bool, set[str]] = {True: set(), False: set()}
-    for held_out, first in ((False, FIRST_TRAINING_SEED), (True, 0)):
+    drawn: dict[str, set[str]] = {}
+    firsts = {"training": FIRST_TRAINING_SEED, "validation": VALIDATION_SEEDS.start, "judging": 0}
+    for part, first in firsts.items():
+        drawn[part] = set()
         for seed in range(200):
-            env.reset(seed=first + seed)
-            drawn[held_out].add(env.task.prompt)
-            assert is_held_out(env.task, 0.3) is held_out
-            env.reset()  # goes on on the same side
-            assert is_held_out(env.task, 0.3) is held_out
+            for again in (first + seed, None):  # without a seed it goes on in the same part
+                env.reset(seed=again)
+                drawn[part].add(env.task.prompt)
+                assert part_of(env.task, 0.3) == part
+                assert is_held_out(env.task, 0.3) is (part != "training")
     assert all(len(prompts) > 100 for prompts in drawn.values())
-    assert not drawn[True] & drawn[False]
+    assert not drawn["training"] & drawn["validation"]
+    assert not drawn["judging"] & (drawn["training"] | drawn["validation"])
 
 
 def test_sizes_are_those_that_were_asked_for() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from loomrl.environment.seeds import FIRST_TRAINING_SEED
 from loomrl.environment.text import TextBox, decode_text, encode_text
 from loomrl.errors import ConfigError, EnvironmentFault
-from loomrl.gym.held_out import draw
+from loomrl.gym.held_out import draw, part_for
 from loomrl.gym.tasks import Domain, Episode, Task, level_of
 
 Mode = Literal["text", "choice"]
@@ -39,8 +39,9 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
         kinds: draw tasks of these kinds only.
         prompt_bytes: the size of a text to answer, in place of the domain's.
         answer_bytes: that of an answer; a longer one cannot be given.
-        held_out_share: the share of all tasks that is held out. After a reset with a seed below 2**30, as evaluation
-            has them, only those are drawn; after one with a seed of training's, and before any, never.
+        held_out_share: the share of all tasks that is held out. After a reset with a seed below 2**30 only those are
+            drawn, a quarter of them with seeds of validation alone and the others with those of evaluation, gate and
+            shadow (`loomrl.environment.seeds`); after one with a seed of training's, and before any, never.
 
     Raises:
         ConfigError: for a mode, level, kind, size or share there is not.
@@ -72,7 +73,7 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
             raise ConfigError(
                 f"held_out_share is {held_out_share!r}; it is a share of all tasks, at least 0 and below 1"
             )
-        self._held_out_share, self._held_out = held_out_share, False
+        self._held_out_share, self._part = held_out_share, part_for(FIRST_TRAINING_SEED)
         self._task: Task | None = None
         self._episode: Episode | None = None
         self._offered: list[str] = []
@@ -113,7 +114,7 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
         self.close()
         level = level_of((options or {}).get("difficulty", self._difficulty))
         if seed is not None:
-            self._held_out = seed < FIRST_TRAINING_SEED
+            self._part = part_for(seed)
         self._task = self._draw(level)
         self._episode = self.domain.begin(self._task)
         self._text, self._steps = self._task.prompt, 0
@@ -123,7 +124,7 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
     def _draw(self, level: int) -> Task:
         if self._held_out_share == 0.0:
             return self.domain.generate(self.np_random, level, self._kinds)
-        return draw(self.domain, level, self._kinds, self.np_random, self._held_out_share, self._held_out)
+        return draw(self.domain, level, self._kinds, self.np_random, self._held_out_share, (self._part,))
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Send a message: its bytes, or the number of a choice."""

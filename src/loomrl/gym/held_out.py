@@ -1,15 +1,21 @@
 """Which tasks are held out from training. It follows from what they ask, so training never meets what evaluation asks,
-whoever draws."""
+whoever draws; nor does validation, which picks the policy, where an environment draws by seeds."""
 
 import hashlib
 from collections.abc import Collection
+from typing import Literal
 
 import numpy as np
 
+from loomrl.environment.seeds import FIRST_TRAINING_SEED, VALIDATION_SEEDS
 from loomrl.errors import ConfigError
 from loomrl.files import canonical_json
 from loomrl.gym.tasks import Domain, Task
 
+Part = Literal["training", "validation", "judging"]
+TRAINING: tuple[Part, ...] = ("training",)
+HELD_OUT: tuple[Part, ...] = ("validation", "judging")
+VALIDATION_SHARE = 0.25  # of the tasks that are held out
 _TRIES = 1_000
 
 
@@ -19,22 +25,38 @@ def identity(task: Task) -> bytes:
     return hashlib.sha256(canonical_json([task.domain, task.kind, task.prompt, task.right]) + picture).digest()
 
 
+def part_of(task: Task, share: float) -> Part:
+    """Whose task it is, `share` of all tasks being held out."""
+    held_out, validation = (int.from_bytes(identity(task)[start : start + 4]) for start in (0, 4))
+    if held_out >= share * 2**32:
+        return "training"
+    return "validation" if validation < VALIDATION_SHARE * 2**32 else "judging"
+
+
+def part_for(seed: int) -> Part:
+    """Whose tasks an environment draws after a reset with a seed."""
+    if seed >= FIRST_TRAINING_SEED:
+        return "training"
+    return "validation" if seed in VALIDATION_SEEDS else "judging"
+
+
 def is_held_out(task: Task, share: float) -> bool:
     """Whether a task is one of the share that is never trained on."""
-    return int.from_bytes(identity(task)[:4]) < share * 2**32
+    return part_of(task, share) != "training"
 
 
 def draw(
-    domain: Domain, level: int, kinds: Collection[str], rng: np.random.Generator, share: float, held_out: bool
+    domain: Domain, level: int, kinds: Collection[str], rng: np.random.Generator, share: float, parts: Collection[Part]
 ) -> Task:
-    """A task of those that are held out, or of the others.
+    """A task of one of the parts.
 
     Raises:
         ConfigError: when the level has none.
     """
     for _ in range(_TRIES):
         task = domain.generate(rng, level, kinds)
-        if is_held_out(task, share) == held_out:
+        if part_of(task, share) in parts:
             return task
-    which = "held out" if held_out else "left to train on"
-    raise ConfigError(f"{domain.name}: of {_TRIES} tasks of level {level} none is {which}; held_out_share is {share}")
+    raise ConfigError(
+        f"{domain.name}: of {_TRIES} tasks of level {level} none is for {' or '.join(parts)}; held_out_share is {share}"
+    )

@@ -11,7 +11,7 @@ import numpy as np
 from loomrl.errors import ConfigError
 from loomrl.gym.curriculum import Curriculum
 from loomrl.gym.domains import get_domain
-from loomrl.gym.held_out import draw, identity
+from loomrl.gym.held_out import HELD_OUT, TRAINING, draw, identity
 from loomrl.gym.tasks import Score, Task
 
 SUCCESS = 0.999  # the score from which an answer counts as right
@@ -43,7 +43,7 @@ class TaskStream:
 
     def __next__(self) -> tuple[str, Task]:
         name, level = self.curriculum.draw(self._rng)
-        return name, draw(get_domain(name), level, self._kinds.get(name, ()), self._rng, self._share, held_out=False)
+        return name, draw(get_domain(name), level, self._kinds.get(name, ()), self._rng, self._share, TRAINING)
 
     def score(self, task: Task, answer: str) -> Score:
         """What an answer earns; the curriculum hears of it."""
@@ -72,7 +72,7 @@ def held_out_tasks(
     rng = np.random.default_rng(seed)
     found: dict[bytes, Task] = {}
     for _ in range(20 * count + 200):
-        task = draw(get_domain(domain), level, kinds, rng, held_out_share, held_out=True)
+        task = draw(get_domain(domain), level, kinds, rng, held_out_share, HELD_OUT)
         found.setdefault(identity(task), task)
         if len(found) == count:
             return list(found.values())

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from loomrl.distributed.config import DistributedConfig
 from loomrl.environment.config import BoundaryConfig, Bounds
+from loomrl.environment.seeds import VALIDATION_SEEDS
 from loomrl.schema import Section
 
 
@@ -14,7 +15,7 @@ class ValidationConfig(Section):
 
     interval_env_steps: int = Field(default=20_000, ge=1)
     num_episodes: int = Field(default=16, ge=1)
-    first_seed: int = Field(default=3_000_000, ge=0)
+    first_seed: int = Field(default=VALIDATION_SEEDS.start, ge=0)
     patience: int | None = Field(default=None, ge=1)  # validations without improvement; None never stops
     min_improvement: float = Field(default=0.0, ge=0)
     stop_at_return: float | None = None  # good enough: stop when the mean reaches it ...

@@ -11,7 +11,7 @@ import torch
 
 from loomrl.errors import LoomRLError
 from loomrl.gym.domains import get_domain
-from loomrl.gym.held_out import draw
+from loomrl.gym.held_out import TRAINING, draw
 from loomrl.gym.integration.config import GymTrainingConfig
 from loomrl.gym.integration.dialogue import demonstration
 from loomrl.gym.integration.evaluation import success_rates
@@ -81,4 +81,4 @@ def _shown(
 def _draw(config: GymTrainingConfig, domain: str, rng: np.random.Generator) -> Task:
     """A task of any of the levels that is not held out."""
     level = config.levels[int(rng.integers(len(config.levels)))]
-    return draw(get_domain(domain), level, config.kinds_of(domain), rng, config.held_out_share, held_out=False)
+    return draw(get_domain(domain), level, config.kinds_of(domain), rng, config.held_out_share, TRAINING)
