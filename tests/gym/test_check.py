@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from itertools import count
 
+import numpy as np
 import pytest
 
+from loomrl.errors import ConfigError, EnvironmentFault
 from loomrl.gym.check import check_domain
 from loomrl.gym.tasks import Domain, Draft, Kind, Rewards, Task
 
@@ -55,3 +57,21 @@ def test_each_fault_is_named(changes: dict[str, object], names: set[str]) -> Non
     findings = check_domain(faulty(**changes))
     assert {finding.name for finding in findings} == names
     assert all(finding.severity == "error" and finding.fix for finding in findings)
+
+
+def breaks(error: Exception | None) -> Draft:
+    if error is not None:
+        raise error
+    return None  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(("error", "said"), [(KeyError("lion"), r"KeyError\('lion'\)"), (None, "AttributeError")])
+def test_a_kind_that_breaks_is_named_with_level_and_seed(error: Exception | None, said: str) -> None:
+    domain = faulty(kinds=makes(lambda: breaks(error)))
+    with pytest.raises(EnvironmentFault, match=rf"echo: .*kind 'made', level 3, broke: {said}.* seeded with 17;"):
+        domain.generate(np.random.default_rng(17), 3)
+
+
+def test_a_kind_that_says_what_to_do_is_left_to_say_it() -> None:
+    with pytest.raises(ConfigError, match="^install the sandbox$"):
+        faulty(kinds=makes(lambda: breaks(ConfigError("install the sandbox")))).generate(np.random.default_rng(0), 0)

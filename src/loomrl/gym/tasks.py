@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.errors import ConfigError
+from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
 from loomrl.files import canonical_json
 
 Rewards = dict[str, float]  # component -> share of it that was earned, 0 to 1
@@ -111,9 +111,21 @@ class Domain(ABC):
 
         Raises:
             ConfigError: for a level or a kind there is not.
+            EnvironmentFault: where the kind's own code breaks, with the seed that shows it.
         """
         names = self.kinds_at(difficulty, kinds)
         name = names[int(rng.integers(len(names)))]
+        try:
+            return self._make(name, rng, difficulty)
+        except LoomRLError:
+            raise  # names a fix of its own, such as a sandbox to install
+        except Exception as error:  # a domain may be anybody's
+            raise EnvironmentFault(
+                f"{self.name}: making a task of kind {name!r}, level {difficulty}, broke: {error!r}; the generator was "
+                f"seeded with {_seed_of(rng)}; mend what makes {name!r}"
+            ) from error
+
+    def _make(self, name: str, rng: np.random.Generator, difficulty: int) -> Task:
         kind = self.kinds[name]
         draft = kind.make(rng, max(difficulty, kind.first_level))
         return Task(
@@ -195,6 +207,11 @@ class SingleAnswer:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _seed_of(rng: np.random.Generator) -> object:
+    """What a generator was made with; it may have drawn much since."""
+    return getattr(rng.bit_generator.seed_seq, "entropy", None)
 
 
 def level_of(difficulty: int | str) -> int:
