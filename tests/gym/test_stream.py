@@ -75,7 +75,7 @@ def test_too_few_held_out_tasks_are_named() -> None:
 
 
 def test_a_share_of_everything_leaves_nothing() -> None:
-    with pytest.raises(ConfigError, match="none is for training; held_out_share is 1.0"):
+    with pytest.raises(ConfigError, match="none is for training; change held_out_share, which is 1.0"):
         next(stream(share=1.0))
 
 

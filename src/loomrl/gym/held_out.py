@@ -58,5 +58,6 @@ def draw(
         if part_of(task, share) in parts:
             return task
     raise ConfigError(
-        f"{domain.name}: of {_TRIES} tasks of level {level} none is for {' or '.join(parts)}; held_out_share is {share}"
+        f"{domain.name}: of {_TRIES} tasks of level {level} none is for {' or '.join(parts)}; change held_out_share, "
+        f"which is {share}, or name a level with more tasks"
     )
