@@ -2,13 +2,13 @@
 
 import logging
 from collections.abc import Sequence
+from itertools import cycle, islice
 
 import numpy as np
 import torch
 
-from loomrl.errors import ConfigError
 from loomrl.gym.domains import get_domain
-from loomrl.gym.held_out import is_held_out
+from loomrl.gym.held_out import HELD_OUT, draw
 from loomrl.gym.integration.config import GymTrainingConfig
 from loomrl.gym.integration.dialogue import Attempt, Message, play
 from loomrl.gym.integration.results import Rates, means
@@ -19,14 +19,12 @@ from loomrl.language.sampling import Sampling
 
 log = logging.getLogger(__name__)
 
-_TRIES = 100  # tasks drawn for each that is wanted
-
 
 def held_out_tasks(config: GymTrainingConfig, seed: int) -> list[Task]:
     """Tasks that no environment draws, `evaluation_tasks` of each domain; one that has fewer asks some again.
 
     Raises:
-        ConfigError: where a domain has none.
+        ConfigError: where a level of a domain has none.
     """
     return [task for domain in config.domains for task in _of_domain(config, domain, seed)]
 
@@ -53,11 +51,6 @@ def success_rates(
 
 
 def _of_domain(config: GymTrainingConfig, domain: str, seed: int) -> list[Task]:
-    rng, kinds, found = np.random.default_rng(seed), config.kinds_of(domain), list[Task]()
-    for number in range(_TRIES * config.evaluation_tasks):
-        task = get_domain(domain).generate(rng, config.levels[number % len(config.levels)], kinds)
-        if is_held_out(task, config.held_out_share):
-            found.append(task)
-        if len(found) == config.evaluation_tasks:
-            return found
-    raise ConfigError(f"{domain}: hardly any task of the levels {config.levels} is held out; raise held_out_share")
+    rng, kinds, found = np.random.default_rng(seed), config.kinds_of(domain), get_domain(domain)
+    levels = islice(cycle(config.levels), config.evaluation_tasks)
+    return [draw(found, level, kinds, rng, config.held_out_share, HELD_OUT) for level in levels]
