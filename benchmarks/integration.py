@@ -23,12 +23,13 @@ RESULTS = Path(__file__).parent / "results" / "integration.json"
 
 
 async def train(seed: int, max_iterations: int) -> dict[str, Any]:
-    """One seed, with the settings of `examples/gym/integrated_system.py`."""
+    """One seed, with the settings of `examples/gym/integrated_system.py`; more tasks tell more of what was learnt."""
     gym_config = GymTrainingConfig(
         environments_per_type=3,
         enabled_env_types=[EnvironmentType.MATH, EnvironmentType.GAME, EnvironmentType.TOOLCALL],
         curriculum_learning=True,
         target_success_rate=0.8,
+        evaluation_tasks=400,
     )
     ppo_config = PPOConfig(total_episodes=10000, batch_size=64, learning_rate=3e-4, seed=seed)
     begun = time.process_time()

@@ -12,7 +12,7 @@ from loomrl.language.tokens import CharacterTokenizer
 async def main() -> None:
     gym_config = GymTrainingConfig(
         enabled_env_types=[EnvironmentType.MATH],
-        levels=(0,),
+        difficulty=0,
         max_message_tokens=4,
         max_sequence_tokens=12,
         checkpoint_folder=Path("checkpoints"),

@@ -22,11 +22,11 @@ PPO = PPOConfig(batch_size=32, learning_rate=1e-3)
 
 
 def config(**changes: Any) -> GymTrainingConfig:
-    """Sums of two digits: learnt within seconds."""
+    """Sums of single digits: learnt within seconds."""
     settings = {
         "enabled_env_types": [EnvironmentType.MATH],
         "environments_per_type": 2,
-        "levels": (0,),
+        "difficulty": 0,
         "max_message_tokens": 4,
         "max_sequence_tokens": 12,
         "evaluation_tasks": 60,
@@ -198,6 +198,7 @@ def test_a_warm_start_that_leads_nowhere_says_so(monkeypatch: pytest.MonkeyPatch
         ({"target_success_rat": 0.5}, "unknown key; did you mean 'target_success_rate'"),
         ({"reward_limits": (1.0, 0.0)}, "the first must lie below the second"),
         ({"max_sequence_tokens": 16, "max_message_tokens": 16}, "leaves no prompt beside messages"),
+        ({"difficulty": 12}, r"^GymTrainingConfig\.difficulty: .* found 12$"),
         ({"levels": ()}, "levels from 0 to 9"),
         ({"levels": (0, 12)}, "levels from 0 to 9"),
     ],
@@ -228,6 +229,15 @@ def test_ppo_config_means_what_it_says() -> None:
     assert (told.learning_rate, told.n_epochs, told.clip_epsilon, told.max_staleness) == (2e-4, 3, 0.1, 2)
     linear = PPOConfig(batch_size=64, total_episodes=1_000, learning_rate_schedule="linear")
     assert make_learner(linear, small_policy(), config()).config.total_updates == 16
+
+
+@pytest.mark.parametrize(
+    ("given", "total_updates"),
+    [({}, None), ({"total_episodes": 1_000}, 16), ({"total_episodes": 64, "learning_rate_schedule": "constant"}, None)],
+)
+def test_the_learning_rate_falls_where_the_end_is_known(given: dict[str, Any], total_updates: int | None) -> None:
+    told = make_learner(PPOConfig(batch_size=64, **given), small_policy(), config()).config
+    assert told.total_updates == total_updates
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from loomrl.gym.held_out import is_held_out
 from loomrl.gym.integration.config import GymTrainingConfig
 from loomrl.gym.integration.dialogue import Message
 from loomrl.gym.integration.pool import EnvironmentPool
+from loomrl.gym.tasks import Kind
 from loomrl.language.tokens import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
@@ -20,7 +21,13 @@ DOMAINS = (EnvironmentType.MATH, EnvironmentType.LANGUAGE)
 
 
 def config(**changes: Any) -> GymTrainingConfig:
-    settings = {"enabled_env_types": DOMAINS, "environments_per_type": 2, "group_size": 2, "curriculum_window": 8}
+    settings = {
+        "enabled_env_types": DOMAINS,
+        "environments_per_type": 2,
+        "difficulty": 0,
+        "group_size": 2,
+        "curriculum_window": 8,
+    }
     return GymTrainingConfig(**{**settings, **changes})
 
 
@@ -115,3 +122,10 @@ def test_one_sound_group_is_a_new_beginning(monkeypatch: pytest.MonkeyPatch) -> 
             assert environments.play(2, calculator) == []
         assert len(environments.play(1, calculator)) == 1
     assert environments.quarantined == []
+
+
+def test_a_domain_that_cannot_make_a_task_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(get_domain("math"), "kinds", {"addition": Kind(0, broken)})
+    environments = pool()
+    with pytest.raises(EnvironmentFault, match="math: making a task of kind 'addition', level 0, broke: .*the board"):
+        environments.play(2, calculator)

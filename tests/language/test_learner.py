@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ def grpo(seed: int = 0, **config: float) -> GRPO:
     return GRPO(LearnerConfig(**config), small_policy(seed, noise=0.3))  # type: ignore[arg-type]
 
 
-def ppo(seed: int = 0, **config: float) -> PPO:
+def ppo(seed: int = 0, **config: float | str) -> PPO:
     return PPO(PPOConfig(**config), small_policy(seed, value_head=True, noise=0.3))  # type: ignore[arg-type]
 
 
@@ -76,12 +77,13 @@ def test_the_first_gradient_of_grpo_is_that_of_its_equation() -> None:
     torch.testing.assert_close(torch.as_tensor(first_gradient(learner, groups)), expected, atol=2e-5, rtol=1e-3)
 
 
-def test_the_first_gradient_of_ppo_is_that_of_its_equations() -> None:
-    learner = ppo(n_epochs=1, max_grad_norm=1e9, gae_lambda=0.7, gamma=0.9, value_loss_coef=0.5)
+@pytest.mark.parametrize("mean_over", ["tokens", "samples"])
+def test_the_first_gradient_of_ppo_is_that_of_its_equations(mean_over: Literal["tokens", "samples"]) -> None:
+    learner = ppo(n_epochs=1, max_grad_norm=1e9, gae_lambda=0.7, gamma=0.9, value_loss_coef=0.5, mean_over=mean_over)
     plain = small_policy(value_head=True, noise=0.3).model
     groups = answered(small_policy(value_head=True, noise=0.3))
     scores = [score for group in groups for score in group.scores]
-    log_probs, advantages, values, targets = [], [], [], []
+    log_probs, advantages, values, targets, weights = [], [], [], [], []
     for (tokens, learnt, _), score in zip(samples(groups), scores, strict=True):
         value = plain.values(plain_hidden(plain, tokens)[:-1])[learnt]
         rewards = torch.zeros(len(value))
@@ -96,10 +98,14 @@ def test_the_first_gradient_of_ppo_is_that_of_its_equations() -> None:
         advantages.append(advantage)
         values.append(value)
         targets.append(advantage + value.detach())
-    log_prob, advantage, value, target = (torch.cat(parts) for parts in (log_probs, advantages, values, targets))
+        weights.append(torch.full((len(value),), 1.0 if mean_over == "tokens" else 1.0 / len(value)))
+    columns = (log_probs, advantages, values, targets, weights)
+    log_prob, advantage, value, target, weight = (torch.cat(parts) for parts in columns)
+    assert len({len(one) for one in weights}) > 1
+    weight = weight / weight.sum()
     normalized = (advantage - advantage.mean()) / advantage.std(correction=0)
-    surrogate = ((log_prob - log_prob.detach()).exp() * normalized).mean()
-    loss = -surrogate + 0.5 * ((value - target) ** 2).mean()
+    surrogate = (weight * (log_prob - log_prob.detach()).exp() * normalized).sum()
+    loss = -surrogate + 0.5 * (weight * (value - target) ** 2).sum()
     expected = torch.cat([gradient.ravel() for gradient in torch.autograd.grad(loss, list(plain.parameters()))])
     torch.testing.assert_close(torch.as_tensor(first_gradient(learner, groups)), expected, atol=5e-5, rtol=1e-3)
 

@@ -113,7 +113,8 @@ def explain(error: ValidationError, section: type[Section], place: str) -> str:
     """One line for each thing wrong with the values of a section."""
     allowed = sorted(section.model_fields)
     lines = []
-    for detail in error.errors():
+    caused = [one for one in error.errors() if one["type"] != "default_factory_not_called"]  # by another one listed
+    for detail in caused:
         name = ".".join(str(part) for part in detail["loc"])
         key = f"{place}.{name}" if name else place
         if detail["type"] == "extra_forbidden":

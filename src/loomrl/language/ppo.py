@@ -4,17 +4,18 @@ An answer's score comes with its last token; generalised advantages carry it bac
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from loomrl.algorithms.ppo.learner import squared_value_loss
+from loomrl.algorithms.ppo.learner import squared_value_errors
 from loomrl.errors import ConfigError
 from loomrl.language.batch import TokenBatch, token_values
 from loomrl.language.groups import TokenGroup
 from loomrl.language.learner import Estimate, Learner, LearnerConfig, given_advantages
-from loomrl.language.losses import mean_of_tokens, standardized, token_advantages
+from loomrl.language.losses import mean_of_samples, mean_of_tokens, standardized, token_advantages
 from loomrl.language.policy import LanguagePolicy
 
 
@@ -25,6 +26,8 @@ class PPOConfig(LearnerConfig):
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
     value_loss_coef: float = Field(default=0.5, ge=0)
     value_clip_epsilon: float | None = Field(default=None, gt=0)  # None: values are not clipped
+    # what counts alike in a loss: all tokens, or all samples however long, for tasks whose answers differ in length
+    mean_over: Literal["tokens", "samples"] = "tokens"
 
 
 class PPO(Learner):
@@ -59,16 +62,13 @@ class PPO(Learner):
         return True
 
     def _mean(self, per_token: Tensor, learnt: Tensor) -> Tensor:
-        return mean_of_tokens(per_token, learnt)
+        return (mean_of_samples if self.config.mean_over == "samples" else mean_of_tokens)(per_token, learnt)
 
     def _more_losses(self, batch: TokenBatch, estimate: Estimate, states: Tensor) -> dict[str, Tensor]:
         assert estimate.target is not None
-        assert estimate.value is not None
-        value, learnt = token_values(self.policy.model, batch, states), batch.learnt
-        loss = squared_value_loss(
-            value[learnt], estimate.target[learnt], estimate.value[learnt], self.config.value_clip_epsilon
-        )
-        return {"value_loss": self.config.value_loss_coef * loss}
+        value = token_values(self.policy.model, batch, states)
+        errors = squared_value_errors(value, estimate.target, estimate.value, self.config.value_clip_epsilon)
+        return {"value_loss": self.config.value_loss_coef * self._mean(errors, batch.learnt)}
 
 
 def _normalized(advantage: Tensor, learnt: Tensor) -> Tensor:

@@ -39,11 +39,16 @@ def clipped_policy_loss(log_prob: Tensor, old_log_prob: Tensor, advantage: Tenso
 
 
 def squared_value_loss(value: Tensor, target: Tensor, old_value: Tensor | None, clip_epsilon: float | None) -> Tensor:
-    """Mean squared error; with `clip_epsilon` the worse of it and that of a value kept near the old one; all (N,)."""
+    """The mean of `squared_value_errors`, ()."""
+    return squared_value_errors(value, target, old_value, clip_epsilon).mean()
+
+
+def squared_value_errors(value: Tensor, target: Tensor, old_value: Tensor | None, clip_epsilon: float | None) -> Tensor:
+    """Squared errors; with `clip_epsilon` the worse of each and that of a value kept near the old one; of one shape."""
     if clip_epsilon is None or old_value is None:
-        return functional.mse_loss(value, target)
+        return functional.mse_loss(value, target, reduction="none")
     near = old_value + (value - old_value).clamp(-clip_epsilon, clip_epsilon)
-    return torch.maximum((value - target) ** 2, (near - target) ** 2).mean()
+    return torch.maximum((value - target) ** 2, (near - target) ** 2)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ class GymTrainingConfig(Section):
     enabled_env_types: tuple[EnvironmentType | str, ...] = (EnvironmentType.MATH,)
     curriculum_learning: bool = True  # False: difficulty stays at `difficulty`
     target_success_rate: float = Field(default=0.8, gt=0.0, lt=1.0)
-    difficulty: int = Field(default=0, ge=0, lt=NUM_LEVELS)  # the level all begin with
+    # the level all begin with; the easiest one of several kinds has but a hundred tasks, which are learnt by heart
+    difficulty: int = Field(default=1, ge=0, lt=NUM_LEVELS)
     curriculum_window: int = Field(default=40, ge=1)  # answers of a domain between two decisions on its difficulty
     kinds: dict[str, tuple[str, ...]] = Field(default_factory=lambda: dict(SHORT_KINDS))  # all where none are named
     group_size: int = Field(default=4, ge=1)  # attempts at each task: one group of the hub
@@ -44,7 +45,8 @@ class GymTrainingConfig(Section):
     reward_limits: tuple[float, float] = (0.0, 1.0)  # scores beyond them are cut to them
     max_staleness: int = Field(default=1, ge=0)  # policy versions between an episode and learning from it
     held_out_share: float = Field(default=0.2, gt=0.0, lt=1.0)  # of all tasks: never trained on
-    levels: tuple[int, ...] = (0, 1)  # of what is shown in the warm start, and of what is asked in evaluation
+    # of what is shown in the warm start, and of what is asked in evaluation; by default the one training begins with
+    levels: tuple[int, ...] = Field(default_factory=lambda given: (given["difficulty"],))
     evaluation_tasks: int = Field(default=200, ge=1)  # of each domain
     warm_start_accuracy: float = Field(default=0.2, ge=0.0, lt=1.0)  # of every domain, before reinforcement begins
     checkpoint_folder: Path | None = None

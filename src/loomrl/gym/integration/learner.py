@@ -13,8 +13,9 @@ _LEARNING = set(ppo.PPOConfig.model_fields)
 _LOOP = {"total_episodes", "batch_size", "seed", "log_interval", "learning_rate_schedule"}
 # All tokens of an episode share its outcome: before the value head knows anything, less would make the first tokens of
 # long messages look bad beside those of short ones. What the warm start taught of forms is held fast, for once a domain
-# never succeeds nothing brings it back. Batches are small, so each is learnt from more often.
-_DEFAULTS: dict[str, Any] = {"gae_lambda": 1.0, "kl_coef": 0.05, "n_epochs": 6}
+# never succeeds nothing brings it back. Batches are small: more passes would learn their noise. Episodes count
+# alike: a dialogue with a tool has twenty times a sum's tokens, beside which sums would hardly be learnt.
+_DEFAULTS: dict[str, Any] = {"gae_lambda": 1.0, "kl_coef": 0.05, "n_epochs": 2, "mean_over": "samples"}
 
 
 def make_learner(config: PPOConfig, policy: LanguagePolicy, gym_config: GymTrainingConfig) -> ppo.PPO:
@@ -39,13 +40,17 @@ def make_learner(config: PPOConfig, policy: LanguagePolicy, gym_config: GymTrain
 
 
 def _schedule(config: PPOConfig) -> dict[str, Any]:
-    if "learning_rate_schedule" not in config.model_fields_set or config.learning_rate_schedule == "constant":
-        return {}
-    if config.learning_rate_schedule == "adaptive" or config.total_episodes is None:
+    """A learning rate that falls to 0 at `total_episodes`, where they are known: batches are small, and their noise
+    would stay in the weights."""
+    is_asked_for = "learning_rate_schedule" in config.model_fields_set
+    kind, total_episodes = config.learning_rate_schedule, config.total_episodes
+    if is_asked_for and (kind == "adaptive" or (kind == "linear" and total_episodes is None)):
         raise ConfigError(
             "PPOConfig.learning_rate_schedule: in the gym it is constant, or linear with total_episodes as its end"
         )
-    return {"total_updates": math.ceil(config.total_episodes / config.batch_size)}
+    if kind == "constant" or total_episodes is None:
+        return {}
+    return {"total_updates": math.ceil(total_episodes / config.batch_size)}
 
 
 def _default(name: str) -> object:

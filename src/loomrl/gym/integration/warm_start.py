@@ -24,7 +24,7 @@ from loomrl.language.policy import LanguagePolicy
 from loomrl.language.sampling import MASKED
 
 _LEARNING_RATE = 3e-3
-_BATCH_SIZE = 16  # dialogues of each domain in a gradient step
+_BATCH_TOKENS = 1_600  # of each domain in a gradient step: some fifteen dialogues with a tool, or 150 sums
 _CHECK_INTERVAL = 25  # gradient steps between two measurements
 _CHECK_TASKS = 60  # of each domain
 _MAX_CHECKS = 80
@@ -72,10 +72,15 @@ def _imitate(policy: LanguagePolicy, optimizer: torch.optim.Optimizer, shown: Se
 def _shown(
     policy: LanguagePolicy, config: GymTrainingConfig, domain: str, rng: np.random.Generator
 ) -> list[TokenGroup]:
-    tasks = [_draw(config, domain, rng) for _ in range(_BATCH_SIZE)]
+    """Dialogues until their tokens are enough: of short ones, which cost less, more are shown."""
     room = config.max_prompt_tokens, config.max_message_tokens
-    shown = [demonstration(task, policy.tokenizer, *room) for task in tasks]
-    return [TokenGroup([one.tokens], [[mask != MASKED for mask in one.masks]], [1.0]) for one in shown]
+    found: list[TokenGroup] = []
+    missing = _BATCH_TOKENS
+    while missing > 0:
+        shown = demonstration(_draw(config, domain, rng), policy.tokenizer, *room)
+        found.append(TokenGroup([shown.tokens], [[mask != MASKED for mask in shown.masks]], [1.0]))
+        missing -= len(shown.tokens)
+    return found
 
 
 def _draw(config: GymTrainingConfig, domain: str, rng: np.random.Generator) -> Task:
