@@ -127,8 +127,9 @@ class PretrainedModel(LanguageModel):
 
 
 def _silent_head(width: int) -> nn.Linear:
-    """One that expects nothing; no random number is drawn."""
-    head: nn.Linear = nn.utils.skip_init(nn.Linear, width, 1)
+    """One that expects nothing."""
+    with torch.random.fork_rng(devices=()):  # the constructor draws weights of its own from the global generator
+        head = nn.Linear(width, 1)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     return head
