@@ -86,6 +86,9 @@ class Follower:
     def _on_resumed(self, event: dict[str, Any]) -> None:
         say(f"{self._stage} resumes at step {event['step']:,}")
 
+    def _on_restored(self, event: dict[str, Any]) -> None:
+        say(f"{self._stage}: learner {event['learner']} goes on at step {event['step']:,}, state {event['digest']}")
+
     def _on_engine(self, event: dict[str, Any]) -> None:
         say(f"{self._stage} computes with the {event['engine']} engine")
 

@@ -19,6 +19,7 @@ class News:
     checkpoints: list[Checkpoint] = field(default_factory=list)
     updates: list[Json] = field(default_factory=list)
     validations: list[Json] = field(default_factory=list)
+    restored: list[Json] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
 

@@ -13,7 +13,7 @@ from loomrl.algorithms.peers import ALONE, Peers
 from loomrl.algorithms.registry import get_algorithm
 from loomrl.distributed.config import DistributedConfig
 from loomrl.distributed.watchdog import Watchdog
-from loomrl.errors import ConfigError, LoomRLError
+from loomrl.errors import ArtifactError, ConfigError, LoomRLError
 from loomrl.files import write_atomic
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.job import Job
@@ -65,7 +65,7 @@ def share_of(job: Job, rollout_length: int, num_learners: int) -> Job:
     return replace(job, parameters=job.parameters.model_copy(update={"rollout_length": rollout_length, **shares}))
 
 
-def learn(config: dict[str, Assignment]) -> None:
+def learn(assignment: Assignment) -> None:
     """Train until the end, from the newest checkpoint; Ray Train calls it in every learner's process.
 
     Raises:
@@ -74,8 +74,6 @@ def learn(config: dict[str, Assignment]) -> None:
     import ray
     import ray.train
     from ray.exceptions import RayTaskError
-
-    assignment = config["assignment"]
 
     def ask(method: str, *arguments: Any) -> Any:
         try:
@@ -129,10 +127,21 @@ class Learner:
         newest: Checkpoint | None = self._ask("begin", self._rank)
         if newest is not None:
             loop.restore(newest)
+            self._demand_equal(loop.checkpoint(), newest)
         interval = self._assignment.job.config.checkpoint_interval_seconds
         saver = Saver(lambda part: self._ask("leave", self._rank, part), interval, None)
         for part in loop.run(saver.due):
             saver.save(part)
+
+    def _demand_equal(self, restored: Checkpoint, saved: Checkpoint) -> None:
+        if saved.values["stop_reason"] is not None:  # there is nothing to go on with
+            return
+        if restored.digest != saved.digest:
+            raise ArtifactError(
+                f"training: learner {self._rank} has state {restored.digest} after going on from the checkpoint at "
+                f"step {saved.step}, whose state is {saved.digest}; it would learn something else; report this"
+            )
+        self._ask("tell", "restored", {"learner": self._rank, "step": restored.step, "digest": restored.digest})
 
     def _warn(self, message: str) -> None:
         self._ask("tell", "warnings", f"learner {self._rank}: {message}")

@@ -11,6 +11,7 @@ from typing import Any
 from loomrl.distributed.cluster import cluster
 from loomrl.distributed.config import DistributedConfig
 from loomrl.distributed.desk import Desk, News
+from loomrl.distributed.hosts import same_software
 from loomrl.distributed.learner import Assignment, assigned, learn, share_of
 from loomrl.errors import LoomRLError
 from loomrl.training.checkpoints import Checkpoint, CheckpointStore
@@ -63,22 +64,25 @@ def _beside(actor: type) -> Any:
 def _trainer(assignment: Assignment, folder: Path) -> Any:
     """Ray Train's, with a folder for files of its own."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.torch import TorchTrainer
+
+    from loomrl.distributed.gloo import GlooConfig
 
     config = assignment.distributed
+    function, order = same_software(learn, assignment)
     return TorchTrainer(
-        learn,
-        train_loop_config={"assignment": assignment},
+        function,
+        train_loop_config=order,
         scaling_config=ScalingConfig(
             num_workers=config.num_learners, resources_per_worker=config.resources_per_learner
         ),
-        torch_config=TorchConfig(
-            backend="gloo", timeout_s=math.ceil(GROUP_TIMEOUT_FACTOR * config.hang_timeout_seconds)
-        ),
+        torch_config=GlooConfig(timeout_s=math.ceil(GROUP_TIMEOUT_FACTOR * config.hang_timeout_seconds)),
         run_config=RunConfig(
             name="loomrl",
             storage_path=str(folder),
-            failure_config=FailureConfig(max_failures=config.max_restarts),
+            failure_config=FailureConfig(
+                max_failures=config.max_restarts, controller_failure_limit=config.max_restarts
+            ),
         ),
     )
 
@@ -102,6 +106,8 @@ class _Follower:
         """Checkpoints are on the disk afterwards."""
         for message in news.warnings:
             CheckpointStore.pass_over(message)
+        for row in news.restored:
+            self._narrator.restored(row)
         for row in news.updates:
             self._narrator.update(row)
         for row in news.validations:

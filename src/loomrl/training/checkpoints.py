@@ -22,7 +22,16 @@ from safetensors import SafetensorError
 from loomrl import events
 from loomrl.encryption import is_encrypted, keyring, read_private, write_private
 from loomrl.errors import ArtifactError, ConfigError
-from loomrl.files import atomic_path, canonical_json, read_json, sync_folder, verify_sums, write_atomic, write_sums
+from loomrl.files import (
+    atomic_path,
+    canonical_json,
+    read_json,
+    sha256,
+    sync_folder,
+    verify_sums,
+    write_atomic,
+    write_sums,
+)
 from loomrl.types import Json
 
 ARRAYS = "arrays.safetensors"
@@ -40,6 +49,14 @@ class Checkpoint:
     step: int  # environment steps so far
     arrays: dict[str, NDArray[Any]]
     values: Json
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over all of it, the same before it was saved and afterwards."""
+        arrays = {
+            name: [str(array.dtype), list(array.shape), sha256(array.tobytes())] for name, array in self.arrays.items()
+        }
+        return sha256(canonical_json({"arrays": arrays, "values": self.values}))
 
 
 class CheckpointStore:

@@ -29,9 +29,6 @@ def inputs_digest(
     config: TrainingConfig, snapshot: EnvironmentSnapshot, backend: str = "auto", device: str = "cpu"
 ) -> str:
     """SHA-256 over everything the trained policy depends on; `backend` steps its environments, on `device`."""
-    package = Path(loomrl.__file__).parent
-    point = find_entry_point(config.algorithm)
-    packages = (*_PACKAGES, *(["envpool"] if backend == "envpool" else []))  # the simulators' are in the snapshot
     return sha256(
         canonical_json(
             {
@@ -39,14 +36,24 @@ def inputs_digest(
                 "snapshot": snapshot.digest,
                 "backend": backend,
                 "device": device,
-                "code": {name: _files(package / name) for name in ROOMS},
-                "plugin": _plugin(point) if point else None,  # LoomRL's own algorithms are in the code above
-                "versions": {name: _version(name) for name in packages},
-                "python": platform.python_version(),
+                **software(config.algorithm, backend),
                 "processor": processor_family(),
             }
         )
     )
+
+
+def software(algorithm: str, backend: str = "auto") -> Json:
+    """Digests of the code that learns with an algorithm, and the versions of what it computes with."""
+    package = Path(loomrl.__file__).parent
+    point = find_entry_point(algorithm)
+    packages = (*_PACKAGES, *(["envpool"] if backend == "envpool" else []))  # the simulators' are in the snapshot
+    return {
+        "code": {name: _files(package / name) for name in ROOMS},
+        "plugin": _plugin(point) if point else None,  # LoomRL's own algorithms are in the code above
+        "versions": {name: _version(name) for name in packages},
+        "python": platform.python_version(),
+    }
 
 
 def _version(package: str) -> str:

@@ -37,6 +37,10 @@ class Narrator:
         self._from_step = step
         events.emit("resumed", step=step)
 
+    def restored(self, row: Json) -> None:
+        """One of several learners goes on from a checkpoint: `learner`, `step`, and the `digest` of its state."""
+        events.emit("restored", **row)
+
     def update(self, row: Json) -> None:
         self._untold = row
         self._return = row.get("episode_return", self._return)

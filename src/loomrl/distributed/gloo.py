@@ -1,0 +1,52 @@
+"""The process group of learners on several hosts: Gloo must be told which of a host's interfaces reach the others."""
+
+import logging
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+import ray.util
+from ray.train.torch import TorchConfig
+
+log = logging.getLogger(__name__)
+
+_VARIABLE = "GLOO_SOCKET_IFNAME"  # Gloo's own; without it, the interface of the host's name, often the loopback one
+_Backend: Any = TorchConfig().backend_cls
+
+
+class _Interfaces(_Backend):  # type: ignore[misc]
+    """Ray Train's, after every learner's process has chosen its interface."""
+
+    def on_start(self, worker_group: Any, backend_config: Any) -> None:
+        worker_group.execute(choose_interface)
+        super().on_start(worker_group, backend_config)
+
+
+@dataclass
+class GlooConfig(TorchConfig):  # type: ignore[misc]
+    """Gloo, on the interfaces that Ray's own traffic takes."""
+
+    backend: str | None = "gloo"
+
+    @property
+    def backend_cls(self) -> Any:
+        return _Interfaces
+
+
+def choose_interface() -> None:
+    """Gloo's is the one that has the address under which the cluster knows this host; a setting of the host's goes
+    first. Where a container's address is translated, none has it: Gloo chooses."""
+    if (name := interface_with(ray.util.get_node_ip_address())) is not None:
+        os.environ.setdefault(_VARIABLE, name)
+
+
+def interface_with(address: str) -> str | None:
+    """The network interface that has an address."""
+    import psutil
+
+    families = (socket.AF_INET, socket.AF_INET6)
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.family in families and one.address.partition("%")[0] == address for one in addresses):
+            return str(name)
+    return None

@@ -1,0 +1,64 @@
+"""What every host of a cluster needs: the very software of the process that began the training.
+
+Ray compares its own version and Python's. LoomRL's code, and what it computes with, are compared here, before anything
+that one of them made is read by the other.
+"""
+
+import pickle
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from loomrl.distributed.learner import Assignment
+from loomrl.errors import ConfigError
+from loomrl.training.inputs import software
+from loomrl.types import Json
+
+_SHOWN = 3  # differences that are named
+
+
+def same_software(learn: Callable[[Assignment], None], assignment: Assignment) -> tuple[Callable[[Json], None], Json]:
+    """What Ray Train is to call in every learner's process, and with what: `learn(assignment)`, on hosts whose software
+    is that of this one."""
+    import ray.cloudpickle
+
+    algorithm, backend = assignment.job.config.algorithm, assignment.job.backend
+    return _begin, {
+        "software": software(algorithm, backend),
+        "of": (algorithm, backend),
+        "desk": assignment.desk,
+        "work": ray.cloudpickle.dumps((learn, assignment)),
+    }
+
+
+def _begin(order: Json) -> None:
+    """Of a learner's process.
+
+    Raises:
+        ConfigError: when this host's software is another; the desk knows it too.
+    """
+    import ray
+
+    if differences := different(order["software"], software(*order["of"])):
+        error = ConfigError(
+            f"training.distributed: host {socket.gethostname()} has other software than the one this was begun on: "
+            f"{_listed(differences)}; install the same versions of LoomRL and of its dependencies on all hosts"
+        )
+        ray.get(order["desk"].fail.remote(error))
+        raise error
+    learn, assignment = pickle.loads(order["work"])
+    learn(assignment)
+
+
+def different(here: Any, there: Any, name: str = "") -> list[str]:
+    """What differs between two nested dictionaries, as `name: here, there`; digests of files are not shown."""
+    if not (isinstance(here, dict) and isinstance(there, dict)):
+        shown = "" if name.startswith("code") else f" {there} there, {here} here"
+        return [] if here == there else [f"{name}{shown}"]
+    names = sorted(here.keys() | there.keys())
+    return [one for key in names for one in different(here.get(key), there.get(key), f"{name} {key}".strip())]
+
+
+def _listed(differences: list[str]) -> str:
+    rest = len(differences) - _SHOWN
+    return "; ".join(differences[:_SHOWN]) + (f"; and {rest} more" if rest > 0 else "")
