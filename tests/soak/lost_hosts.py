@@ -29,7 +29,7 @@ _MOST_COMMANDS = 3
 _SECONDS = 600.0  # of one command, at most
 _SOON = {  # a dead host is noticed after this, in place of half a minute
     "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_timeout_ms": "3000",
     "RAY_health_check_failure_threshold": "3",
 }
 

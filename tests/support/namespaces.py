@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
