@@ -1,9 +1,8 @@
-"""Hosts killed with -9 while they learn one policy: every training ends with all its steps and the unharmed one's policy.
+"""Hosts killed with -9 while they learn one policy: each training ends with all its steps, and the unharmed one's policy.
 
 Learners run one on each host of a Ray cluster. Each training is struck once, at a moment drawn from the seed: a host is
 killed and begun again, or a learner's process alone is, or the head, with the process that began the training, after
-which the same command is run again. Whatever goes on says the digest of the state it goes on with, which must be that of
-a saved checkpoint.
+which the same command is run again. Whoever goes on tells the digest of its state, which must be a saved checkpoint's.
 """
 
 import os

@@ -12,7 +12,8 @@ from gymnasium import spaces
 
 
 class Unreliable(gymnasium.Env[np.ndarray, int]):
-    """Does `what` in step 3 of an environment whose seed is odd: "exit", "kill", "hang", "nan", "raise" or nothing.
+    """Does `what` in step 3 of an environment whose seed is odd: "exit", "kill", "hang", "nan", "raise", "memory" (asks
+    for more than there is) or nothing.
 
     With `where`, in that call of worker 1: "__init__", its second "__init__" in one process, or "close". "ignore" is to
     hang, deaf to SIGTERM; "differ" is to have other actions. `renewals` counts what was made before in this process.
@@ -62,6 +63,8 @@ class Unreliable(gymnasium.Env[np.ndarray, int]):
             time.sleep(600)
         if self.what == "raise":
             raise RuntimeError("the valve is stuck")
+        if self.what == "memory":
+            np.zeros(2**62, np.uint8)  # more than there is anywhere
 
 
 class Aging(Unreliable):

@@ -14,6 +14,7 @@ from loomrl.home import home
 from loomrl.processors import num_processors
 
 ANSWER_SECONDS = 10.0
+_SERVING = b"\x08\x01"  # a HealthCheckResponse whose status is 1
 _STORE_BYTES = 2**28  # of a cluster that is begun here: what passes through it is small
 
 
@@ -58,7 +59,12 @@ def connected(num_cpus: int, address: str | None = None) -> Any:
         }
     try:
         ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **begun)
-    except (ConnectionError, RuntimeError, ValueError) as error:  # RuntimeError: versions differ
+    except ConnectionError as error:
+        raise ConfigError(
+            f"training.distributed.address {address!r}: {error}; where a head answers there, it refuses this process: "
+            "both need the same RAY_AUTH_MODE, and the same token in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+        ) from error
+    except (RuntimeError, ValueError) as error:  # RuntimeError: versions differ
         raise ConfigError(f"training.distributed.address {address!r}: {error}") from error
     return ray
 
@@ -66,13 +72,27 @@ def connected(num_cpus: int, address: str | None = None) -> Any:
 def _demand_answer(address: str) -> None:
     """Ray would wait for minutes."""
     host, _, port = address.rpartition(":")
+    fix = "begin the head there with `ray start --head`, or correct the address"
     try:
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
     except OSError as error:
         raise ConfigError(
-            f"training.distributed.address: nobody answers at {address} ({error.strerror or error}); begin the head "
-            "there with `ray start --head`, or correct the address"
+            f"training.distributed.address: nobody answers at {address} ({error.strerror or error}); {fix}"
         ) from error
+    if os.environ.get("RAY_USE_TLS", "0") == "0" and not _is_healthy(address):
+        raise ConfigError(f"training.distributed.address: what answers at {address} is no head of a Ray cluster; {fix}")
+
+
+def _is_healthy(address: str) -> bool:
+    """As gRPC's health protocol says, which a head speaks to anybody."""
+    import grpc
+
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        try:
+            return bool(check(b"", timeout=ANSWER_SECONDS) == _SERVING)
+        except grpc.RpcError:
+            return False
 
 
 def _import_ray() -> Any:

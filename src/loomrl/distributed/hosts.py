@@ -17,9 +17,9 @@ from loomrl.types import Json
 _SHOWN = 3  # differences that are named
 
 
-def same_software(learn: Callable[[Assignment], None], assignment: Assignment) -> tuple[Callable[[Json], None], Json]:
-    """What Ray Train is to call in every learner's process, and with what: `learn(assignment)`, on hosts whose software
-    is that of this one."""
+def same_software(learn: Callable[[Json], None], assignment: Assignment) -> tuple[Callable[[Json], None], Json]:
+    """What Ray Train is to call in every learner's process, and with what: `learn({"assignment": assignment})`, where
+    the host's software is this one's."""
     import ray.cloudpickle
 
     algorithm, backend = assignment.job.config.algorithm, assignment.job.backend
@@ -27,7 +27,7 @@ def same_software(learn: Callable[[Assignment], None], assignment: Assignment) -
         "software": software(algorithm, backend),
         "of": (algorithm, backend),
         "desk": assignment.desk,
-        "work": ray.cloudpickle.dumps((learn, assignment)),
+        "work": ray.cloudpickle.dumps((learn, {"assignment": assignment})),
     }
 
 
@@ -46,8 +46,8 @@ def _begin(order: Json) -> None:
         )
         ray.get(order["desk"].fail.remote(error))
         raise error
-    learn, assignment = pickle.loads(order["work"])
-    learn(assignment)
+    learn, config = pickle.loads(order["work"])
+    learn(config)
 
 
 def different(here: Any, there: Any, name: str = "") -> list[str]:

@@ -65,7 +65,7 @@ def share_of(job: Job, rollout_length: int, num_learners: int) -> Job:
     return replace(job, parameters=job.parameters.model_copy(update={"rollout_length": rollout_length, **shares}))
 
 
-def learn(assignment: Assignment) -> None:
+def learn(config: dict[str, Assignment]) -> None:
     """Train until the end, from the newest checkpoint; Ray Train calls it in every learner's process.
 
     Raises:
@@ -74,6 +74,8 @@ def learn(assignment: Assignment) -> None:
     import ray
     import ray.train
     from ray.exceptions import RayTaskError
+
+    assignment = config["assignment"]
 
     def ask(method: str, *arguments: Any) -> Any:
         try:

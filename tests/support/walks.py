@@ -1,0 +1,48 @@
+"""Trainings of a walk, on which mishaps happen, by several learners."""
+
+from pathlib import Path
+from typing import Any
+
+from loomrl.distributed.config import DistributedConfig
+from loomrl.distributed.learner import share_of
+from loomrl.environment.config import EnvironmentConfig
+from loomrl.environment.snapshot import take_snapshot
+from loomrl.training.config import TrainingConfig
+from loomrl.training.job import Job
+
+
+def settings(**values: Any) -> TrainingConfig:
+    """Six segments of two updates of eight gradient steps."""
+    return TrainingConfig.model_validate(
+        {
+            "seed": 3,
+            "total_env_steps": 3072,
+            "checkpoint_interval_env_steps": 512,
+            "checkpoint_interval_seconds": 0,
+            "validation": {"interval_env_steps": 1024, "num_episodes": 3},
+            "parameters": {"num_envs": 8, "rollout_length": 32, "batch_size": 64, "n_epochs": 2, "hidden_sizes": [16]},
+        }
+        | values
+    )
+
+
+def walk(folder: Path, **mishaps: int) -> Path:
+    """A snapshot of a walk on which mishaps happen, each once, to whichever learner comes to that step first."""
+    folder.mkdir()
+    config = EnvironmentConfig(
+        id="Mishaps-v0",
+        entry_point="unreliable_env:Mishaps",
+        kwargs={"folder": str(folder), "mishaps": mishaps},
+        max_episode_steps=20,
+        fingerprint_episodes=1,
+        fingerprint_steps=10,
+    )
+    take_snapshot(config, folder, folder / "snapshot")
+    return folder / "snapshot"
+
+
+def job_of(taken: Path, training: dict[str, Any] | None = None, **distributed: Any) -> tuple[Job, DistributedConfig]:
+    """One learner's share."""
+    job = Job.of(settings(distributed=distributed, **(training or {})), taken)
+    assert job.config.distributed is not None
+    return share_of(job, 32, job.config.distributed.num_learners), job.config.distributed
