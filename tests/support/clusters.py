@@ -17,6 +17,7 @@ from loomrl.files import read_json
 POLICY = "hosts"
 _PORT = 6379
 _NODE = "--num-cpus=1 --object-store-memory=80000000 --disable-usage-stats --block"
+SECONDS = 600.0  # of one command, at most
 _READY = "Ray runtime started"
 SETTINGS = {  # of every process on every host
     "PYTHONPATH": str(ROOT / "src"),
@@ -117,3 +118,40 @@ class Cluster:
             self.head.own / "project" / "artifacts" / POLICY / "training" / "training.json"
         )
         return found
+
+    def step(self, home: str) -> int:
+        """Environment steps that were told."""
+        return max((event["step"] for event in self.events(home) if event["event"] == "metrics"), default=-1)
+
+    def went_on(self, home: str, since: float) -> float:
+        """When learners told again of steps they had made, in seconds since the epoch."""
+        told = [event for event in self.events(home) if event["event"] == "metrics" and event["time"] > since]
+        return float(told[0]["time"])
+
+
+def finished(command: "subprocess.Popen[str]", code: int = 0) -> str:
+    """What a command has printed, which must have ended with this code."""
+    output, _ = command.communicate(timeout=SECONDS)
+    assert command.returncode == code, f"exit {command.returncode}: {output}"
+    return output
+
+
+def learners_on(host: Host) -> list[int]:
+    """The processes of a host that learn."""
+    return [pid for pid in _below(host.first_pid) if "RayTrainWorker" in _read(Path(f"/proc/{pid}/cmdline"))]
+
+
+def _below(pid: int) -> list[int]:
+    """All processes that a process began, and those that these began."""
+    children = [
+        int(child) for listed in Path(f"/proc/{pid}/task").glob("*/children") for child in _read(listed).split()
+    ]
+    return children + [one for child in children for one in _below(child)]
+
+
+def _read(path: Path) -> str:
+    """What the kernel says of a process; nothing where it has ended."""
+    try:
+        return path.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
