@@ -18,7 +18,7 @@ from projects import until
 from loomrl.distributed.desk import part_of
 from loomrl.training.checkpoints import CheckpointStore
 
-NUM_RUNS = {2: 24, 4: 6}  # by the number of hosts
+RUNS = {2: range(24), 4: range(24, 30)}  # by the number of hosts
 NUM_STEPS = 131_072
 _STRIKES = ("host", "host", "learner", "host", "head")  # in turn
 _MOST_BEGINNING = 10.0  # seconds of a command, before it learns
@@ -30,31 +30,29 @@ SOON = {  # a dead host is noticed after this, in place of half a minute
 }
 
 
-def run(folder: Path, num_runs: dict[int, int] = NUM_RUNS, seed: int = 5) -> dict[str, Any]:
-    """Strike so many trainings, by the number of hosts.
+def run(folder: Path, numbers: dict[int, range] = RUNS, seed: int = 5) -> dict[str, Any]:
+    """Strike trainings, by the number of hosts; each draws from the seed and its number.
 
     Raises:
         AssertionError: when one does not end as the unharmed one did, or goes on with another state than was saved.
     """
-    rng = random.Random(seed)
-    runs = [
-        one for num_hosts, number in num_runs.items() for one in _runs(folder / f"{num_hosts}", num_hosts, number, rng)
-    ]
-    return _counts(runs) | {"num_env_steps": NUM_STEPS, "seed": seed}
+    runs = [one for num_hosts in numbers for one in _runs(folder / f"{num_hosts}", num_hosts, numbers[num_hosts], seed)]
+    return counts(runs) | {"num_env_steps": NUM_STEPS, "seed": seed}
 
 
-def _runs(folder: Path, num_hosts: int, num_runs: int, rng: random.Random) -> list[dict[str, Any]]:
+def _runs(folder: Path, num_hosts: int, numbers: range, seed: int) -> list[dict[str, Any]]:
     """Those of one cluster."""
     folder.mkdir()
     with Cluster(folder, num_hosts, **SOON) as cluster:
         prepare(cluster)
         wanted = _finished_training(cluster, "unharmed")
         runs = []
-        for number in range(num_runs):
+        for number in numbers:
+            rng = random.Random(f"{seed} {number}")
             found = _struck(cluster, f"run{number}", _STRIKES[number % len(_STRIKES)], rng)
             assert found.pop("policy") == wanted, f"run {number} ended with another policy than the unharmed one"
             print(f"run {number}: {found}", flush=True)
-            runs.append({"num_hosts": num_hosts, **found})
+            runs.append({"number": number, "num_hosts": num_hosts, **found})
     return runs
 
 
@@ -127,7 +125,9 @@ def _states(cluster: Cluster, home: str) -> list[dict[str, Any]]:
     return told
 
 
-def _counts(runs: list[dict[str, Any]]) -> dict[str, Any]:
+def counts(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of runs that all ended well."""
+
     def seconds(strike: str) -> dict[str, float]:
         found = sorted(one["seconds_to_go_on"] for one in runs if one["strike"] == strike)
         return {"p50": found[len(found) // 2], "max": found[-1]} if found else {}
