@@ -108,7 +108,7 @@ bench: peers atropos | $(BIN)/loomrl  ## measure speed and learning beside the p
 	python benchmarks/inference.py
 	python benchmarks/distributed.py
 
-soak: | $(BIN)/loomrl  ## what must never happen to a server, at length: kills, swaps, bad versions, fuzzing; takes hours
+soak: | $(BIN)/loomrl  ## what must never happen to a server or a cluster, at length: kills, swaps, bad versions, fuzzing, lost hosts; takes hours
 	PYTHONPATH=tests/support python -m tests.soak
 
 mutations: | $(BIN)/loomrl  ## plant classic silent bugs one at a time and see which the tests notice; takes an hour

@@ -26,7 +26,13 @@ a silent environment with a minimum; repeated posts; no acknowledgement; a post 
 a batch after a reset; status of an unknown environment; status with nobody connected; no authentication;
 any origin is reflected; 0.0.0.0 by default; a gzip bomb; no heartbeat; an endless queue
 """
-PAGES = {"faults.md": FAULTS, "trajectory-api.md": REFERENCE_DEFECTS}
+CLUSTER = """
+a host killed with -9; a learner killed with -9; the head's host killed with -9; a cut link; a hung environment;
+a learner out of memory; a full object store; a learner that produces NaN; an address where nobody answers;
+an address where something else answers; a token that is not the cluster's; another version of Ray or Python;
+other software on a host
+"""
+PAGES = {"faults.md": FAULTS, "trajectory-api.md": REFERENCE_DEFECTS, "scaling.md": CLUSTER}
 ROWS = {name: [row.groupdict() for row in ROW.finditer((ROOT / "docs" / name).read_text())] for name in PAGES}
 
 

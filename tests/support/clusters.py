@@ -96,16 +96,23 @@ class Cluster:
         config["training"] |= {"distributed": distributed} | training
         (configs / f"{POLICY}.yaml").write_text(yaml.safe_dump(config))
 
-    def stage(self, name: str, home: str) -> "subprocess.Popen[str]":
-        """A stage of the project, on the head; `home` is the name of its LOOMRL_HOME."""
-        return self.command(sys.executable, "-m", "loomrl.stages", name, POLICY, home=home)
+    def change(self, **distributed: Any) -> None:
+        """The training's `distributed` section."""
+        path = self.head.own / "project" / "configs" / f"{POLICY}.yaml"
+        config = yaml.safe_load(path.read_text())
+        config["training"]["distributed"] |= distributed
+        path.write_text(yaml.safe_dump(config))
 
-    def command(self, *command: str, home: str) -> "subprocess.Popen[str]":
+    def stage(self, name: str, home: str, **settings: str) -> "subprocess.Popen[str]":
+        """A stage of the project, on the head; `home` is the name of its LOOMRL_HOME."""
+        return self.command(sys.executable, "-m", "loomrl.stages", name, POLICY, home=home, **settings)
+
+    def command(self, *command: str, home: str, **settings: str) -> "subprocess.Popen[str]":
         """In the project, on the head."""
         places = {"LOOMRL_HOME": str(self.project / home), "LOOMRL_EVENTS": str(self.project / home / "events")}
         (self.head.own / "project" / home).mkdir(exist_ok=True)
         paths = {"PYTHONPATH": f"{self.project / 'src'}:{self.project}"}
-        return self.head.popen("env", f"--chdir={self.project}", *command, **places, **paths)
+        return self.head.popen("env", f"--chdir={self.project}", *command, **(places | paths | settings))
 
     def events(self, home: str) -> list[dict[str, Any]]:
         """What a stage told."""

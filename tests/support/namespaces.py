@@ -43,7 +43,7 @@ class Host:
     """One of a network's. `unit` is the shell command that it runs, again when it ends, as a service manager does."""
 
     def __init__(self, network: "Network", number: int, unit: str, settings: dict[str, str]) -> None:
-        self._network, self._number, self._unit, self._settings = network, number, unit, settings
+        self._network, self._number, self._unit, self.settings = network, number, unit, settings
         self.name, self.address = f"host{number}", network.address(number)
         self.own = network.folder / self.name / "own"  # what the host finds at `network.own`
         self._num_starts = 0
@@ -102,7 +102,7 @@ class Host:
         kept = {name: os.environ[name] for name in ("LANG", "PYTHONPATH") if name in os.environ}
         binaries = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         places = {"HOME": str(own), "TMPDIR": str(own), "RAY_TMPDIR": "/tmp"}
-        return kept | {"PATH": binaries} | places | self._settings
+        return kept | {"PATH": binaries} | places | self.settings
 
 
 class Network:

@@ -4,16 +4,19 @@ import logging
 import math
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from loomrl.distributed.config import DistributedConfig
-from loomrl.errors import ConfigError
+from loomrl.errors import ConfigError, ServiceError
 from loomrl.home import home
 from loomrl.processors import num_processors
 
 ANSWER_SECONDS = 10.0
+GONE_SECONDS = 30.0  # a head that does not answer for so long is gone; Ray itself takes a minute
+_ASK_SECONDS = 5.0
 _SERVING = b"\x08\x01"  # a HealthCheckResponse whose status is 1
 _STORE_BYTES = 2**28  # of a cluster that is begun here: what passes through it is small
 
@@ -79,8 +82,13 @@ def _demand_answer(address: str) -> None:
         raise ConfigError(
             f"training.distributed.address: nobody answers at {address} ({error.strerror or error}); {fix}"
         ) from error
-    if os.environ.get("RAY_USE_TLS", "0") == "0" and not _is_healthy(address):
+    if _speaks_plainly() and not _is_healthy(address):
         raise ConfigError(f"training.distributed.address: what answers at {address} is no head of a Ray cluster; {fix}")
+
+
+def _speaks_plainly() -> bool:
+    """Whether Ray's hosts speak to one another without certificates, which Ray alone knows how to present."""
+    return os.environ.get("RAY_USE_TLS", "0").lower() in ("0", "false")
 
 
 def _is_healthy(address: str) -> bool:
@@ -93,6 +101,32 @@ def _is_healthy(address: str) -> bool:
             return bool(check(b"", timeout=ANSWER_SECONDS) == _SERVING)
         except grpc.RpcError:
             return False
+
+
+class Head:
+    """The head of the cluster that this process is connected to. Without it Ray would end this process, with no word."""
+
+    def __init__(self, ray: Any) -> None:
+        self._address: str = ray.get_runtime_context().gcs_address
+        self._asked = self._answered = time.monotonic()
+
+    def demand_answer(self) -> None:
+        """Called again and again: asks it every now and then.
+
+        Raises:
+            ServiceError: when it has not answered for a while.
+        """
+        if time.monotonic() - self._asked < _ASK_SECONDS or not _speaks_plainly():
+            return
+        if _is_healthy(self._address):
+            self._answered = time.monotonic()
+        self._asked = time.monotonic()
+        if self._asked - self._answered > GONE_SECONDS:
+            raise ServiceError(
+                f"training.distributed: the head of the Ray cluster at {self._address} has not answered for "
+                f"{GONE_SECONDS:g} s; saved checkpoints are intact; begin the head and the other hosts again, then run "
+                "the same command"
+            )
 
 
 def _import_ray() -> Any:

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from loomrl.distributed.cluster import cluster
+from loomrl.distributed.cluster import Head, cluster
 from loomrl.distributed.config import DistributedConfig
 from loomrl.distributed.desk import Desk, News
 from loomrl.distributed.hosts import same_software
@@ -33,6 +33,7 @@ def learn_on_ray(
 
     Raises:
         ConfigError: when the cluster cannot be had, or the training cannot be divided.
+        ServiceError: when the cluster's head is gone.
         LoomRLError: what a learner ends with, or that learners were lost more often than `max_restarts`.
     """
     config = job.config.distributed
@@ -42,7 +43,9 @@ def learn_on_ray(
         desk = _beside(Desk).remote(config.num_learners, newest)
         fitted = _begin(_trainer(assigned(share, config, desk), Path(folder)))
         follower = _Follower(save, narrator)
+        head = Head(ray)
         while not fitted.done():
+            head.demand_answer()
             follower.follow(ray.get(desk.take.remote()))
             time.sleep(POLL_SECONDS)
         follower.follow(ray.get(desk.take.remote()))
