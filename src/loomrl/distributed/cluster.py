@@ -104,7 +104,7 @@ def _is_healthy(address: str) -> bool:
 
 
 class Head:
-    """The head of the cluster that this process is connected to. Without it Ray would end this process, with no word."""
+    """Of the cluster that this process is connected to. Where it is gone, Ray would end this process without a word."""
 
     def __init__(self, ray: Any) -> None:
         self._address: str = ray.get_runtime_context().gcs_address
