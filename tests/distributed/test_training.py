@@ -15,7 +15,7 @@ from walks import job_of, settings, walk
 from loomrl.algorithms.peers import ALONE
 from loomrl.distributed.cluster import cluster
 from loomrl.distributed.config import DistributedConfig
-from loomrl.distributed.desk import Desk
+from loomrl.distributed.desk import Desk, joined, part_of
 from loomrl.distributed.learner import Learner, assigned
 from loomrl.errors import ConfigError, EnvironmentFault
 from loomrl.files import read_json
@@ -68,6 +68,16 @@ def test_one_learner_learns_what_the_stage_learns_by_itself(quiet: Path, tmp_pat
     assert left.values["validation"]["rows"] == curves["validations"]
     for name, array in load_file(tmp_path / "out" / "policy.safetensors").items():
         np.testing.assert_array_equal(left.arrays[f"best.{name}"], array)
+
+
+def test_learners_go_on_with_the_state_they_left(quiet: Path) -> None:
+    work = assigned(*job_of(quiet, **LOCAL_STEPS), None)
+    with World(2) as members:
+        left = members.run(learners.trained, work, size=2)
+        parts = [checkpoints[2] for checkpoints in left]
+        told = members.run(learners.resumed, work, [part_of(joined(parts), rank) for rank in range(2)], size=2)
+    assert told == [{"learner": rank, "step": 1536, "digest": part.digest} for rank, part in enumerate(parts)]
+    assert parts[0].digest != parts[1].digest
 
 
 @pytest.mark.usefixtures("ray_cluster")

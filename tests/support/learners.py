@@ -21,7 +21,7 @@ from loomrl.distributed.group import Group
 from loomrl.distributed.learner import Assignment, Learner
 from loomrl.distributed.watchdog import Watchdog
 from loomrl.training.checkpoints import Checkpoint
-from loomrl.types import Trajectory
+from loomrl.types import Json, Trajectory
 
 OBSERVATION = Box(-10.0, 10.0, (3,), np.float32)
 ACTIONS = {"discrete": Discrete(4), "box": Box(-0.5, 0.5, (2,), np.float32)}
@@ -164,6 +164,19 @@ def trained(process_group: Any, assignment: Assignment) -> list[Checkpoint]:
 
     Learner(assignment, process_group.rank(), ask).run(lambda config, watchdog: Group(config, watchdog, process_group))
     return left
+
+
+def resumed(process_group: Any, assignment: Assignment, parts: list[Checkpoint]) -> Json:
+    """What a learner told of the state it went on with, from its part of a checkpoint."""
+    told: list[Json] = []
+
+    def ask(method: str, *arguments: Any) -> Any:
+        if method == "tell" and arguments[0] == "restored":
+            told.append(arguments[1])
+        return parts[process_group.rank()] if method == "begin" else None
+
+    Learner(assignment, process_group.rank(), ask).run(lambda config, watchdog: Group(config, watchdog, process_group))
+    return told[0]
 
 
 # --- what they are compared with ---

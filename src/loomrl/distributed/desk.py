@@ -1,5 +1,6 @@
 """Where the learners of one training leave what the process that began it is to know: one Ray actor beside it."""
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from loomrl.types import Json
 
 _OWN = ("algorithm.", "peers.")  # arrays of a checkpoint that differ from learner to learner
 _OWN_VALUES = ("algorithm", "rng")
+_OTHERS = re.compile(r"learner\d+(\.|$)")
 
 
 @dataclass
@@ -81,8 +83,10 @@ def joined(parts: list[Checkpoint]) -> Checkpoint:
 
 def part_of(checkpoint: Checkpoint, rank: int) -> Checkpoint:
     """What one learner left of it."""
-    if rank == 0:
-        return checkpoint
-    shared = {name: array for name, array in checkpoint.arrays.items() if not name.startswith(_OWN)}
-    own = below(f"learner{rank}.", checkpoint.arrays)
-    return replace(checkpoint, arrays=shared | own, values=checkpoint.values | checkpoint.values[f"learner{rank}"])
+    arrays = {name: array for name, array in checkpoint.arrays.items() if not _OTHERS.match(name)}
+    values = {name: value for name, value in checkpoint.values.items() if not _OTHERS.match(name)}
+    if rank > 0:
+        arrays = {name: array for name, array in arrays.items() if not name.startswith(_OWN)}
+        arrays |= below(f"learner{rank}.", checkpoint.arrays)
+        values |= checkpoint.values[f"learner{rank}"]
+    return replace(checkpoint, arrays=arrays, values=values)
