@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from unreliable_env import Mishaps
 from walks import job_of, settings, walk
 
 import loomrl.distributed.cluster
@@ -101,10 +102,14 @@ def test_a_learner_that_produces_nan_ends_training_with_the_metric(tmp_path: Pat
         learner(tmp_path, desk, parameters=parameters).run(lambda config, watchdog: ALONE)
 
 
-def test_an_environment_that_gets_no_memory_ends_training_with_its_error(tmp_path: Path) -> None:
+def test_an_environment_that_gets_no_memory_ends_training_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     desk = Desk(1, None)
+    alone = learner(tmp_path, desk, mishaps={"memory": 600})
+    monkeypatch.setattr(Mishaps, "num_steps", 0)
     with pytest.raises(EnvironmentFault, match="MemoryError"):
-        learner(tmp_path, desk, mishaps={"memory": 600}).run(lambda config, watchdog: ALONE)
+        alone.run(lambda config, watchdog: ALONE)
     (saved,) = desk.take().checkpoints
     assert saved.step == 512
 

@@ -24,6 +24,7 @@ SETTINGS = {  # of every process on every host
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": "5" * 64,
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_raylet_start_wait_time_s": "300",  # the machine may be busy
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process in each training, for clouds
     "OMP_NUM_THREADS": "1",
     "XDG_CACHE_HOME": str(user_cache_path()),  # machine code is there already
