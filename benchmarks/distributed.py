@@ -1,8 +1,13 @@
-"""What learning on Ray costs where one learner does it: `python benchmarks/distributed.py`.
+"""What learners on one machine cost and bring; each figure goes to `benchmarks/results/distributed.json`.
 
-Each round trains the same twice, in the stage's own process and by one learner on Ray, and compares steps per second
-between the first fifth of the steps and the last one: without what starting takes. Medians, least and most of the
-ratios over the rounds go to `benchmarks/results/distributed.json`. Both end with the same policy, or it stops.
+    python benchmarks/distributed.py              # all of it, on a machine that does nothing else
+    python benchmarks/distributed.py overhead     # one learner on Ray beside the stage's own process
+    python benchmarks/distributed.py speedup      # two learners on two cores beside one
+    python benchmarks/distributed.py costs        # seconds of an environment step, a gradient step and an all-reduce
+
+`overhead` and `speedup` train the same twice in each round, and compare steps per second between the first fifth of the
+steps and the last one: without what starting takes. One learner on Ray ends with the same policy as the stage, or it
+stops. Ends with exit code 1 where the overhead is 10 % or more, or the speed-up below 1.7, in the median of the rounds.
 """
 
 import argparse
@@ -10,43 +15,73 @@ import json
 import os
 import platform
 import statistics
+import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from process_group import ProcessGroup
 
 from loomrl import events
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshot import take_snapshot
-from loomrl.files import write_json
+from loomrl.files import read_json, write_json
 from loomrl.processors import num_processors
 from loomrl.stages.__main__ import ONE_THREAD
 from loomrl.training.config import TrainingConfig
+from loomrl.training.job import Job
+from loomrl.training.threads import one_thread, processor_family
 from loomrl.training.train import train_policy
 
 RESULTS = Path(__file__).parent / "results" / "distributed.json"
 WARM = 0.2  # of the steps
-CASES: dict[str, tuple[str, int, dict[str, Any]]] = {  # environment, environment steps, PPO's parameters
-    "ppo_cartpole": ("CartPole-v1", 3_000_000, {"num_envs": 16, "rollout_length": 128}),
-    "ppo_halfcheetah": ("HalfCheetah-v5", 200_000, {"num_envs": 8, "rollout_length": 256}),
+MOST_OVERHEAD, LEAST_SPEEDUP = 0.1, 1.7
+Case = tuple[str, int, dict[str, Any]]  # environment, environment steps, PPO's parameters
+CARTPOLE = {"num_envs": 16, "rollout_length": 128}
+HALF_CHEETAH = {"num_envs": 8, "rollout_length": 256, "batch_size": 64, "n_epochs": 5}
+OVERHEAD: dict[str, Case] = {
+    "ppo_cartpole": ("CartPole-v1", 2_000_000, CARTPOLE),
+    "ppo_halfcheetah": ("HalfCheetah-v5", 200_000, HALF_CHEETAH),
 }
+SPEEDUP: dict[str, Case] = {  # environments whose steps take most of the time
+    "ppo_halfcheetah": ("HalfCheetah-v5", 400_000, HALF_CHEETAH | {"batch_size": 256, "n_epochs": 2}),
+}
+COSTS = {"ppo_cartpole": ("CartPole-v1", CARTPOLE), "ppo_halfcheetah": ("HalfCheetah-v5", HALF_CHEETAH)}
+UPDATES, WARM_UPDATES = 20, 3
+GROUPS, LENGTHS = (2, 4), (100, 10_000, 100_000, 1_000_000)  # learners that all-reduce so many numbers
 
 
-def trained(environment: str, num_steps: int, parameters: dict[str, Any], learners: int | None) -> tuple[float, str]:
+# --- trainings ---
+
+
+def trained(case: Case, distributed: dict[str, Any] | None) -> tuple[float, str]:
     """Steps per second when training is under way, and the policy's digest."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        take_snapshot(EnvironmentConfig(id=environment, fingerprint_episodes=1), folder, folder / "snapshot")
+    environment, num_steps, parameters = case
+    with snapshot_of(environment) as folder:
         config = TrainingConfig.model_validate(
             {
                 "total_env_steps": num_steps,
                 "validation": {"interval_env_steps": num_steps, "num_episodes": 1},
                 "parameters": parameters,
-                "distributed": None if learners is None else {"num_learners": learners},
+                "distributed": distributed,
             }
         )
         os.environ[events.VARIABLE] = str(folder / "events.jsonl")
         report = train_policy(config, folder / "snapshot", folder / "out", folder / "home")
         return steps_per_second(folder / "events.jsonl", num_steps), report.policy_digest
+
+
+@contextmanager
+def snapshot_of(environment: str) -> Iterator[Path]:
+    """A folder that has it as `snapshot`."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        take_snapshot(EnvironmentConfig(id=environment, fingerprint_episodes=1), folder, folder / "snapshot")
+        yield folder
 
 
 def steps_per_second(path: Path, num_steps: int) -> float:
@@ -57,34 +92,140 @@ def steps_per_second(path: Path, num_steps: int) -> float:
     return float((warm[-1]["step"] - warm[0]["step"]) / (warm[-1]["time"] - warm[0]["time"]))
 
 
-def measure(case: str, rounds: int) -> dict[str, Any]:
-    """One case's figures."""
-    here, there = [], []
-    for _ in range(rounds):
-        (plain, digest), (on_ray, digest_on_ray) = trained(*CASES[case], None), trained(*CASES[case], 1)
-        assert digest_on_ray == digest, f"{case}: one learner on Ray learnt another policy"
-        here.append(plain)
-        there.append(on_ray)
-        print(f"{case}: {plain:,.0f} steps/s in the stage's process, {on_ray:,.0f} on Ray ({on_ray / plain:.3f})")
-    ratios = [one / other for one, other in zip(there, here, strict=True)]
+def measure_overhead(rounds: int) -> dict[str, Any]:
+    """Of one learner on Ray, for each case."""
+    figures = {}
+    for name, case in OVERHEAD.items():
+        rows = []
+        for _ in range(rounds):
+            (plain, digest), (on_ray, digest_on_ray) = trained(case, None), trained(case, {"num_learners": 1})
+            assert digest_on_ray == digest, f"{name}: one learner on Ray learnt another policy"
+            rows.append((plain, on_ray))
+        figures[name] = compared(name, rows, "in_process", "one_learner_on_ray")
+    return figures
+
+
+def measure_speedup(rounds: int) -> dict[str, Any]:
+    """Of two learners on Ray over one in the stage's process, joining every gradient and once a rollout."""
+    figures = {}
+    for name, case in SPEEDUP.items():
+        _, _, parameters = case
+        steps = parameters["num_envs"] * parameters["rollout_length"] // parameters["batch_size"]
+        for kind, frequency in (("every_step", 1), ("once_a_rollout", steps * parameters["n_epochs"])):
+            shared = {"num_learners": 2, "sync_frequency": frequency}
+            rows = [(trained(case, None)[0], trained(case, shared)[0]) for _ in range(rounds)]
+            figures[f"{name}_{kind}"] = compared(f"{name}, {kind}", rows, "one_learner", "two_learners")
+    return figures
+
+
+def compared(name: str, rows: list[tuple[float, float]], first: str, second: str) -> dict[str, Any]:
+    """Steps per second of both, and the second's over the first's, round by round."""
+    ratios = [two / one for one, two in rows]
+    shown = ", ".join(f"{one:,.0f} and {two:,.0f}" for one, two in rows)
+    print(f"{name}: {shown} steps/s, ratio {statistics.median(ratios):.3f}", flush=True)
     return {
-        "steps_per_second_in_process": statistics.median(here),
-        "steps_per_second_one_learner_on_ray": statistics.median(there),
+        f"steps_per_second_{first}": statistics.median(one for one, _ in rows),
+        f"steps_per_second_{second}": statistics.median(two for _, two in rows),
         "ratio": {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)},
-        "rounds": rounds,
+        "rounds": len(rows),
     }
 
 
-def main() -> None:
+# --- what a training is made of ---
+
+
+def measure_costs(rounds: int) -> dict[str, Any]:
+    """Seconds of one environment step and one gradient step of one learner, and of all-reduces over loopback: medians
+    over the rounds, or over calls."""
+    steps = {name: step_costs(environment, parameters, rounds) for name, (environment, parameters) in COSTS.items()}
+    print(json.dumps(steps, indent=2), flush=True)
+    reduces = {str(size): all_reduce_costs(size) for size in GROUPS}
+    print(json.dumps(reduces, indent=2), flush=True)
+    return {"steps": steps, "all_reduce_seconds": reduces}
+
+
+def step_costs(environment: str, parameters: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Of PPO's updates after the first few."""
+    with snapshot_of(environment) as folder:
+        config = TrainingConfig.model_validate({"total_env_steps": 1_000_000, "parameters": parameters})
+        job = Job.of(config, folder / "snapshot")
+        algorithm: Any = job.algorithm(folder)
+        rng = np.random.default_rng(0)
+        collecting, learning, steps = [], [], 1.0
+        with closing(job.environments_to_learn_from(algorithm.num_envs, "same_step")) as envs, one_thread(job.engine):
+            collector = algorithm.collector(envs, 0)
+            for _ in range(WARM_UPDATES + rounds * UPDATES):
+                began = time.perf_counter()
+                trajectory = collector.collect(algorithm.act, algorithm.rollout_length, rng)
+                collected = time.perf_counter()
+                steps = algorithm.update(trajectory, rng)["num_gradient_steps"]
+                collecting.append((collected - began) / trajectory.num_transitions)
+                learning.append((time.perf_counter() - collected) / steps)
+    return {
+        "seconds_per_environment_step": statistics.median(collecting[WARM_UPDATES:]),
+        "seconds_per_gradient_step": statistics.median(learning[WARM_UPDATES:]),
+        "batch_size": algorithm.config.batch_size,
+        "gradient_steps_per_update": steps,
+        "environment_steps_per_update": algorithm.num_envs * algorithm.rollout_length,
+        "num_parameters": int(algorithm.policy.parameters.size),
+    }
+
+
+def all_reduce_costs(size: int) -> dict[str, float]:
+    """Seconds by how many float32 are summed over so many processes."""
+    with ProcessGroup(size) as group:
+        first, *_ = group.run(all_reduces)
+    return first
+
+
+def all_reduces() -> dict[str, float]:
+    """One process's part."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    found = {}
+    for length in LENGTHS:
+        vector, seconds = torch.ones(length), []
+        for _ in range(100):
+            began = time.perf_counter()
+            dist.all_reduce(vector)
+            seconds.append(time.perf_counter() - began)
+            vector.fill_(1.0)
+        found[str(length)] = statistics.median(seconds[10:])
+    return found
+
+
+MEASURES = {"overhead": measure_overhead, "speedup": measure_speedup, "costs": measure_costs}
+
+
+def record(kind: str, figures: dict[str, Any]) -> None:
+    """Replace what the results say of one kind."""
+    kept = read_json(RESULTS) if RESULTS.exists() else {}
+    machine = {"cores": num_processors(), "processor": processor_family(), "python": platform.python_version()}
+    write_json(RESULTS, {**kept, kind: {"figures": figures, "measured_on": machine}})
+
+
+def reached(kind: str, figures: dict[str, Any]) -> bool:
+    """Whether what was measured is good enough; costs are what they are."""
+    ratios = [one["ratio"]["median"] for one in figures.values()] if kind != "costs" else []
+    least = {"overhead": 1.0 - MOST_OVERHEAD, "speedup": LEAST_SPEEDUP, "costs": 0.0}[kind]
+    return all(ratio > least for ratio in ratios)
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("kinds", nargs="*", choices=[*MEASURES], help="default: all")
+    parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     os.environ |= ONE_THREAD
-    figures = {case: measure(case, arguments.rounds) for case in arguments.cases}
-    machine = {"cores": num_processors(), "machine": platform.machine(), "python": platform.python_version()}
-    write_json(RESULTS, {"overhead_of_one_learner": figures, "measured_on": machine})
+    missed = 0
+    for kind in arguments.kinds or MEASURES:
+        figures = MEASURES[kind](arguments.rounds)
+        record(kind, figures)
+        missed += not reached(kind, figures)
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
