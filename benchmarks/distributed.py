@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from process_group import ProcessGroup
 
 from loomrl import events
 from loomrl.environment.config import EnvironmentConfig
@@ -36,6 +35,7 @@ from loomrl.training.config import TrainingConfig
 from loomrl.training.job import Job
 from loomrl.training.threads import one_thread, processor_family
 from loomrl.training.train import train_policy
+from process_group import ProcessGroup
 
 RESULTS = Path(__file__).parent / "results" / "distributed.json"
 WARM = 0.2  # of the steps
