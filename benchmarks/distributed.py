@@ -19,13 +19,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from loomrl import events
+from loomrl.distributed.cluster import cluster
+from loomrl.distributed.config import DistributedConfig
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshot import take_snapshot
 from loomrl.files import read_json, write_json
@@ -44,11 +46,11 @@ Case = tuple[str, int, dict[str, Any]]  # environment, environment steps, PPO's 
 CARTPOLE = {"num_envs": 16, "rollout_length": 128}
 HALF_CHEETAH = {"num_envs": 8, "rollout_length": 256, "batch_size": 64, "n_epochs": 5}
 OVERHEAD: dict[str, Case] = {
-    "ppo_cartpole": ("CartPole-v1", 2_000_000, CARTPOLE),
-    "ppo_halfcheetah": ("HalfCheetah-v5", 200_000, HALF_CHEETAH),
+    "ppo_cartpole": ("CartPole-v1", 1_000_000, CARTPOLE),
+    "ppo_halfcheetah": ("HalfCheetah-v5", 150_000, HALF_CHEETAH),
 }
 SPEEDUP: dict[str, Case] = {  # environments whose steps take most of the time
-    "ppo_halfcheetah": ("HalfCheetah-v5", 400_000, HALF_CHEETAH | {"batch_size": 256, "n_epochs": 2}),
+    "ppo_halfcheetah": ("HalfCheetah-v5", 200_000, HALF_CHEETAH | {"batch_size": 256, "n_epochs": 2}),
 }
 COSTS = {"ppo_cartpole": ("CartPole-v1", CARTPOLE), "ppo_halfcheetah": ("HalfCheetah-v5", HALF_CHEETAH)}
 UPDATES, WARM_UPDATES = 20, 3
@@ -106,15 +108,18 @@ def measure_overhead(rounds: int) -> dict[str, Any]:
 
 
 def measure_speedup(rounds: int) -> dict[str, Any]:
-    """Of two learners on Ray over one in the stage's process, joining every gradient and once a rollout."""
+    """Of two learners on Ray over one in the stage's process: joining every gradient, and once a rollout."""
     figures = {}
     for name, case in SPEEDUP.items():
         _, _, parameters = case
         steps = parameters["num_envs"] * parameters["rollout_length"] // parameters["batch_size"]
-        for kind, frequency in (("every_step", 1), ("once_a_rollout", steps * parameters["n_epochs"])):
-            shared = {"num_learners": 2, "sync_frequency": frequency}
-            rows = [(trained(case, None)[0], trained(case, shared)[0]) for _ in range(rounds)]
-            figures[f"{name}_{kind}"] = compared(f"{name}, {kind}", rows, "one_learner", "two_learners")
+        rows = []
+        for _ in range(rounds):
+            shared = [{"num_learners": 2, "sync_frequency": every} for every in (1, steps * parameters["n_epochs"])]
+            rows.append([trained(case, distributed)[0] for distributed in (None, *shared)])
+        for at, kind in ((1, "every_step"), (2, "once_a_rollout")):
+            pairs = [(row[0], row[at]) for row in rows]
+            figures[f"{name}_{kind}"] = compared(f"{name}, {kind}", pairs, "one_learner", "two_learners")
     return figures
 
 
@@ -197,6 +202,7 @@ def all_reduces() -> dict[str, float]:
 
 
 MEASURES = {"overhead": measure_overhead, "speedup": measure_speedup, "costs": measure_costs}
+ON_RAY = ("overhead", "speedup")
 
 
 def record(kind: str, figures: dict[str, Any]) -> None:
@@ -221,7 +227,8 @@ def main() -> int:
     os.environ |= ONE_THREAD
     missed = 0
     for kind in arguments.kinds or MEASURES:
-        figures = MEASURES[kind](arguments.rounds)
+        with cluster(DistributedConfig()) if kind in ON_RAY else nullcontext():  # one for all trainings
+            figures = MEASURES[kind](arguments.rounds)
         record(kind, figures)
         missed += not reached(kind, figures)
     return 1 if missed else 0

@@ -111,6 +111,16 @@ def test_the_outer_step_is_sgd_with_nesterovs_momentum(world: World) -> None:
     assert same([np.array([row[0] for row in one]) for one in seen]) == pytest.approx([0, first, second, third])
 
 
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("method", METHODS)
+def test_parameters_are_the_same_bits_after_every_synchronisation(world: World, method: str, size: int) -> None:
+    compression = {"method": method, **METHODS[method]}
+    config = {"sync_frequency": 3, "outer_learning_rate": 0.7, "outer_momentum": 0.9, "compression": compression}
+    found = world.run(learners.synchronised, config, 4, size=size)
+    after = [same([*parameters]) for parameters in zip(*found, strict=True)]
+    assert len({parameters.tobytes() for parameters in after}) == 4  # they moved every time
+
+
 # --- less on the wire ---
 
 

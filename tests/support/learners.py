@@ -139,6 +139,19 @@ def local_steps(process_group: Any, config: dict[str, Any], counts: list[int]) -
     return seen
 
 
+def synchronised(process_group: Any, config: dict[str, Any], calls: int) -> list[np.ndarray]:
+    """Parameters after each of several synchronisations, before which each learner moved its own way."""
+    group = group_of(process_group, **config)
+    parameters = own_vector(group.rank)
+    group.follow(parameters, [Matrix(0, 20, 30), Matrix(700, 10, 20)])
+    seen = []
+    for call in range(calls):
+        parameters += own_vector(group.rank, call)
+        group.stepped(config["sync_frequency"])
+        seen.append(parameters.copy())
+    return seen
+
+
 def first_says(process_group: Any) -> dict[str, Any]:
     group = group_of(process_group)
     return group.from_first(lambda: {"rank": group.rank, "row": [0.1, None, "due"]})
