@@ -107,6 +107,9 @@ bench: peers atropos | $(BIN)/loomrl  ## measure speed and learning beside the p
 	python benchmarks/integration.py
 	python benchmarks/inference.py
 	python benchmarks/distributed.py
+	python benchmarks/compression.py
+	python benchmarks/compression_page.py
+	python benchmarks/wire.py
 
 soak: | $(BIN)/loomrl  ## what must never happen to a server or a cluster, at length: kills, swaps, bad versions, fuzzing, lost hosts; takes hours
 	PYTHONPATH=tests/support python -m tests.soak

@@ -83,8 +83,8 @@ INT8 = {"method": "int8"}
 SETTINGS: dict[str, tuple[float | None, dict[str, Any]]] = {
     ALONE_SETTING: (None, {"num_learners": 1}),
     WHOLE: (None, {}),
-    "every_epoch": (0.0, {}),
     "every_update": (1.0, {}),
+    "every_epoch_int8": (0.0, {"compression": INT8}),
     "every_update_int8": (1.0, {"compression": INT8}),
     "every_update_powersgd": (1.0, {"compression": {"method": "powersgd"}}),
     "every_update_top_k": (1.0, {"compression": {"method": "top_k", "share": 0.01}}),
