@@ -1,7 +1,8 @@
 """What befalls hosts that are not killed: a cut link, too little memory, other software, another token, another Ray.
 
 Two learners, and three hosts, so that one can take another's place. Each fault must be told in time, in words that name
-it, with every checkpoint intact; where the cluster can go on, training ends with all its steps.
+it, with every checkpoint intact; where the cluster can go on, training ends with all its steps. Needs root, namespaces and
+memory control groups of version 1.
 """
 
 import shutil
@@ -102,7 +103,7 @@ def _limited(host: Host) -> Iterator[None]:
 def _other_ray(cluster: Cluster, folder: Path) -> float:
     """A driver with another version of Ray."""
     where = folder / "other_ray"
-    install = ["uv", "pip", "install", "--quiet", "--no-deps", "--python", sys.executable, "--target", str(where)]
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(where)]
     subprocess.run([*install, f"ray=={_OTHER_RAY}"], check=True)
     paths = f"{cluster.project / 'src'}:{cluster.project}:{where}"
     return _refused(cluster, "other_ray", f"Ray: {_OTHER_RAY}", PYTHONPATH=paths)

@@ -37,7 +37,9 @@ def test_a_fuzzed_api_answers_what_it_describes(tmp_path: Path) -> None:
 
 
 def test_every_check_is_found() -> None:
-    assert {"bad_versions", "fuzzed_api", "hub_kills", "kills", "swaps"} <= set(soak.CHECKS)
+    assert {"bad_versions", "fuzzed_api", "host_faults", "hub_kills", "kills", "lost_hosts", "swaps"} <= set(
+        soak.CHECKS
+    )
 
 
 def test_results_are_merged_per_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
