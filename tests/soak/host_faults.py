@@ -1,8 +1,8 @@
 """What befalls hosts that are not killed: a cut link, too little memory, other software, another token, another Ray.
 
 Two learners, and three hosts, so that one can take another's place. Each fault must be told in time, in words that name
-it, with every checkpoint intact; where the cluster can go on, training ends with all its steps. Needs root, namespaces and
-memory control groups of version 1.
+it, with every checkpoint intact; where the cluster can go on, training ends with all its steps. Needs root,
+namespaces and memory control groups of version 1.
 """
 
 import shutil
