@@ -19,10 +19,10 @@ NAMES = {
     "every_update": "once an update",
     "every_epoch_int8": "once an epoch, `int8`",
     "every_update_int8": "once an update, `int8`",
+    "every_update_int8_outer": "once an update, `int8`, outer rate 1.4",
     "every_update_powersgd": "once an update, `powersgd`",
     "every_update_top_k": "once an update, `top_k` 1 %",
     "every_5_updates_int8": "every 5 updates, `int8`",
-    "every_10_updates_int8": "every 10 updates, `int8`",
 }
 MEASURES = {"final_return": "return of the last policy", "training_return": "mean return while learning"}
 Figures = dict[str, Any]
@@ -39,7 +39,7 @@ def _table(figures: Figures) -> str:
     """A row for each setting."""
     heads = ["parameters become one", "bytes an update", "times fewer", "seeds", *MEASURES.values()]
     heads.append("difference to every gradient joined")
-    rows = [_row(NAMES[name], one) for name, one in figures.items()]
+    rows = [_row(title, figures[name]) for name, title in NAMES.items() if name in figures]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows))
 
 
@@ -82,8 +82,8 @@ def draw() -> None:
 
 
 def _panel(axes: Any, figures: dict[str, Figures], measure: str, colors: dict[str, Any]) -> None:
-    for name, one in figures.items():
-        interval, label = one[measure], NAMES[name].replace("`", "")
+    for name in (name for name in NAMES if name in figures):
+        one, interval, label = figures[name], figures[name][measure], NAMES[name].replace("`", "")
         if not one["bytes_per_update"]:
             axes.axhspan(interval["low"], interval["high"], color="#cccccc", alpha=0.6, label=label)
             continue

@@ -1,8 +1,8 @@
 """What learners on one machine cost and bring; each figure goes to `benchmarks/results/distributed.json`.
 
     python benchmarks/distributed.py              # all of it, on a machine that does nothing else
-    python benchmarks/distributed.py overhead     # one learner on Ray beside the stage's own process
-    python benchmarks/distributed.py speedup      # two learners on two cores beside one
+    python benchmarks/distributed.py overhead     # one learner on Ray beside the stage's own process, with all cores
+    python benchmarks/distributed.py speedup      # two learners with a core each beside one learner with one
     python benchmarks/distributed.py costs        # seconds of an environment step, a gradient step and an all-reduce
 
 `overhead` and `speedup` train the same twice in each round, and compare steps per second between the first fifth of the
@@ -12,6 +12,7 @@ stops. Ends with exit code 1 where the overhead is 10 % or more, or the speed-up
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
@@ -31,7 +32,7 @@ from loomrl.distributed.config import DistributedConfig
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshot import take_snapshot
 from loomrl.files import read_json, write_json
-from loomrl.processors import num_processors
+from loomrl.processors import keep_to, num_processors
 from loomrl.stages.__main__ import ONE_THREAD
 from loomrl.training.config import TrainingConfig
 from loomrl.training.job import Job
@@ -100,11 +101,12 @@ def steps_per_second(path: Path, num_steps: int) -> float:
 
 def measure_overhead(rounds: int) -> dict[str, Any]:
     """Of one learner on Ray, for each case."""
-    figures = {}
+    figures, all_cores = {}, {"CPU": num_processors()}
     for name, case in OVERHEAD.items():
         rows = []
         for _ in range(rounds):
-            (plain, digest), (on_ray, digest_on_ray) = trained(case, None), trained(case, {"num_learners": 1})
+            plain, digest = trained(case, None)
+            on_ray, digest_on_ray = trained(case, {"num_learners": 1, "resources_per_learner": all_cores})
             assert digest_on_ray == digest, f"{name}: one learner on Ray learnt another policy"
             rows.append((plain, on_ray))
         figures[name] = compared(name, rows, "in_process", "one_learner_on_ray")
@@ -112,7 +114,8 @@ def measure_overhead(rounds: int) -> dict[str, Any]:
 
 
 def measure_speedup(rounds: int) -> dict[str, Any]:
-    """Of two learners on Ray over one in the stage's process: joining every gradient, and once a rollout."""
+    """Of two learners on Ray over one in the stage's process: joining every gradient, and once a rollout. Each learner
+    steps its environments on one core."""
     figures = {}
     for name, case in SPEEDUP.items():
         _, _, parameters = case
@@ -120,7 +123,9 @@ def measure_speedup(rounds: int) -> dict[str, Any]:
         rows = []
         for _ in range(rounds):
             shared = [{"num_learners": 2, "sync_frequency": every} for every in (1, steps * parameters["n_epochs"])]
+            keep_to(1)
             rows.append([trained(case, distributed)[0] for distributed in (None, *shared)])
+            keep_to(math.inf)
         for at, kind in ((1, "every_step"), (2, "once_a_rollout")):
             pairs = [(row[0], row[at]) for row in rows]
             figures[f"{name}_{kind}"] = compared(f"{name}, {kind}", pairs, "one_learner", "two_learners")

@@ -1,4 +1,7 @@
-"""Functions called in processes that are a torch process group over loopback, as Ray's learners are one."""
+"""Functions called in processes that are a torch process group over loopback, as Ray's learners are one.
+
+Each keeps to its share of the processors, as Ray's learners keep to their resources.
+"""
 
 import multiprocessing
 import tempfile
@@ -9,6 +12,8 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch.distributed as dist
+
+from loomrl.processors import keep_to, num_processors
 
 
 class ProcessGroup:
@@ -38,6 +43,7 @@ class ProcessGroup:
 
 
 def _member(store: Path, rank: int, size: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    keep_to(num_processors() / size)
     dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=size)
     try:
         return function(*arguments)

@@ -8,11 +8,10 @@ they go to `benchmarks/results/wire.json`. Needs `unshare` (util-linux) and `ip`
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import compression
-from loomrl.environment.config import EnvironmentConfig
-from loomrl.environment.snapshot import take_snapshot
 from loomrl.files import write_json
 from process_group import ProcessGroup
 
@@ -20,33 +19,35 @@ RESULTS = compression.PROJECT / "benchmarks" / "results" / "wire.json"
 INSIDE = "--inside"
 NAMESPACE = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
 SETTINGS = [compression.WHOLE, "every_update_int8", "every_update_top_k"]
-NUM_LEARNERS = 2
+NUM_LEARNERS, UPDATES = 2, 20
 
 
 def measure() -> dict[str, dict[str, dict[str, float]]]:
     """Bytes of an update by task and setting, as counted and as carried."""
     found = {}
     with tempfile.TemporaryDirectory() as folder, ProcessGroup(NUM_LEARNERS) as group:
-        for task, of in compression.TASKS.items():
-            snapshot = Path(folder) / task
-            take_snapshot(EnvironmentConfig(id=of.environment, fingerprint_episodes=1), compression.PROJECT, snapshot)
-            found[task] = {setting: carried(task, setting, snapshot, group) for setting in SETTINGS}
-            whole = found[task][compression.WHOLE]
-            for figures in found[task].values():
-                figures |= {f"times_fewer_{kind}": whole[kind] / figures[kind] for kind in ("counted", "carried")}
-            print(task, found[task], flush=True)
+        for task in compression.TASKS.values():
+            snapshot = compression.taken(task, Path(folder))
+            figures = {setting: carried(task, setting, snapshot, group) for setting in SETTINGS}
+            whole = figures[compression.WHOLE]
+            found[task.name] = {
+                setting: one | {f"times_fewer_{kind}": whole[kind] / one[kind] for kind in one}
+                for setting, one in figures.items()
+            }
+            print(task.name, found[task.name], flush=True)
     return found
 
 
-def carried(task: str, setting: str, snapshot: Path, group: ProcessGroup) -> dict[str, float]:
-    """One training's figures."""
+def carried(task: compression.Task, setting: str, snapshot: Path, group: ProcessGroup) -> dict[str, float]:
+    """Of a training of a few updates."""
+    size = task.parameters["num_envs"] * task.parameters["rollout_length"]
     before = loopback_bytes()
-    row = compression.measure(task, setting, 1, snapshot, {NUM_LEARNERS: group})
-    parameters = compression.TASKS[task].parameters
-    updates = row["total_env_steps"] / (parameters["num_envs"] * parameters["rollout_length"])
+    row = compression.measure(
+        replace(task, total_env_steps=UPDATES * size), setting, 1, snapshot, {NUM_LEARNERS: group}
+    )
     return {
         "counted": row["bytes_per_update"],
-        "carried": (loopback_bytes() - before) / NUM_LEARNERS / updates,
+        "carried": (loopback_bytes() - before) / NUM_LEARNERS / UPDATES,
     }
 
 

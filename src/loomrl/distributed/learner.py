@@ -15,6 +15,7 @@ from loomrl.distributed.config import DistributedConfig
 from loomrl.distributed.watchdog import Watchdog
 from loomrl.errors import ArtifactError, ConfigError, LoomRLError
 from loomrl.files import write_atomic
+from loomrl.processors import keep_to
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.job import Job
 from loomrl.training.loop import TrainingLoop
@@ -76,6 +77,7 @@ def learn(config: dict[str, Assignment]) -> None:
     from ray.exceptions import RayTaskError
 
     assignment = config["assignment"]
+    keep_to(assignment.distributed.resources_per_learner["CPU"])  # also in stepping environments
 
     def ask(method: str, *arguments: Any) -> Any:
         try:
