@@ -25,6 +25,7 @@ _PUBLIC = {
     "PPOTrainer": "loomrl.training.trainer",
     "DistributedTrainer": "loomrl.distributed.trainer",
     "PolicyEvaluator": "loomrl.distributed.trainer",
+    "NexusWorker": "loomrl.distributed.nexus",
     "RolloutWorker": "loomrl.distributed.actors",
     "PPOLearner": "loomrl.distributed.actors",
     "PolicyNetwork": "loomrl.algorithms.networks",
@@ -47,6 +48,7 @@ __all__ = [
     "HubClient",
     "InferenceEngine",
     "LoomRLGym",
+    "NexusWorker",
     "PPOConfig",
     "PPOLearner",
     "PPOTrainer",
@@ -73,6 +75,7 @@ def __getattr__(name: str) -> Any:
 if TYPE_CHECKING:
     from loomrl.algorithms.networks import GaussianPolicyHead, PolicyNetwork, StateEncoder, ValueHead
     from loomrl.distributed.actors import PPOLearner, RolloutWorker
+    from loomrl.distributed.nexus import NexusWorker
     from loomrl.distributed.trainer import DistributedTrainer, PolicyEvaluator
     from loomrl.environment.base import BaseEnvironment
     from loomrl.environment.registry import register_environment

@@ -78,6 +78,15 @@ def test_the_integration_made_by_hand_learns(tmp_path: Path) -> None:
     assert list((tmp_path / "checkpoints").glob("step-*"))
 
 
+def test_the_distributed_training(tmp_path: Path) -> None:
+    """As it is, but for most of the iterations."""
+    script = (EXAMPLES / "distributed_training.py").read_text()
+    (tmp_path / "short.py").write_text(script.replace("80", "4").replace("20", "2"))
+    *scores, last = run(str(tmp_path / "short.py"), tmp_path).splitlines()
+    assert [line.partition(" in ")[2] for line in scores] == ["iterations from 1 on", "iterations from 3 on"]
+    assert last == "256 episodes, policy version 4, max_iterations"
+
+
 @pytest.mark.parametrize("mode", ["text", "choice"])
 def test_a_domain_of_ones_own_conforms(mode: str) -> None:
     environment = load_source("riddles:Environment", EXAMPLES).create(mode=mode, difficulty=2)

@@ -52,13 +52,18 @@ class State:
 
 
 class GymEnvironment:
-    """One environment of a `LoomRLGym`. Calls wait for each other."""
+    """One environment of a `LoomRLGym`, made as `config` says. Calls wait for each other."""
 
-    def __init__(self, name: str, environment: DomainEnvironment, seed: int) -> None:
-        self.name = name
+    def __init__(self, name: str, environment: DomainEnvironment, seed: int, config: GymEnvironmentConfig) -> None:
+        self.name, self.config = name, config
         self._environment, self._seed = environment, seed
         self._has_begun = False
         self._lock = asyncio.Lock()
+
+    @property
+    def domain(self) -> str:
+        """The name of its domain."""
+        return self._environment.domain.name
 
     async def reset(self, seed: int | None = None, difficulty: int | str | None = None) -> State:
         """Begin an episode, of another difficulty where one is given. The first one is seeded by the gym's seed."""
@@ -126,7 +131,7 @@ class LoomRLGym:
         environment = await asyncio.to_thread(make, mode="choice", **settings.model_dump())
         number = len(self.environments)
         name = f"{domain}-{number}"
-        self.environments[name] = GymEnvironment(name, environment, self._seed + number)
+        self.environments[name] = GymEnvironment(name, environment, self._seed + number, settings)
         return self.environments[name]
 
     async def close(self) -> None:

@@ -100,13 +100,13 @@ class GymTrainingConfig(Section):
         found.kinds_at(self.difficulty, kinds)
         return kinds
 
-    def curriculum(self) -> CurriculumConfig:
-        """How the difficulty of one domain moves."""
-        last = NUM_LEVELS - 1 if self.curriculum_learning else self.difficulty
+    def curriculum(self, first_level: int) -> CurriculumConfig:
+        """How difficulty moves from a level on."""
+        last = NUM_LEVELS - 1 if self.curriculum_learning else first_level
         return CurriculumConfig(
             target_success_rate=self.target_success_rate,
             window=self.curriculum_window,
             margin=min(0.1, self.target_success_rate / 2, (1 - self.target_success_rate) / 2),
-            first_level=self.difficulty,
+            first_level=first_level,
             last_level=last,
         )

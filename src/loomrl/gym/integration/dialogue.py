@@ -6,6 +6,7 @@ one place, prompts are made of all that was said. Each turn is `begin, text, ans
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from loomrl.errors import EnvironmentFault
@@ -25,6 +26,21 @@ class Message(NamedTuple):
 
 
 Answer = Callable[[Sequence[Sequence[int]]], Sequence[Message]]  # one message to each prompt
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A task to attempt so many times, with the limits of an attempt."""
+
+    task: Task
+    num_attempts: int
+    max_turns: int
+    max_prompt_tokens: int
+
+    def begin(self, tokenizer: Tokenizer) -> "list[Attempt]":
+        """All attempts, which have yet to be played."""
+        limits = self.max_turns, self.max_prompt_tokens
+        return [Attempt(self.task, tokenizer, *limits) for _ in range(self.num_attempts)]
 
 
 class Dialogue:
@@ -65,15 +81,14 @@ class Attempt:
     def __init__(self, task: Task, tokenizer: Tokenizer, max_turns: int, max_prompt_tokens: int) -> None:
         self.task, self.dialogue = task, Dialogue(tokenizer, max_prompt_tokens)
         self._turns_left = max_turns
-        self._domain = get_domain(task.domain)
-        self._earned = dict.fromkeys(self._domain.weights, 0.0)
+        self._earned = dict.fromkeys(get_domain(task.domain).weights, 0.0)
         self._episode: Episode | None = None  # none once it is over
         self.fault: EnvironmentFault | None = None
         if not self.dialogue.hear(task.prompt):
             self._fail(f"is a prompt of more than {max_prompt_tokens} tokens; raise max_sequence_tokens")
             return
         try:
-            self._episode = self._domain.begin(task)
+            self._episode = get_domain(task.domain).begin(task)
         except Exception as error:  # a domain may be anybody's
             self._fail(f"broke: {error!r}")
 
@@ -85,7 +100,7 @@ class Attempt:
     @property
     def score(self) -> float:
         """What was earned so far, 0 to 1."""
-        return self._domain.total(self._earned)
+        return get_domain(self.task.domain).total(self._earned)
 
     @property
     def has_succeeded(self) -> bool:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from loomrl import events
 from loomrl.errors import ConfigError
 from loomrl.gym.integration.checkpoints import Checkpoints
 from loomrl.gym.integration.config import GymTrainingConfig
-from loomrl.gym.integration.dialogue import Message
+from loomrl.gym.integration.dialogue import Attempt, Exercise, Message
 from loomrl.gym.integration.evaluation import held_out_tasks, success_rates
 from loomrl.gym.integration.exchange import Exchange
 from loomrl.gym.integration.learner import make_learner
@@ -38,6 +38,16 @@ _EVALUATION_SEED = 3_000_000  # the same tasks and draws whatever is trained
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+class Players(Protocol):
+    """Whoever plays the episodes of an iteration in place of the integration itself."""
+
+    def update(self, policy: LanguagePolicy, version: int) -> None:
+        """Play by this policy from now on."""
+
+    def play(self, exercises: Sequence[Exercise], seed: int) -> Sequence[list[Attempt]]:
+        """All attempts at each exercise, in their order."""
 
 
 class GymPPOIntegration:
@@ -68,6 +78,7 @@ class GymPPOIntegration:
         self.ppo_trainer = make_learner(self.ppo_config, policy, gym_config)
         self.inference_engine = engine or BuiltinEngine()
         self.environments = EnvironmentPool(gym_config, policy.tokenizer, self._seed)
+        self.players: Players | None = None  # none: episodes are played here, by the engine
         self._checkpoints = Checkpoints(gym_config.checkpoint_folder, _trained_by(gym_config, self.ppo_config))
         self._iterations: list[Iteration] = []
         self._warm_start: Rates | None = None  # none before it was made
@@ -122,7 +133,13 @@ class GymPPOIntegration:
                 return  # the next call goes on with it
             self._warm_start = self.evaluate()
             self._save()
-        self.inference_engine.update(self.ppo_trainer.policy, self.ppo_trainer.version)
+        self._publish()
+
+    def _publish(self) -> None:
+        """Whoever acts does so by the newest policy."""
+        for acting in (self.inference_engine, self.players):
+            if acting is not None:
+                acting.update(self.ppo_trainer.policy, self.ppo_trainer.version)
 
     def _imitate(self) -> None:
         wanted = self.config.warm_start_accuracy
@@ -138,6 +155,8 @@ class GymPPOIntegration:
 
     def _run(self, max_iterations: int) -> IntegrationResults:
         names = [name for name in self.environments.environments if name not in self.environments.quarantined]
+        if self.players is not None:
+            self.players.update(self.ppo_trainer.policy, self.ppo_trainer.version)
         version, batch_size = self.ppo_trainer.version, self.ppo_config.batch_size
         with (
             one_thread(),
@@ -160,21 +179,28 @@ class GymPPOIntegration:
         """One batch: environments fill it, the trainer learns from it, the engine gets the policy it made."""
         played: list[Group] = []
         while (batch := exchange.take()) is None:
-            groups = self.environments.play(exchange.missing_groups(), self._answer)
+            groups = self._play(exchange.missing_groups())
             exchange.post(groups)
             exchange.part_with(self.environments.quarantined)
             played += groups
         delivered = zip(batch.groups, batch.policy_versions, strict=True)
         learning = self.ppo_trainer.update([TokenGroup.from_wire(group, version) for group, version in delivered])
-        self.inference_engine.update(self.ppo_trainer.policy, self.ppo_trainer.version)
+        self._publish()
         exchange.acknowledge(batch, self.ppo_trainer.version)
         return self._told(played, learning)
 
+    def _play(self, num_groups: int) -> list[Group]:
+        if (players := self.players) is None:
+            return self.environments.play(num_groups, self._answer)
+        return self.environments.play_by(num_groups, lambda exercises: players.play(exercises, self._next_seed()))
+
+    def _next_seed(self) -> int:
+        self._num_calls += 1
+        return derive(self._seed, Purpose.ACTIONS, self._num_calls)
+
     def _answer(self, prompts: Sequence[Sequence[int]]) -> list[Message]:
         """One message to each prompt, by the engine."""
-        self._num_calls += 1
-        seed = derive(self._seed, Purpose.ACTIONS, self._num_calls)
-        sampling = Sampling(max_tokens=self.config.max_message_tokens, seed=seed)
+        sampling = Sampling(max_tokens=self.config.max_message_tokens, seed=self._next_seed())
         answers = self.inference_engine.complete(prompts, sampling=sampling)
         return [Message(one.token_ids, one.log_probs, one.version) for answer in answers for one in answer.completions]
 

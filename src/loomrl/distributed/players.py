@@ -1,0 +1,174 @@
+"""Actors that play episodes of the gym, each with a copy of the policy: `Players`.
+
+Every attempt has random numbers of its own, so what is played does not depend on who plays it: a lost actor's share is
+played again by the one in its place.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from loomrl.errors import LoomRLError
+from loomrl.gym.integration.dialogue import Attempt, Exercise, Message
+from loomrl.inference.decoding import Answer, Decoder
+from loomrl.inference.engine import Sampling
+from loomrl.language.policy import LanguagePolicy
+from loomrl.training.threads import one_thread
+
+MAX_LOSSES = 3  # of actors, while one batch is played
+MAX_ROWS = 256  # sequences that an actor decodes at once
+
+log = logging.getLogger(__name__)
+Weights = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one actor plays: exercises, the place each has among those of all actors, and the seed of all."""
+
+    exercises: list[Exercise]
+    places: list[int]
+    seed: int
+
+    def begin(self, policy: LanguagePolicy) -> "list[list[_Turn]]":
+        """The attempts at each exercise."""
+        return [
+            [
+                _Turn(attempt, np.random.default_rng([self.seed, place * exercise.num_attempts + number, 0]))
+                for number, attempt in enumerate(exercise.begin(policy.tokenizer))
+            ]
+            for exercise, place in zip(self.exercises, self.places, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """An attempt, and the random numbers its messages are drawn by."""
+
+    attempt: Attempt
+    rng: np.random.Generator
+
+
+class Player:
+    """Plays exercises to their ends. A plain class: `Players` makes Ray actors of it.
+
+    Args:
+        policy: of the kind that is trained; the weights it plays by come with each share.
+        max_message_tokens: that it writes at once.
+    """
+
+    def __init__(self, policy: LanguagePolicy, max_message_tokens: int) -> None:
+        self._policy, self._sampling = policy, Sampling(max_tokens=max_message_tokens)
+        self._version = -1
+
+    def play(self, share: Share, weights: Weights, version: int) -> list[list[Attempt]]:
+        """All attempts at each exercise, by the weights of this version, with which they are stamped."""
+        if version != self._version:
+            tensors = {name: torch.from_numpy(value.copy()) for name, value in weights.items()}
+            self._policy.model.load_state_dict(tensors)
+            self._version = version
+        begun = share.begin(self._policy)
+        turns = [turn for ones in begun for turn in ones]
+        with one_thread():
+            while waiting := [turn for turn in turns if not turn.attempt.is_over]:
+                for first in range(0, len(waiting), MAX_ROWS):
+                    self._say(waiting[first : first + MAX_ROWS])
+        return [[turn.attempt for turn in ones] for ones in begun]
+
+    def _say(self, turns: Sequence[_Turn]) -> None:
+        """One message in each."""
+        limit = self._sampling.max_tokens
+        answers = [Answer(tuple(turn.attempt.dialogue.tokens), self._sampling, turn.rng, limit) for turn in turns]
+        decoder = Decoder(self._policy)
+        decoder.join(answers)
+        while decoder.sequences:
+            decoder.step()
+        for turn, answer in zip(turns, answers, strict=True):
+            turn.attempt.say(Message(answer.token_ids, answer.log_probs, self._version))
+
+
+class Players:
+    """So many actors on the Ray cluster this process is connected to. One that is lost or hangs is replaced.
+
+    Args:
+        num_workers: actors.
+        policy: of the kind that is trained.
+        max_message_tokens: that it writes at once.
+        hang_timeout_seconds: how long an actor may play one share.
+    """
+
+    def __init__(
+        self, num_workers: int, policy: LanguagePolicy, max_message_tokens: int, hang_timeout_seconds: float
+    ) -> None:
+        import ray
+
+        self._timeout = hang_timeout_seconds
+        self._class = ray.remote(num_cpus=1)(Player)
+        self._arguments = ray.put(policy), max_message_tokens
+        self.actors = [self._class.remote(*self._arguments) for _ in range(num_workers)]
+        self._losses = 0
+
+    def update(self, policy: LanguagePolicy, version: int) -> None:
+        """Play by these weights from now on. They are sent to a machine once, however many actors play there."""
+        import ray
+
+        weights = {name: value.detach().numpy().copy() for name, value in policy.model.state_dict().items()}
+        self._weights, self._version = ray.put(weights), version
+
+    def play(self, exercises: Sequence[Exercise], seed: int) -> list[list[Attempt]]:
+        """All attempts at each exercise, in their order.
+
+        Raises:
+            LoomRLError: when actors are lost again and again.
+        """
+        self._losses = 0
+        shares = [Share([exercises[place] for place in places], places, seed) for places in self._dealt(exercises)]
+        asked = [self._ask(index, share) for index, share in enumerate(shares)]
+        found: dict[int, list[Attempt]] = {}
+        for index, share in enumerate(shares):
+            found |= zip(share.places, self._answer(index, share, asked[index]), strict=True)
+        return [found[place] for place in range(len(exercises))]
+
+    def close(self) -> None:
+        """End the actors."""
+        import ray
+
+        for actor in self.actors:
+            ray.kill(actor)
+
+    def _dealt(self, exercises: Sequence[Exercise]) -> list[list[int]]:
+        """The places of each actor's exercises: of every domain as many as the others', for they differ in length."""
+        order = sorted(range(len(exercises)), key=lambda place: exercises[place].task.domain)
+        return [sorted(order[index :: len(self.actors)]) for index in range(len(self.actors))]
+
+    def _ask(self, index: int, share: Share) -> Any:
+        return self.actors[index].play.remote(share, self._weights, self._version)
+
+    def _answer(self, index: int, share: Share, asked: Any) -> list[list[Attempt]]:
+        import ray
+        from ray.exceptions import GetTimeoutError, RayActorError
+
+        while True:
+            try:
+                attempts: list[list[Attempt]] = ray.get(asked, timeout=self._timeout)
+                return attempts
+            except RayActorError as error:
+                self._replace(index, str(error))
+            except GetTimeoutError:
+                self._replace(index, f"no answer within {self._timeout:g} s (hang_timeout_seconds)")
+            asked = self._ask(index, share)
+
+    def _replace(self, index: int, reason: str) -> None:
+        import ray
+
+        self._losses += 1
+        if self._losses > MAX_LOSSES:
+            raise LoomRLError(f"actors of the gym were lost {self._losses} times in one batch: {reason}")
+        log.warning("actor %d of the gym was lost and is replaced: %s", index, reason)
+        ray.kill(self.actors[index])
+        self.actors[index] = self._class.remote(*self._arguments)
