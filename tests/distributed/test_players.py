@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 from language_policies import log_probs_of
+from torch.nn.utils import parameters_to_vector
 
-from loomrl.distributed.players import Player, Share, Weights
+from loomrl.distributed.players import Compression, Player, Share, Weights, pack, unpack
 from loomrl.gym.domains import get_domain
 from loomrl.gym.integration.dialogue import Attempt, Exercise
-from loomrl.inference.rollouts import MASKED
 from loomrl.language.policy import LanguagePolicy
+from loomrl.language.sampling import MASKED
 
 
 def fresh(seed: int = 0) -> LanguagePolicy:
@@ -16,7 +17,7 @@ def fresh(seed: int = 0) -> LanguagePolicy:
 
 
 def weights_of(policy: LanguagePolicy) -> Weights:
-    return {name: value.numpy() for name, value in policy.model.state_dict().items()}
+    return pack(policy, "none")
 
 
 def exercises(domain: str, kind: str, count: int) -> list[Exercise]:
@@ -30,7 +31,11 @@ ALL = [*exercises("math", "addition", 4), *exercises("game", "row_puzzle", 4)]
 
 def played(places: list[int], seed: int = 0, version: int = 0, weights: Weights | None = None) -> list[list[Attempt]]:
     player = Player(fresh(), max_message_tokens=8)
-    return player.play(Share([ALL[place] for place in places], places, seed), weights or weights_of(fresh()), version)
+    return player.play(
+        Share([ALL[place] for place in places], places, seed),
+        weights_of(fresh()) if weights is None else weights,
+        version,
+    )
 
 
 def said(attempts: list[list[Attempt]]) -> list[list[int]]:
@@ -63,9 +68,38 @@ def test_a_share_is_played_by_the_weights_that_came_with_it_and_stamped_with_the
     assert {attempt.dialogue.version for attempt in sum(after, [])} == {4}
 
 
+def split(attempt: Attempt) -> tuple[list[int], list[int]]:
+    """What was heard and said; a sum is answered once."""
+    num_heard = attempt.dialogue.masks.count(MASKED)
+    return attempt.dialogue.tokens[:num_heard], attempt.dialogue.tokens[num_heard:]
+
+
 def test_log_probs_are_the_policys_own() -> None:
     ((attempt, *_),) = played([0])
-    dialogue = attempt.dialogue
-    num_heard = dialogue.masks.count(MASKED)  # a sum is answered once
-    prompt, answer = dialogue.tokens[:num_heard], dialogue.tokens[num_heard:]
-    assert dialogue.log_probs[num_heard:] == pytest.approx(log_probs_of(fresh(), prompt, answer, 1.0), abs=1e-4)
+    prompt, answer = split(attempt)
+    assert attempt.dialogue.log_probs[len(prompt) :] == pytest.approx(
+        log_probs_of(fresh(), prompt, answer, 1.0), abs=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("compression", "bytes_each", "most_off"), [("none", 4.0, 0.0), ("int8", 1.03, 1 / 254 + 1e-6)]
+)
+def test_weights_arrive_as_they_were_or_nearly(compression: Compression, bytes_each: float, most_off: float) -> None:
+    sent, received = fresh(1), fresh(0)
+    weights = pack(sent, compression)
+    unpack(weights, received)
+    first, second = (parameters_to_vector(policy.model.parameters()).detach() for policy in (sent, received))
+    assert weights.nbytes <= bytes_each * len(first)
+    largest = first.abs().max()
+    assert (first - second).abs().max() <= most_off * largest
+
+
+def test_log_probs_are_those_of_the_weights_that_arrived() -> None:
+    weights, arrived = pack(fresh(), "int8"), fresh(1)
+    unpack(weights, arrived)
+    ((attempt, *_),) = played([0], weights=weights)
+    prompt, answer = split(attempt)
+    assert attempt.dialogue.log_probs[len(prompt) :] == pytest.approx(
+        log_probs_of(arrived, prompt, answer, 1.0), abs=1e-4
+    )

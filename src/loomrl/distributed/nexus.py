@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from loomrl.algorithms.registry import explain
 from loomrl.distributed.cluster import connected
-from loomrl.distributed.players import Players
+from loomrl.distributed.players import Compression, Players
 from loomrl.errors import ConfigError
 from loomrl.gym.facade import GymEnvironment
 from loomrl.gym.integration import GymPPOIntegration, IntegrationResults
@@ -33,6 +33,7 @@ class NexusConfig(Section):
         default=None, pattern=r"^(auto|[^:/]+:\d+)$"
     )  # of a head; None: a cluster is begun here
     hang_timeout_seconds: float = Field(default=300.0, gt=0)  # an actor that plays its share for longer is replaced
+    compression: Compression = "none"  # of the weights that are sent
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -76,8 +77,13 @@ class DistributedGymTraining:
                 f"NexusWorker.num_workers {config.num_workers}: the Ray cluster has {there:g} CPUs; lower it, or add "
                 "machines"
             )
-        policy, limit = gym_integration.ppo_trainer.policy, gym_integration.config.max_message_tokens
-        self._players = Players(config.num_workers, policy, limit, config.hang_timeout_seconds)
+        self._players = Players(
+            config.num_workers,
+            gym_integration.ppo_trainer.policy,
+            gym_integration.config.max_message_tokens,
+            config.hang_timeout_seconds,
+            config.compression,
+        )
         self.gym_integration = gym_integration
 
     @property

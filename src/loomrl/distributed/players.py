@@ -5,14 +5,16 @@ played again by the one in its place.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from loomrl.distributed.compression import Blocks
 from loomrl.errors import LoomRLError
 from loomrl.gym.integration.dialogue import Attempt, Exercise, Message
 from loomrl.inference.decoding import Answer, Decoder
@@ -24,7 +26,24 @@ MAX_LOSSES = 3  # of actors, while one batch is played
 MAX_ROWS = 256  # sequences that an actor decodes at once
 
 log = logging.getLogger(__name__)
-Weights = Mapping[str, NDArray[Any]]
+Compression = Literal["none", "int8"]
+Weights = NDArray[Any]  # (P,) float32, or of `int8` (M,) uint8
+
+
+def pack(policy: LanguagePolicy, compression: Compression) -> Weights:
+    """A policy's weights as they are sent: of `int8` a byte each, and a scale for every block."""
+    vector = parameters_to_vector(policy.model.parameters()).detach()
+    packed = Blocks(vector.numel()).encode(vector) if compression == "int8" else vector
+    weights: Weights = packed.numpy()
+    return weights
+
+
+def unpack(weights: Weights, policy: LanguagePolicy) -> None:
+    """Give a policy the weights that were sent."""
+    vector = torch.from_numpy(weights.copy())
+    if vector.dtype == torch.uint8:
+        vector = Blocks(sum(parameter.numel() for parameter in policy.model.parameters())).decode(vector)
+    vector_to_parameters(vector, policy.model.parameters())
 
 
 @dataclass(frozen=True)
@@ -69,8 +88,7 @@ class Player:
     def play(self, share: Share, weights: Weights, version: int) -> list[list[Attempt]]:
         """All attempts at each exercise, by the weights of this version, with which they are stamped."""
         if version != self._version:
-            tensors = {name: torch.from_numpy(value.copy()) for name, value in weights.items()}
-            self._policy.model.load_state_dict(tensors)
+            unpack(weights, self._policy)
             self._version = version
         begun = share.begin(self._policy)
         turns = [turn for ones in begun for turn in ones]
@@ -100,14 +118,20 @@ class Players:
         policy: of the kind that is trained.
         max_message_tokens: that it writes at once.
         hang_timeout_seconds: how long an actor may play one share.
+        compression: of the weights. What is played is stamped with how likely it was by the weights that arrived.
     """
 
     def __init__(
-        self, num_workers: int, policy: LanguagePolicy, max_message_tokens: int, hang_timeout_seconds: float
+        self,
+        num_workers: int,
+        policy: LanguagePolicy,
+        max_message_tokens: int,
+        hang_timeout_seconds: float,
+        compression: Compression = "none",
     ) -> None:
         import ray
 
-        self._timeout = hang_timeout_seconds
+        self._timeout, self._compression = hang_timeout_seconds, compression
         self._class = ray.remote(num_cpus=1)(Player)
         self._arguments = ray.put(policy), max_message_tokens
         self.actors = [self._class.remote(*self._arguments) for _ in range(num_workers)]
@@ -117,8 +141,7 @@ class Players:
         """Play by these weights from now on. They are sent to a machine once, however many actors play there."""
         import ray
 
-        weights = {name: value.detach().numpy().copy() for name, value in policy.model.state_dict().items()}
-        self._weights, self._version = ray.put(weights), version
+        self._weights, self._version = ray.put(pack(policy, self._compression)), version
 
     def play(self, exercises: Sequence[Exercise], seed: int) -> list[list[Attempt]]:
         """All attempts at each exercise, in their order.
