@@ -107,6 +107,8 @@ bench: peers atropos | $(BIN)/loomrl  ## measure speed and learning beside the p
 	python benchmarks/integration.py
 	python benchmarks/inference.py
 	python benchmarks/distributed.py
+	python benchmarks/scaling.py
+	python benchmarks/nexus.py
 	python benchmarks/compression.py
 	python benchmarks/compression_page.py
 	python benchmarks/wire.py
