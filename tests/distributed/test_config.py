@@ -29,6 +29,11 @@ from loomrl.types import EnvironmentSnapshot
         ({"resources_per_learner": {"GPU": 1.0}}, "set CPU above 0"),
         ({"address": "ray://10.0.0.1:10001"}, "should match pattern"),
         ({"address": "10.0.0.1"}, "should match pattern"),
+        (
+            {"max_staleness": 1},
+            "max_staleness: a learner that collects itself .* set rollout_workers_per_learner above 0",
+        ),
+        ({"max_staleness": 2, "rollout_workers_per_learner": 1}, "less than or equal to 1"),
         ({"learners": 2}, "Extra inputs"),
     ],
 )
@@ -51,8 +56,26 @@ def digest(distributed: dict[str, Any] | None) -> str:
 def test_where_learners_run_does_not_matter_and_how_many_does() -> None:
     elsewhere = {"address": "10.0.0.1:6379", "hang_timeout_seconds": 9.0, "max_restarts": 0}
     assert digest({}) == digest({**elsewhere, "resources_per_learner": {"CPU": 2.0}})
-    others = [None, {"num_learners": 4}, {"sync_frequency": 5}, {"compression": {"method": "fp16"}}]
+    workers = {"rollout_workers_per_learner": 2, "resources_per_worker": {"CPU": 0.5}}
+    assert digest({}) == digest(workers)
+    others = [
+        None,
+        workers | {"max_staleness": 1},
+        {"num_learners": 4},
+        {"sync_frequency": 5},
+        {"compression": {"method": "fp16"}},
+    ]
     assert len({digest({}), *map(digest, others)}) == 1 + len(others)
+
+
+def test_a_cluster_has_room_for_learners_and_workers() -> None:
+    values = {
+        "num_learners": 2,
+        "rollout_workers_per_learner": 3,
+        "resources_per_learner": {"CPU": 1.0, "GPU": 1.0},
+        "resources_per_worker": {"CPU": 0.5},
+    }
+    assert DistributedConfig.model_validate(values).resources == {"CPU": 5.0, "GPU": 2.0}
 
 
 def test_an_address_where_nobody_answers_is_refused_at_once() -> None:

@@ -107,12 +107,12 @@ def test_a_lost_learner_costs_nothing_of_what_is_learnt(
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_an_environment_that_breaks_its_api_ends_training_with_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_environment_that_breaks_its_api_ends_training_with_its_name(num_workers: int, tmp_path: Path) -> None:
+    distributed = {"num_learners": 1, "rollout_workers_per_learner": num_workers, "max_restarts": 0}
     taken = walk(tmp_path / "walk", **{"raise": 600})
     with pytest.raises(EnvironmentFault, match="the valve is stuck"):
-        train_policy(
-            settings(distributed={"num_learners": 1, "max_restarts": 0}), taken, tmp_path / "out", tmp_path / "home"
-        )
+        train_policy(settings(distributed=distributed), taken, tmp_path / "out", tmp_path / "home")
     (saved,) = (tmp_path / "home" / "checkpoints").iterdir()
     assert len(list(saved.glob("step-*"))) >= 1
 
@@ -124,7 +124,7 @@ def test_an_environment_that_breaks_its_api_ends_training_with_its_name(tmp_path
         ({"distributed": {"num_learners": 3}}, "num_envs: 8 cannot be divided by .*num_learners 3; set it to 9"),
         (
             {"distributed": {"num_learners": 2, "resources_per_learner": {"CPU": 64.0}}},
-            "need 128 CPU, the Ray cluster has",
+            "2 learners need 128 CPU, the Ray cluster has",
         ),
         ({"distributed": {}, "algorithm": "dqn", "parameters": {}}, "algorithm 'dqn' is learnt by one learner"),
     ],

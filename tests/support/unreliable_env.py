@@ -111,8 +111,28 @@ class Mishaps(gymnasium.Env[np.ndarray, int]):
         return np.array([self.place, self.place**2], np.float32), -abs(self.place), False, False, {}
 
     def _happen(self, what: str) -> None:
+        if self._is_first(what):
+            Unreliable(what)._fail()
+
+    def _is_first(self, what: str) -> bool:
         try:
             open(os.path.join(self.folder, what), "x").close()
         except FileExistsError:
-            return
-        Unreliable(what)._fail()
+            return False
+        return True
+
+
+class Sluggish(Mishaps):
+    """A walk that takes its time in one process, the first to take a step after `folder` has a file named `now`."""
+
+    sleeps = False  # in this process
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder, {})
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        if not Sluggish.sleeps and os.path.exists(os.path.join(self.folder, "now")):
+            Sluggish.sleeps = self._is_first("slow")
+        if Sluggish.sleeps:
+            time.sleep(0.02)
+        return super().step(action)

@@ -96,15 +96,16 @@ class ActorConfig:
         """So many of them."""
         return make_vector(self._recipe, num_envs, autoreset, choose(self._recipe.definition))
 
-    def algorithm(self, num_envs: int) -> "PPO | CompiledPPO":
-        """PPO for so many environments, with the weights that all actors begin with."""
-        parameters = self.parameters.model_copy(
-            update={"num_envs": num_envs, "rollout_length": self.parameters.steps_per_rollout}
-        )
+    def algorithm(self) -> "PPO | CompiledPPO":
+        """PPO for all workers' environments, with the weights that all actors begin with."""
+        parameters = self.parameters.model_copy(update={"rollout_length": self.parameters.steps_per_rollout})
         seed = derive(self.seed, Purpose.WEIGHTS)
         algorithm = ppo.build(parameters, *self.spaces, seed=seed, total_env_steps=1)
         algorithm.restart(None)  # schedules that have no end
         return algorithm
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
 
 
 def _checked(section: Any, values: dict[str, Any], place: str) -> Any:

@@ -1,72 +1,115 @@
-"""Rollout workers and the learner they work for. Plain classes: `DistributedTrainer` makes Ray actors of them.
+"""Rollout workers and the learner they work for. Plain classes: `loomrl.distributed.crew` makes Ray actors of them."""
 
-Every rollout is stamped with the version of the policy that made it: how many updates that had learnt from.
-"""
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from loomrl.algorithms.base import Algorithm
 from loomrl.algorithms.peers import Moments
 from loomrl.distributed.actor_config import ActorConfig
-from loomrl.environment.collector import Collector
-from loomrl.errors import ConfigError
+from loomrl.distributed.rollouts import PolicyState, Rollout, beside, demand_fresh, finished_in_order
+from loomrl.distributed.shares import Share, ShareOfNoise, divided
+from loomrl.training.collecting import OwnEnvironments, SegmentCollector
 from loomrl.training.seeds import Purpose, derive
-from loomrl.types import Trajectory
-
-_ARRAYS = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
-
-
-@dataclass(frozen=True)
-class PolicyState:
-    """All of a policy that acting needs."""
-
-    version: int
-    arrays: dict[str, NDArray[Any]]
+from loomrl.training.threads import one_thread
+from loomrl.types import Act
 
 
-@dataclass(frozen=True)
-class Rollout:
-    """One worker's, with (return, length) of the episodes that ended in it."""
+class Site(Protocol):
+    """What a worker makes its policy and its environments from, on whichever machine it is."""
 
-    trajectory: Trajectory
-    finished: list[tuple[float, int]]
-    policy_version: int
+    @property
+    def seed(self) -> int:
+        """Of the training."""
+
+    @property
+    def num_workers(self) -> int:
+        """Of the learner."""
+
+    def algorithm(self) -> Algorithm:
+        """That of the learner, before it has learnt anything."""
+
+    def environments(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
+        """To learn from."""
+
+    def close(self) -> None:
+        """Let go of what is kept on this machine."""
 
 
 class RolloutWorker:
-    """Steps its own environments with the policy it was given last."""
+    """Steps a share of a learner's environments with the policy it was given last."""
 
-    def __init__(self, config: ActorConfig | Mapping[str, Any], index: int = 0, num_replaced: int = 0) -> None:
-        """`index` counts workers, from 0; `num_replaced` those that were lost before this one was made. No two play the
-        same episodes."""
-        settings = ActorConfig.read(config)
-        num_envs = settings.parameters.num_envs // settings.num_workers
-        self._algorithm = settings.algorithm(num_envs)
-        envs = settings.environments(num_envs, "same_step")
-        make = getattr(self._algorithm, "collector", Collector)
-        self._collector = make(envs, derive(settings.seed, Purpose.EPISODES, num_replaced) + index * num_envs)
-        self._rng = np.random.default_rng([derive(settings.seed, Purpose.ACTIONS, index), num_replaced])
+    def __init__(self, config: Site | Mapping[str, Any], index: int = 0) -> None:
+        """`index` counts workers, from 0; until `begin` is called, environments are divided evenly among them."""
+        self._site: Site = ActorConfig.read(config) if isinstance(config, Mapping) else config
+        self._algorithm = self._site.algorithm()
+        self._rng = np.random.default_rng(
+            derive(self._site.seed, Purpose.ACTIONS)
+        )  # the same for all: see ShareOfNoise
         self._version = 0
+        self._own: OwnEnvironments | None = None
+        share = divided(self._algorithm.num_envs, [1.0] * self._site.num_workers)[index]
+        self._segment = (share, derive(self._site.seed, Purpose.EPISODES))
+        self._collector: SegmentCollector | None = None
 
-    def collect_rollout(self) -> Rollout:
-        """`rollout_length` steps in every environment.
+    def begin(self, share: Share, seed: int) -> None:
+        """Go on with new episodes in these environments; number i of the learner's is seeded with `seed + i`."""
+        if share.num_envs != self._segment[0].num_envs:
+            self._let_go()
+        self._segment, self._collector = (share, seed), None
 
-        Raises:
-            EnvironmentFault: when an environment breaks its API.
-        """
-        trajectory = self._collector.collect(self._algorithm.act, self._algorithm.rollout_length, self._rng)
-        finished = list(self._collector.finished)
-        self._collector.finished.clear()
-        return Rollout(trajectory, finished, self._version)
+    def _begun(self) -> SegmentCollector:
+        share, seed = self._segment
+        self._own = self._own or OwnEnvironments(self._algorithm, self._site.environments, share.num_envs)
+        return self._own.begin(seed + share.first)
 
     def sync_policy(self, state: PolicyState) -> None:
         """Act with this policy from now on."""
         self._algorithm.policy.load_arrays(state.arrays)
         self._version = state.version
+
+    def collect_rollout(self, rng: np.random.Generator | None = None, with_log_prob: bool = False) -> Rollout:
+        """`rollout_length` steps in every environment, with noise for all of the learner's from `rng`, at first one
+        that follows from the seed. `with_log_prob` keeps log-probabilities, which a learner that has learnt meanwhile
+        cannot compute.
+
+        Raises:
+            EnvironmentFault: when an environment breaks its API.
+        """
+        algorithm: Any = self._algorithm
+        rng = rng or self._rng
+        with one_thread(getattr(algorithm, "engine", "torch")):
+            if self._collector is None:
+                self._collector = self._begun()
+            began = time.perf_counter()
+            noise = ShareOfNoise(rng, self._segment[0])
+            trajectory = self._collector.collect(self._act, algorithm.rollout_length, noise)
+            seconds = time.perf_counter() - began
+            if with_log_prob:
+                trajectory = algorithm.with_log_prob(trajectory)
+        finished = list(self._collector.finished)
+        self._collector.finished.clear()
+        return Rollout(trajectory, finished, self._version, dict(rng.bit_generator.state), seconds)
+
+    def _act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
+        share = self._segment[0]
+        chosen = self._algorithm.act(share.padded(obs), rng)
+        own = share.batch_rows
+        return Act(chosen.action[own], extras={name: values[own] for name, values in chosen.extras.items()})
+
+    def _let_go(self) -> None:
+        if self._own is not None:
+            self._own.close()
+            self._own = None
+
+    def close(self) -> None:
+        """Let go of all that is kept on this machine."""
+        self._let_go()
+        self._site.close()
 
 
 class PPOLearner:
@@ -74,26 +117,20 @@ class PPOLearner:
 
     def __init__(self, config: ActorConfig | Mapping[str, Any]) -> None:
         settings = ActorConfig.read(config)
-        self._algorithm = settings.algorithm(settings.parameters.num_envs)
-        self._rng = np.random.default_rng(derive(settings.seed, Purpose.ACTIONS, settings.num_workers))
+        self._algorithm = settings.algorithm()
+        self._rng = np.random.default_rng(derive(settings.seed, Purpose.ACTIONS, 1))
         self._version = 0
 
     def update(self, *rollouts: Rollout) -> dict[str, float]:
         """Learn from one rollout of each worker, in the order of workers; returns metrics.
 
         Raises:
-            ConfigError: when one was made by another version of the policy than the current: PPO learns from its own.
+            ConfigError: when one was made by another version of the policy than the current.
         """
-        stale = [rollout.policy_version for rollout in rollouts if rollout.policy_version != self._version]
-        if stale:
-            raise ConfigError(
-                f"a rollout was made by version {stale[0]} of the policy, which is at {self._version} now; call "
-                "sync_policy before collect_rollout"
-            )
-        metrics = self._algorithm.update(beside([rollout.trajectory for rollout in rollouts]), self._rng)
+        demand_fresh(rollouts, self._version)
+        metrics = self._algorithm.update(beside(rollouts), self._rng)
         self._version += 1
-        finished = [episode for rollout in rollouts for episode in rollout.finished]
-        if finished:
+        if finished := finished_in_order(rollouts):
             means = Moments.of(np.array(finished)).mean.tolist()
             metrics |= dict(zip(("episode_return", "episode_length"), means, strict=True))
         return metrics
@@ -101,11 +138,3 @@ class PPOLearner:
     def get_policy_state(self) -> PolicyState:
         """What workers, and who evaluates, need to act as this learner would."""
         return PolicyState(self._version, self._algorithm.policy.arrays())
-
-
-def beside(trajectories: Sequence[Trajectory]) -> Trajectory:
-    """One trajectory with the environments of all, in their order."""
-    first = trajectories[0]
-    joined = {name: np.concatenate([getattr(one, name) for one in trajectories], 1) for name in _ARRAYS}
-    extras = {name: np.concatenate([one.extras[name] for one in trajectories], 1) for name in first.extras}
-    return replace(first, **joined, extras=extras, cost=None)

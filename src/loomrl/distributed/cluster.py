@@ -31,7 +31,7 @@ def cluster(config: DistributedConfig) -> Iterator[Any]:
             little for the learners.
     """
     was_connected = _import_ray().is_initialized()
-    ray = connected(math.ceil(config.num_learners * config.resources_per_learner["CPU"]), config.address)
+    ray = connected(math.ceil(config.resources["CPU"]), config.address)
     try:
         _demand_resources(ray, config)
         yield ray
@@ -140,10 +140,14 @@ def _import_ray() -> Any:
 
 def _demand_resources(ray: Any, config: DistributedConfig) -> None:
     there = ray.cluster_resources()
-    for name, number in config.resources_per_learner.items():
-        needed = number * config.num_learners
+    for name, needed in config.resources.items():
         if there.get(name, 0.0) < needed:
             raise ConfigError(
-                f"training.distributed: {config.num_learners} learners need {needed:g} {name}, the Ray cluster has "
-                f"{there.get(name, 0.0):g}; lower num_learners or resources_per_learner, or add machines"
+                f"training.distributed: {_members(config)} need {needed:g} {name}, the Ray cluster has "
+                f"{there.get(name, 0.0):g}; lower their number or their resources, or add machines"
             )
+
+
+def _members(config: DistributedConfig) -> str:
+    workers = config.num_learners * config.rollout_workers_per_learner
+    return f"{config.num_learners} learners" + (f" and {workers} rollout workers" if workers else "")

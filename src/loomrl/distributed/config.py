@@ -6,7 +6,12 @@ from pydantic import Field, model_validator
 
 from loomrl.schema import Section
 
-WHERE_IT_RUNS = frozenset({"address", "resources_per_learner", "hang_timeout_seconds", "max_restarts"})
+WHERE_IT_RUNS = frozenset(
+    {
+        *("address", "resources_per_learner", "hang_timeout_seconds", "max_restarts"),
+        *("rollout_workers_per_learner", "resources_per_worker"),
+    }
+)
 """Fields that change nothing of what is learnt."""
 
 
@@ -45,10 +50,13 @@ class DistributedConfig(Section):
     outer_learning_rate: float = Field(default=1.0, gt=0)
     outer_momentum: float = Field(default=0.0, ge=0, lt=1)
     compression: CompressionConfig = Field(default_factory=CompressionConfig)
+    rollout_workers_per_learner: int = Field(default=0, ge=0)  # that collect for it; 0: it collects itself
+    resources_per_worker: dict[str, float] = Field(default_factory=lambda: {"CPU": 1.0})
+    max_staleness: int = Field(default=0, ge=0, le=1)  # updates a rollout's policy may lack; 1: collected meanwhile
     # Of a Ray cluster's head, or "auto" for the one this machine belongs to; None: begin one.
     address: str | None = Field(default=None, pattern=r"^(auto|[^:/]+:\d+)$")
     resources_per_learner: dict[str, float] = Field(default_factory=lambda: {"CPU": 1.0})
-    hang_timeout_seconds: float = Field(default=300.0, gt=0)  # a learner busy for longer is ended: an environment hangs
+    hang_timeout_seconds: float = Field(default=300.0, gt=0)  # who is busy for longer is ended: an environment hangs
     max_restarts: int = Field(default=3, ge=0)  # from the last checkpoint, after a learner was lost
 
     @model_validator(mode="after")
@@ -60,4 +68,19 @@ class DistributedConfig(Section):
             )
         if self.resources_per_learner.get("CPU", 0.0) <= 0.0:
             raise ValueError("resources_per_learner: a learner needs a CPU, or a part of one; set CPU above 0")
+        if self.max_staleness and not self.rollout_workers_per_learner:
+            raise ValueError(
+                "max_staleness: a learner that collects itself does so between updates; leave it out, or set "
+                "rollout_workers_per_learner above 0"
+            )
         return self
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """Ray resources of all learners and workers together."""
+        needed: dict[str, float] = {}
+        num_workers = self.num_learners * self.rollout_workers_per_learner
+        for number, each in ((self.num_learners, self.resources_per_learner), (num_workers, self.resources_per_worker)):
+            for name, amount in each.items():
+                needed[name] = needed.get(name, 0.0) + number * amount
+        return needed

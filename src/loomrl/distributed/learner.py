@@ -9,12 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from loomrl.algorithms.base import Algorithm
 from loomrl.algorithms.peers import ALONE, Peers
 from loomrl.algorithms.registry import get_algorithm
+from loomrl.distributed.collecting import CollectedByWorkers
 from loomrl.distributed.config import DistributedConfig
+from loomrl.distributed.crew import Crew
 from loomrl.distributed.watchdog import Watchdog
+from loomrl.distributed.workplace import Workplace, packed, unpacked
 from loomrl.errors import ArtifactError, ConfigError, LoomRLError
-from loomrl.files import write_atomic
 from loomrl.processors import keep_to
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.job import Job
@@ -39,9 +42,22 @@ class Assignment:
 
 def assigned(job: Job, distributed: DistributedConfig, desk: Any) -> Assignment:
     """Whoever learns gets this."""
-    folder = job.snapshot_folder
-    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    return Assignment(job, distributed, files, desk)
+    return Assignment(job, distributed, packed(job.snapshot_folder), desk)
+
+
+def demand_work(job: Job, distributed: DistributedConfig) -> None:
+    """Raise `ConfigError` where a learner with this job has no use for rollout workers, or not for so many."""
+    num_workers, num_envs = distributed.rollout_workers_per_learner, getattr(job.parameters, "num_envs", 0)
+    if num_workers == 0:
+        return
+    place = "training.distributed.rollout_workers_per_learner"
+    if not getattr(get_algorithm(job.config.algorithm), "ACTS_BY_POLICY", False) or job.learning_backend == "device":
+        raise ConfigError(
+            f"{place}: algorithm {job.config.algorithm!r} with environment.backend {job.learning_backend!r} collects "
+            "itself; set it to 0"
+        )
+    if num_workers > num_envs:
+        raise ConfigError(f"{place}: {num_workers} workers for a learner's {num_envs} environments; set it to that")
 
 
 def share_of(job: Job, rollout_length: int, num_learners: int) -> Job:
@@ -115,17 +131,26 @@ class Learner:
             tempfile.TemporaryDirectory() as folder,
             Watchdog(config.hang_timeout_seconds, self._warn) as self._watchdog,
         ):
-            job = self._job(Path(folder) / "snapshot")
+            job = unpacked(self._assignment.job, self._assignment.files, Path(folder) / "snapshot")
             with one_thread(job.engine), closing(Validation(job.config.validation, job.environments)) as validation:
                 peers = make_peers(config, self._watchdog)
                 algorithm = job.algorithm(Path(folder), peers)
-                self._train(job.loop(algorithm, validation, peers, self._update, self._validation))
+                collecting = self._workers(algorithm) if config.rollout_workers_per_learner else None
+                self._train(job.loop(algorithm, validation, peers, self._update, self._validation, collecting))
 
-    def _job(self, folder: Path) -> Job:
-        """With the snapshot's files on this machine."""
-        for name, content in self._assignment.files.items():
-            write_atomic(folder / name, content)
-        return replace(self._assignment.job, snapshot_folder=folder)
+    def _workers(self, algorithm: Algorithm) -> CollectedByWorkers:
+        """That collect for this learner."""
+        config, assignment = self._assignment.distributed, self._assignment
+        place = Workplace(assignment.job, assignment.files, config.rollout_workers_per_learner)
+        crew = Crew(
+            place,
+            algorithm.num_envs,
+            config.resources_per_worker,
+            config.hang_timeout_seconds,
+            self._warn,
+            self._watchdog.at_rest,
+        )
+        return CollectedByWorkers(algorithm, crew, config.max_staleness)
 
     def _train(self, loop: TrainingLoop) -> None:
         newest: Checkpoint | None = self._ask("begin", self._rank)

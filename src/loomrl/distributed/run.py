@@ -10,9 +10,10 @@ from typing import Any
 
 from loomrl.distributed.cluster import Head, cluster
 from loomrl.distributed.config import DistributedConfig
+from loomrl.distributed.crew import START_SECONDS
 from loomrl.distributed.desk import Desk, News
 from loomrl.distributed.hosts import same_software
-from loomrl.distributed.learner import Assignment, assigned, learn, share_of
+from loomrl.distributed.learner import Assignment, assigned, demand_work, learn, share_of
 from loomrl.errors import LoomRLError
 from loomrl.training.checkpoints import Checkpoint, CheckpointStore
 from loomrl.training.job import Job
@@ -39,6 +40,7 @@ def learn_on_ray(
     config = job.config.distributed
     assert config is not None, "whoever trains in one process does not come here"
     share = share_of(job, rollout_length, config.num_learners)
+    demand_work(share, config)
     with cluster(config) as ray, tempfile.TemporaryDirectory() as folder:
         desk = _beside(Desk).remote(config.num_learners, newest)
         fitted = _begin(_trainer(assigned(share, config, desk), Path(folder)))
@@ -79,7 +81,7 @@ def _trainer(assignment: Assignment, folder: Path) -> Any:
         scaling_config=ScalingConfig(
             num_workers=config.num_learners, resources_per_worker=config.resources_per_learner
         ),
-        torch_config=GlooConfig(timeout_s=math.ceil(GROUP_TIMEOUT_FACTOR * config.hang_timeout_seconds)),
+        torch_config=GlooConfig(timeout_s=_patience(config)),
         run_config=RunConfig(
             name="loomrl",
             storage_path=str(folder),
@@ -88,6 +90,12 @@ def _trainer(assignment: Assignment, folder: Path) -> Any:
             ),
         ),
     )
+
+
+def _patience(config: DistributedConfig) -> int:
+    """Seconds that a learner waits for the others in a collective."""
+    beginning = START_SECONDS if config.rollout_workers_per_learner else 0.0  # of one that takes a lost worker's place
+    return math.ceil(GROUP_TIMEOUT_FACTOR * config.hang_timeout_seconds + beginning)
 
 
 def _begin(trainer: Any) -> "Future[Any]":

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from loomrl.distributed.actor_config import ActorConfig
-from loomrl.distributed.actors import PolicyState, PPOLearner, RolloutWorker
+from loomrl.distributed.actors import PPOLearner
 from loomrl.distributed.cluster import connected
+from loomrl.distributed.crew import Crew
+from loomrl.distributed.rollouts import PolicyState, Rollout
 from loomrl.environment.collector import run_episodes
-from loomrl.errors import LoomRLError
+from loomrl.training.seeds import Purpose, derive
 
-MAX_LOSSES = 3  # of workers, in one iteration
+HANG_TIMEOUT_SECONDS = 300.0  # how long a worker may take for a rollout
 _FIRST_SEED = 4_000_000  # of the evaluator's episodes, which no training plays
 
 log = logging.getLogger(__name__)
@@ -38,10 +40,14 @@ class DistributedTrainer:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = ActorConfig.read(config)
         ray = connected(self.config.num_workers + 1)
-        self._worker_class = ray.remote(num_cpus=1)(RolloutWorker)
         self.learner: Any = ray.remote(num_cpus=1)(PPOLearner).remote(self.config)
-        self.workers = [self._worker_class.remote(self.config, index) for index in range(self.config.num_workers)]
-        self._losses, self._replaced = 0, 0
+        self._crew = Crew(self.config, self.config.parameters.num_envs, {"CPU": 1.0}, HANG_TIMEOUT_SECONDS, log.warning)
+        self._rng = np.random.default_rng(derive(self.config.seed, Purpose.ACTIONS))
+
+    @property
+    def workers(self) -> list[Any]:
+        """Handles of the rollout workers."""
+        return self._crew.workers
 
     async def train(self, num_iterations: int) -> list[dict[str, float]]:
         """So many times: all workers collect, the learner updates, its policy goes to all workers. Returns the metrics
@@ -54,45 +60,26 @@ class DistributedTrainer:
         from ray.exceptions import RayTaskError
 
         metrics = []
-        try:
-            for _ in range(num_iterations):
-                self._losses = 0
-                state = self.learner.get_policy_state.remote()  # sent once, however many workers read it
-                workers = range(self.config.num_workers)
-                rollouts = await asyncio.gather(*(self._collect(index, state) for index in workers))
+        for _ in range(num_iterations):
+            state = self.learner.get_policy_state.remote()  # sent once, however many workers read it
+            rollouts = await asyncio.to_thread(self._collect, state)
+            try:
                 metrics.append(await self.learner.update.remote(*rollouts))
-        except RayTaskError as error:
-            raise error.as_instanceof_cause() from error
+            except RayTaskError as error:
+                raise error.as_instanceof_cause() from error
         return metrics
 
-    async def _collect(self, index: int, state: Any) -> Any:
-        """A reference to what the worker has collected, with that policy."""
-        from ray.exceptions import RayActorError
-
-        while True:
-            worker = self.workers[index]
-            worker.sync_policy.remote(state)
-            rollout = worker.collect_rollout.remote()
-            try:
-                await rollout
-            except RayActorError as error:
-                self._replace(index, error)
-            else:
-                return rollout
-
-    def _replace(self, index: int, error: Exception) -> None:
-        self._losses, self._replaced = self._losses + 1, self._replaced + 1
-        if self._losses > MAX_LOSSES:
-            raise LoomRLError(f"rollout workers were lost {self._losses} times in one iteration: {error}") from error
-        log.warning("rollout worker %d was lost and is replaced: %s", index, error)
-        self.workers[index] = self._worker_class.remote(self.config, index, self._replaced)
+    def _collect(self, state: Any) -> list[Rollout]:
+        rollouts = self._crew.answers(self._crew.ask(state, self._rng))
+        self._rng.bit_generator.state = rollouts[0].rng_state
+        return rollouts
 
     def close(self) -> None:
         """End the actors."""
         import ray
 
-        for actor in (*self.workers, self.learner):
-            ray.kill(actor)
+        self._crew.close()
+        ray.kill(self.learner)
 
 
 class PolicyEvaluator:
@@ -114,7 +101,7 @@ class PolicyEvaluator:
     def _play(self, state: PolicyState) -> dict[str, float]:
         from loomrl.evaluation.statistics import interquartile_mean
 
-        policy = self.config.algorithm(1).policy
+        policy = self.config.algorithm().policy
         policy.load_arrays(state.arrays)
         seeds = range(_FIRST_SEED, _FIRST_SEED + self._num_episodes)
         envs = self.config.environments(min(self._num_episodes, 32), "disabled")

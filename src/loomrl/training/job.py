@@ -20,6 +20,7 @@ from loomrl.environment.snapshot import load_snapshot
 from loomrl.environment.spaces import space_from_json
 from loomrl.environment.stacking import frame_places
 from loomrl.schema import Section
+from loomrl.training.collecting import Collecting
 from loomrl.training.config import TrainingConfig
 from loomrl.training.inputs import inputs_digest
 from loomrl.training.loop import OnRow, TrainingLoop
@@ -121,6 +122,7 @@ class Job:
         peers: Peers = ALONE,
         on_update: OnRow = lambda row: None,
         on_validation: OnRow = lambda row: None,
+        collecting: Collecting | None = None,
     ) -> TrainingLoop:
         """The loop that trains an algorithm of this job."""
         config = self.config
@@ -135,6 +137,7 @@ class Job:
             on_update=on_update,
             on_validation=on_validation,
             peers=peers,
+            collecting=collecting,
         )
 
 

@@ -10,17 +10,15 @@ they do not count in the metrics. Checkpoints that are far apart make this rare.
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from typing import Any
+from contextlib import closing
 
 import numpy as np
-from gymnasium.vector import VectorEnv
 
 from loomrl.algorithms.base import Algorithm, below
 from loomrl.algorithms.peers import ALONE, Moments, Peers
-from loomrl.environment.collector import Collector
 from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
 from loomrl.training.checkpoints import Checkpoint
+from loomrl.training.collecting import Collecting, OwnEnvironments
 from loomrl.training.rows import CurveRows
 from loomrl.training.seeds import Purpose, derive
 from loomrl.training.validation import MakeEnvs, Validation
@@ -38,7 +36,7 @@ class TrainingLoop:
     `needs_costs` the first rollout must tell one.
 
     With `peers` it is one of several loops that learn one policy: limits, counts and rows are those of all of them, and
-    the first one validates.
+    the first one validates. With `collecting` others collect for it, and `make_envs` is not called.
     """
 
     def __init__(
@@ -55,9 +53,11 @@ class TrainingLoop:
         on_update: OnRow = lambda row: None,
         on_validation: OnRow = lambda row: None,
         peers: Peers = ALONE,
+        collecting: Collecting | None = None,
     ) -> None:
         self.algorithm, self.validation, self._peers = algorithm, validation, peers
-        self._make_envs, self._seed = make_envs, seed
+        self._seed = seed
+        self._collecting = collecting or OwnEnvironments(algorithm, make_envs, algorithm.num_envs)
         self._total_env_steps, self._total_episodes = total_env_steps, total_episodes
         rollout_size = algorithm.num_envs * algorithm.rollout_length * peers.num_learners
         self._segment_updates = math.ceil(segment_env_steps / rollout_size) if segment_env_steps else None
@@ -75,31 +75,21 @@ class TrainingLoop:
 
         It is asked before the state is built, which copies all that is in memory, a replay too.
         """
-        with ExitStack() as kept:
-            envs = None
+        with closing(self._collecting):
             while self.stop_reason is None:
-                envs = self._as_new(envs, kept)
-                self._run_segment(envs)
+                self._run_segment()
                 self._segment += 1
                 if self.stop_reason is not None or self._peers.from_first(lambda: {"due": due()})["due"]:
                     yield self.checkpoint()
-
-    def _as_new(self, envs: VectorEnv[Any, Any, Any] | None, kept: ExitStack) -> VectorEnv[Any, Any, Any]:
-        """Environments of which nothing is left from the last segment: those that can `renew` themselves are kept."""
-        if envs is not None and hasattr(envs, "renew"):
-            envs.renew()
-            return envs
-        kept.close()
-        return kept.enter_context(closing(self._make_envs(self.algorithm.num_envs, "same_step")))
 
     def stop(self, reason: str) -> None:
         """End after the update under way."""
         self.stop_reason = reason
 
-    def _run_segment(self, envs: VectorEnv[Any, Any, Any]) -> None:
-        make_collector = getattr(self.algorithm, "collector", Collector)
+    def _run_segment(self) -> None:
         first_env = self._peers.rank * self.algorithm.num_envs  # of all learners' environments
-        collector = make_collector(envs, derive(self._seed, Purpose.EPISODES, self._segment) + first_env)
+        seed = derive(self._seed, Purpose.EPISODES, self._segment) + first_env
+        collector = self._collecting.begin(seed, self._segment_updates)
         for update in itertools.count(1):
             trajectory = collector.collect(self.algorithm.act, self.algorithm.rollout_length, self._rng)
             last = update == self._segment_updates
@@ -120,7 +110,7 @@ class TrainingLoop:
         self.env_steps = step
         if last or self._validates():
             self._peers.synchronise()
-        metrics = self._joined(metrics)
+        metrics = self._joined(metrics, self._collecting.counts())
         for name, value in metrics.items():
             if not math.isfinite(value):
                 raise LoomRLError(
@@ -136,9 +126,15 @@ class TrainingLoop:
         self.rows.add(row)
         self._on_update(row)
 
-    def _joined(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Their means over the learners."""
-        return dict(zip(metrics, self._peers.mean(np.array([*metrics.values()])).tolist(), strict=True))
+    def _joined(self, metrics: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
+        """Their means over the learners; of counts the sums, where there was anything to count."""
+        means = self._peers.mean(np.array([*metrics.values(), *counts.values()])).tolist()
+        joined = dict(zip([*metrics, *counts], means, strict=True))
+        return {
+            name: value * (self._peers.num_learners if name in counts else 1)
+            for name, value in joined.items()
+            if value or name not in counts
+        }
 
     def _validate(self) -> None:
         """Decide whether training ends, after a validation where one is due or it is the last chance for one."""

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from loomrl.algorithms.ppo.compiled import CompiledPPO
     from loomrl.algorithms.ppo.learner import PPO
 
-__all__ = ["NAME", "Config", "build", "choose_engine", "for_backend"]
+__all__ = ["ACTS_BY_POLICY", "NAME", "Config", "build", "choose_engine", "for_backend"]
 
 NAME = "ppo"
+ACTS_BY_POLICY = True
 
 
 def build(

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -91,6 +92,15 @@ class CompiledPPO:
             return Act(action=policy.discrete((outputs - negated_gumbel(outputs.shape, rng)).argmax(-1)))
         sample = outputs + np.exp(policy.log_std()) * gaussian_noise(outputs.shape, rng)
         return Act(action=policy.bounded(sample), extras={"sample": sample})
+
+    def with_log_prob(self, trajectory: Trajectory) -> Trajectory:
+        """The same, with the log-probabilities (T, B) of its actions by the policy as it is now, for who learns from it
+        when that has changed."""
+        policy = self._policy
+        features = policy.features(policy.raw_features(trajectory.obs))
+        log_prob = self._log_prob(trajectory, features, *self._learnt(trajectory))
+        extras = {**trajectory.extras, "log_prob": log_prob.reshape(trajectory.reward.shape)}
+        return replace(trajectory, extras=extras)
 
     # --- learning ---
 

@@ -1,6 +1,6 @@
 """PPO in torch, as the paper has it: for every policy torch can express, and what the compiled engine is held to."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -24,6 +24,7 @@ from loomrl.algorithms.flat import FlatAdam, FlatParameters
 from loomrl.algorithms.initial import dense_actor_critic
 from loomrl.algorithms.networks import GaussianPolicyHead
 from loomrl.algorithms.peers import ALONE, Peers
+from loomrl.algorithms.policy import ROWS
 from loomrl.algorithms.ppo.config import Config
 from loomrl.algorithms.ppo.schedules import STEP_METRICS, Schedules
 from loomrl.types import Act, Trajectory
@@ -124,6 +125,18 @@ class PPO:
         parameters = policy.parameters_of(policy.features(torch.from_numpy(obs)))
         return policy.distribution.sample(tuple(part.numpy() for part in parameters), rng)
 
+    @torch.no_grad()
+    def with_log_prob(self, trajectory: Trajectory) -> Trajectory:
+        """The same, with the log-probabilities (T, B) of its actions by the policy as it is now, for who learns from it
+        when that has changed. In whole tiles, so that a row's does not depend on how many there are."""
+        policy, shape = self._policy, trajectory.reward.shape
+        obs = torch.from_numpy(trajectory.obs.reshape(-1, *trajectory.obs.shape[2:]))
+        rows = torch.arange(-(-len(obs) // ROWS) * ROWS).clamp(max=len(obs) - 1)  # the last ones again
+        action = policy.distribution.learnt(trajectory)
+        log_prob, _ = _log_prob_and_entropy(policy, policy.features(obs[rows]), action[rows])
+        extras = {**trajectory.extras, "log_prob": log_prob[: len(obs)].numpy().reshape(shape)}
+        return replace(trajectory, extras=extras)
+
     # --- learning ---
 
     def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
@@ -177,8 +190,15 @@ class PPO:
         last_value = policy.value_head(policy.critic(next_features))
         advantage, target = self._advantages(trajectory, value.reshape(shape).numpy(), last_value.numpy())
         action = policy.distribution.learnt(trajectory)
-        log_prob, _ = _log_prob_and_entropy(policy, features, action)
-        return Batch(features, action, log_prob, value, advantage.ravel(), target.ravel())
+        return Batch(
+            features, action, self._log_prob(trajectory, features, action), value, advantage.ravel(), target.ravel()
+        )
+
+    def _log_prob(self, trajectory: Trajectory, features: Tensor, action: Tensor) -> Tensor:
+        """Log-probabilities (N,) of the policy that acted: the current one, unless they were kept."""
+        if "log_prob" in trajectory.extras:
+            return torch.from_numpy(trajectory.extras["log_prob"].reshape(-1))
+        return _log_prob_and_entropy(self._policy, features, action)[0]
 
     def _advantages(
         self, trajectory: Trajectory, value: NDArray[Any], last_value: NDArray[Any]

@@ -1,0 +1,200 @@
+"""Rollout workers as Ray actors: their shares of a learner's environments follow their measured speed, and whoever is
+lost, hangs or is slow is replaced."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from loomrl.distributed.actors import RolloutWorker, Site
+from loomrl.distributed.rollouts import Rollout
+from loomrl.distributed.shares import Share, divided
+from loomrl.errors import LoomRLError
+from loomrl.training.seeds import Purpose, derive
+
+MAX_LOSSES = 3  # of workers, in one rollout
+START_SECONDS = 120.0  # that a new worker has beside: a process begins, and imports
+CLOSE_SECONDS = 5.0
+NEWEST = 0.3  # weight of the last rollout in a worker's mean speed
+GAIN = 0.1  # share of a rollout's time that another division must save
+SLOW = 0.25  # of the others' median speed: a worker below is replaced, once
+
+
+@dataclass(frozen=True)
+class Task:
+    """A rollout that all workers were asked for."""
+
+    state: Any  # reference to a `PolicyState`
+    rng: np.random.Generator
+    with_log_prob: bool
+    asked: dict[Any, int] = field(default_factory=dict)  # reference to a `Rollout` -> worker
+
+
+class Crew:
+    """The workers of one learner with `num_envs` environments. `num_replaced` counts those that are gone.
+
+    `warn` is told of those; `waiting` is entered while nothing is done but waiting for workers.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        num_envs: int,
+        resources: Mapping[str, float],
+        hang_timeout_seconds: float,
+        warn: Callable[[str], None],
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        import ray
+
+        self._site = ray.put(site)  # sent once to each machine
+        self._class = ray.remote(**options(resources))(RolloutWorker)
+        self._num_envs, self._timeout = num_envs, hang_timeout_seconds
+        self._warn, self._waiting = warn, waiting
+        self._deadlines: dict[int, float] = {}
+        self._speeds: dict[int, float] = {}  # environment steps per second
+        self._new, self._replaced_as_slow = set[int](), set[int]()
+        self.num_replaced = 0
+        self.workers = [self._made(index) for index in range(site.num_workers)]
+        self._seed = derive(site.seed, Purpose.EPISODES)
+        self.shares = divided(num_envs, [1.0] * site.num_workers)
+
+    def _made(self, index: int) -> Any:
+        self._new.add(index)
+        return self._class.remote(self._site, index)
+
+    # --- shares ---
+
+    def begin(self, seed: int) -> None:
+        """All environments begin anew; number i is seeded with `seed + i`. Here workers' shares may change."""
+        self._seed = seed
+        self._replace_slow()
+        self._divide()
+        for worker, share in zip(self.workers, self.shares, strict=True):
+            worker.begin.remote(share, seed)
+
+    def _divide(self) -> None:
+        if len(self._speeds) < len(self.workers):
+            return
+        speeds = [self._speeds[index] for index in range(len(self.workers))]
+        shares = divided(self._num_envs, speeds)
+        if _longest(shares, speeds) < (1 - GAIN) * _longest(self.shares, speeds):
+            self.shares = shares
+
+    def _replace_slow(self) -> None:
+        """Elsewhere it may do better; if not, it is its environments that fit, or all there is."""
+        for index, speed in [*self._speeds.items()]:
+            others = [other for number, other in self._speeds.items() if number != index]
+            if index in self._replaced_as_slow or not others or speed >= SLOW * statistics.median(others):
+                continue
+            self._replaced_as_slow.add(index)
+            self._replace(index, f"it does {speed:.3g} environment steps per second, others {max(others):.3g}")
+
+    def _measure(self, rollouts: list[Rollout]) -> None:
+        for index, rollout in enumerate(rollouts):
+            before = self._speeds.get(index, rollout.speed)
+            self._speeds[index] = (1 - NEWEST) * before + NEWEST * rollout.speed
+
+    # --- rollouts ---
+
+    def ask(self, state: Any, rng: np.random.Generator, with_log_prob: bool = False) -> Task:
+        """Have everyone collect a rollout with a policy, by reference, and noise from a generator, which stays as it
+        is."""
+        task = Task(state, rng, with_log_prob)
+        for index in range(len(self.workers)):
+            self._send(index, task)
+        return task
+
+    def _send(self, index: int, task: Task) -> None:
+        worker = self.workers[index]
+        worker.sync_policy.remote(task.state)
+        task.asked[worker.collect_rollout.remote(task.rng, task.with_log_prob)] = index
+        self._deadlines[index] = time.monotonic() + self._timeout + (START_SECONDS if index in self._new else 0.0)
+
+    def answers(self, task: Task) -> list[Rollout]:
+        """Wait for all rollouts, in the order of workers. One that is lost is collected again by another worker, with
+        other episodes.
+
+        Raises:
+            LoomRLError: of a worker, such as an `EnvironmentFault`; or when workers are lost again and again.
+        """
+        found: dict[int, Rollout] = {}
+        num_losses = 0
+        with self._waiting():
+            while task.asked:
+                for index, reason in self._next(task, found):
+                    num_losses += 1
+                    if num_losses > MAX_LOSSES:
+                        raise LoomRLError(
+                            f"rollout workers were lost {num_losses} times in one rollout; see that the environment "
+                            "neither ends nor blocks its process, and that the cluster has room for workers; the last "
+                            f"time: {reason}"
+                        )
+                    self._replace(index, reason)
+                    self.workers[index].begin.remote(
+                        self.shares[index], derive(self._seed, Purpose.EPISODES, self.num_replaced)
+                    )
+                    self._send(index, task)
+        rollouts = [found[index] for index in range(len(self.workers))]
+        self._measure(rollouts)
+        return rollouts
+
+    def _next(self, task: Task, found: dict[int, Rollout]) -> list[tuple[int, str]]:
+        """Wait for a rollout; returns who is lost, and why."""
+        import ray
+
+        until = min(self._deadlines[index] for index in task.asked.values())
+        done, _ = ray.wait([*task.asked], timeout=max(1.0, until - time.monotonic()))
+        if not done:
+            late = [ref for ref, index in task.asked.items() if self._deadlines[index] <= time.monotonic()]
+            reason = f"no rollout within {self._timeout:g} s (training.distributed.hang_timeout_seconds)"
+            return [(task.asked.pop(ref), reason) for ref in late]
+        return self._take(done[0], task.asked.pop(done[0]), found)
+
+    def _take(self, ref: Any, index: int, found: dict[int, Rollout]) -> list[tuple[int, str]]:
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            found[index] = ray.get(ref)
+        except RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, LoomRLError) else error) from None
+        except RayError as error:
+            return [(index, str(error))]
+        self._new.discard(index)
+        return []
+
+    def _replace(self, index: int, reason: str) -> None:
+        import ray
+
+        self.num_replaced += 1
+        self._warn(f"rollout worker {index} is replaced: {reason}")
+        ray.kill(self.workers[index])
+        self.workers[index] = self._made(index)
+        self._speeds.pop(index, None)
+
+    def close(self) -> None:
+        """End the workers."""
+        import ray
+
+        closed = [worker.close.remote() for worker in self.workers]
+        ray.wait(closed, num_returns=len(closed), timeout=CLOSE_SECONDS)
+        for worker in self.workers:
+            ray.kill(worker)
+
+
+def options(resources: Mapping[str, float]) -> dict[str, Any]:
+    """An actor's, of Ray resources by name."""
+    named = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+    known = {named[name]: amount for name, amount in resources.items() if name in named}
+    others = {name: amount for name, amount in resources.items() if name not in named}
+    return {"num_cpus": 0, **known, "resources": others, "scheduling_strategy": "DEFAULT"}
+
+
+def _longest(shares: list[Share], speeds: list[float]) -> float:
+    """Seconds of a step in all environments."""
+    return max(share.num_envs / speed for share, speed in zip(shares, speeds, strict=True))

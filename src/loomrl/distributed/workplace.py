@@ -1,0 +1,55 @@
+"""A training's environments and policy on another machine, which may share no folder with the one it was begun on."""
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gymnasium.vector import VectorEnv
+
+from loomrl.algorithms.base import Algorithm
+from loomrl.files import write_atomic
+from loomrl.training.job import Job
+
+
+def packed(folder: Path) -> dict[str, bytes]:
+    """A snapshot's files, by relative path."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def unpacked(job: Job, files: Mapping[str, bytes], folder: Path) -> Job:
+    """The same job, with the snapshot's files in a folder of this machine."""
+    for name, content in files.items():
+        write_atomic(folder / name, content)
+    return replace(job, snapshot_folder=folder)
+
+
+class Workplace:
+    """What the workers of one learner are given; `job` is the learner's."""
+
+    def __init__(self, job: Job, files: Mapping[str, bytes], num_workers: int) -> None:
+        self._packed, self._files = job, files
+        self.seed, self.num_workers = job.config.seed, num_workers
+
+    @cached_property
+    def _folder(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix="loomrl-"))
+
+    @cached_property
+    def _job(self) -> Job:
+        return unpacked(self._packed, self._files, self._folder / "snapshot")
+
+    def algorithm(self) -> Algorithm:
+        """See `loomrl.distributed.actors.Site`."""
+        return self._job.algorithm(self._folder)
+
+    def environments(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
+        """See `loomrl.distributed.actors.Site`."""
+        return self._job.environments_to_learn_from(num_envs, autoreset)
+
+    def close(self) -> None:
+        """See `loomrl.distributed.actors.Site`."""
+        shutil.rmtree(self._folder, ignore_errors=True)
