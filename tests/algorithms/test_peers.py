@@ -1,5 +1,6 @@
 """Meeting others changes nothing of the arithmetic: a learner that is to meet others, and has none, learns the same."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from trajectories import made_up
 
-from loomrl.algorithms import ppo
+from loomrl.algorithms import dqn, ppo, ppo_lagrangian, recurrent_ppo, sac
 from loomrl.algorithms.peers import Alone, Matrix, Moments, Peers
 
 SPACES = {"discrete": Discrete(4), "box": Box(-0.5, 0.5, (2,), np.float32)}
@@ -61,6 +62,32 @@ def test_meeting_nobody_changes_no_bit(engine: str, space: str, peers: Any) -> N
     assert found_metrics == metrics
     for name, value in state.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+OTHERS: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "recurrent PPO": (recurrent_ppo, "box", {"memory_size": 4, "batch_size": 64}),
+    "PPO with costs": (ppo_lagrangian, "discrete", {"batch_size": 60}),
+    "compiled DQN": (dqn, "discrete", {"engine": "compiled", "dueling": True, "hidden_sizes": (16, 16)}),
+    "DQN in torch": (dqn, "discrete", {"engine": "torch", "num_quantiles": 5, "prioritized": True}),
+    "compiled SAC": (sac, "box", {"engine": "compiled", "learning_starts": 0, "batch_size": 32}),
+    "SAC in torch": (sac, "box", {"engine": "torch", "learning_starts": 0, "batch_size": 32}),
+    "SAC of indices": (sac, "discrete", {"normalize_observations": True, "learning_starts": 0, "batch_size": 32}),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_no_other_algorithm_changes_a_bit_where_it_meets_nobody(name: str) -> None:
+    plugin, space, values = OTHERS[name]
+    config = plugin.Config.model_validate({"num_envs": 4, "rollout_length": 32, "hidden_sizes": (16,), **values})
+    states = []
+    for peers in (Alone(), JoinsGradients()):
+        observation, rng = Box(-10.0, 10.0, (3,), np.float32), np.random.default_rng(0)
+        algorithm = plugin.build(config, observation, SPACES[space], seed=1, total_env_steps=512, peers=peers)
+        trajectory = made_up(algorithm, 0, 32)
+        algorithm.update(replace(trajectory, cost=trajectory.reward.clip(0.0)), rng)
+        states.append(algorithm.state_dict())
+    for key, value in states[0].items():
+        np.testing.assert_array_equal(states[1][key], value, err_msg=key)
 
 
 def test_steps_are_counted_over_updates() -> None:

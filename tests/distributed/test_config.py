@@ -21,6 +21,7 @@ from loomrl.types import EnvironmentSnapshot
     [
         ({"num_learners": 0}, "greater than or equal to 1"),
         ({"sync_frequency": 0}, "greater than or equal to 1"),
+        ({"num_learners": 2, "min_learners": 3}, "min_learners 3 is above num_learners 2"),
         ({"outer_momentum": 0.9}, "outer_momentum: with `sync_frequency: 1`"),
         ({"outer_momentum": 1.0, "sync_frequency": 2}, "less than 1"),
         ({"compression": {"method": "zip"}}, "'fp16'"),
@@ -54,7 +55,12 @@ def digest(distributed: dict[str, Any] | None) -> str:
 
 
 def test_where_learners_run_does_not_matter_and_how_many_does() -> None:
-    elsewhere = {"address": "10.0.0.1:6379", "hang_timeout_seconds": 9.0, "max_restarts": 0}
+    elsewhere = {
+        "address": "10.0.0.1:6379",
+        "hang_timeout_seconds": 9.0,
+        "max_restarts": 0,
+        "resize_interval_seconds": 1,
+    }
     assert digest({}) == digest({**elsewhere, "resources_per_learner": {"CPU": 2.0}})
     workers = {"rollout_workers_per_learner": 2, "resources_per_worker": {"CPU": 0.5}}
     assert digest({}) == digest(workers)
@@ -62,6 +68,7 @@ def test_where_learners_run_does_not_matter_and_how_many_does() -> None:
         None,
         workers | {"max_staleness": 1},
         {"num_learners": 4},
+        {"min_learners": 1},
         {"sync_frequency": 5},
         {"compression": {"method": "fp16"}},
     ]
@@ -75,7 +82,7 @@ def test_a_cluster_has_room_for_learners_and_workers() -> None:
         "resources_per_learner": {"CPU": 1.0, "GPU": 1.0},
         "resources_per_worker": {"CPU": 0.5},
     }
-    assert DistributedConfig.model_validate(values).resources == {"CPU": 5.0, "GPU": 2.0}
+    assert DistributedConfig.model_validate(values).resources(num_learners=2) == {"CPU": 5.0, "GPU": 2.0}
 
 
 def test_an_address_where_nobody_answers_is_refused_at_once() -> None:

@@ -1,6 +1,7 @@
 """Rollout workers as Ray actors: shares follow speed, whoever is lost is replaced, and learners learn all the same."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from loomrl.distributed import crew as crews
 from loomrl.distributed.cluster import cluster
 from loomrl.distributed.config import DistributedConfig
 from loomrl.distributed.crew import Crew
-from loomrl.distributed.learner import Learner, assigned, demand_work
+from loomrl.distributed.learner import Learner, assigned
 from loomrl.distributed.rollouts import PolicyState, Rollout, beside
+from loomrl.distributed.sharing import demand_work
 from loomrl.distributed.workplace import Workplace, packed
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshot import take_snapshot
@@ -163,11 +165,12 @@ def left_by(job: Job, newest: Checkpoint | None = None) -> list[Checkpoint]:
 
     def ask(method: str, *arguments: Any) -> Any:
         if method == "leave":
-            left.append(arguments[1])
+            left.append(arguments[2])
         return newest if method == "begin" else None
 
     distributed = job.config.distributed or DistributedConfig(num_learners=1)
-    Learner(assigned(job, distributed, None), 0, ask).run(lambda config, watchdog: ALONE)
+    job = replace(job, config=job.config.model_copy(update={"distributed": distributed}))
+    Learner(assigned(job, job.parameters.rollout_length, None), 0, 1, ask).run(lambda config, watchdog: ALONE)
     return left
 
 

@@ -2,66 +2,63 @@
 
 import numpy as np
 import pytest
+from learners import left_by as part
 
-from loomrl.distributed.desk import Desk, joined, part_of
+from loomrl.distributed.desk import Desk
+from loomrl.distributed.parts import joined, num_learners
 from loomrl.errors import EnvironmentFault
-from loomrl.training.checkpoints import Checkpoint
-
-
-def part(rank: int, step: int = 512) -> Checkpoint:
-    arrays = {
-        "algorithm.policy.weight": np.full(2, 7.0),  # the same for all
-        "algorithm.optimizer": np.full(2, float(rank)),
-        "peers.left_out": np.full(1, float(rank)),
-        "best.weight": np.zeros(2),
-    }
-    own = {"algorithm": {"scale": rank}, "rng": {"state": rank}}
-    return Checkpoint(step, arrays, {"env_steps": step, "rows": [1, 2], "segment": 3, **own})
-
-
-@pytest.mark.parametrize("rank", [0, 1, 2])
-def test_a_learner_gets_back_what_it_left(rank: int) -> None:
-    whole = joined([part(0), part(1), part(2)])
-    own, left = part_of(whole, rank), part(rank)
-    for name, array in left.arrays.items():
-        np.testing.assert_array_equal(own.arrays[name], array)
-    assert {name: own.values[name] for name in left.values} == left.values
-    assert own.step == left.step
 
 
 def test_a_checkpoint_is_one_when_all_have_left_their_part() -> None:
-    desk = Desk(2, None)
-    assert desk.begin(0) is None
-    desk.leave(0, part(0))
+    desk = Desk(None)
+    assert desk.begin(0, 2, 4) is None
+    desk.leave(0, 2, part(0))
     assert desk.take().checkpoints == []
-    desk.leave(1, part(1))
+    desk.leave(1, 2, part(1))
     (whole,) = desk.take().checkpoints
     assert whole.step == 512
     assert "learner1.algorithm.optimizer" in whole.arrays
     assert "learner1.best.weight" not in whole.arrays
-    begun = desk.begin(1)
+    begun = desk.begin(1, 2, 4)
     assert begun is not None
-    assert begun.values["rng"] == {"state": 1}
+    assert begun.values["rng"] == np.random.default_rng(1).bit_generator.state
     assert desk.take().checkpoints == []
 
 
 def test_parts_of_a_learner_that_was_lost_are_not_joined_with_later_ones() -> None:
-    desk = Desk(2, joined([part(0, 256), part(1, 256)]))
-    desk.leave(0, part(0, 512))  # learner 1 was lost before it left its part
+    desk = Desk(joined([part(0, 256), part(1, 256)]))
     for rank in range(2):
-        begun = desk.begin(rank)
+        desk.begin(rank, 2, 4)
+    desk.leave(0, 2, part(0, 512))  # learner 1 was lost before it left its part
+    for rank in range(2):
+        begun = desk.begin(rank, 2, 4)
         assert begun is not None
         assert begun.step == 256
-    desk.leave(1, part(1, 512))
+    desk.leave(1, 2, part(1, 512))
     assert desk.take().checkpoints == []
-    desk.leave(0, part(0, 512))
+    desk.leave(0, 2, part(0, 512))
     assert [one.step for one in desk.take().checkpoints] == [512]
 
 
+def test_fewer_learners_go_on_from_what_more_have_left() -> None:
+    desk = Desk(joined([part(0), part(1), part(2)]))
+    for rank in range(3):
+        desk.begin(rank, 3, 2)
+    desk.leave(1, 3, part(1, 1024))
+    begun = [desk.begin(rank, 2, 3) for rank in range(2)]
+    assert [one.step for one in begun if one is not None] == [512, 512]
+    desk.leave(2, 3, part(2, 1024))  # too late
+    desk.leave(0, 2, part(0, 1024))
+    assert desk.take().checkpoints == []
+    desk.leave(1, 2, part(1, 1024))
+    (whole,) = desk.take().checkpoints
+    assert num_learners(whole) == 2
+
+
 def test_what_a_learner_failed_with_is_not_tried_again() -> None:
-    desk = Desk(2, None)
+    desk = Desk(None)
     desk.fail(EnvironmentFault("first"))
     desk.fail(EnvironmentFault("what followed from it"))
     with pytest.raises(EnvironmentFault, match="first"):
-        desk.begin(0)
+        desk.begin(0, 2, 4)
     assert str(desk.failure()) == "first"

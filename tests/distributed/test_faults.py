@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from unreliable_env import Mishaps
-from walks import job_of, settings, walk
+from walks import given, settings, walk
 
 import loomrl.distributed.cluster
 from loomrl.algorithms.peers import ALONE
@@ -22,7 +22,7 @@ from loomrl.distributed.config import DistributedConfig
 from loomrl.distributed.desk import Desk
 from loomrl.distributed.gloo import interface_with
 from loomrl.distributed.hosts import different, same_software
-from loomrl.distributed.learner import Learner, assigned, learn
+from loomrl.distributed.learner import Learner, learn
 from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
 from loomrl.training.train import train_policy
 
@@ -87,16 +87,16 @@ def test_what_differs_between_two_hosts_is_named() -> None:
 
 def learner(folder: Path, desk: Desk, **values: Any) -> Learner:
     """One without Ray."""
-    job, distributed = job_of(walk(folder / "walk", **values.pop("mishaps", {})), **ONE_LEARNER, training=values)
+    assignment = given(walk(folder / "walk", **values.pop("mishaps", {})), ONE_LEARNER, desk=desk, **values)
 
     def ask(method: str, *arguments: Any) -> Any:
         return getattr(desk, method)(*arguments)
 
-    return Learner(assigned(job, distributed, desk), 0, ask)
+    return Learner(assignment, 0, 1, ask)
 
 
 def test_a_learner_that_produces_nan_ends_training_with_the_metric(tmp_path: Path) -> None:
-    desk = Desk(1, None)
+    desk = Desk(None)
     parameters = settings().parameters | {"learning_rate": 1e30, "max_grad_norm": 1e30}
     with pytest.raises(LoomRLError, match=r"training: \w+ is nan after \d+ environment steps; saved checkpoints"):
         learner(tmp_path, desk, parameters=parameters).run(lambda config, watchdog: ALONE)
@@ -105,7 +105,7 @@ def test_a_learner_that_produces_nan_ends_training_with_the_metric(tmp_path: Pat
 def test_an_environment_that_gets_no_memory_ends_training_with_its_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = Desk(1, None)
+    desk = Desk(None)
     alone = learner(tmp_path, desk, mishaps={"memory": 600})
     monkeypatch.setattr(Mishaps, "num_steps", 0)
     with pytest.raises(EnvironmentFault, match="MemoryError"):
@@ -148,9 +148,8 @@ def test_a_learner_that_is_killed_as_for_want_of_memory_ends_training_with_what_
 def test_a_host_with_other_software_is_named(tmp_path: Path) -> None:
     import ray
 
-    job, distributed = job_of(walk(tmp_path / "walk"), **ONE_LEARNER)
-    desk = ray.remote(Desk).remote(1, None)
-    begin, order = same_software(learn, assigned(job, distributed, desk))
+    desk = ray.remote(Desk).remote(None)
+    begin, order = same_software(learn, given(walk(tmp_path / "walk"), ONE_LEARNER, desk=desk))
     order["software"]["versions"]["torch"] = "1.0"
     message = f"host {socket.gethostname()} has other software .*: versions torch .* there, 1.0 here; install the same"
     with pytest.raises(ConfigError, match=message):

@@ -36,7 +36,10 @@ def same(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(("engine", "action"), [("torch", "box"), ("compiled", "box"), ("compiled", "discrete")])
+@pytest.mark.parametrize(
+    ("engine", "action"),
+    [("torch", "box"), ("compiled", "box"), ("compiled", "discrete"), ("recurrent", "box"), ("costs", "discrete")],
+)
 def test_the_joined_gradient_is_that_of_one_process_with_the_joined_batch(
     world: World, engine: str, action: str, size: int
 ) -> None:
@@ -44,7 +47,8 @@ def test_the_joined_gradient_is_that_of_one_process_with_the_joined_batch(
     found = world.run(learners.updated, engine, action, values, size=size)
     alone = learners.built(engine, action, values | {"num_envs": learners.NUM_ENVS})
     whole = learners.joined_rollout(engine, action, values)
-    alone.update(whole, JoinedOrders(size, values["batch_size"]))
+    rows_per_step = values["batch_size"] // (learners.SEQUENCE if engine == "recurrent" else 1)
+    alone.update(whole, JoinedOrders(size, rows_per_step))
     gradient = same([gradient for _, _, gradient in found])
     np.testing.assert_allclose(gradient, learners.gradient_of(alone), rtol=1e-4, atol=1e-6)
 
@@ -71,6 +75,31 @@ def test_learners_that_join_gradients_learn_what_one_would_with_all_their_enviro
     for joined, _, _ in found:
         del joined["explained_variance"]  # a mean over the learners: it is no mean over rows
         assert joined == pytest.approx({name: metrics[name] for name in joined}, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"double": True, "engine": "compiled", "dueling": True},
+        {"double": False, "engine": "torch", "num_quantiles": 3},
+        {"engine": "compiled"},
+        {"engine": "torch"},
+        {"engine": "compiled", "temperature": 0.2},
+    ],
+)
+def test_off_policy_learners_that_join_gradients_learn_what_one_would_from_the_joined_batches(
+    world: World, values: dict[str, Any], size: int
+) -> None:
+    """Networks, targets, temperature and Adam's moments."""
+    values = {"batch_size": 64} | values
+    found = world.run(learners.replayed, values, size=size)
+    metrics, state = learners.replay_steps(values, [*range(size)], values["batch_size"] // size)
+    for name, value in state.items():
+        joined = same([np.asarray(own[name]) for _, own in found])
+        np.testing.assert_allclose(joined, value, rtol=1e-3, atol=1e-5, err_msg=name)
+    for name, value in metrics.items():
+        assert np.mean([own[name] for own, _ in found]) == pytest.approx(value, rel=1e-3, abs=1e-5)
 
 
 @pytest.mark.parametrize("size", SIZES)

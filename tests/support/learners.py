@@ -14,18 +14,28 @@ import torch.distributed as dist
 from gymnasium.spaces import Box, Discrete
 from trajectories import made_up
 
-from loomrl.algorithms import ppo
-from loomrl.algorithms.peers import Matrix, Moments
+from loomrl.algorithms import dqn, ppo, ppo_lagrangian, recurrent_ppo, sac
+from loomrl.algorithms.peers import ALONE, Matrix, Moments, Peers
 from loomrl.distributed.config import DistributedConfig
 from loomrl.distributed.group import Group
 from loomrl.distributed.learner import Assignment, Learner
+from loomrl.distributed.parts import divided, part_of
 from loomrl.distributed.watchdog import Watchdog
+from loomrl.replay.spec import Transitions
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.types import Json, Trajectory
 
 OBSERVATION = Box(-10.0, 10.0, (3,), np.float32)
 ACTIONS = {"discrete": Discrete(4), "box": Box(-0.5, 0.5, (2,), np.float32)}
 NUM_ENVS, NUM_STEPS = 4, 64  # as many environments as `made_up` has
+SEQUENCE = 8  # steps
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "torch": (ppo, {"engine": "torch"}),
+    "compiled": (ppo, {"engine": "compiled"}),
+    "recurrent": (recurrent_ppo, {"memory_size": 8, "sequence_length": SEQUENCE}),
+    # Each learner knows the length of its own episodes only, so the multiplier stays where it is here.
+    "costs": (ppo_lagrangian, {"initial_multiplier": 0.5, "multiplier_learning_rate": 1e-12}),
+}
 
 
 class World:
@@ -167,15 +177,27 @@ def updated(process_group: Any, engine: str, action: str, values: dict[str, Any]
     return joined, algorithm.policy.arrays(), gradient_of(algorithm)
 
 
-def trained(process_group: Any, assignment: Assignment) -> list[Checkpoint]:
-    """What a learner leaves of a whole training; nobody joins it with the others' parts."""
+def replayed(process_group: Any, values: dict[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
+    """Metrics and state of an off-policy learner after steps on its share of every joined batch."""
+    group = group_of(process_group)
+    share = values["batch_size"] // group.num_learners
+    return replay_steps(values | {"batch_size": share}, [group.rank], share, group)
+
+
+def trained(process_group: Any, assignment: Assignment, begun: Checkpoint | None = None) -> list[Checkpoint]:
+    """What a learner leaves of a whole training, or of its rest; nobody joins it with the others' parts."""
     left: list[Checkpoint] = []
 
-    def ask(method: str, *arguments: Any) -> None:
+    def ask(method: str, *arguments: Any) -> Checkpoint | None:
         if method == "leave":
-            left.append(arguments[1])
+            left.append(arguments[2])
+        if begun is None or method != "begin":
+            return None
+        rank, number, num_envs = arguments
+        return part_of(divided(begun, number, num_envs), rank)
 
-    Learner(assignment, process_group.rank(), ask).run(lambda config, watchdog: Group(config, watchdog, process_group))
+    learner = Learner(assignment, process_group.rank(), process_group.size(), ask)
+    learner.run(lambda config, watchdog: Group(config, watchdog, process_group))
     return left
 
 
@@ -188,30 +210,101 @@ def resumed(process_group: Any, assignment: Assignment, parts: list[Checkpoint])
             told.append(arguments[1])
         return parts[process_group.rank()] if method == "begin" else None
 
-    Learner(assignment, process_group.rank(), ask).run(lambda config, watchdog: Group(config, watchdog, process_group))
+    learner = Learner(assignment, process_group.rank(), process_group.size(), ask)
+    learner.run(lambda config, watchdog: Group(config, watchdog, process_group))
     return told[0]
 
 
 # --- what they are compared with ---
 
 
-def built(engine: str, action: str, values: dict[str, Any], **more: Any) -> Any:
-    config = ppo.Config.model_validate({"rollout_length": NUM_STEPS, "hidden_sizes": [16], "engine": engine, **values})
-    return ppo.build(config, OBSERVATION, ACTIONS[action], seed=1, total_env_steps=2000, **more)
+def built(kind: str, action: str, values: dict[str, Any], **more: Any) -> Any:
+    plugin, own = KINDS[kind]
+    config = plugin.Config.model_validate({"rollout_length": NUM_STEPS, "hidden_sizes": [16], **own, **values})
+    return plugin.build(config, OBSERVATION, ACTIONS[action], seed=1, total_env_steps=2000, **more)
+
+
+def replay_steps(
+    values: dict[str, Any], ranks: list[int], share: int, peers: Peers = ALONE
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Three gradient steps of DQN or SAC on the batches of some learners, joined; the last step's metrics, and the
+    state without the replay."""
+    plugin = dqn if "double" in values else sac
+    config = plugin.Config.model_validate({"num_envs": 1, "hidden_sizes": [16, 16], **values})
+    action = ACTIONS["box" if plugin is sac else "discrete"]
+    algorithm = plugin.build(config, OBSERVATION, action, seed=1, total_env_steps=2000, peers=peers)
+    for step in range(3):
+        batch = joined_batch([batch_of(action, rank, step, share) for rank in ranks])
+        if isinstance(algorithm, dqn.DQN):
+            metrics = dict(zip(dqn.STEP_METRICS, algorithm.learner.step(batch, 1e-3)[0].tolist(), strict=True))
+        else:
+            sums = algorithm._learner.learn(batch, 1, NoiseOf(ranks, step))
+            metrics = dict(zip(sac.STEP_METRICS, sums.tolist(), strict=True))
+    state = {name: value for name, value in algorithm.state_dict().items() if "replay." not in name}
+    return metrics, state
+
+
+def batch_of(action: Any, rank: int, step: int, size: int) -> Transitions:
+    """What a learner's replay gives it."""
+    rng = np.random.default_rng([rank, step])
+    continuous = isinstance(action, Box)
+    return Transitions(
+        obs=rng.normal(size=(size, 3)).astype(np.float32),
+        action=rng.uniform(-1, 1, (size, 2)).astype(np.float32) if continuous else rng.integers(0, action.n, size),
+        reward=rng.normal(size=size).astype(np.float32),
+        next_obs=rng.normal(size=(size, 3)).astype(np.float32),
+        terminated=rng.random(size) < 0.2,
+        discount=np.full(size, 0.99, np.float32),
+        index=np.arange(size),
+        weight=rng.uniform(0.5, 1.0, size).astype(np.float32),
+    )
+
+
+def joined_batch(batches: list[Transitions]) -> Transitions:
+    """The rows of all."""
+    names = Transitions.__dataclass_fields__
+    return Transitions(**{name: np.concatenate([getattr(one, name) for one in batches]) for name in names})
+
+
+class NoiseOf:
+    """Stands for a generator: the noise that some learners would draw for their own rows of a batch."""
+
+    def __init__(self, ranks: list[int], step: int) -> None:
+        self._rngs = [np.random.default_rng([rank, step]) for rank in ranks]
+
+    def standard_normal(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        steps, kinds, rows, width = shape
+        own = (steps, kinds, rows // len(self._rngs), width)
+        return np.concatenate([rng.standard_normal(own, dtype) for rng in self._rngs], 2)
 
 
 def joined_rollout(engine: str, action: str, values: dict[str, Any]) -> Trajectory:
-    """Of all environments, by the policy that all learners begin with."""
-    return made_up(built(engine, action, values | {"num_envs": NUM_ENVS}), 0, num_steps=NUM_STEPS)
+    """Of all environments, by the policy that all learners begin with; steps that pay cost something, too."""
+    found = made_up(built(engine, action, values | {"num_envs": NUM_ENVS}), 0, num_steps=NUM_STEPS)
+    return replace(found, cost=found.reward.clip(0.0))
 
 
 def shared(whole: Trajectory, group: Group) -> Trajectory:
     """The columns of one learner's environments."""
     width = NUM_ENVS // group.num_learners
     own = slice(group.rank * width, (group.rank + 1) * width)
-    names = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
+    names = ("obs", "action", "reward", "terminated", "truncated", "next_obs", "cost")
     cut = {name: np.ascontiguousarray(getattr(whole, name)[:, own]) for name in names}
     return replace(whole, **cut, extras={name: np.ascontiguousarray(one[:, own]) for name, one in whole.extras.items()})
+
+
+def left_by(rank: int, step: int = 512) -> Checkpoint:
+    """The part of a checkpoint that a learner might leave."""
+    arrays = {
+        "algorithm.policy.weight": np.full(2, 7.0),  # the same for all
+        "algorithm.optimizer": np.full(2, float(rank)),
+        "algorithm.reward_scaler.running": np.array([10.0 * rank, 10.0 * rank + 1]),  # of two environments
+        "algorithm.recent": np.zeros(rank),
+        "peers.left_out": np.full(1, float(rank)),
+        "best.weight": np.zeros(2),
+    }
+    own = {"algorithm": {"scale": rank}, "rng": np.random.default_rng(rank).bit_generator.state}
+    return Checkpoint(step, arrays, {"env_steps": step, "rows": [1, 2], "segment": 3, **own})
 
 
 class OrderOf:
@@ -227,9 +320,9 @@ class OrderOf:
 class JoinedOrders:
     """The same for one process with all rows: each batch is those of all learners' together."""
 
-    def __init__(self, num_learners: int, batch_size: int) -> None:
+    def __init__(self, num_learners: int, rows_per_step: int) -> None:
         self._learners = [OrderOf(rank) for rank in range(num_learners)]
-        self._share = batch_size // num_learners
+        self._share = rows_per_step // num_learners
 
     def permutation(self, size: int) -> np.ndarray:
         width = NUM_ENVS // len(self._learners)
@@ -242,6 +335,8 @@ class JoinedOrders:
 
 def gradient_of(algorithm: Any) -> np.ndarray:
     """Of the last step."""
+    if hasattr(algorithm, "_cost_flat"):
+        return np.concatenate([algorithm._flat.gradient.numpy(), algorithm._cost_flat.gradient.numpy()])
     if hasattr(algorithm, "_flat"):
         return algorithm._flat.gradient.numpy().copy()
     return algorithm._networks.gradient.copy()

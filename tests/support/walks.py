@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from loomrl.distributed.config import DistributedConfig
-from loomrl.distributed.learner import share_of
+from loomrl.distributed.learner import Assignment, assigned
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshot import take_snapshot
 from loomrl.training.config import TrainingConfig
@@ -41,8 +40,8 @@ def walk(folder: Path, **mishaps: int) -> Path:
     return folder / "snapshot"
 
 
-def job_of(taken: Path, training: dict[str, Any] | None = None, **distributed: Any) -> tuple[Job, DistributedConfig]:
-    """One learner's share."""
-    job = Job.of(settings(distributed=distributed, **(training or {})), taken)
-    assert job.config.distributed is not None
-    return share_of(job, 32, job.config.distributed.num_learners), job.config.distributed
+def given(
+    taken: Path, distributed: dict[str, Any], rollout_length: int = 32, desk: Any = None, **training: Any
+) -> Assignment:
+    """What each learner gets."""
+    return assigned(Job.of(settings(distributed=distributed, **training), taken), rollout_length, desk)

@@ -28,6 +28,8 @@ from torch.nn import functional
 from loomrl.algorithms.base import ALONE, State, Surroundings, below, settle_engine
 from loomrl.algorithms.dqn_policy import ActionValuePolicy
 from loomrl.algorithms.off_policy import ReplayStorage, replay_spec, replay_storage
+from loomrl.algorithms.peers import ALONE as NO_PEERS
+from loomrl.algorithms.peers import Peers
 from loomrl.replay.spec import PRIORITY_LIMIT, Transitions
 from loomrl.replay.storage import Storage
 from loomrl.schema import Section
@@ -162,16 +164,24 @@ class Learner(Protocol):
 
 
 class DQN:
-    """Learns an `ActionValuePolicy` from replayed transitions of its own epsilon-greedy acting."""
+    """Learns an `ActionValuePolicy` from replayed transitions of its own epsilon-greedy acting.
+
+    With `peers` each learner replays what it saw itself; environment steps are those of all of them.
+    """
 
     def __init__(
-        self, config: Config, policy: ActionValuePolicy, total_env_steps: int, surroundings: Surroundings = ALONE
+        self,
+        config: Config,
+        policy: ActionValuePolicy,
+        total_env_steps: int,
+        surroundings: Surroundings = ALONE,
+        peers: Peers = NO_PEERS,
     ) -> None:
-        self.config = config
+        self.config, self.peers = config, peers
         self.num_envs, self.rollout_length = config.num_envs, config.rollout_length
         self.policy = policy
         self.engine = choose_engine(config, policy.observation_space, policy.action_space)
-        self.learner = _make_learner(config, policy, self.engine)
+        self.learner = _make_learner(config, policy, self.engine, peers)
         self._storage = replay_storage(config, surroundings)
         self._replay = _make_replay(config, policy, surroundings, self._storage)
         self._batch = Transitions.empty(self._replay.spec, config.batch_size)
@@ -213,7 +223,7 @@ class DQN:
         action = (rng.random(len(obs)) * self.policy.num_actions).astype(np.int64)
         if not explores.all():
             action = np.where(explores, action, self.learner.greedy(obs))
-        self._steps_ahead += len(obs)
+        self._steps_ahead += len(obs) * self.peers.num_learners
         return Act(action=(action + self.policy.first_action).astype(self.policy.action_space.dtype, copy=False))
 
     def collector(self, envs: VectorEnv[Any, Any, Any], seed: int) -> Any:
@@ -227,17 +237,19 @@ class DQN:
     def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
         """Remember a trajectory (T, B) and learn from replayed transitions; returns the means over gradient steps."""
         config, before = self.config, self._env_steps
+        num_transitions = trajectory.reward.size * self.peers.num_learners
         self._replay.add(trajectory)
-        self._env_steps, self._steps_ahead = before + trajectory.reward.size, 0
+        self._env_steps, self._steps_ahead = before + num_transitions, 0
         interval = config.target_update_interval
         if interval is not None and self._env_steps // interval > before // interval:
+            self.peers.synchronise()  # all learners copy the same
             self.learner.copy_target()
-        num_steps = config.gradient_steps or trajectory.reward.size
+        num_steps = config.gradient_steps or num_transitions
         steps = [self._learn(rng) for _ in range(num_steps if self._env_steps >= config.learning_starts else 0)]
         metrics = {
             "epsilon": float(self.epsilons(np.array([0]))[0]),
             "learning_rate": self.learning_rate,
-            "replay_size": float(len(self._replay)),
+            "replay_size": float(len(self._replay) * self.peers.num_learners),
             "num_gradient_steps": float(len(steps)),
         }
         if steps:
@@ -275,14 +287,14 @@ class DQN:
         self._storage.close()
 
 
-def _make_learner(config: Config, policy: ActionValuePolicy, engine: str) -> Learner:
+def _make_learner(config: Config, policy: ActionValuePolicy, engine: str, peers: Peers) -> Learner:
     if engine == "torch":
         from loomrl.algorithms.dqn_torch import TorchLearner
 
-        return TorchLearner(config, policy)
+        return TorchLearner(config, policy, peers)
     from loomrl.algorithms.dqn_compiled import CompiledLearner
 
-    return CompiledLearner(config, policy)
+    return CompiledLearner(config, policy, peers)
 
 
 def _make_replay(config: Config, policy: ActionValuePolicy, surroundings: Surroundings, storage: Storage) -> Any:
@@ -318,6 +330,7 @@ def build(
     seed: int,
     total_env_steps: int,
     surroundings: Surroundings = ALONE,
+    peers: Peers = NO_PEERS,
 ) -> DQN:
     """DQN with weights that follow from `seed`; raises `ConfigError` for action spaces other than Discrete."""
     policy = ActionValuePolicy.for_spaces(
@@ -330,4 +343,4 @@ def build(
         num_quantiles=config.num_quantiles or 1,
         generator=torch.Generator().manual_seed(seed),
     )
-    return DQN(config, policy, total_env_steps, surroundings)
+    return DQN(config, policy, total_env_steps, surroundings, peers)

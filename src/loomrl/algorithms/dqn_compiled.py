@@ -17,6 +17,7 @@ from torch import nn
 from loomrl.algorithms.base import State
 from loomrl.algorithms.compiled.names import ACTIVATIONS
 from loomrl.algorithms.dqn_policy import ActionValuePolicy, DuelingHead
+from loomrl.algorithms.peers import ALONE, Matrix, Peers
 from loomrl.environment.flat import parts_of
 from loomrl.replay.spec import Transitions
 from loomrl.types import FloatArray
@@ -84,10 +85,10 @@ class GreedyNetwork:
 class CompiledLearner:
     """As `dqn.TorchLearner`, within float tolerance."""
 
-    def __init__(self, config: "Config", policy: ActionValuePolicy) -> None:
+    def __init__(self, config: "Config", policy: ActionValuePolicy, peers: Peers = ALONE) -> None:
         from loomrl.algorithms.compiled import dqn as kernels
 
-        self._kernels, self._config, self._policy = kernels, config, policy
+        self._kernels, self._config, self._policy, self._peers = kernels, config, policy, peers
         self._layout = _layout(policy)
         self._num_steps = 0
         rows = max(config.batch_size, config.num_envs)
@@ -102,7 +103,13 @@ class CompiledLearner:
         _bind(policy, self._layout, self._networks.parameters)
         self.network = GreedyNetwork(policy, self._layout, self._networks.parameters, activation)
         policy.compiled = self.network
+        peers.follow(self._networks.parameters, self._matrices())
         self.copy_target()
+
+    def _matrices(self) -> list[Matrix]:
+        """But for the last layer of a duelling network: the weights between its streams must stay zero."""
+        places = self._layout.matrices()
+        return [Matrix(*place) for place in (places[:-1] if self._shape.dueling else places)]
 
     def greedy(self, obs: NDArray[Any]) -> NDArray[np.int64]:
         """See `Learner`."""
@@ -114,13 +121,18 @@ class CompiledLearner:
 
     def step(self, batch: Transitions, learning_rate: float) -> tuple[FloatArray, FloatArray]:
         """See `Learner`."""
-        config, rows = self._config, self._rows(batch)
+        config, rows, kernels = self._config, self._rows(batch), self._kernels
         metrics = np.empty(4)
         self._num_steps += 1
-        self._kernels.gradient_step(
-            self._networks, self._shape, rows, config.double, self._num_steps, learning_rate,
-            config.max_grad_norm, config.averaging, metrics,
-        )  # fmt: skip
+        given = (self._networks, self._shape, rows, config.double)
+        how = (self._num_steps, learning_rate, config.max_grad_norm, config.averaging)
+        if self._peers.joins_gradients:
+            kernels.batch_gradient(*given, metrics)
+            self._peers.join_gradient(self._networks.gradient)
+            metrics[kernels.GRAD_NORM] = kernels.apply_gradient(self._networks, *how)
+        else:
+            kernels.gradient_step(*given, *how, metrics)
+        self._peers.stepped(1)
         return metrics, rows.td_error
 
     def _rows(self, batch: Transitions) -> Any:
@@ -224,7 +236,8 @@ def exploring_noise(algorithm: "DQN", shape: tuple[int, ...], rng: np.random.Gen
     """
     num_steps, num_envs, num_actions = shape
     uniform = rng.random((num_steps, 2, num_envs))
-    explores = uniform[:, 0] < algorithm.epsilons(np.arange(num_steps) * num_envs)[:, None]
+    steps_ahead = np.arange(num_steps) * num_envs * algorithm.peers.num_learners
+    explores = uniform[:, 0] < algorithm.epsilons(steps_ahead)[:, None]
     noise = np.zeros(shape, np.float32)
     noise[explores] = np.inf
     step, env = np.nonzero(explores)

@@ -18,6 +18,7 @@ from loomrl.algorithms.dqn import (
 )
 from loomrl.algorithms.dqn_policy import ActionValuePolicy
 from loomrl.algorithms.flat import FlatAdam, FlatParameters
+from loomrl.algorithms.peers import ALONE, Peers
 from loomrl.replay.spec import Transitions
 from loomrl.types import FloatArray
 
@@ -25,11 +26,12 @@ from loomrl.types import FloatArray
 class TorchLearner:
     """Learns any `ActionValuePolicy`."""
 
-    def __init__(self, config: Config, policy: ActionValuePolicy) -> None:
-        self.config, self.policy = config, policy
+    def __init__(self, config: Config, policy: ActionValuePolicy, peers: Peers = ALONE) -> None:
+        self.config, self.policy, self._peers = config, policy, peers
         self.target = ActionValuePolicy(policy.architecture)
         self._flat, self._flat_target = FlatParameters(policy), FlatParameters(self.target)
         self._optimizer = FlatAdam(self._flat.vector, config.learning_rate)
+        peers.follow(self._flat.vector.data, self._flat.matrices)
         self.copy_target()
 
     @torch.no_grad()
@@ -46,11 +48,14 @@ class TorchLearner:
         losses = (quantile_huber_losses if config.num_quantiles else huber_losses)(quantiles, targets)
         loss = (torch.from_numpy(batch.weight) * losses).mean()
         torch.autograd.backward(loss)
+        if self._peers.joins_gradients:
+            self._peers.join_gradient(self._flat.gradient)
         grad_norm = self._flat.clip_gradient(config.max_grad_norm)
         self._optimizer.learning_rate = learning_rate
         self._optimizer.step()
         if config.averaging:
             self._flat_target.vector.data.lerp_(self._flat.vector.data, config.averaging)
+        self._peers.stepped(1)
         with torch.no_grad():
             td_error = (targets.mean(-1) - quantiles.mean(-1)).abs()
             metrics = torch.stack([loss, td_error.mean(), quantiles.mean(), grad_norm])

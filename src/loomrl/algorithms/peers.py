@@ -59,10 +59,12 @@ class Peers(Protocol):
         """How many gradient steps may be taken until `stepped` must be told."""
 
     def follow(self, parameters: Vector, matrices: Sequence[Matrix]) -> None:
-        """Called once, by the algorithm: the vector (P,) of all that gradients change, and the matrices in it."""
+        """Called by the algorithm once for each of its optimisers: the vector (P,) that it changes, and the matrices in
+        it."""
 
-    def join_gradient(self, gradient: Vector) -> None:
-        """Replace a gradient (P,) of a mean loss by that of all learners' batches together, which are of one size."""
+    def join_gradient(self, gradient: Vector, number: int = 0) -> None:
+        """Replace a gradient (P,) of a mean loss by that of all learners' batches together, which are of one size.
+        `number` tells the vectors apart, in the order of `follow`."""
 
     def stepped(self, num_steps: int) -> None:
         """So many gradient steps were taken; the parameters become one where that is due."""
@@ -99,7 +101,7 @@ class Alone:
     def follow(self, parameters: Vector, matrices: Sequence[Matrix]) -> None:
         """Nobody else has them."""
 
-    def join_gradient(self, gradient: Vector) -> None:
+    def join_gradient(self, gradient: Vector, number: int = 0) -> None:
         """It is whole."""
 
     def stepped(self, num_steps: int) -> None:

@@ -34,6 +34,7 @@ from loomrl.algorithms.base import State, below
 from loomrl.algorithms.encoders import build_encoder
 from loomrl.algorithms.flat import FlatAdam, FlatParameters
 from loomrl.algorithms.networks import ValueHead
+from loomrl.algorithms.peers import ALONE, Moments, Peers
 from loomrl.algorithms.ppo.learner import PPO, Batch, first_policy
 from loomrl.errors import ConfigError
 from loomrl.types import FloatArray, Trajectory
@@ -41,6 +42,7 @@ from loomrl.types import FloatArray, Trajectory
 NAME = "ppo_lagrangian"
 LEAST_DEVIATION = 0.1  # of cost advantages, in units of the costs' deviation: less is the critic's error
 _LENGTHS = 20  # of episodes, over which the length of one is averaged
+_COST_CRITIC = 1  # the second of the vectors that learners have in common
 _OTHER = 0x5C057  # tells the second critic's first weights from the policy's
 
 
@@ -184,12 +186,15 @@ class PPOLagrangian(PPO):
 
     config: Config
 
-    def __init__(self, config: Config, policy: ActorCriticPolicy, total_env_steps: int, seed: int) -> None:
-        super().__init__(config, policy, total_env_steps)
+    def __init__(
+        self, config: Config, policy: ActorCriticPolicy, total_env_steps: int, seed: int, peers: Peers = ALONE
+    ) -> None:
+        super().__init__(config, policy, total_env_steps, peers)
         self._cost_critic = CostCritic(policy, config, seed)
         self._cost_flat = FlatParameters(self._cost_critic)
+        peers.follow(self._cost_flat.vector.data, self._cost_flat.matrices)
         self._cost_optimizer = FlatAdam(self._cost_flat.vector, config.learning_rate, eps=1e-5)
-        self._cost_scaler = RewardScaler(config.num_envs, config.cost_gamma)
+        self._cost_scaler = RewardScaler(config.num_envs, config.cost_gamma, peers)
         self._costs = EpisodeCosts(config.num_envs)
         self._multiplier = Multiplier(config.initial_multiplier, config.multiplier_learning_rate)
         self._costs_told = False  # by now
@@ -222,13 +227,19 @@ class PPOLagrangian(PPO):
         self._costs_told = True
         trajectory = replace(trajectory, cost=cost)
         self._costs.add(trajectory, cost)
-        mean_cost = self._costs.mean
+        mean_cost = self._mean_cost()
         if mean_cost is not None:
             self._multiplier.move(mean_cost, self.config.cost_limit)
         self._cost_losses = []
         metrics = super().update(trajectory, rng) | {"multiplier": self._multiplier.value}
         metrics["cost_value_loss"] = float(torch.stack(self._cost_losses).mean())
         return metrics if mean_cost is None else metrics | {"episode_cost": mean_cost}
+
+    def _mean_cost(self) -> float | None:
+        """Of an episode, in the mean over the learners that have seen one end."""
+        own = self._costs.mean
+        joined = self._peers.join_moments(Moments(np.array(own or 0.0), np.array(0.0), float(own is not None)))
+        return float(joined.mean) if joined.count else None
 
     def _valued(self, trajectory: Trajectory, features: Tensor, next_features: Tensor) -> CostBatch:
         assert trajectory.cost is not None
@@ -241,7 +252,8 @@ class PPOLagrangian(PPO):
             trajectory.terminated, trajectory.truncated, self.config.cost_gamma, self.config.cost_gae_lambda,
         )  # fmt: skip
         target = torch.from_numpy((advantage + value).astype(np.float32)).ravel()
-        centred = (advantage - advantage.mean()) / max(float(advantage.std()), LEAST_DEVIATION)
+        joined = self._peers.join_moments(Moments.of(advantage.reshape(-1)))
+        centred = (advantage - joined.mean) / max(math.sqrt(joined.var), LEAST_DEVIATION)
         cost_advantage = torch.from_numpy(centred.astype(np.float32)).ravel()
         multiplier = self._multiplier.value
         combined = (batch.advantage - multiplier * cost_advantage) / (1.0 + multiplier)
@@ -254,6 +266,8 @@ class PPOLagrangian(PPO):
         self._cost_flat.gradient.zero_()
         loss = functional.mse_loss(self._cost_critic(batch.features), batch.cost_target)
         torch.autograd.backward(loss)
+        if self._peers.joins_gradients:
+            self._peers.join_gradient(self._cost_flat.gradient, _COST_CRITIC)
         self._cost_flat.clip_gradient(self.config.max_grad_norm)
         self._cost_optimizer.learning_rate = self._optimizer.learning_rate
         self._cost_optimizer.step()
@@ -294,7 +308,8 @@ def build(
     *,
     seed: int,
     total_env_steps: int,
+    peers: Peers = ALONE,
 ) -> PPOLagrangian:
     """PPO-Lagrangian with weights that follow from `seed`; raises `ConfigError` for spaces no policy can handle."""
     policy = first_policy(config, observation_space, action_space, seed, NAME)
-    return PPOLagrangian(config, policy, total_env_steps, seed)
+    return PPOLagrangian(config, policy, total_env_steps, seed, peers)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from loomrl.algorithms import ppo
 from loomrl.algorithms.advantages import needs_successor_value
+from loomrl.algorithms.peers import ALONE, Peers
 from loomrl.algorithms.ppo.learner import PPO, clipped_policy_loss, squared_value_loss
 from loomrl.algorithms.recurrent import RecurrentPolicy
 from loomrl.types import Act, FloatArray, Trajectory
@@ -77,8 +78,8 @@ class RecurrentPPO(PPO):
     config: Config
     _policy: RecurrentPolicy  # type: ignore[assignment]
 
-    def __init__(self, config: Config, policy: RecurrentPolicy, total_env_steps: int) -> None:
-        super().__init__(config, policy, total_env_steps)  # type: ignore[arg-type]
+    def __init__(self, config: Config, policy: RecurrentPolicy, total_env_steps: int, peers: Peers = ALONE) -> None:
+        super().__init__(config, policy, total_env_steps, peers)  # type: ignore[arg-type]
         self._rows_per_step = config.batch_size // config.sequence_length
 
     @torch.no_grad()
@@ -140,6 +141,7 @@ def build(
     *,
     seed: int,
     total_env_steps: int,
+    peers: Peers = ALONE,
 ) -> RecurrentPPO:
     """Recurrent PPO with weights that follow from `seed`; raises `ConfigError` for spaces no policy can handle."""
     policy = RecurrentPolicy.for_spaces(
@@ -154,4 +156,4 @@ def build(
         initial_log_std=config.initial_log_std,
         squash_actions=config.squash_actions,
     )
-    return RecurrentPPO(config, policy, total_env_steps)
+    return RecurrentPPO(config, policy, total_env_steps, peers)

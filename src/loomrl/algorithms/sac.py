@@ -27,6 +27,8 @@ from torch.nn import functional
 from loomrl.algorithms.base import ALONE, State, Surroundings, below, settle_engine
 from loomrl.algorithms.noise import gaussian_noise, negated_gumbel
 from loomrl.algorithms.off_policy import ReplayStorage, replay_spec, replay_storage
+from loomrl.algorithms.peers import ALONE as NO_PEERS
+from loomrl.algorithms.peers import Peers
 from loomrl.algorithms.sac_policy import SACPolicy
 from loomrl.replay.buffer import ReplayBuffer
 from loomrl.replay.spec import ReplaySpec, Transitions
@@ -38,6 +40,7 @@ Policy = SACPolicy
 STEP_METRICS = ("critic_loss", "q_value", "actor_loss", "entropy")  # means over the gradient steps of an update
 DISCRETE_ENTROPY_SHARE = 0.5
 MOST_STEPS_AT_ONCE = 64  # gradient steps whose batches are drawn together
+CRITICS, ACTOR, TEMPERATURE = range(3)  # the vectors that learners have in common, in the order of `Peers.follow`
 
 
 class Config(Section):
@@ -152,12 +155,21 @@ class Learner(Protocol):
 
 
 class SAC:
-    """Learns a `SACPolicy` from replayed transitions of its own sampling."""
+    """Learns a `SACPolicy` from replayed transitions of its own sampling.
+
+    With `peers` each learner replays what it saw itself; environment steps are those of all of them.
+    """
 
     def __init__(
-        self, config: Config, policy: SACPolicy, learner: Learner, engine: str, surroundings: Surroundings = ALONE
+        self,
+        config: Config,
+        policy: SACPolicy,
+        learner: Learner,
+        engine: str,
+        surroundings: Surroundings = ALONE,
+        peers: Peers = NO_PEERS,
     ) -> None:
-        self.config, self.engine = config, engine
+        self.config, self.engine, self._peers = config, engine, peers
         self.num_envs, self.rollout_length = config.num_envs, config.rollout_length
         self._policy, self._learner = policy, learner
         self._storage = replay_storage(config, surroundings)
@@ -177,7 +189,7 @@ class SAC:
         policy, num_rows = self._policy, len(obs)
         width = policy.distribution.width
         explores = self._env_steps + self._steps_ahead < self.config.learning_starts
-        self._steps_ahead += num_rows
+        self._steps_ahead += num_rows * self._peers.num_learners
         if policy.is_discrete:
             gumbel = None if explores else -negated_gumbel((num_rows, width), rng)
             index = rng.integers(0, width, num_rows) if gumbel is None else self._sample(obs, gumbel)
@@ -201,13 +213,15 @@ class SAC:
         self._remember(trajectory)
         num_steps = 0
         if self._env_steps >= self.config.learning_starts:
-            num_steps = self.config.gradient_steps or trajectory.reward.size
-        sums = np.zeros(len(STEP_METRICS))
-        for first in range(0, num_steps, self._steps_at_once):
-            steps = min(self._steps_at_once, num_steps - first)
+            num_steps = self.config.gradient_steps or trajectory.reward.size * self._peers.num_learners
+        sums, done = np.zeros(len(STEP_METRICS)), 0
+        while done < num_steps:
+            steps = int(min(self._steps_at_once, self._peers.steps_alone, num_steps - done))
             batches = self._replay.sample(steps * self.config.batch_size, rng)
             sums += self._learner.learn(batches, steps, rng)
-        metrics = {"replay_size": float(len(self._replay)), "num_gradient_steps": float(num_steps)}
+            done += steps
+        replay_size = float(len(self._replay) * self._peers.num_learners)
+        metrics = {"replay_size": replay_size, "num_gradient_steps": float(num_steps)}
         if num_steps:
             metrics |= dict(zip(STEP_METRICS, (sums / num_steps).tolist(), strict=True))
             metrics["temperature"] = self._learner.temperature
@@ -223,9 +237,9 @@ class SAC:
         if not policy.is_discrete:
             trajectory = replace(trajectory, action=trajectory.extras["squashed"])
         self._replay.add(trajectory)
-        self._env_steps += trajectory.reward.size
+        self._env_steps += trajectory.reward.size * self._peers.num_learners
         self._steps_ahead = 0
-        policy.learn_statistics(trajectory.obs)
+        policy.learn_statistics(trajectory.obs, self._peers)
 
     # --- state ---
 
@@ -291,6 +305,7 @@ def build(
     seed: int,
     total_env_steps: int,  # noqa: ARG001 - nothing follows a schedule
     surroundings: Surroundings = ALONE,
+    peers: Peers = NO_PEERS,
 ) -> SAC:
     """SAC with weights that follow from `seed`; raises `ConfigError` for spaces or an engine it cannot handle."""
     from loomrl.algorithms.sac_compiled import CompiledLearner
@@ -308,4 +323,5 @@ def build(
     target_entropy = default_target_entropy(policy) if config.target_entropy is None else config.target_entropy
     engine = choose_engine(config, observation_space, action_space)
     make_learner = CompiledLearner if engine == "compiled" else TorchLearner
-    return SAC(config, policy, make_learner(config, policy, target_entropy), engine, surroundings)
+    learner = make_learner(config, policy, target_entropy, peers)
+    return SAC(config, policy, learner, engine, surroundings, peers)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from loomrl.algorithms import sac
 from loomrl.algorithms.compiled.names import ACTIVATIONS
+from loomrl.algorithms.peers import ALONE, Matrix, Peers
 from loomrl.algorithms.sac_policy import LOG_STD_HIGH, LOG_STD_LOW, SACPolicy
 from loomrl.processors import num_processors
 from loomrl.replay.spec import Transitions
@@ -30,13 +31,13 @@ def obstacle(config: sac.Config, action_space: gymnasium.Space[Any]) -> str | No
 class CompiledLearner:
     """Holds the parameters in flat vectors; the policy's own become views of them."""
 
-    def __init__(self, config: sac.Config, policy: SACPolicy, target_entropy: float) -> None:
+    def __init__(self, config: sac.Config, policy: SACPolicy, target_entropy: float, peers: Peers = ALONE) -> None:
         from loomrl.algorithms.compiled import sac as kernels  # here: numba takes a while to import
         from loomrl.algorithms.compiled import sac_memory as memory
 
-        self._kernels, self._memory, self._policy = kernels, memory, policy
+        self._kernels, self._memory, self._policy, self._peers = kernels, memory, policy, peers
         self._networks, layouts = _networks(memory, config, policy)
-        self._work = _work(memory, config.batch_size, policy, *layouts)
+        self._work = _work(memory, config.batch_size, policy, *layouts[:2])
         self._settings = memory.Settings(
             activation=ACTIVATIONS[policy.architecture.activation],
             log_std_low=np.float32(LOG_STD_LOW),
@@ -53,6 +54,11 @@ class CompiledLearner:
         self._num_threads = min(config.num_threads, num_processors())
         self._helper = ThreadPoolExecutor(1, "sac") if self._num_threads > 1 else None
         self._actor_layout = layouts[0]
+        networks = self._networks
+        peers.follow(networks.critics, _matrices(*layouts[1:]))
+        peers.follow(networks.actor, _matrices(layouts[0]))
+        peers.follow(networks.log_temperature[: memory.FIRST], [])
+        networks.targets[:] = networks.critics
 
     @property
     def temperature(self) -> float:
@@ -98,10 +104,27 @@ class CompiledLearner:
             noise=noise,
         )
         self._work.sums.fill(0.0)
-        self._run(data, self._settings._replace(first_step=int(self._steps) + 1))
+        if self._peers.joins_gradients:
+            self._learn_jointly(data)
+        else:
+            self._run(data, self._settings._replace(first_step=int(self._steps) + 1))
         self._steps += noise.shape[0]
+        self._peers.stepped(noise.shape[0])
         sums: NDArray[np.float64] = self._work.sums.sum(0)
         return sums
+
+    def _learn_jointly(self, data: Any) -> None:
+        """The same steps, with every gradient that of all learners."""
+        kernels, peers, networks, work = self._kernels, self._peers, self._networks, self._work
+        for number, step in enumerate(range(int(self._steps) + 1, int(self._steps) + 1 + len(data.obs))):
+            kernels.critics_gradient(number, networks, data, work, self._settings)
+            peers.join_gradient(work.critics_gradient, sac.CRITICS)
+            kernels.move_critics(step, networks, work, self._settings)
+            kernels.actor_and_temperature_gradient(number, networks, data, work, self._settings)
+            peers.join_gradient(work.actor_gradients[0], sac.ACTOR)
+            if self._settings.learns_temperature:
+                peers.join_gradient(networks.log_temperature[self._memory.SLOPE :], sac.TEMPERATURE)
+            kernels.move_actor(step, networks, work, self._settings)
 
     def _run(self, data: Any, settings: Any) -> None:
         counter = np.zeros(1, np.int64)
@@ -122,8 +145,8 @@ class CompiledLearner:
 # --- memory -----------------------------------------------------------------------------------------------------
 
 
-def _networks(memory: Any, config: sac.Config, policy: SACPolicy) -> tuple[Any, tuple[Any, Any]]:
-    """Vectors with the policy's parameters, whose own memory they become, and the layouts of actor and critic."""
+def _networks(memory: Any, config: sac.Config, policy: SACPolicy) -> tuple[Any, tuple[Any, ...]]:
+    """Vectors with the policy's parameters, whose own memory they become, and the layouts of actor and critics."""
     from loomrl.algorithms.compiled.dense import Layout
 
     architecture, width = policy.architecture, policy.distribution.width
@@ -148,7 +171,12 @@ def _networks(memory: Any, config: sac.Config, policy: SACPolicy) -> tuple[Any, 
         critic_tables=np.stack([layout.table for layout in critics]),
         log_temperature=log_temperature,
     )
-    return networks, (actor, critics[0])
+    return networks, (actor, *critics)
+
+
+def _matrices(*layouts: Any) -> list[Matrix]:
+    """Of networks that lie in one vector."""
+    return [Matrix(*place) for layout in layouts for place in layout.matrices()]
 
 
 def _share_actor(policy: SACPolicy, layout: Any, vector: NDArray[np.float32]) -> None:

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from loomrl.algorithms import sac
 from loomrl.algorithms.flat import FlatAdam, FlatParameters
+from loomrl.algorithms.peers import ALONE, Peers
 from loomrl.algorithms.sac_policy import SACPolicy
 from loomrl.replay.spec import Transitions
 
@@ -19,13 +20,18 @@ from loomrl.replay.spec import Transitions
 class TorchLearner:
     """One Adam each for the actor, both critics and the temperature; the targets follow by one `lerp_`."""
 
-    def __init__(self, config: sac.Config, policy: SACPolicy, target_entropy: float) -> None:
-        self.config, self.policy, self.target_entropy = config, policy, target_entropy
+    def __init__(self, config: sac.Config, policy: SACPolicy, target_entropy: float, peers: Peers = ALONE) -> None:
+        self.config, self.policy, self.target_entropy, self._peers = config, policy, target_entropy, peers
         self._actor, self._critics = FlatParameters(policy.actor), FlatParameters(policy.critics)
+        for flat in (self._critics, self._actor):
+            peers.follow(flat.vector.data, flat.matrices)
         self._targets = copy.deepcopy(policy.critics)
         self._target_vector = FlatParameters(self._targets).vector.requires_grad_(False)
         first = math.log(config.temperature or config.initial_temperature)
         self._log_temperature = torch.tensor(first, requires_grad=True)
+        self._temperature_slope = torch.zeros(())
+        self._log_temperature.grad = self._temperature_slope
+        peers.follow(self._log_temperature.data.view(1), [])
         self._optimizers = {
             "actor": FlatAdam(self._actor.vector, config.actor_learning_rate),
             "critics": FlatAdam(self._critics.vector, config.critic_learning_rate),
@@ -68,6 +74,7 @@ class TorchLearner:
         if self.config.temperature is None:
             self._improve_temperature(entropy)
         self._target_vector.lerp_(self._critics.vector.detach(), self.config.tau)
+        self._peers.stepped(1)
         return torch.stack([critic_loss, q_value, actor_loss, entropy])
 
     def _imagine(self, features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,7 +106,7 @@ class TorchLearner:
         loss = sac.critic_loss(values, target)
         self._critics.gradient.zero_()
         torch.autograd.backward(loss)
-        self._optimizers["critics"].step()
+        self._move("critics", self._critics.gradient, sac.CRITICS)
         return loss.detach(), values.detach().mean()
 
     def _improve_actor(
@@ -117,13 +124,19 @@ class TorchLearner:
         self.policy.critics.requires_grad_(True)
         self._actor.gradient.zero_()
         torch.autograd.backward(loss)
-        self._optimizers["actor"].step()
+        self._move("actor", self._actor.gradient, sac.ACTOR)
         return loss.detach(), entropy.detach()
 
     def _improve_temperature(self, entropy: Tensor) -> None:
-        self._log_temperature.grad = None
+        self._temperature_slope.zero_()
         torch.autograd.backward(sac.temperature_loss(self._log_temperature, entropy, self.target_entropy))
-        self._optimizers["temperature"].step()
+        self._move("temperature", self._temperature_slope.view(1), sac.TEMPERATURE)
+
+    def _move(self, name: str, gradient: Tensor, number: int) -> None:
+        """A step of one optimiser, along the gradient of all learners."""
+        if self._peers.joins_gradients:
+            self._peers.join_gradient(gradient, number)
+        self._optimizers[name].step()
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Targets, temperature and the optimisers' state."""

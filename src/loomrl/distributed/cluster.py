@@ -31,7 +31,7 @@ def cluster(config: DistributedConfig) -> Iterator[Any]:
             little for the learners.
     """
     was_connected = _import_ray().is_initialized()
-    ray = connected(math.ceil(config.resources["CPU"]), config.address)
+    ray = connected(math.ceil(config.resources(config.num_learners)["CPU"]), config.address)
     try:
         _demand_resources(ray, config)
         yield ray
@@ -140,7 +140,7 @@ def _import_ray() -> Any:
 
 def _demand_resources(ray: Any, config: DistributedConfig) -> None:
     there = ray.cluster_resources()
-    for name, needed in config.resources.items():
+    for name, needed in config.resources(config.fewest_learners).items():
         if there.get(name, 0.0) < needed:
             raise ConfigError(
                 f"training.distributed: {_members(config)} need {needed:g} {name}, the Ray cluster has "
@@ -149,5 +149,6 @@ def _demand_resources(ray: Any, config: DistributedConfig) -> None:
 
 
 def _members(config: DistributedConfig) -> str:
-    workers = config.num_learners * config.rollout_workers_per_learner
-    return f"{config.num_learners} learners" + (f" and {workers} rollout workers" if workers else "")
+    learners = config.fewest_learners
+    workers = learners * config.rollout_workers_per_learner
+    return f"{learners} learners" + (f" and {workers} rollout workers" if workers else "")

@@ -8,7 +8,7 @@ from loomrl.schema import Section
 
 WHERE_IT_RUNS = frozenset(
     {
-        *("address", "resources_per_learner", "hang_timeout_seconds", "max_restarts"),
+        *("address", "resources_per_learner", "hang_timeout_seconds", "max_restarts", "resize_interval_seconds"),
         *("rollout_workers_per_learner", "resources_per_worker"),
     }
 )
@@ -36,16 +36,21 @@ class CompressionConfig(Section):
 
 
 class DistributedConfig(Section):
-    """Learners that share one training. `training.parameters` are of all of them: `num_envs` and `batch_size` are
-    divided by `num_learners`.
+    """Learners that share one training. `training.parameters` are of all of them: `num_envs`, `batch_size` and
+    `replay_capacity` are divided by `num_learners`.
 
     With `sync_frequency: 1` every gradient is that of all learners' batches. Above, learners take so many gradient
     steps of their own before their parameters become one: their mean, or with `outer_learning_rate` and
     `outer_momentum` what SGD with Nesterov's momentum makes of how far they moved in the mean (DiLoCo, Douillard et
     al., arXiv 2311.08105).
+
+    With `min_learners` there are as many of them as the cluster has room for, from that up to `num_learners`; what
+    cannot be divided by their number is rounded up.
     """
 
     num_learners: int = Field(default=2, ge=1)
+    min_learners: int | None = Field(default=None, ge=1)  # None: always `num_learners`
+    resize_interval_seconds: float = Field(default=60.0, gt=0)  # how often it is seen whether there is room for more
     sync_frequency: int = Field(default=1, ge=1)  # gradient steps from one synchronisation to the next
     outer_learning_rate: float = Field(default=1.0, gt=0)
     outer_momentum: float = Field(default=0.0, ge=0, lt=1)
@@ -61,6 +66,11 @@ class DistributedConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "DistributedConfig":
+        if self.min_learners is not None and self.min_learners > self.num_learners:
+            raise ValueError(
+                f"min_learners {self.min_learners} is above num_learners {self.num_learners}, the most there may be; "
+                "lower it"
+            )
         if self.sync_frequency == 1 and (self.outer_learning_rate, self.outer_momentum) != (1.0, 0.0):
             raise ValueError(
                 "outer_learning_rate, outer_momentum: with `sync_frequency: 1` gradients are joined, there is no outer "
@@ -76,11 +86,15 @@ class DistributedConfig(Section):
         return self
 
     @property
-    def resources(self) -> dict[str, float]:
-        """Ray resources of all learners and workers together."""
+    def fewest_learners(self) -> int:
+        """That training goes on with."""
+        return self.num_learners if self.min_learners is None else self.min_learners
+
+    def resources(self, num_learners: int) -> dict[str, float]:
+        """Ray resources of so many learners and their workers together."""
         needed: dict[str, float] = {}
-        num_workers = self.num_learners * self.rollout_workers_per_learner
-        for number, each in ((self.num_learners, self.resources_per_learner), (num_workers, self.resources_per_worker)):
+        num_workers = num_learners * self.rollout_workers_per_learner
+        for number, each in ((num_learners, self.resources_per_learner), (num_workers, self.resources_per_worker)):
             for name, amount in each.items():
                 needed[name] = needed.get(name, 0.0) + number * amount
         return needed

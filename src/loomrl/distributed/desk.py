@@ -1,17 +1,12 @@
 """Where the learners of one training leave what the process that began it is to know: one Ray actor beside it."""
 
-import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from loomrl.algorithms.base import below
+from loomrl.distributed.parts import divided, joined, part_of
 from loomrl.errors import LoomRLError
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.types import Json
-
-_OWN = ("algorithm.", "peers.")  # arrays of a checkpoint that differ from learner to learner
-_OWN_VALUES = ("algorithm", "rng")
-_OTHERS = re.compile(r"learner\d+(\.|$)")
 
 
 @dataclass
@@ -28,25 +23,33 @@ class News:
 class Desk:
     """Learners that were lost are begun again from its newest checkpoint, which all of them have left their part of."""
 
-    def __init__(self, num_learners: int, newest: Checkpoint | None) -> None:
-        self._num_learners, self._newest = num_learners, newest
+    def __init__(self, newest: Checkpoint | None) -> None:
+        self._newest = newest
+        self._num_learners = 0
         self._parts: dict[int, Checkpoint] = {}
         self._news = News()
         self._failure: LoomRLError | None = None
 
-    def begin(self, rank: int) -> Checkpoint | None:
-        """What a learner goes on from; None: from the start.
+    def begin(self, rank: int, num_learners: int, num_envs: int) -> Checkpoint | None:
+        """What a learner, one of so many with so many environments each, goes on from; None: from the start.
 
         Raises:
             LoomRLError: what a learner has failed with, which it would again.
         """
         if self._failure is not None:
             raise self._failure
+        if num_learners != self._num_learners:
+            self._num_learners, self._parts = num_learners, {}
+            if self._newest is not None:
+                self._newest = divided(self._newest, num_learners, num_envs)
         self._parts.pop(rank, None)
         return None if self._newest is None else part_of(self._newest, rank)
 
-    def leave(self, rank: int, part: Checkpoint) -> None:
-        """A learner's checkpoint; with those of all others at the same step it is one of the training."""
+    def leave(self, rank: int, num_learners: int, part: Checkpoint) -> None:
+        """A learner's checkpoint; with those of all others at the same step it is one of the training. What comes late,
+        of a learner that was one of another number, is passed over."""
+        if num_learners != self._num_learners:
+            return
         self._parts[rank] = part
         if len(self._parts) == self._num_learners and len({one.step for one in self._parts.values()}) == 1:
             self._newest = joined([self._parts[rank] for rank in range(self._num_learners)])
@@ -54,7 +57,13 @@ class Desk:
             self._parts = {}
 
     def tell(self, kind: str, what: Any) -> None:
-        """One of the `News`, by the name of its field."""
+        """One of the `News`, by the name of its field.
+
+        Raises:
+            LoomRLError: what training ends with.
+        """
+        if self._failure is not None:
+            raise self._failure
         getattr(self._news, kind).append(what)
 
     def fail(self, error: LoomRLError) -> None:
@@ -69,24 +78,3 @@ class Desk:
         """All news; afterwards there are none."""
         news, self._news = self._news, News()
         return news
-
-
-def joined(parts: list[Checkpoint]) -> Checkpoint:
-    """One checkpoint of all learners', in the order of ranks: the first's, with what is the others' own beside it."""
-    first, *others = parts
-    arrays, values = dict(first.arrays), dict(first.values)
-    for rank, part in enumerate(others, 1):
-        arrays |= {f"learner{rank}.{name}": array for name, array in part.arrays.items() if name.startswith(_OWN)}
-        values[f"learner{rank}"] = {name: part.values[name] for name in _OWN_VALUES}
-    return Checkpoint(first.step, arrays, values)
-
-
-def part_of(checkpoint: Checkpoint, rank: int) -> Checkpoint:
-    """What one learner left of it."""
-    arrays = {name: array for name, array in checkpoint.arrays.items() if not _OTHERS.match(name)}
-    values = {name: value for name, value in checkpoint.values.items() if not _OTHERS.match(name)}
-    if rank > 0:
-        arrays = {name: array for name, array in arrays.items() if not name.startswith(_OWN)}
-        arrays |= below(f"learner{rank}.", checkpoint.arrays)
-        values |= checkpoint.values[f"learner{rank}"]
-    return replace(checkpoint, arrays=arrays, values=values)

@@ -4,6 +4,7 @@ Without a parameter server: every learner has all parameters, and they meet in c
 training begins; after that all of them take the same steps.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,17 +16,52 @@ from torch import Tensor, nn
 
 from loomrl.algorithms.base import State, below
 from loomrl.algorithms.peers import Matrix, Moments, Vector
-from loomrl.distributed.compression import Averaging, make_averaging
+from loomrl.distributed.compression import make_averaging
 from loomrl.distributed.config import DistributedConfig
 from loomrl.distributed.watchdog import Watchdog
 from loomrl.types import FloatArray, Json
 
 
+class Followed:
+    """A vector of parameters that the learners have in common, and how it becomes one."""
+
+    def __init__(
+        self, parameters: Tensor, matrices: Sequence[Matrix], config: DistributedConfig, group: dist.ProcessGroup
+    ) -> None:
+        self._parameters = parameters  # (P,), the algorithm's own
+        self.averaging = make_averaging(config.compression, parameters.numel(), matrices, group)
+        dist.broadcast(parameters, group=group, group_src=0)
+        self._agreed = nn.Parameter(parameters.clone())
+        momentum = config.outer_momentum
+        self._outer = torch.optim.SGD([self._agreed], config.outer_learning_rate, momentum, nesterov=momentum > 0)
+
+    def synchronise(self) -> int:
+        """One outer step along the mean of how far the learners moved; returns the bytes of payload."""
+        moved = self._agreed.data - self._parameters
+        num_bytes = self.averaging.average(moved)
+        self._agreed.grad = moved
+        self._outer.step()
+        self._parameters.copy_(self._agreed.data)
+        return num_bytes
+
+    def state_dict(self) -> State:
+        """Asked when the parameters are one: the outer momentum, and what averaging keeps."""
+        state: State = {f"averaging.{name}": value for name, value in self.averaging.state_dict().items()}
+        momentum = self._outer.state[self._agreed].get("momentum_buffer")
+        return state if momentum is None else {**state, "momentum": momentum.numpy().copy()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict()`, when the algorithm has its parameters again; of a learner that was alone it
+        is empty."""
+        self._agreed.data.copy_(self._parameters)
+        if averaging := below("averaging.", state):
+            self.averaging.load_state_dict(averaging)
+        if "momentum" in state:
+            self._outer.state[self._agreed]["momentum_buffer"] = torch.from_numpy(np.array(state["momentum"]))
+
+
 class Group:
     """One learner's view of all of them. Bytes are payload: what this learner contributes to collectives."""
-
-    _parameters: Tensor  # (P,), the algorithm's own
-    _averaging: Averaging
 
     def __init__(self, config: DistributedConfig, watchdog: Watchdog, group: dist.ProcessGroup | None = None) -> None:
         found = group or dist.group.WORLD
@@ -33,30 +69,26 @@ class Group:
         self._config, self._watchdog, self._group = config, watchdog, found
         self.rank, self.num_learners = found.rank(), found.size()
         self.joins_gradients = config.sync_frequency == 1
+        self._followed: list[Followed] = []
         self._steps = 0  # since the parameters were one
         self._bytes = 0  # since `metrics` was asked
 
     @property
     def steps_alone(self) -> float:
         """See `Peers`."""
-        return self._config.sync_frequency - self._steps
+        return math.inf if self.joins_gradients else self._config.sync_frequency - self._steps
 
     # --- parameters ---
 
     def follow(self, parameters: Vector, matrices: Sequence[Matrix]) -> None:
         """The first learner's parameters become everyone's."""
-        self._parameters = torch.as_tensor(parameters)
-        self._averaging = make_averaging(self._config.compression, self._parameters.numel(), matrices, self._group)
         with self._meeting():
-            dist.broadcast(self._parameters, group=self._group, group_src=0)
-        self._agreed = nn.Parameter(self._parameters.clone())
-        momentum = self._config.outer_momentum
-        self._outer = torch.optim.SGD([self._agreed], self._config.outer_learning_rate, momentum, nesterov=momentum > 0)
+            self._followed.append(Followed(torch.as_tensor(parameters), matrices, self._config, self._group))
 
-    def join_gradient(self, gradient: Vector) -> None:
+    def join_gradient(self, gradient: Vector, number: int = 0) -> None:
         """The mean of the learners' gradients: of batches of one size, that of all of them together."""
         with self._meeting():
-            self._bytes += self._averaging.average(torch.as_tensor(gradient))
+            self._bytes += self._followed[number].averaging.average(torch.as_tensor(gradient))
 
     def stepped(self, num_steps: int) -> None:
         """See `Peers`."""
@@ -67,15 +99,11 @@ class Group:
             self.synchronise()
 
     def synchronise(self) -> None:
-        """One outer step along the mean of how far the learners moved."""
+        """See `Peers`."""
         if self._steps == 0:
             return
-        moved = self._agreed.data - self._parameters
         with self._meeting():
-            self._bytes += self._averaging.average(moved)
-        self._agreed.grad = moved
-        self._outer.step()
-        self._parameters.copy_(self._agreed.data)
+            self._bytes += sum(followed.synchronise() for followed in self._followed)
         self._steps = 0
 
     # --- numbers ---
@@ -131,15 +159,12 @@ class Group:
     # --- state ---
 
     def state_dict(self) -> State:
-        """Asked when the parameters are one: the outer momentum, and what averaging keeps."""
-        state: State = {f"averaging.{name}": value for name, value in self._averaging.state_dict().items()}
-        momentum = self._outer.state[self._agreed].get("momentum_buffer")
-        return state if momentum is None else {**state, "momentum": momentum.numpy().copy()}
+        """Asked when the parameters are one: that of each vector."""
+        states = enumerate(followed.state_dict() for followed in self._followed)
+        return {f"{number}.{name}": value for number, state in states for name, value in state.items()}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`, when the algorithm has its parameters again."""
-        self._averaging.load_state_dict(below("averaging.", state))
-        self._agreed.data.copy_(self._parameters)
-        if "momentum" in state:
-            self._outer.state[self._agreed]["momentum_buffer"] = torch.from_numpy(np.array(state["momentum"]))
+        for number, followed in enumerate(self._followed):
+            followed.load_state_dict(below(f"{number}.", state))
         self._steps = 0

@@ -1,23 +1,22 @@
 """What each learner does: the training loop, with its share of the environments and every batch."""
 
-import inspect
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from loomrl.algorithms.base import Algorithm
 from loomrl.algorithms.peers import ALONE, Peers
-from loomrl.algorithms.registry import get_algorithm
 from loomrl.distributed.collecting import CollectedByWorkers
 from loomrl.distributed.config import DistributedConfig
 from loomrl.distributed.crew import Crew
+from loomrl.distributed.sharing import share_of
 from loomrl.distributed.watchdog import Watchdog
 from loomrl.distributed.workplace import Workplace, packed, unpacked
-from loomrl.errors import ArtifactError, ConfigError, LoomRLError
+from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.processors import keep_to
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.job import Job
@@ -32,54 +31,21 @@ TELL_SECONDS = 0.2  # at least so long between two updates that are told
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a learner is given. `files` are the snapshot's, by relative path: there may be no shared folders."""
+    """What a learner is given: the whole job. `files` are the snapshot's, by relative path: there may be no shared
+    folders."""
 
     job: Job
+    rollout_length: int
     distributed: DistributedConfig
     files: dict[str, bytes]
     desk: Any  # handle of the `Desk`
 
 
-def assigned(job: Job, distributed: DistributedConfig, desk: Any) -> Assignment:
+def assigned(job: Job, rollout_length: int, desk: Any) -> Assignment:
     """Whoever learns gets this."""
-    return Assignment(job, distributed, packed(job.snapshot_folder), desk)
-
-
-def demand_work(job: Job, distributed: DistributedConfig) -> None:
-    """Raise `ConfigError` where a learner with this job has no use for rollout workers, or not for so many."""
-    num_workers, num_envs = distributed.rollout_workers_per_learner, getattr(job.parameters, "num_envs", 0)
-    if num_workers == 0:
-        return
-    place = "training.distributed.rollout_workers_per_learner"
-    if not getattr(get_algorithm(job.config.algorithm), "ACTS_BY_POLICY", False) or job.learning_backend == "device":
-        raise ConfigError(
-            f"{place}: algorithm {job.config.algorithm!r} with environment.backend {job.learning_backend!r} collects "
-            "itself; set it to 0"
-        )
-    if num_workers > num_envs:
-        raise ConfigError(f"{place}: {num_workers} workers for a learner's {num_envs} environments; set it to that")
-
-
-def share_of(job: Job, rollout_length: int, num_learners: int) -> Job:
-    """The job of one of several learners: all have as many environments, and as many rows of every batch.
-
-    Raises:
-        ConfigError: where these cannot be divided, or the algorithm has no use for others.
-    """
-    if "peers" not in inspect.signature(get_algorithm(job.config.algorithm).build).parameters:
-        raise ConfigError(
-            f"training.distributed: algorithm {job.config.algorithm!r} is learnt by one learner; leave the section "
-            "out, or set training.algorithm to ppo"
-        )
-    whole = {name: getattr(job.parameters, name) for name in ("num_envs", "batch_size")}
-    for name, number in whole.items():
-        if number % num_learners:
-            raise ConfigError(
-                f"training.parameters.{name}: {number} cannot be divided by training.distributed.num_learners "
-                f"{num_learners}; set it to {-(-number // num_learners) * num_learners}"
-            )
-    shares = {name: number // num_learners for name, number in whole.items()}
-    return replace(job, parameters=job.parameters.model_copy(update={"rollout_length": rollout_length, **shares}))
+    config = job.config.distributed
+    assert config is not None, "whoever trains in one process does not come here"
+    return Assignment(job, rollout_length, config, packed(job.snapshot_folder), desk)
 
 
 def learn(config: dict[str, Assignment]) -> None:
@@ -102,7 +68,8 @@ def learn(config: dict[str, Assignment]) -> None:
             raise error.as_instanceof_cause() from error
 
     try:
-        Learner(assignment, ray.train.get_context().get_world_rank(), ask).run(_peers)
+        context = ray.train.get_context()
+        Learner(assignment, context.get_world_rank(), context.get_world_size(), ask).run(_peers)
     except LoomRLError as error:
         ask("fail", error)
         raise
@@ -118,10 +85,11 @@ def _peers(config: DistributedConfig, watchdog: Watchdog) -> Peers:
 
 
 class Learner:
-    """One of an assignment's learners. `ask` calls a method of the `Desk` and gives its answer."""
+    """One of `num_learners`. `ask` calls a method of the `Desk` and gives its answer."""
 
-    def __init__(self, assignment: Assignment, rank: int, ask: Callable[..., Any]) -> None:
-        self._assignment, self._rank, self._ask = assignment, rank, ask
+    def __init__(self, assignment: Assignment, rank: int, num_learners: int, ask: Callable[..., Any]) -> None:
+        self._assignment, self._ask = assignment, ask
+        self._rank, self._num_learners = rank, num_learners
         self._told = 0.0
 
     def run(self, make_peers: Callable[[DistributedConfig, Watchdog], Peers]) -> None:
@@ -131,17 +99,21 @@ class Learner:
             tempfile.TemporaryDirectory() as folder,
             Watchdog(config.hang_timeout_seconds, self._warn) as self._watchdog,
         ):
-            job = unpacked(self._assignment.job, self._assignment.files, Path(folder) / "snapshot")
+            job = unpacked(self._share(), self._assignment.files, Path(folder) / "snapshot")
             with one_thread(job.engine), closing(Validation(job.config.validation, job.environments)) as validation:
                 peers = make_peers(config, self._watchdog)
                 algorithm = job.algorithm(Path(folder), peers)
-                collecting = self._workers(algorithm) if config.rollout_workers_per_learner else None
+                collecting = self._workers(job, algorithm) if config.rollout_workers_per_learner else None
                 self._train(job.loop(algorithm, validation, peers, self._update, self._validation, collecting))
 
-    def _workers(self, algorithm: Algorithm) -> CollectedByWorkers:
+    def _share(self) -> Job:
+        given = self._assignment
+        return share_of(given.job, given.rollout_length, given.distributed, self._num_learners)
+
+    def _workers(self, share: Job, algorithm: Algorithm) -> CollectedByWorkers:
         """That collect for this learner."""
-        config, assignment = self._assignment.distributed, self._assignment
-        place = Workplace(assignment.job, assignment.files, config.rollout_workers_per_learner)
+        config = self._assignment.distributed
+        place = Workplace(share, self._assignment.files, config.rollout_workers_per_learner)
         crew = Crew(
             place,
             algorithm.num_envs,
@@ -153,12 +125,12 @@ class Learner:
         return CollectedByWorkers(algorithm, crew, config.max_staleness)
 
     def _train(self, loop: TrainingLoop) -> None:
-        newest: Checkpoint | None = self._ask("begin", self._rank)
+        newest: Checkpoint | None = self._ask("begin", self._rank, self._num_learners, loop.algorithm.num_envs)
         if newest is not None:
             loop.restore(newest)
             self._demand_equal(loop.checkpoint(), newest)
         interval = self._assignment.job.config.checkpoint_interval_seconds
-        saver = Saver(lambda part: self._ask("leave", self._rank, part), interval, None)
+        saver = Saver(lambda part: self._ask("leave", self._rank, self._num_learners, part), interval, None)
         for part in loop.run(saver.due):
             saver.save(part)
 

@@ -13,14 +13,19 @@ from loomrl.distributed.config import DistributedConfig
 from loomrl.distributed.crew import START_SECONDS
 from loomrl.distributed.desk import Desk, News
 from loomrl.distributed.hosts import same_software
-from loomrl.distributed.learner import Assignment, assigned, demand_work, learn, share_of
+from loomrl.distributed.learner import Assignment, assigned, learn
+from loomrl.distributed.sharing import check_shares
 from loomrl.errors import LoomRLError
 from loomrl.training.checkpoints import Checkpoint, CheckpointStore
 from loomrl.training.job import Job
-from loomrl.training.narrator import Narrator
+from loomrl.training.loop import OnRow
 
 POLL_SECONDS = 0.1
 GROUP_TIMEOUT_FACTOR = 2  # collectives wait so many times as long as a learner may be busy: another may be replaced
+
+
+class Cancelled(LoomRLError):
+    """Whoever began a training wants no more of it."""
 
 
 def learn_on_ray(
@@ -28,27 +33,32 @@ def learn_on_ray(
     rollout_length: int,
     newest: Checkpoint | None,
     save: Callable[[Checkpoint], None],
-    narrator: Narrator,
+    on_update: OnRow,
+    on_validation: OnRow = lambda row: None,
+    on_restored: OnRow = lambda row: None,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> Checkpoint:
     """Train until the end, from a checkpoint where there is one; each new one is saved, and the last returned.
 
     Raises:
+        Cancelled: when `cancelled` says so, once all learners have ended.
         ConfigError: when the cluster cannot be had, or the training cannot be divided.
         ServiceError: when the cluster's head is gone.
         LoomRLError: what a learner ends with, or that learners were lost more often than `max_restarts`.
     """
     config = job.config.distributed
     assert config is not None, "whoever trains in one process does not come here"
-    share = share_of(job, rollout_length, config.num_learners)
-    demand_work(share, config)
+    check_shares(job, rollout_length, config)
     with cluster(config) as ray, tempfile.TemporaryDirectory() as folder:
-        desk = _beside(Desk).remote(config.num_learners, newest)
-        fitted = _begin(_trainer(assigned(share, config, desk), Path(folder)))
-        follower = _Follower(save, narrator)
+        desk = _beside(Desk).remote(newest)
+        fitted = _begin(_trainer(assigned(job, rollout_length, desk), Path(folder)))
+        follower = _Follower(save, on_update, on_validation, on_restored)
         head = Head(ray)
         while not fitted.done():
             head.demand_answer()
             follower.follow(ray.get(desk.take.remote()))
+            if cancelled():
+                desk.fail.remote(Cancelled("training: it was cancelled"))
             time.sleep(POLL_SECONDS)
         follower.follow(ray.get(desk.take.remote()))
         _demand_success(fitted, ray.get(desk.failure.remote()), config)
@@ -73,13 +83,15 @@ def _trainer(assignment: Assignment, folder: Path) -> Any:
 
     from loomrl.distributed.gloo import GlooConfig
 
-    config = assignment.distributed
+    config, number = assignment.distributed, assignment.distributed.num_learners
     function, order = same_software(learn, assignment)
     return TorchTrainer(
         function,
         train_loop_config=order,
         scaling_config=ScalingConfig(
-            num_workers=config.num_learners, resources_per_worker=config.resources_per_learner
+            num_workers=(config.min_learners, number) if config.min_learners is not None else number,
+            elastic_resize_monitor_interval_s=config.resize_interval_seconds,
+            resources_per_worker=config.resources_per_learner,
         ),
         torch_config=GlooConfig(timeout_s=_patience(config)),
         run_config=RunConfig(
@@ -109,8 +121,11 @@ def _begin(trainer: Any) -> "Future[Any]":
 class _Follower:
     """Passes on what learners leave."""
 
-    def __init__(self, save: Callable[[Checkpoint], None], narrator: Narrator) -> None:
-        self._save, self._narrator = save, narrator
+    def __init__(
+        self, save: Callable[[Checkpoint], None], on_update: OnRow, on_validation: OnRow, on_restored: OnRow
+    ) -> None:
+        self._save, self._on_restored = save, on_restored
+        self._on_update, self._on_validation = on_update, on_validation
         self.newest: Checkpoint | None = None
 
     def follow(self, news: News) -> None:
@@ -118,11 +133,11 @@ class _Follower:
         for message in news.warnings:
             CheckpointStore.pass_over(message)
         for row in news.restored:
-            self._narrator.restored(row)
+            self._on_restored(row)
         for row in news.updates:
-            self._narrator.update(row)
+            self._on_update(row)
         for row in news.validations:
-            self._narrator.validation(row)
+            self._on_validation(row)
         for checkpoint in news.checkpoints:
             self._save(checkpoint)
             self.newest = checkpoint

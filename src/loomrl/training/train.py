@@ -58,23 +58,33 @@ def train_policy(
         ):
             loop = job.loop(algorithm, validation, on_update=narrator.update, on_validation=narrator.validation)
             try:
-                newest = _resume(loop, store)
+                newest = _resume(loop, store) if config.distributed is None else store.newest()
             except ConfigError:  # the key of its checkpoints is missing, and new files would stand in the way of it
                 if not had_files:
                     shutil.rmtree(checkpoints / _FILES, ignore_errors=True)
                 raise
             if newest is not None:
-                narrator.resumed(loop.env_steps)
+                narrator.resumed(newest.step)
             keeps_files = (checkpoints / _FILES).exists()
             if config.distributed is None:
                 most_unsaved = MOST_UNSAVED_SEGMENTS if keeps_files else None
                 saver = Saver(store.save, config.checkpoint_interval_seconds, most_unsaved)
                 for checkpoint in loop.run(saver.due):
                     saver.save(checkpoint)
-            elif loop.stop_reason is None:
-                from loomrl.distributed.run import learn_on_ray
+            else:
+                if newest is None or newest.values["stop_reason"] is None:
+                    from loomrl.distributed.run import learn_on_ray
 
-                loop.restore(learn_on_ray(job, algorithm.rollout_length, newest, store.save, narrator))
+                    newest = learn_on_ray(
+                        job,
+                        algorithm.rollout_length,
+                        newest,
+                        store.save,
+                        on_update=narrator.update,
+                        on_validation=narrator.validation,
+                        on_restored=narrator.restored,
+                    )
+                loop.restore(newest)
         report = _write(job, loop, validation, output_folder)
         if keeps_files:
             shutil.rmtree(checkpoints / _FILES, ignore_errors=True)  # the last checkpoint does without them

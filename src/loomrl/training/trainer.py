@@ -4,6 +4,7 @@
     result = await trainer.train(total_timesteps=100_000)
     action = trainer.policy(obs)
 
+With `PPOConfig(distributed=True)` several learners on Ray share the work, with as much of everything in all.
 The life cycle (`loomrl run`) trains with the same loop, from a snapshot and with checkpoints.
 """
 
@@ -59,8 +60,9 @@ class PPOConfig(ppo.Config):
     total_episodes: int | None = Field(default=None, ge=1)  # stop after so many, if `total_timesteps` is not first
     log_interval: int = Field(default=10, ge=1)  # updates between two log lines
     validation: ValidationConfig | None = None  # None: no greedy episodes, the last policy is kept
-    distributed: bool = False
-    sync_frequency: int = Field(default=1, ge=1)  # gradient steps between two synchronisations of distributed learners
+    distributed: bool = False  # several learners on Ray: on this machine, or the cluster `ray.init` has connected to
+    num_learners: int = Field(default=2, ge=1)  # of those; num_envs and batch_size are divided by it
+    sync_frequency: int = Field(default=1, ge=1)  # gradient steps between two synchronisations; 1 joins every gradient
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -69,15 +71,20 @@ class PPOConfig(ppo.Config):
             raise ConfigError(explain(error, PPOConfig, "PPOConfig")) from error
 
     @model_validator(mode="after")
-    def _in_one_process(self) -> "PPOConfig":
-        if self.distributed:
+    def _learners_where_there_are_some(self) -> "PPOConfig":
+        for name in ("num_learners", "sync_frequency"):
+            if not self.distributed and name in self.model_fields_set:
+                raise ValueError(f"{name} is of several learners; leave it out, or set distributed to True")
+        if self.distributed and self.total_episodes is not None:
             raise ValueError(
-                "distributed: PPOTrainer trains in one process; leave distributed at False, and use "
-                "loomrl.DistributedTrainer or `training.distributed` in a policy's config"
+                "total_episodes: several learners stop after steps, not episodes; leave it out, and pass "
+                "total_timesteps to `train`"
             )
-        if self.sync_frequency != 1:
-            raise ValueError("sync_frequency: there is nothing to synchronise in one process; leave it at 1")
         return self
+
+    def validation_on_ray(self, total_env_steps: int) -> ValidationConfig:
+        """Learners on Ray validate: as is asked for, else one episode in the end, of which nothing is told."""
+        return self.validation or ValidationConfig(interval_env_steps=total_env_steps, num_episodes=1)
 
 
 @dataclass(frozen=True)
@@ -133,15 +140,19 @@ class PPOTrainer:
 
         A second call goes on with the same policy. The work runs in a thread, so the event loop stays responsive;
         when the task is cancelled, training ends after the update under way. With validation the best validated
-        policy is kept.
+        policy is kept. Several learners leave checkpoints, a hundredth of the steps apart (at least 20,000) and cut
+        their episodes there: what is lost, or cancelled, goes back to the last one.
 
         Raises:
-            ConfigError: when neither `total_timesteps` nor `total_episodes` limits training.
+            ConfigError: when neither `total_timesteps` nor `total_episodes` limits training, or learners cannot share
+                it, or there is no cluster for them.
             EnvironmentFault: when the environment breaks its API.
             LoomRLError: when a metric is not finite.
         """
-        loop = self._loop(total_timesteps)
-        work = asyncio.ensure_future(asyncio.to_thread(self._run, loop))
+        seed = derive(self.config.seed, Purpose.CALLS, self._calls)
+        loop = self._loop(total_timesteps, seed)
+        self._calls += 1
+        work = asyncio.ensure_future(asyncio.to_thread(self._run, loop, total_timesteps, seed))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -178,7 +189,7 @@ class PPOTrainer:
             "entropy_loss": -entropy * self.config.entropy_coef,
         }
 
-    def _loop(self, total_timesteps: int | None) -> TrainingLoop:
+    def _loop(self, total_timesteps: int | None, seed: int) -> TrainingLoop:
         config = self.config
         if total_timesteps is None and config.total_episodes is None:
             raise ConfigError("train() has no end: pass total_timesteps, or set total_episodes in PPOConfig")
@@ -187,8 +198,9 @@ class PPOTrainer:
         if self._twin is not None:  # whoever holds it may have changed it
             self._algorithm.policy.load_arrays(self._twin.arrays())
         self._algorithm.restart(total_timesteps)
-        seed = derive(config.seed, Purpose.CALLS, self._calls)
-        self._calls += 1
+        validation = config.validation
+        if config.distributed and total_timesteps is not None:
+            validation = config.validation_on_ray(total_timesteps)
         return TrainingLoop(
             self._algorithm,
             self._environments,
@@ -196,15 +208,22 @@ class PPOTrainer:
             total_env_steps=total_timesteps,
             total_episodes=config.total_episodes,
             segment_env_steps=None,
-            validation=Validation(config.validation, self._environments) if config.validation else None,
+            validation=Validation(validation, self._environments) if validation else None,
             on_update=self._narrate,
         )
 
-    def _run(self, loop: TrainingLoop) -> TrainingResult:
+    def _run(self, loop: TrainingLoop, total_timesteps: int | None, seed: int) -> TrainingResult:
         validation = loop.validation
         with one_thread(self._engine), closing(validation) if validation is not None else nullcontext():
-            for _ in loop.run():
-                pass
+            if self.config.distributed and total_timesteps is not None:
+                from loomrl.distributed.session import train_together
+
+                train_together(loop, self.config, seed, total_timesteps, self._narrate)
+            else:
+                for _ in loop.run():
+                    pass
+        if self.config.validation is None:
+            validation = None
         if validation is not None and validation.best:
             self._algorithm.policy.load_arrays(validation.best)
         if self._twin is not None:

@@ -210,6 +210,13 @@ def gradient_step(
     max_grad_norm: float, tau: float, metrics: NDArray[np.float64],
 ) -> None:  # fmt: skip
     """One step of Adam, the `num_steps`-th, on the loss of a batch; then the target follows by `tau`, if above 0."""
+    batch_gradient(networks, shape, batch, double, metrics)
+    metrics[GRAD_NORM] = apply_gradient(networks, num_steps, learning_rate, max_grad_norm, tau)
+
+
+@compiled
+def batch_gradient(networks: Networks, shape: Shape, batch: Batch, double: bool, metrics: NDArray[np.float64]) -> None:
+    """The first half of `gradient_step`: fills `networks.gradient`, and all metrics but its norm."""
     td_targets(networks, shape, batch, double)
     forward(networks.parameters, networks.table, shape.activation, batch.obs, networks.hidden, batch.out)
     td_losses(shape, batch, metrics)
@@ -219,14 +226,19 @@ def gradient_step(
     )  # fmt: skip
     if shape.dueling:
         clear_crossings(networks.gradient, networks.table, shape.num_quantiles)
+
+
+@compiled
+def apply_gradient(networks: Networks, num_steps: int, learning_rate: float, max_grad_norm: float, tau: float) -> float:
+    """The second half of `gradient_step`; returns the gradient's norm."""
     length = norm(networks.gradient)
-    metrics[GRAD_NORM] = length
     adam_step(
         networks.parameters, networks.gradient, networks.first, networks.second, num_steps, learning_rate,
         BETA1, BETA2, EPSILON, min(1.0, max_grad_norm / (length + 1e-6)),
     )  # fmt: skip
     if tau > 0.0:
         follow(networks.target, networks.parameters, tau)
+    return length
 
 
 @compiled

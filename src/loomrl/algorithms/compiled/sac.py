@@ -60,15 +60,56 @@ def learn(
             _evaluate(task, networks, work, settings)
         meet(counter, meeting + 2, num_threads)
         for task in range(thread, 2, num_threads):
-            _improve_critic(task, number, step, networks, batches, work, settings)
+            _critic_gradient(task, number, networks, batches, work, settings)
+            _improve_critic(task, step, networks, work, settings)
         meet(counter, meeting + 3, num_threads)
         for task in range(thread, 2, num_threads):
             actor_gradient(task, number, networks, batches, work, settings)
         meet(counter, meeting + 4, num_threads)
         for task in range(thread, 2, num_threads):
+            _add_halves(task, networks, work, settings)
             _improve_actor(task, step, networks, work, settings)
         meet(counter, meeting + 5, num_threads)
         meeting += 5
+
+
+# --- a step in four parts, for learners that join gradients: the first of each pair gives one, the other follows it ---
+
+
+@compiled
+def critics_gradient(number: int, networks: Networks, batches: Batches, work: Work, settings: Settings) -> None:
+    """Fills `work.critics_gradient`."""
+    for half in range(2):
+        _imagine(half, number, networks, batches, work, settings)
+    for critic in range(2):
+        _evaluate(critic, networks, work, settings)
+    for critic in range(2):
+        _critic_gradient(critic, number, networks, batches, work, settings)
+
+
+@compiled
+def move_critics(step: int, networks: Networks, work: Work, settings: Settings) -> None:
+    """Both critics' steps and their targets', then their opinion of what the actor imagines."""
+    for critic in range(2):
+        _improve_critic(critic, step, networks, work, settings)
+
+
+@compiled
+def actor_and_temperature_gradient(
+    number: int, networks: Networks, batches: Batches, work: Work, settings: Settings
+) -> None:
+    """Fills the first of `work.actor_gradients`, and the temperature's SLOPE."""
+    for half in range(2):
+        actor_gradient(half, number, networks, batches, work, settings)
+    for half in range(2):
+        _add_halves(half, networks, work, settings)
+
+
+@compiled
+def move_actor(step: int, networks: Networks, work: Work, settings: Settings) -> None:
+    """The actor's step and the temperature's."""
+    for half in range(2):
+        _improve_actor(half, step, networks, work, settings)
 
 
 @compiled
@@ -142,10 +183,10 @@ def _evaluate(critic: int, networks: Networks, work: Work, settings: Settings) -
 
 
 @compiled
-def _improve_critic(
-    critic: int, number: int, step: int, networks: Networks, batches: Batches, work: Work, settings: Settings
+def _critic_gradient(
+    critic: int, number: int, networks: Networks, batches: Batches, work: Work, settings: Settings
 ) -> None:
-    """One critic's step and its target's, then its opinion of what the actor imagines."""
+    """Of one critic's loss."""
     table, hidden = networks.critic_tables[critic], work.critic_hidden[critic]
     values, slopes = work.values[SEEN, critic], work.slopes[critic]
     forward(networks.critics, table, settings.activation, work.inputs[SEEN], hidden, values)
@@ -165,6 +206,12 @@ def _improve_critic(
         networks.critics, table, settings.activation, work.inputs[SEEN], hidden, slopes, work.critics_gradient,
         work.critic_scratch[critic],
     )  # fmt: skip
+
+
+@compiled
+def _improve_critic(critic: int, step: int, networks: Networks, work: Work, settings: Settings) -> None:
+    """One critic's step and its target's, then its opinion of what the actor imagines."""
+    table, hidden = networks.critic_tables[critic], work.critic_hidden[critic]
     begin, end = table[0, WEIGHTS], table[-1, BIAS] + table[-1, OUTPUTS]
     adam_step(
         networks.critics[begin:end], work.critics_gradient[begin:end], networks.critics_first[begin:end],
@@ -194,22 +241,31 @@ def _turn(parameters: Vector, table: Table, turned: Vector) -> None:
 
 
 @compiled
-def _improve_actor(task: int, step: int, networks: Networks, work: Work, settings: Settings) -> None:
-    """Half of the actor's parameters; the second task also moves the temperature."""
+def _add_halves(task: int, networks: Networks, work: Work, settings: Settings) -> None:
+    """The gradient of half of the actor's parameters, over both halves of the batch; the second task also has the
+    temperature's."""
     begin, end = half_of(task, networks.actor.size)
     gradient = work.actor_gradients[0][begin:end]
     other = work.actor_gradients[1][begin:end]
     for index in range(gradient.size):
         gradient[index] += other[index]
-    adam_step(
-        networks.actor[begin:end], gradient, networks.actor_first[begin:end], networks.actor_second[begin:end],
-        step, settings.actor_learning_rate, BETA1, BETA2, EPSILON, 1.0,
-    )  # fmt: skip
     if task == 1 and settings.learns_temperature:
-        state, total = networks.log_temperature, 0.0
+        total = 0.0
         for row in range(work.log_prob.shape[1]):
             total -= work.log_prob[0, row]
-        state[SLOPE] = total / work.log_prob.shape[1] - settings.target_entropy
+        networks.log_temperature[SLOPE] = total / work.log_prob.shape[1] - settings.target_entropy
+
+
+@compiled
+def _improve_actor(task: int, step: int, networks: Networks, work: Work, settings: Settings) -> None:
+    """Half of the actor's parameters; the second task also moves the temperature."""
+    begin, end = half_of(task, networks.actor.size)
+    adam_step(
+        networks.actor[begin:end], work.actor_gradients[0][begin:end], networks.actor_first[begin:end],
+        networks.actor_second[begin:end], step, settings.actor_learning_rate, BETA1, BETA2, EPSILON, 1.0,
+    )  # fmt: skip
+    if task == 1 and settings.learns_temperature:
+        state = networks.log_temperature
         adam_step(
             state[VALUE:FIRST], state[SLOPE:], state[FIRST:SECOND], state[SECOND:SLOPE], step,
             settings.temperature_learning_rate, BETA1, BETA2, EPSILON, 1.0,
