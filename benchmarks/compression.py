@@ -28,7 +28,7 @@ import torch.distributed as dist
 from loomrl.algorithms.peers import ALONE
 from loomrl.distributed.config import DistributedConfig
 from loomrl.distributed.group import Group
-from loomrl.distributed.learner import Assignment, Learner, assigned, share_of
+from loomrl.distributed.learner import Assignment, Learner, assigned
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshot import take_snapshot
 from loomrl.evaluation.statistics import bootstrap_interval, mean, paired_difference
@@ -120,9 +120,7 @@ def measure(task: Task, setting: str, seed: int, snapshot: Path, groups: dict[in
     )
     shared = config.distributed
     assert shared is not None
-    assignment = assigned(
-        share_of(Job.of(config, snapshot), task.parameters["rollout_length"], shared.num_learners), shared, None
-    )
+    assignment = assigned(Job.of(config, snapshot), task.parameters["rollout_length"], None)
     started = time.monotonic()
     last = groups[shared.num_learners].run(learn, assignment)[0]
     updates = last.values["rows"]["rows"]
@@ -146,12 +144,12 @@ def learn(assignment: Assignment) -> Checkpoint:
 
     def ask(method: str, *arguments: Any) -> None:
         if method == "leave":
-            left.append(arguments[1])
+            left.append(arguments[2])
 
     def peers(config: DistributedConfig, watchdog: Any) -> Any:
         return ALONE if config.num_learners == 1 else Group(config, watchdog)
 
-    Learner(assignment, dist.get_rank(), ask).run(peers)
+    Learner(assignment, dist.get_rank(), dist.get_world_size(), ask).run(peers)
     return left[-1]
 
 

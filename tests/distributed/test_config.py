@@ -22,6 +22,7 @@ from loomrl.types import EnvironmentSnapshot
         ({"num_learners": 0}, "greater than or equal to 1"),
         ({"sync_frequency": 0}, "greater than or equal to 1"),
         ({"num_learners": 2, "min_learners": 3}, "min_learners 3 is above num_learners 2"),
+        ({"min_learners": 1, "rollout_workers_per_learner": 1}, "min_learners: Ray does not count rollout workers"),
         ({"outer_momentum": 0.9}, "outer_momentum: with `sync_frequency: 1`"),
         ({"outer_momentum": 1.0, "sync_frequency": 2}, "less than 1"),
         ({"compression": {"method": "zip"}}, "'fp16'"),

@@ -71,6 +71,11 @@ class DistributedConfig(Section):
                 f"min_learners {self.min_learners} is above num_learners {self.num_learners}, the most there may be; "
                 "lower it"
             )
+        if self.min_learners is not None and self.rollout_workers_per_learner:
+            raise ValueError(
+                "min_learners: Ray does not count rollout workers when it sees how many learners there is room for; "
+                "leave min_learners or rollout_workers_per_learner out"
+            )
         if self.sync_frequency == 1 and (self.outer_learning_rate, self.outer_momentum) != (1.0, 0.0):
             raise ValueError(
                 "outer_learning_rate, outer_momentum: with `sync_frequency: 1` gradients are joined, there is no outer "
