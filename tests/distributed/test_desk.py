@@ -61,4 +61,4 @@ def test_what_a_learner_failed_with_is_not_tried_again() -> None:
     desk.fail(EnvironmentFault("what followed from it"))
     with pytest.raises(EnvironmentFault, match="first"):
         desk.begin(0, 2, 4)
-    assert str(desk.take().failure) == "first"
+    assert str(desk.failure()) == "first"

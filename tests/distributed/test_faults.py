@@ -154,4 +154,4 @@ def test_a_host_with_other_software_is_named(tmp_path: Path) -> None:
     message = f"host {socket.gethostname()} has other software .*: versions torch .* there, 1.0 here; install the same"
     with pytest.raises(ConfigError, match=message):
         begin(order)
-    assert re.search(message, str(ray.get(desk.take.remote()).failure))
+    assert re.search(message, str(ray.get(desk.failure.remote())))

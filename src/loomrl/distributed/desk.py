@@ -1,6 +1,6 @@
 """Where the learners of one training leave what the process that began it is to know: one Ray actor beside it."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from loomrl.distributed.parts import divided, joined, part_of
@@ -18,7 +18,6 @@ class News:
     validations: list[Json] = field(default_factory=list)
     restored: list[Json] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    failure: LoomRLError | None = None  # what training ends with, unless it goes well
 
 
 class Desk:
@@ -71,7 +70,11 @@ class Desk:
         """Of a learner: training ends with it."""
         self._failure = self._failure or error
 
+    def failure(self) -> LoomRLError | None:
+        """What training ends with, unless it goes well."""
+        return self._failure
+
     def take(self) -> News:
         """All news; afterwards there are none."""
-        news, self._news = replace(self._news, failure=self._failure), News()
+        news, self._news = self._news, News()
         return news

@@ -41,7 +41,7 @@ def learn_on_ray(
     """Train until the end, from a checkpoint where there is one; each new one is saved, and the last returned.
 
     Raises:
-        Cancelled: when `cancelled` says so.
+        Cancelled: when `cancelled` says so, once all learners have ended.
         ConfigError: when the cluster cannot be had, or the training cannot be divided.
         ServiceError: when the cluster's head is gone.
         LoomRLError: what a learner ends with, or that learners were lost more often than `max_restarts`.
@@ -54,17 +54,15 @@ def learn_on_ray(
         fitted = _begin(_trainer(assigned(job, rollout_length, desk), Path(folder)))
         follower = _Follower(save, on_update, on_validation, on_restored)
         head = Head(ray)
-        while not (fitted.done() or follower.has_ended):  # Ray Train takes 12 s more to end itself
+        while not fitted.done():
             head.demand_answer()
+            follower.follow(ray.get(desk.take.remote()))
             if cancelled():
-                error = Cancelled("training: it was cancelled")
-                ray.get(desk.fail.remote(error))  # learners end
-                raise error
+                desk.fail.remote(Cancelled("training: it was cancelled"))
             time.sleep(POLL_SECONDS)
-            follower.follow(ray.get(desk.take.remote()))
-        if not follower.has_ended:
-            follower.follow(ray.get(desk.take.remote()))
-            _demand_success(fitted, config)
+        follower.follow(ray.get(desk.take.remote()))
+        _demand_success(fitted, ray.get(desk.failure.remote()), config)
+        ray.kill(desk)
     assert follower.newest is not None, "learners that end leave a checkpoint"
     return follower.newest
 
@@ -130,17 +128,8 @@ class _Follower:
         self._on_update, self._on_validation = on_update, on_validation
         self.newest: Checkpoint | None = None
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether all learners have left a checkpoint with which training ends."""
-        return self.newest is not None and self.newest.values["stop_reason"] is not None
-
     def follow(self, news: News) -> None:
-        """Checkpoints are on the disk afterwards.
-
-        Raises:
-            LoomRLError: what training ends with.
-        """
+        """Checkpoints are on the disk afterwards."""
         for message in news.warnings:
             CheckpointStore.pass_over(message)
         for row in news.restored:
@@ -152,13 +141,13 @@ class _Follower:
         for checkpoint in news.checkpoints:
             self._save(checkpoint)
             self.newest = checkpoint
-        if news.failure is not None:
-            raise news.failure
 
 
-def _demand_success(fitted: "Future[Any]", config: DistributedConfig) -> None:
+def _demand_success(fitted: "Future[Any]", failure: LoomRLError | None, config: DistributedConfig) -> None:
     from ray.train import WorkerGroupError
 
+    if failure is not None:
+        raise failure
     error = fitted.exception()
     if isinstance(error, WorkerGroupError):
         raise LoomRLError(
