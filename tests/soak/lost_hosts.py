@@ -83,11 +83,11 @@ def _struck(cluster: Cluster, home: str, strike: str, rng: random.Random) -> dic
         os.kill(learners_on(cluster.head)[0], signal.SIGKILL)  # its host goes on
     else:
         cluster.restart(*(cluster.hosts if strike == "head" else [rng.choice(cluster.hosts[1:])]))
-    num_commands = 1
-    while command.wait(SECONDS) != 0:  # its host was killed, or there were too few hosts when it began
-        assert num_commands < _MOST_COMMANDS, f"{home}: {command.communicate()[0]}"
+    num_commands, output = 1, command.communicate(timeout=SECONDS)[0]
+    while command.returncode != 0:  # its host was killed, or there were too few hosts when it began
+        assert num_commands < _MOST_COMMANDS, f"{home}: {output}"
         command = cluster.stage("training", home)
-        num_commands += 1
+        num_commands, output = num_commands + 1, command.communicate(timeout=SECONDS)[0]
     report = cluster.report()
     assert report["total_env_steps"] == NUM_STEPS, f"{home} ended after {report['total_env_steps']} steps"
     states = _states(cluster, home)

@@ -79,13 +79,13 @@ def _beside(actor: type) -> Any:
 def _trainer(assignment: Assignment, folder: Path) -> Any:
     """Ray Train's, with a folder for files of its own."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
 
     from loomrl.distributed.gloo import GlooConfig
+    from loomrl.distributed.ray_train import Trainer
 
     config, number = assignment.distributed, assignment.distributed.num_learners
     function, order = same_software(learn, assignment)
-    return TorchTrainer(
+    return Trainer(
         function,
         train_loop_config=order,
         scaling_config=ScalingConfig(
