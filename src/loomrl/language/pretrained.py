@@ -218,7 +218,7 @@ class PretrainedPolicy(LanguagePolicy):
         ends = _end_token_ids(causal, tokenizer, vocabulary_size)
         config = PretrainedConfig(
             vocabulary_size=vocabulary_size,
-            max_tokens=min(max_tokens, *_bounds(causal.config)),
+            max_tokens=min([max_tokens, *_bounds(causal.config)]),
             value_head=value_head,
             architecture=sha256(canonical_json(described)),
             end_token_ids=ends,
