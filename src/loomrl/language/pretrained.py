@@ -274,12 +274,13 @@ def _read(folder: Path) -> tuple[Any, Any]:
         causal, told = AutoModelForCausalLM.from_pretrained(
             folder,
             local_files_only=True,
+            trust_remote_code=False,  # else it would ask at the terminal whether to run the folder's own code
             use_safetensors=True,
             dtype=torch.float32,
             attn_implementation="sdpa",
             output_loading_info=True,
         )
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, KeyError, RuntimeError, SafetensorError, ValueError) as error:
         raise ArtifactError(f"{folder} holds no model and tokenizer that transformers can read: {error}") from error
     if incomplete := sorted([*told["missing_keys"], *map(str, told["mismatched_keys"])]):
