@@ -245,6 +245,7 @@ def test_pickles_are_not_taken(server: httpx.Client) -> None:
         ("/generate", {"prompt": "1", "frequency_penalty": 0.5}, "this engine has no frequency_penalty"),
         ("/generate", {"text": "1", "stream": True}, "does not stream"),
         ("/generate", {"text": "1", "sampling_params": {"temperature": -1}}, "greater than or equal to 0"),
+        ("/generate", {"text": "1", "sampling_params": {"temperature": 1e-39}}, "0 or at least 0.0001"),
         ("/generate", {"input_ids": [1, 99]}, "99 is no token"),
         ("/generate", {"input_ids": []}, "empty"),
         ("/generate", {"input_ids": [1] * 48}, "leaves no room"),

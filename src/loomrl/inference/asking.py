@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, model_validator
 
 from loomrl.inference.engine import Prompt, Sampling
+from loomrl.language.sampling import Temperature
 from loomrl.language.tokens import Tokenizer
 from loomrl.trajectory.wire import Body, Int64
 
@@ -62,7 +63,7 @@ class Drawing(Body):
     }
 
     n: Count = 1
-    temperature: Annotated[float, Field(ge=0.0, le=1e4)] | None = None
+    temperature: Temperature | None = None
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None  # 0 and -1: all
     stop: Stop | Stops | None = None

@@ -6,11 +6,10 @@ from typing import Any
 
 from loomrl.errors import ArtifactError
 from loomrl.language.model import ModelConfig
-from loomrl.language.sampling import MASKED, NO_LOG_PROB, Completion
+from loomrl.language.sampling import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE, MASKED, NO_LOG_PROB, Completion
 
 _HIGHEST_LOG_PROB = 1e-3  # of a token that was drawn: 0, and what rounding adds
 _LARGEST_WORTH = 1e9  # of scores and advantages: their squares are still numbers in 32 bits
-_LOWEST_TEMPERATURE, _HIGHEST_TEMPERATURE = 1e-4, 1e4  # beyond them log-probabilities are no numbers in 32 bits
 
 
 @dataclass(frozen=True)
@@ -135,10 +134,10 @@ def _temperature(group: Mapping[str, Any], override: Mapping[str, Any]) -> float
     if temperature == 0:
         return 1.0  # of greedy answers the log-probabilities are those at 1
     is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-    if not is_number or not _LOWEST_TEMPERATURE <= temperature <= _HIGHEST_TEMPERATURE:
+    if not is_number or not LOWEST_TEMPERATURE <= temperature <= HIGHEST_TEMPERATURE:
         raise ArtifactError(
-            f"a group's temperature is {temperature!r}; give 0, or a number from {_LOWEST_TEMPERATURE} to "
-            f"{_HIGHEST_TEMPERATURE:.0f}"
+            f"a group's temperature is {temperature!r}; give 0, or a number from {LOWEST_TEMPERATURE} to "
+            f"{HIGHEST_TEMPERATURE:.0f}"
         )
     return float(temperature)
 

@@ -1,14 +1,24 @@
 """How tokens are drawn, and what was drawn: the words that policies and inference engines have in common."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from loomrl.schema import Section
 
 MASKED, NO_LOG_PROB = -100, 1.0  # of a token that was read and not drawn, as the Trajectory API has them
 FinishReason = Literal["stop", "length", "abort"]
+LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 1e-4, 1e4  # beyond them log-probabilities are no numbers in 32 bits
+
+
+def _computable(temperature: float) -> float:
+    if 0.0 < temperature < LOWEST_TEMPERATURE:
+        raise ValueError(f"a temperature is 0 or at least {LOWEST_TEMPERATURE}")
+    return temperature
+
+
+Temperature = Annotated[float, Field(ge=0.0, le=HIGHEST_TEMPERATURE), AfterValidator(_computable)]
 
 
 class Sampling(Section):
@@ -17,7 +27,7 @@ class Sampling(Section):
     ignored, after one of `stop_token_ids`, or after `max_tokens`."""
 
     max_tokens: int = Field(default=16, ge=1)
-    temperature: float = Field(default=1.0, ge=0.0, le=1e4)
+    temperature: Temperature = 1.0
     top_k: int | None = Field(default=None, ge=1)
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     stop_token_ids: tuple[int, ...] = ()
