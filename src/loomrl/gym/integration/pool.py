@@ -109,14 +109,15 @@ class EnvironmentPool:
         """
         if not environments:
             raise ConfigError("there is no environment to train in; make some with LoomRLGym.create_environment")
-        self._remembered |= self._states()
-        self.environments, self._turn = {}, 0
         for name, one in environments.items():
             if one.domain not in self._config.domains:
                 raise ConfigError(
                     f"environment {name} is of the domain {one.domain!r}, which GymTrainingConfig.enabled_env_types "
                     f"does not name; it names {', '.join(self._config.domains)}"
                 )
+        self._remembered |= self._states()
+        self.environments, self._turn = {}, 0
+        for name, one in environments.items():
             curriculum = Curriculum(self._config.curriculum(level_of(one.config.difficulty)), [one.domain])
             kinds = one.config.kinds or self._config.kinds_of(one.domain)
             self._add(f"gym/{name}", curriculum, one.domain, kinds, min(one.config.max_steps, self._config.max_turns))
