@@ -128,6 +128,7 @@ def test_nothing_is_learnt_from_answers_that_a_pause_cut_short() -> None:
         engine.pause("keep")
         collected = pool.submit(source.collect, language_policy(), 0)
         while not engine.scheduler.num_waiting:
+            assert not collected.done()
             time.sleep(0.001)
         engine.pause("abort")
         assert collected.result() == []
