@@ -28,11 +28,11 @@ from loomrl.gym.curriculum import Curriculum, CurriculumConfig
 from loomrl.gym.stream import TaskStream, held_out_tasks
 from loomrl.gym.tasks import Task
 from loomrl.language.evaluation import accuracy
-from loomrl.language.generation import Sampling
 from loomrl.language.grpo import GRPO
 from loomrl.language.learner import Learner, LearnerConfig
 from loomrl.language.policy import LanguagePolicy
 from loomrl.language.ppo import PPO, PPOConfig
+from loomrl.language.sampling import Sampling
 from loomrl.language.sources import TaskSource
 from loomrl.language.tokens import ByteTokenizer, CharacterTokenizer, Tokenizer
 from loomrl.language.trainer import LanguageTrainer
