@@ -21,17 +21,25 @@ from transformers.cache_utils import Cache, DynamicLayer
 from transformers.utils.logging import disable_progress_bar
 
 from loomrl.errors import ArtifactError, ConfigError
-from loomrl.files import atomic_path, canonical_json, read_json, sha256, write_json
+from loomrl.files import atomic_path, canonical_json, sha256
 from loomrl.language.cache import Memory, SharedPrefix
 from loomrl.language.model import LanguageModel, MemoryShape, ModelConfig, allowed, positions_of
 from loomrl.language.policy import LanguagePolicy
 from loomrl.language.tokens import Tokenizer
+from loomrl.schema import Document
 
 SETTINGS, VALUE_HEAD = "loomrl.json", "value_head.safetensors"  # beside the files that transformers writes
 DEFAULT_MAX_TOKENS = 512  # an engine has room for twice as many in each of its rows
 _TOLERANCE = 1e-3  # of log-probabilities
 
 disable_progress_bar()
+
+
+class PretrainedSettings(Document):
+    """What only LoomRL knows of a policy in Hugging Face's files."""
+
+    max_tokens: int = Field(ge=2)
+    value_head: bool
 
 
 class PretrainedConfig(ModelConfig):
@@ -92,9 +100,9 @@ class PretrainedModel(LanguageModel):
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         own = self._value_weights()
         self.causal.load_state_dict({name: value for name, value in weights.items() if name not in own}, strict=False)
-        with torch.no_grad():
-            for name, value in own.items():
-                value.copy_(weights[name])
+        if self.value_head is not None:
+            names = self.value_head.state_dict()
+            self.value_head.load_state_dict({name: weights[f"value_head.{name}"] for name in names})
 
     def _value_weights(self) -> dict[str, Tensor]:
         if self.value_head is None:
@@ -234,13 +242,14 @@ class PretrainedPolicy(LanguagePolicy):
         """
         if not (folder / SETTINGS).is_file():
             return cls.open(folder)
-        settings = read_json(folder / SETTINGS)
-        policy = cls.open(folder, max_tokens=settings["max_tokens"], value_head=settings["value_head"])
-        if settings["value_head"]:
+        settings = PretrainedSettings.read(folder / SETTINGS)
+        policy = cls.open(folder, max_tokens=settings.max_tokens, value_head=settings.value_head)
+        if settings.value_head:
+            own = {name: value for name, value in policy.model.weights().items() if not name.startswith("value_head.")}
             try:
                 found = safetensors.torch.load((folder / VALUE_HEAD).read_bytes())
-                policy.model.load_weights({**policy.model.weights(), **found})
-            except (OSError, SafetensorError, RuntimeError) as error:
+                policy.model.load_weights({**own, **found})
+            except (KeyError, OSError, SafetensorError, RuntimeError) as error:
                 raise ArtifactError(f"{folder / VALUE_HEAD} is no value head of this policy: {error}") from error
         return policy
 
@@ -255,8 +264,9 @@ class PretrainedPolicy(LanguagePolicy):
             self.tokenizer.save(temporary)
             if of_values:
                 (temporary / VALUE_HEAD).write_bytes(safetensors.torch.save(of_values))
-            settings = {"max_tokens": self.model.config.max_tokens, "value_head": self.model.config.value_head}
-            write_json(temporary / SETTINGS, settings)
+            config = self.model.config
+            settings = PretrainedSettings(max_tokens=config.max_tokens, value_head=config.value_head)
+            settings.write(temporary / SETTINGS)
             for written in sorted(temporary.iterdir()):
                 with atomic_path(folder / written.name) as target:
                     os.replace(written, target)
