@@ -43,6 +43,14 @@ def test_new_learners_draw_numbers_of_their_own() -> None:
     assert len(set(drawn)) == 4
 
 
+def test_learners_that_come_one_after_another_draw_numbers_of_their_own() -> None:
+    whole = joined([left_by(0), left_by(1)])
+    for number in (3, 4):
+        whole = divided(whole, number, 1)
+    states = [part_of(whole, rank).values["rng"]["state"]["state"] for rank in range(4)]
+    assert len(set(states)) == 4
+
+
 def test_as_many_learners_get_the_same() -> None:
     whole = joined([left_by(0), left_by(1)])
     assert divided(whole, 2, 2) is whole

@@ -6,7 +6,7 @@ What differs from learner to learner is dealt out anew:
 - replayed transitions, and whatever else belongs to one environment: environment by environment;
 - float arrays, such as Adam's moments after steps of their own, target networks, the outer momentum and what
   compression left out: everyone gets their mean, which for error feedback is what they would have sent together;
-- generators of random numbers: each keeps its own; new learners jump ahead of another's;
+- generators of random numbers: each keeps its own; a new learner's is seeded with another's state and its rank;
 - the rest: a new learner begins with another's.
 """
 
@@ -105,8 +105,11 @@ def _dealt_replays(old: list[Checkpoint], number: int, num_envs: int) -> list[St
 
 
 def _generator(states: list[Json], rank: int) -> Json:
-    """A generator that shares no stream of numbers with another rank's."""
-    generator: Any = np.random.PCG64()
-    generator.state = states[rank % len(states)]
-    own: Json = (generator.jumped(rank // len(states)) if rank >= len(states) else generator).state
+    """A learner's own, or a new one. That is seeded with another's state and with the rank: jumping ahead of the other
+    would give learners that come one after another the same numbers."""
+    if rank < len(states):
+        return states[rank]
+    state = states[rank % len(states)]["state"]["state"]
+    generator: Any = np.random.PCG64([state, rank])
+    own: Json = generator.state
     return own
