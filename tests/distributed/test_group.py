@@ -176,15 +176,14 @@ def test_all_learners_have_one_mean_and_count_their_bytes(world: World, method: 
         np.testing.assert_allclose(means, wanted, atol=closeness[method])
 
 
-@pytest.mark.parametrize("method", ["powersgd", "int8", "top_k"])
-def test_what_is_left_out_is_sent_later(world: World, method: str) -> None:
-    """Over many calls the means add up to the true ones, but for one call's rest."""
+@pytest.mark.parametrize(("method", "most"), [("powersgd", 0.5), ("int8", 0.003), ("top_k", 0.5)])
+def test_what_is_left_out_is_sent_later(world: World, method: str, most: float) -> None:
+    """Over many calls the means add up to the true ones, but for one call's rest. Forgotten rests would add up too:
+    to 0.75 of all where the largest tenth of normal numbers is sent, to 0.007 where all are, as bytes."""
     calls = 60
     found = world.run(learners.averages, {"method": method, **METHODS[method]}, calls, size=2)
     wanted = sum(np.mean([own_vector(rank, call) for rank in range(2)], 0) for call in range(calls))
-    left_out = np.linalg.norm(np.sum(found[0][0], 0) - wanted) / np.linalg.norm(wanted)
-    lost = np.linalg.norm(wanted - 0.1 * wanted) / np.linalg.norm(wanted)  # if a tenth were sent and the rest forgotten
-    assert left_out < lost
+    assert np.linalg.norm(np.sum(found[0][0], 0) - wanted) < most * np.linalg.norm(wanted)
 
 
 @pytest.mark.parametrize("method", METHODS)
