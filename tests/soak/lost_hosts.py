@@ -134,9 +134,7 @@ def counts(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
     return {
         "num_runs": len(runs),
-        "num_finished": len(runs),
         "num_restored_states": sum(len(one["states"]) for one in runs),
-        "num_other_states": 0,
         "seconds_to_go_on": {strike: seconds(strike) for strike in dict.fromkeys(_STRIKES)},
         "runs": runs,
     }
