@@ -112,6 +112,7 @@ bench: peers atropos | $(BIN)/loomrl  ## measure speed and learning beside the p
 	python benchmarks/compression.py
 	python benchmarks/compression_page.py
 	python benchmarks/wire.py
+	python benchmarks/rollout_workers.py
 
 soak: | $(BIN)/loomrl  ## what must never happen to a server or a cluster, at length: kills, swaps, bad versions, fuzzing, lost hosts; takes hours
 	PYTHONPATH=tests/support python -m tests.soak
