@@ -38,6 +38,13 @@ def ray_cluster() -> Iterator[Any]:
         yield ray
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker seems slow, nor faster than another, however busy the machine is."""
+    monkeypatch.setattr(crews, "SLOW", 0.0)
+    monkeypatch.setattr(crews, "GAIN", 1.0)
+
+
 def job_of(folder: Path, entry_point: str = "Mishaps", distributed: dict[str, Any] | None = None, **kwargs: Any) -> Job:
     """Of a walk; six segments of two updates. Mishaps happen to workers, not to this process."""
     Mishaps.num_steps = -(10**9)
@@ -105,7 +112,8 @@ def test_shares_follow_speed_and_a_slow_worker_is_replaced_once(
     assert [share.num_envs for share in collected.crew.shares] == [4, 4]
     collected.demand_same()
     (tmp_path / "now").touch()
-    slow = int(np.argmax([rollout.seconds for rollout in collected.rollouts()]))
+    for _ in range(8):  # a mean of speeds forgets 30 % each time
+        slow = int(np.argmax([rollout.seconds for rollout in collected.rollouts()]))
     collected.begin(6)
     (tmp_path / "now").unlink()  # what is slow stays slow
     assert collected.crew.shares[slow].num_envs == 1
@@ -122,6 +130,7 @@ def test_shares_follow_speed_and_a_slow_worker_is_replaced_once(
     collected.close()
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_workers_that_die_or_hang_are_replaced_and_broken_environments_end_all(tmp_path: Path) -> None:
     """Each worker takes 128 steps in a rollout. One dies in the second; the other hangs in the third, and fails in the
     fifth, when the first's successor has come to that step."""
@@ -145,6 +154,7 @@ def test_workers_that_die_or_hang_are_replaced_and_broken_environments_end_all(t
     collected.close()
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_crew_that_is_lost_again_and_again_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crews, "MAX_LOSSES", 1)
     collected = Collected(job_of(tmp_path, mishaps={"kill": 5, "exit": 10}), tmp_path)
@@ -181,6 +191,7 @@ def demand_equal(one: Checkpoint, other: Checkpoint) -> None:
         np.testing.assert_array_equal(other.arrays[name], array, strict=True)
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_learner_with_workers_learns_what_it_learns_by_itself(tmp_path: Path) -> None:
     alone, helped = tmp_path / "alone", tmp_path / "helped"
     workers = {"num_learners": 1, "rollout_workers_per_learner": 2}
@@ -192,6 +203,7 @@ def test_a_learner_with_workers_learns_what_it_learns_by_itself(tmp_path: Path) 
     demand_equal(found[-1], wanted[-1])
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_workers_that_collect_ahead_give_the_same_however_many_resumed_or_not(tmp_path: Path) -> None:
     ahead = {"num_learners": 1, "max_staleness": 1, "resources_per_worker": {"CPU": 0.5}}
     whole = left_by(job_of(tmp_path, mishaps={}, distributed=ahead | {"rollout_workers_per_learner": 1}))
