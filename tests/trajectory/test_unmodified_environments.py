@@ -174,10 +174,15 @@ def _content(row: list[int]) -> tuple[int, ...]:
 
 
 def _groups(rows: list[list[int]], posted: Counter[Group]) -> list[Group]:
-    """The posted groups that a batch is made of, in its order."""
-    contents, groups = [_content(row) for row in rows], []
-    while contents:
-        (size,) = {size for size in (2, 4) if tuple(contents[:size]) in posted}
-        groups.append(tuple(contents[:size]))
-        contents = contents[size:]
-    return groups
+    """The posted groups that a batch is made of, in its order. The first answers of a group of four may be those of
+    another one of two: whatever leaves the rest whole."""
+    ways = _divided([_content(row) for row in rows], posted)
+    return next(groups for groups in ways if not Counter(groups) - posted)
+
+
+def _divided(contents: list[tuple[int, ...]], posted: Counter[Group]) -> Iterator[list[Group]]:
+    if not contents:
+        yield []
+    for size in (4, 2):
+        if len(contents) >= size and (group := tuple(contents[:size])) in posted:
+            yield from ([group, *others] for others in _divided(contents[size:], posted))
