@@ -12,7 +12,6 @@ gradients loses no return: the 95 % interval of the paired differences lies abov
 """
 
 import argparse
-import platform
 import sys
 import tempfile
 import time
@@ -33,11 +32,10 @@ from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshot import take_snapshot
 from loomrl.evaluation.statistics import bootstrap_interval, mean, paired_difference
 from loomrl.files import read_json, write_json
-from loomrl.processors import num_processors
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.config import TrainingConfig
 from loomrl.training.job import Job
-from loomrl.training.threads import processor_family
+from machine import measured_on
 from process_group import ProcessGroup
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -192,9 +190,8 @@ def record(rows: list[Row]) -> None:
     """With what they show."""
     rows = sorted(rows, key=lambda row: (row["task"], [*SETTINGS].index(row["setting"]), row["seed"]))
     figures = {task: figures_of([row for row in rows if row["task"] == task]) for task in TASKS}
-    machine = {"cores": num_processors(), "processor": processor_family(), "python": platform.python_version()}
     versions = {name: version(name) for name in ("torch", "numpy", "gymnasium", "mujoco")}
-    write_json(RESULTS, {"figures": figures, "rows": rows, "measured_on": machine, "versions": versions})
+    write_json(RESULTS, {"figures": figures, "rows": rows, "measured_on": measured_on(), "versions": versions})
 
 
 def figures_of(rows: list[Row]) -> dict[str, Any]:

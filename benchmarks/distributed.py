@@ -14,7 +14,6 @@ import argparse
 import json
 import math
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -36,8 +35,9 @@ from loomrl.processors import keep_to, num_processors
 from loomrl.stages.__main__ import ONE_THREAD
 from loomrl.training.config import TrainingConfig
 from loomrl.training.job import Job
-from loomrl.training.threads import one_thread, processor_family
+from loomrl.training.threads import one_thread
 from loomrl.training.train import train_policy
+from machine import measured_on
 from process_group import ProcessGroup
 
 RESULTS = Path(__file__).parent / "results" / "distributed.json"
@@ -217,8 +217,7 @@ ON_RAY = ("overhead", "speedup")
 def record(kind: str, figures: dict[str, Any]) -> None:
     """Replace what the results say of one kind."""
     kept = read_json(RESULTS) if RESULTS.exists() else {}
-    machine = {"cores": num_processors(), "processor": processor_family(), "python": platform.python_version()}
-    write_json(RESULTS, {**kept, kind: {"figures": figures, "measured_on": machine}})
+    write_json(RESULTS, {**kept, kind: {"figures": figures, "measured_on": measured_on()}})
 
 
 def reached(kind: str, figures: dict[str, Any]) -> bool:

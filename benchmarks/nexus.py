@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import statistics
 import tempfile
 from pathlib import Path
@@ -23,9 +22,8 @@ from loomrl.distributed.config import DistributedConfig
 from loomrl.files import write_json
 from loomrl.gym.integration import IntegrationResults
 from loomrl.language.policy import LanguagePolicy
-from loomrl.processors import num_processors
 from loomrl.stages.__main__ import ONE_THREAD
-from loomrl.training.threads import processor_family
+from machine import measured_on
 
 RESULTS = Path(__file__).parent / "results" / "nexus.json"
 NUM_WORKERS, ITERATIONS, WARM = 2, 20, 4
@@ -106,8 +104,7 @@ def main() -> None:
     os.environ |= ONE_THREAD
     with cluster(DistributedConfig(num_learners=NUM_WORKERS)):
         figures = {case: measure(case, arguments.rounds) for case in arguments.cases}
-    machine = {"cores": num_processors(), "processor": processor_family(), "python": platform.python_version()}
-    write_json(RESULTS, {"cases": figures, "measured_on": machine})
+    write_json(RESULTS, {"cases": figures, "measured_on": measured_on()})
 
 
 if __name__ == "__main__":

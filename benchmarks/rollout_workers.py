@@ -9,24 +9,17 @@ one process, or it stops.
 import argparse
 import json
 import os
-import platform
 import statistics
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from loomrl import events
-from loomrl.environment.config import EnvironmentConfig
-from loomrl.environment.snapshot import take_snapshot
+from distributed import Case, trained
 from loomrl.files import write_json
-from loomrl.processors import num_processors
 from loomrl.stages.__main__ import ONE_THREAD
-from loomrl.training.config import TrainingConfig
-from loomrl.training.train import train_policy
+from machine import measured_on
 
 RESULTS = Path(__file__).parent / "results" / "rollout_workers.json"
-WARM = 0.2  # of the steps
-CASES: dict[str, tuple[str, int, dict[str, Any]]] = {  # environment, environment steps, PPO's parameters
+CASES: dict[str, Case] = {
     "ppo_cartpole": ("CartPole-v1", 1_000_000, {"num_envs": 16, "rollout_length": 128}),
     "ppo_halfcheetah": ("HalfCheetah-v5", 200_000, {"num_envs": 8, "rollout_length": 256}),
 }
@@ -38,40 +31,14 @@ def settings(workers: int) -> dict[str, dict[str, Any] | None]:
     return {"one_process": None, "workers": base, "workers_ahead": base | {"max_staleness": 1}}
 
 
-def trained(case: str, distributed: dict[str, Any] | None, share: float) -> tuple[float, str]:
-    """Steps per second when training is under way, and the policy's digest."""
-    environment, num_steps, parameters = CASES[case]
-    total = int(num_steps * share)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        take_snapshot(EnvironmentConfig(id=environment, fingerprint_episodes=1), folder, folder / "snapshot")
-        config = TrainingConfig.model_validate(
-            {
-                "total_env_steps": total,
-                "validation": {"interval_env_steps": total, "num_episodes": 1},
-                "parameters": parameters,
-                "distributed": distributed,
-            }
-        )
-        os.environ[events.VARIABLE] = str(folder / "events.jsonl")
-        report = train_policy(config, folder / "snapshot", folder / "out", folder / "home")
-        return steps_per_second(folder / "events.jsonl", total), report.policy_digest
-
-
-def steps_per_second(path: Path, total: int) -> float:
-    """From what training told."""
-    told = [json.loads(line) for line in path.read_text().splitlines()]
-    rows = [row for row in told if row["event"] == "metrics" and "policy_loss" in row and row["step"] < total]
-    warm = [row for row in rows if row["step"] >= WARM * total]
-    return float((warm[-1]["step"] - warm[0]["step"]) / (warm[-1]["time"] - warm[0]["time"]))
-
-
 def measure(case: str, rounds: int, workers: int, share: float) -> dict[str, Any]:
     """Ratios of steps per second to one process's, round by round."""
+    environment, num_steps, parameters = CASES[case]
+    shortened = (environment, int(num_steps * share), parameters)
     ratios: dict[str, list[float]] = {}
     alone = []
     for _ in range(rounds):
-        found = {name: trained(case, distributed, share) for name, distributed in settings(workers).items()}
+        found = {name: trained(shortened, distributed) for name, distributed in settings(workers).items()}
         if found["workers"][1] != found["one_process"][1]:
             raise SystemExit(f"{case}: workers learnt another policy than one process")
         alone.append(found["one_process"][0])
@@ -95,8 +62,7 @@ def main() -> None:
     os.environ |= ONE_THREAD
     given = (arguments.rounds, arguments.workers, arguments.share)
     results = {case: measure(case, *given) for case in arguments.case or CASES}
-    machine = f"{platform.machine()}, {num_processors()} processors"
-    write_json(arguments.output, {"machine": machine, "rounds": arguments.rounds, "cases": results})
+    write_json(arguments.output, {"measured_on": measured_on(), "rounds": arguments.rounds, "cases": results})
     print(json.dumps(results, indent=2))
 
 

@@ -12,7 +12,6 @@ Figures go to `benchmarks/results/scaling.json`.
 
 import argparse
 import os
-import platform
 import statistics
 import time
 from collections.abc import Iterator
@@ -40,7 +39,8 @@ from loomrl.processors import num_processors
 from loomrl.stages.__main__ import ONE_THREAD
 from loomrl.training.config import TrainingConfig
 from loomrl.training.job import Job
-from loomrl.training.threads import one_thread, processor_family
+from loomrl.training.threads import one_thread
+from machine import measured_on
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "scaling.json"
@@ -268,10 +268,6 @@ def cluster_table(simulated: dict[str, Any]) -> Iterator[str]:
             yield f"| {title}: {label} | {setting['bytes_per_synchronisation']:,.0f} | {shares} |"
 
 
-def machine() -> dict[str, Any]:
-    return {"cores": num_processors(), "processor": processor_family(), "python": platform.python_version()}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=PARTS, help="default: all")
@@ -281,7 +277,7 @@ def main() -> None:
     if "vary" in parts:
         results["spreads"] = {name: spread_of(*case[:2]) for name, case in CASES.items()}
     if "measure" in parts:
-        results |= {"updates": measure(), "measured_on": machine()}
+        results |= {"updates": measure(), "measured_on": measured_on()}
     if "simulate" in parts:
         results["simulated"] = simulate(results["spreads"], results["updates"])
     write_json(RESULTS, results)

@@ -46,6 +46,7 @@ def _begin(order: Json) -> None:
         )
         ray.get(order["desk"].fail.remote(error))
         raise error
+    # Of the process that began the training, by way of Ray, which would unpickle it just so, but before the comparison.
     learn, config = pickle.loads(order["work"])
     learn(config)
 

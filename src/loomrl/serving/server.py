@@ -119,7 +119,7 @@ def make(settings: ServerSettings, place: Place | None) -> _Server:
 def run(server: _Server, sockets: Sequence[socket.socket]) -> None:
     """Serve until told to stop, which is a good end: uvicorn drains, then raises the signal again."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end_well)
+        signal.signal(number, end_well)
     server.run(sockets=list(sockets))
 
 
@@ -130,7 +130,8 @@ def _tell(settings: ServerSettings, listener: socket.socket, port_file: Path | N
         write_json(port_file, {"url": url, "pid": os.getpid()})
 
 
-def _end_well(number: int, frame: FrameType | None) -> None:
+def end_well(number: int, frame: FrameType | None) -> None:
+    """Handles a signal: to be told to stop is no failure."""
     raise SystemExit(0)
 
 

@@ -6,13 +6,12 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import FrameType
 
 import uvicorn
 
 from loomrl.files import write_json
 from loomrl.serving.asgi import Receive, Scope, Send
-from loomrl.serving.server import address_of, bind, check_exposure
+from loomrl.serving.server import address_of, bind, check_exposure, end_well
 from loomrl.serving.tokens import Tokens, configured
 
 log = logging.getLogger(__name__)
@@ -61,9 +60,5 @@ def run_application(application: Application, listener: socket.socket) -> None:
         timeout_graceful_shutdown=_DRAIN_SECONDS,
     )
     # uvicorn drains, then raises the signal again for the handler it found: being told to stop is a good end.
-    signal.signal(signal.SIGTERM, _end_well)
+    signal.signal(signal.SIGTERM, end_well)
     uvicorn.Server(config).run(sockets=[listener])
-
-
-def _end_well(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(0)

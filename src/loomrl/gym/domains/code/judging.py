@@ -29,7 +29,7 @@ written = os.fdopen(os.dup(1), "w")
 sys.stdout = io.StringIO()
 sys.set_int_max_str_digits(100_000)
 namespace = {"__name__": "solution"}
-exec(compile(request["source"], "solution", "exec"), namespace)
+exec(compile(request["source"], "solution", "exec"), namespace)  # an answer: this whole text runs in the sandbox
 for case in request["cases"]:
     try:
         line = json.dumps(namespace[request["name"]](*case))
