@@ -120,6 +120,7 @@ def test_a_violating_version_on_trial_loses_its_share_of_the_agents(ready_home: 
     Controls("cartpole").set_plan(plan, "grace")
     with ServerProcess("cartpole", refresh_seconds=0.1) as server, server.client() as client:
         until(lambda: bad in {decide_at(client, number).version for number in range(8)}, "the split")
+        until(lambda: bad not in {decide_at(client, number).version for number in range(8)}, "the end of the split")
         until(lambda: Controls("cartpole").orders.plan.split == {}, "the plan to follow")
         assert {decide_at(client, number).version for number in range(20)} == {good}
         until(lambda: client.status()["quarantined"] == [], "what follows to be done")
