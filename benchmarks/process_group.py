@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import torch.distributed as dist
 
+from loomrl.distributed.group import calm_receiver
 from loomrl.processors import keep_to, num_processors
 
 
@@ -45,6 +46,7 @@ class ProcessGroup:
 def _member(store: Path, rank: int, size: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     keep_to(num_processors() / size)
     dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=size)
+    calm_receiver()
     try:
         return function(*arguments)
     finally:

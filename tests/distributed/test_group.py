@@ -1,5 +1,6 @@
 """What learners do together, in processes that are a torch process group, against one process with all their data."""
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -115,6 +116,13 @@ def test_moments_are_those_of_all_rows(world: World, size: int) -> None:
 
 def test_moments_of_no_rows_at_all(world: World) -> None:
     assert [found.count for found in world.run(learners.moments, [0, 0], size=2)] == [0.0, 0.0]
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="this system has no such class")
+def test_the_thread_that_waits_for_messages_puts_no_other_off(world: World) -> None:
+    for classes in world.run(learners.scheduling_classes, size=2):
+        assert classes["gloo_tcp_loop"] == {os.SCHED_BATCH}
+        assert {os.SCHED_BATCH} not in [kinds for name, kinds in classes.items() if name != "gloo_tcp_loop"]
 
 
 def test_only_the_first_computes_what_it_tells_the_others(world: World) -> None:

@@ -33,7 +33,7 @@ def test_one_learner_waits_for_nobody() -> None:
 @pytest.mark.parametrize(("sync_frequency", "synchronisations"), [(1, 10), (5, 2), (10, 1), (20, 0.5)])
 def test_learners_of_one_speed_pay_for_messages_only(sync_frequency: int, synchronisations: float) -> None:
     one = 6 * (1e-4 + 4_000 / 4 / 1e8)  # a ring of four
-    assert seconds(4, sync_frequency) == pytest.approx(0.08 + 5 * 3e-4 + synchronisations * one)
+    assert seconds(4, sync_frequency) == pytest.approx(0.08 + 4 * 3e-4 + synchronisations * one)
 
 
 def test_messages_that_are_gathered_cost_by_the_number_of_learners() -> None:
@@ -42,7 +42,7 @@ def test_messages_that_are_gathered_cost_by_the_number_of_learners() -> None:
     )
     work = replace(WORK, decode_seconds=1e-3)
     found = seconds_per_update(config, work, MACHINES, np.random.default_rng(0)).mean()
-    assert found == pytest.approx(0.08 + 5 * 3e-4 + 3 * (1e-4 + 800 / 1e8) + 4 * 1e-3)
+    assert found == pytest.approx(0.08 + 4 * 3e-4 + 3 * (1e-4 + 800 / 1e8) + 4 * 1e-3)
 
 
 def test_all_wait_for_the_slowest_the_more_of_them_there_are_and_the_oftener_they_meet() -> None:

@@ -1,6 +1,7 @@
 """Processes that are a torch process group, and what they do in tests of learners that meet."""
 
 import multiprocessing
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -99,6 +100,16 @@ def own_vector(rank: int, call: int = 0, size: int = 1000) -> np.ndarray:
 
 
 # --- what members do ---
+
+
+def scheduling_classes(process_group: Any) -> dict[str, set[int]]:
+    """Of the threads of a learner, by their names."""
+    group_of(process_group)
+    classes: dict[str, set[int]] = {}
+    for thread in Path("/proc/self/task").iterdir():
+        name = (thread / "comm").read_text().strip()
+        classes.setdefault(name, set()).add(os.sched_getscheduler(int(thread.name)))
+    return classes
 
 
 def averages(process_group: Any, compression: dict[str, Any], calls: int) -> tuple[list[np.ndarray], list[float]]:

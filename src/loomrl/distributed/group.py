@@ -5,8 +5,10 @@ training begins; after that all of them take the same steps.
 """
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,8 @@ from loomrl.distributed.compression import make_averaging
 from loomrl.distributed.config import DistributedConfig
 from loomrl.distributed.watchdog import Watchdog
 from loomrl.types import FloatArray, Json
+
+_RECEIVER = "gloo_tcp_loop"  # name of Gloo's thread that waits for messages
 
 
 class Followed:
@@ -66,6 +70,7 @@ class Group:
     def __init__(self, config: DistributedConfig, watchdog: Watchdog, group: dist.ProcessGroup | None = None) -> None:
         found = group or dist.group.WORLD
         assert found is not None, "a process group is made before"
+        calm_receiver()
         self._config, self._watchdog, self._group = config, watchdog, found
         self.rank, self.num_learners = found.rank(), found.size()
         self.joins_gradients = config.sync_frequency == 1
@@ -168,3 +173,17 @@ class Group:
         for number, followed in enumerate(self._followed):
             followed.load_state_dict(below(f"{number}.", state))
         self._steps = 0
+
+
+def calm_receiver() -> None:
+    """Let Gloo's thread that waits for messages put off no other one of this process.
+
+    It asks for a connection's lock again and again while another thread has it. When a message wakes it up on that
+    thread's core, and takes its place there, both wait for the end of a time slice: milliseconds, in every second
+    collective of learners with a core each. Threads of the class for batches take nobody's place. Where the system has
+    no such class or names (Linux has), or does not allow it, nothing changes.
+    """
+    for thread in Path("/proc/self/task").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or may not be changed
+            if (thread / "comm").read_text().strip() == _RECEIVER:
+                os.sched_setscheduler(int(thread.name), os.SCHED_BATCH, os.sched_param(0))

@@ -26,7 +26,7 @@ class Work:
     matrices: tuple[tuple[int, int], ...] = ()  # (rows, columns) of those among them; for `powersgd`
     rollout_spread: float = 0.0
     gradient_step_spread: float = 0.0
-    num_meetings: int = 5  # small messages to all: episodes, metrics, moments of observations, rewards and advantages
+    num_meetings: int = 4  # small messages to all: metrics, moments of observations, rewards and advantages
     decode_seconds: float = 0.0  # for one learner's message, of `int8` and `top_k`
 
     @property

@@ -11,11 +11,12 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import NamedTuple
 
 import numpy as np
 
 from loomrl.algorithms.base import Algorithm, below
-from loomrl.algorithms.peers import ALONE, Moments, Peers
+from loomrl.algorithms.peers import ALONE, Peers
 from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.collecting import Collecting, OwnEnvironments
@@ -110,31 +111,36 @@ class TrainingLoop:
         self.env_steps = step
         if last or self._validates():
             self._peers.synchronise()
-        metrics = self._joined(metrics, self._collecting.counts())
+        metrics, episodes = self._joined(metrics, self._collecting.counts(), finished)
         for name, value in metrics.items():
             if not math.isfinite(value):
                 raise LoomRLError(
                     f"training: {name} is {value} after {step} environment steps; saved checkpoints are intact; "
                     "lower learning_rate, or look at the rewards and observations of the environment"
                 )
-        episodes = self._peers.join_moments(_of_episodes(finished))
-        self.num_episodes += int(episodes.count)
-        if episodes.count:
-            metrics |= dict(zip(("episode_return", "episode_length"), episodes.mean.tolist(), strict=True))
+        self.num_episodes += round(episodes.num)
+        if episodes.num:
+            metrics |= {
+                "episode_return": episodes.returns / episodes.num,
+                "episode_length": episodes.lengths / episodes.num,
+            }
         metrics |= self._peers.metrics()
         row: Json = {"step": step, "num_episodes": self.num_episodes, **metrics}
         self.rows.add(row)
         self._on_update(row)
 
-    def _joined(self, metrics: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
-        """Their means over the learners; of counts the sums, where there was anything to count."""
-        means = self._peers.mean(np.array([*metrics.values(), *counts.values()])).tolist()
-        joined = dict(zip([*metrics, *counts], means, strict=True))
-        return {
-            name: value * (self._peers.num_learners if name in counts else 1)
-            for name, value in joined.items()
-            if value or name not in counts
-        }
+    def _joined(
+        self, metrics: dict[str, float], counts: dict[str, float], finished: list[tuple[float, int]]
+    ) -> tuple[dict[str, float], "_Episodes"]:
+        """In one meeting: metrics' means over the learners, the sums of counts, where there was anything to count, and
+        the episodes of all of them."""
+        own = [*metrics.values(), *counts.values(), *_Episodes.of(finished)]
+        means = self._peers.mean(np.array(own))
+        sums = means * self._peers.num_learners
+        first_sum, last_sum = len(metrics), len(metrics) + len(counts)
+        joined = dict(zip(metrics, means[:first_sum].tolist(), strict=True))
+        counted = zip(counts, sums[first_sum:last_sum].tolist(), strict=True)
+        return joined | {name: value for name, value in counted if value}, _Episodes(*sums[last_sum:].tolist())
 
     def _validate(self) -> None:
         """Decide whether training ends, after a validation where one is due or it is the last chance for one."""
@@ -201,9 +207,17 @@ class TrainingLoop:
             self.validation.load_state_dict(values["validation"], below("best.", checkpoint.arrays))
 
 
-def _of_episodes(finished: list[tuple[float, int]]) -> Moments:
-    """Their returns and lengths."""
-    return Moments.of(np.array(finished)) if finished else Moments(np.zeros(2), np.zeros(2), 0.0)
+class _Episodes(NamedTuple):
+    """That have ended: how many, and the sums of their returns and lengths."""
+
+    num: float
+    returns: float
+    lengths: float
+
+    @classmethod
+    def of(cls, finished: list[tuple[float, int]]) -> "_Episodes":
+        """Of their returns and lengths."""
+        return cls(float(len(finished)), *np.array(finished or [(0.0, 0)]).sum(0).tolist())
 
 
 def _demand_rewards(trajectory: Trajectory, step: int) -> None:
