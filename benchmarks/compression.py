@@ -85,6 +85,8 @@ SETTINGS: dict[str, tuple[float | None, dict[str, Any]]] = {
     "every_update": (1.0, {}),
     "every_epoch_int8": (0.0, {"compression": INT8}),
     "every_update_int8": (1.0, {"compression": INT8}),
+    "every_epoch_int8_momentum": (0.0, {"compression": INT8, "outer_momentum": 0.5}),
+    "every_update_int8_momentum": (1.0, {"compression": INT8, "outer_momentum": 0.5}),
     "every_update_int8_outer": (1.0, {"compression": INT8, "outer_learning_rate": 1.4}),
     "every_update_powersgd": (1.0, {"compression": {"method": "powersgd"}}),
     "every_update_top_k": (1.0, {"compression": {"method": "top_k", "share": 0.01}}),

@@ -7,8 +7,8 @@
 
 `overhead` and `speedup` train the same twice in each round, and compare steps per second between the first fifth of the
 steps and the last one: without what starting takes. One learner on Ray ends with the same policy as the stage, or it
-stops. Ends with exit code 1 where the overhead is 10 % or more, or the speed-up on Humanoid, where collecting takes nearly
-all of the time, is below 1.7, in the median of the rounds.
+stops. Ends with exit code 1 where the overhead is 10 % or more, or the speed-up on Humanoid, where collecting takes
+nearly all of the time, is below 1.7, in the median of the rounds.
 """
 
 import argparse
@@ -78,7 +78,10 @@ def trained(case: Case, distributed: dict[str, Any] | None) -> tuple[float, str]
             }
         )
         os.environ[events.VARIABLE] = str(folder / "events.jsonl")
-        report = train_policy(config, folder / "snapshot", folder / "out", folder / "home")
+        try:
+            report = train_policy(config, folder / "snapshot", folder / "out", folder / "home")
+        finally:
+            del os.environ[events.VARIABLE]
         return steps_per_second(folder / "events.jsonl", num_steps), report.policy_digest
 
 
@@ -230,7 +233,7 @@ def reached(kind: str, figures: dict[str, Any]) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kinds", nargs="*", choices=[*MEASURES], help="default: all")
+    parser.add_argument("kinds", nargs="*", choices=[*MEASURES, []], metavar="KIND", help="default: all")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     os.environ |= ONE_THREAD

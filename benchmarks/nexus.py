@@ -63,8 +63,11 @@ def trained(case: str, policy: Path, num_workers: int | None, told: Path) -> tup
     told.unlink(missing_ok=True)
     os.environ[events.VARIABLE] = str(told)
     one = integration(case, LanguagePolicy.load(policy), warm_start_accuracy=0.0)
-    results = asyncio.run(run())
-    one.close()
+    try:
+        results = asyncio.run(run())
+    finally:
+        one.close()
+        del os.environ[events.VARIABLE]
     rows = [json.loads(line) for line in told.read_text().splitlines()]
     times = [row["time"] for row in rows if row["event"] == "metrics"]
     seconds = [after - before for before, after in zip(times, times[1:], strict=False)]

@@ -270,7 +270,7 @@ def cluster_table(simulated: dict[str, Any]) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=PARTS, help="default: all")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help="default: all")
     parts = parser.parse_args().parts or PARTS
     os.environ |= ONE_THREAD
     results = read_json(RESULTS) if RESULTS.exists() else {"updates": []}

@@ -5,7 +5,7 @@ import pytest
 from learners import left_by as part
 
 from loomrl.distributed.desk import Desk
-from loomrl.distributed.parts import joined, num_learners
+from loomrl.distributed.joint_checkpoints import joined, num_learners
 from loomrl.errors import EnvironmentFault
 
 

@@ -12,17 +12,21 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
 from unreliable_env import Mishaps
 from walks import given, settings, walk
 
 import loomrl.distributed.cluster
 from loomrl.algorithms.peers import ALONE
+from loomrl.distributed import run
 from loomrl.distributed.cluster import cluster
 from loomrl.distributed.config import DistributedConfig
 from loomrl.distributed.desk import Desk
-from loomrl.distributed.gloo import interface_with
 from loomrl.distributed.hosts import different, same_software
 from loomrl.distributed.learner import Learner, learn
+from loomrl.distributed.process_group import interface_with
+from loomrl.distributed.ray_train import Trainer
 from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
 from loomrl.training.train import train_policy
 
@@ -66,6 +70,29 @@ def test_the_interface_is_the_one_with_the_hosts_address() -> None:
         for address in (one.address for one in addresses if one.family == socket.AF_INET):
             assert interface_with(address) == name
     assert interface_with("192.0.2.1") is None  # an address for documentation, nobody's
+
+
+# --- Ray Train ---
+
+
+def test_of_ray_trains_own_actors_only_the_one_that_waits_for_itself_is_left_out() -> None:
+    def kinds(trainer: Any) -> list[str]:
+        callbacks = trainer(lambda: None, scaling_config=ScalingConfig(num_workers=1))._create_default_callbacks()
+        return [type(one).__name__ for one in callbacks]
+
+    theirs = kinds(TorchTrainer)
+    assert theirs.count("PlacementGroupCleanerCallback") == 1
+    theirs.remove("PlacementGroupCleanerCallback")
+    assert kinds(Trainer) == theirs
+
+
+@pytest.mark.parametrize(("resources", "backend"), [({}, "gloo"), ({"GPU": 1.0}, "cpu:gloo,cuda:nccl")])
+def test_learners_with_gpus_are_joined_by_nccl(tmp_path: Path, resources: dict[str, float], backend: str) -> None:
+    distributed = {"num_learners": 2, "resources_per_learner": {"CPU": 1.0} | resources}
+    trainer = run._trainer(given(walk(tmp_path / "walk"), distributed), tmp_path)
+    assert trainer.backend_config.backend == backend
+    assert trainer.scaling_config.use_gpu == bool(resources)
+    assert trainer.scaling_config.num_gpus_per_worker == resources.get("GPU", 0.0)
 
 
 # --- the software ---

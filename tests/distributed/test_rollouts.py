@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from loomrl.distributed.actors import RolloutWorker
+from loomrl.distributed.environment_shares import Share
 from loomrl.distributed.rollouts import PolicyState, Rollout, beside, demand_fresh, finished_in_order
-from loomrl.distributed.shares import Share
 from loomrl.distributed.workplace import Workplace, packed
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshot import take_snapshot

@@ -18,9 +18,9 @@ from loomrl.algorithms.peers import ALONE
 from loomrl.distributed.cluster import cluster
 from loomrl.distributed.config import DistributedConfig
 from loomrl.distributed.desk import Desk
+from loomrl.distributed.joint_checkpoints import divided, joined, part_of
 from loomrl.distributed.learner import Learner
-from loomrl.distributed.parts import divided, joined, part_of
-from loomrl.distributed.sharing import check_shares
+from loomrl.distributed.learner_jobs import check_shares
 from loomrl.errors import ConfigError, EnvironmentFault
 from loomrl.files import read_json
 from loomrl.training.job import Job

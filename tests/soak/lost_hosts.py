@@ -5,14 +5,16 @@ killed and begun again, or a learner's process alone is, or the head, with the p
 which the same command is run again. Whoever goes on tells the digest of its state, which must be a saved checkpoint's.
 """
 
+import json
 import os
 import random
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from clusters import SECONDS, Cluster, finished, learners_on
+from clusters import POLICY, SECONDS, Cluster, finished, learners_on
 from projects import until
 
 from loomrl.distributed.desk import part_of
@@ -36,24 +38,42 @@ def run(folder: Path, numbers: dict[int, range] = RUNS, seed: int = 5) -> dict[s
     Raises:
         AssertionError: when one does not end as the unharmed one did, or goes on with another state than was saved.
     """
-    runs = [one for num_hosts in numbers for one in _runs(folder / f"{num_hosts}", num_hosts, numbers[num_hosts], seed)]
-    return counts(runs) | {"num_env_steps": NUM_STEPS, "seed": seed}
+    runs, life_cycles = [], {}
+    for num_hosts, chosen in numbers.items():
+        where = folder / f"{num_hosts}"
+        where.mkdir()
+        with Cluster(where, num_hosts, **SOON) as cluster:
+            prepare(cluster)
+            runs += _runs(cluster, num_hosts, chosen, seed)
+            life_cycles[f"{num_hosts}"] = _life_cycle(cluster)
+    return counts(runs) | {"num_env_steps": NUM_STEPS, "seed": seed, "life_cycle_seconds_by_hosts": life_cycles}
 
 
-def _runs(folder: Path, num_hosts: int, numbers: range, seed: int) -> list[dict[str, Any]]:
+def _runs(cluster: Cluster, num_hosts: int, numbers: range, seed: int) -> list[dict[str, Any]]:
     """Those of one cluster."""
-    folder.mkdir()
-    with Cluster(folder, num_hosts, **SOON) as cluster:
-        prepare(cluster)
-        wanted = _finished_training(cluster, "unharmed")
-        runs = []
-        for number in numbers:
-            rng = random.Random(f"{seed} {number}")
-            found = _struck(cluster, f"run{number}", _STRIKES[number % len(_STRIKES)], rng)
-            assert found.pop("policy") == wanted, f"run {number} ended with another policy than the unharmed one"
-            print(f"run {number}: {found}", flush=True)
-            runs.append({"number": number, "num_hosts": num_hosts, **found})
+    wanted = _finished_training(cluster, "unharmed")
+    runs = []
+    for number in numbers:
+        rng = random.Random(f"{seed} {number}")
+        found = _struck(cluster, f"run{number}", _STRIKES[number % len(_STRIKES)], rng)
+        assert found.pop("policy") == wanted, f"run {number} ended with another policy than the unharmed one"
+        print(f"run {number}: {found}", flush=True)
+        runs.append({"number": number, "num_hosts": num_hosts, **found})
     return runs
+
+
+def _life_cycle(cluster: Cluster) -> int:
+    """Seconds of one whole, from the snapshot to a champion; learners are on all hosts."""
+    started = time.monotonic()
+    command = cluster.command(sys.executable, "-m", "loomrl", "run", f"configs/{POLICY}.yaml", home="life_cycle")
+    print(finished(command), flush=True)
+    shown = cluster.command(
+        sys.executable, "-m", "loomrl", "policy", "show", f"{POLICY}@champion", "--json", home="life_cycle"
+    )
+    output = finished(shown)
+    assert json.loads(output[output.index("{") :])["version"] == "1"
+    assert cluster.report()["total_env_steps"] == NUM_STEPS
+    return round(time.monotonic() - started)
 
 
 def prepare(cluster: Cluster, **distributed: Any) -> None:

@@ -19,8 +19,8 @@ from loomrl.algorithms import dqn, ppo, ppo_lagrangian, recurrent_ppo, sac
 from loomrl.algorithms.peers import ALONE, Matrix, Moments, Peers
 from loomrl.distributed.config import DistributedConfig
 from loomrl.distributed.group import Group
+from loomrl.distributed.joint_checkpoints import divided, part_of
 from loomrl.distributed.learner import Assignment, Learner
-from loomrl.distributed.parts import divided, part_of
 from loomrl.distributed.watchdog import Watchdog
 from loomrl.replay.spec import Transitions
 from loomrl.training.checkpoints import Checkpoint

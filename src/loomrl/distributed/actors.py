@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from loomrl.algorithms.base import Algorithm
 from loomrl.algorithms.peers import Moments
 from loomrl.distributed.actor_config import ActorConfig
+from loomrl.distributed.environment_shares import Share, ShareOfNoise, divided
 from loomrl.distributed.rollouts import PolicyState, Rollout, beside, demand_fresh, finished_in_order
-from loomrl.distributed.shares import Share, ShareOfNoise, divided
 from loomrl.training.collecting import OwnEnvironments, SegmentCollector
 from loomrl.training.seeds import Purpose, derive
 from loomrl.training.threads import one_thread

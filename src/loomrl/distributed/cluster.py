@@ -40,9 +40,10 @@ def cluster(config: DistributedConfig) -> Iterator[Any]:
             ray.shutdown()
 
 
-def connected(num_cpus: int, address: str | None = None) -> Any:
+def connected(num_cpus: int, address: str | None = None, setting: str = "training.distributed.address") -> Any:
     """Ray, connected to the cluster this process is connected to already, else to that at an address, else to one of
-    this machine's, begun here with so many places at least.
+    this machine's, begun here with so many places at least; it ends with this process, or with `ray.shutdown`.
+    `setting` is where the address comes from, for messages.
 
     Raises:
         ConfigError: when Ray is not installed, the address does not answer, or versions differ.
@@ -51,7 +52,7 @@ def connected(num_cpus: int, address: str | None = None) -> Any:
     if ray.is_initialized():
         return ray
     if address is not None and address != "auto":
-        _demand_answer(address)
+        _demand_answer(address, setting)
     begun: dict[str, Any] = {}
     if address is None:
         begun = {
@@ -64,26 +65,24 @@ def connected(num_cpus: int, address: str | None = None) -> Any:
         ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **begun)
     except ConnectionError as error:
         raise ConfigError(
-            f"training.distributed.address {address!r}: {error}; where a head answers there, it refuses this process: "
+            f"{setting} {address!r}: {error}; where a head answers there, it refuses this process: "
             "both need the same RAY_AUTH_MODE, and the same token in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         ) from error
     except (RuntimeError, ValueError) as error:  # RuntimeError: versions differ
-        raise ConfigError(f"training.distributed.address {address!r}: {error}") from error
+        raise ConfigError(f"{setting} {address!r}: {error}") from error
     return ray
 
 
-def _demand_answer(address: str) -> None:
+def _demand_answer(address: str, setting: str) -> None:
     """Ray would wait for minutes."""
     host, _, port = address.rpartition(":")
     fix = "begin the head there with `ray start --head`, or correct the address"
     try:
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
     except OSError as error:
-        raise ConfigError(
-            f"training.distributed.address: nobody answers at {address} ({error.strerror or error}); {fix}"
-        ) from error
+        raise ConfigError(f"{setting}: nobody answers at {address} ({error.strerror or error}); {fix}") from error
     if _speaks_plainly() and not _is_healthy(address):
-        raise ConfigError(f"training.distributed.address: what answers at {address} is no head of a Ray cluster; {fix}")
+        raise ConfigError(f"{setting}: what answers at {address} is no head of a Ray cluster; {fix}")
 
 
 def _speaks_plainly() -> bool:

@@ -2,26 +2,25 @@
 lost, hangs or is slow is replaced."""
 
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from loomrl.distributed.actors import RolloutWorker, Site
+from loomrl.distributed.calls import Calls
+from loomrl.distributed.environment_shares import Share, divided
 from loomrl.distributed.rollouts import Rollout
-from loomrl.distributed.shares import Share, divided
-from loomrl.errors import LoomRLError
 from loomrl.training.seeds import Purpose, derive
 
-MAX_LOSSES = 3  # of workers, in one rollout
 START_SECONDS = 120.0  # that a new worker has beside: a process begins, and imports
 CLOSE_SECONDS = 5.0
 NEWEST = 0.3  # weight of the last rollout in a worker's mean speed
 GAIN = 0.1  # share of a rollout's time that another division must save
-SLOW = 0.25  # of the others' median speed: a worker below is replaced, once
+SLOW = 0.25  # of the others' median speed: a worker below is replaced, once,
+SLOW_SECONDS = 1.0  # where its rollouts take so long that it matters
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Task:
     state: Any  # reference to a `PolicyState`
     rng: np.random.Generator
     with_log_prob: bool
-    asked: dict[Any, int] = field(default_factory=dict)  # reference to a `Rollout` -> worker
+    calls: Calls
 
 
 class Crew:
@@ -55,8 +54,8 @@ class Crew:
         self._class = ray.remote(**options(resources))(RolloutWorker)
         self._num_envs, self._timeout = num_envs, hang_timeout_seconds
         self._warn, self._waiting = warn, waiting
-        self._deadlines: dict[int, float] = {}
         self._speeds: dict[int, float] = {}  # environment steps per second
+        self._seconds: dict[int, float] = {}  # of the last rollout
         self._new, self._replaced_as_slow = set[int](), set[int]()
         self.num_replaced = 0
         self.workers = [self._made(index) for index in range(site.num_workers)]
@@ -89,22 +88,28 @@ class Crew:
         """Elsewhere it may do better; if not, it is its environments that fit, or all there is."""
         for index, speed in [*self._speeds.items()]:
             others = [other for number, other in self._speeds.items() if number != index]
-            if index in self._replaced_as_slow or not others or speed >= SLOW * statistics.median(others):
+            if index in self._replaced_as_slow or not others or self._seconds[index] < SLOW_SECONDS:
+                continue
+            if speed >= SLOW * statistics.median(others):
                 continue
             self._replaced_as_slow.add(index)
             self._replace(index, f"it does {speed:.3g} environment steps per second, others {max(others):.3g}")
 
     def _measure(self, rollouts: list[Rollout]) -> None:
+        """Not those of new workers: the first one compiles."""
         for index, rollout in enumerate(rollouts):
+            if index in self._new:
+                continue
             before = self._speeds.get(index, rollout.speed)
             self._speeds[index] = (1 - NEWEST) * before + NEWEST * rollout.speed
+            self._seconds[index] = rollout.seconds
 
     # --- rollouts ---
 
     def ask(self, state: Any, rng: np.random.Generator, with_log_prob: bool = False) -> Task:
         """Have everyone collect a rollout with a policy, by reference, and noise from a generator, which stays as it
         is."""
-        task = Task(state, rng, with_log_prob)
+        task = Task(state, rng, with_log_prob, Calls(self._timeout, "training.distributed.hang_timeout_seconds"))
         for index in range(len(self.workers)):
             self._send(index, task)
         return task
@@ -112,8 +117,8 @@ class Crew:
     def _send(self, index: int, task: Task) -> None:
         worker = self.workers[index]
         worker.sync_policy.remote(task.state)
-        task.asked[worker.collect_rollout.remote(task.rng, task.with_log_prob)] = index
-        self._deadlines[index] = time.monotonic() + self._timeout + (START_SECONDS if index in self._new else 0.0)
+        rollout = worker.collect_rollout.remote(task.rng, task.with_log_prob)
+        task.calls.add(index, rollout, START_SECONDS if index in self._new else 0.0)
 
     def answers(self, task: Task) -> list[Rollout]:
         """Wait for all rollouts, in the order of workers. One that is lost is collected again by another worker, with
@@ -122,51 +127,19 @@ class Crew:
         Raises:
             LoomRLError: of a worker, such as an `EnvironmentFault`; or when workers are lost again and again.
         """
-        found: dict[int, Rollout] = {}
-        num_losses = 0
+
+        def collect_again(index: int, reason: str) -> None:
+            self._replace(index, reason)
+            seed = derive(self._seed, Purpose.EPISODES, self.num_replaced)
+            self.workers[index].begin.remote(self.shares[index], seed)
+            self._send(index, task)
+
         with self._waiting():
-            while task.asked:
-                for index, reason in self._next(task, found):
-                    num_losses += 1
-                    if num_losses > MAX_LOSSES:
-                        raise LoomRLError(
-                            f"rollout workers were lost {num_losses} times in one rollout; see that the environment "
-                            "neither ends nor blocks its process, and that the cluster has room for workers; the last "
-                            f"time: {reason}"
-                        )
-                    self._replace(index, reason)
-                    self.workers[index].begin.remote(
-                        self.shares[index], derive(self._seed, Purpose.EPISODES, self.num_replaced)
-                    )
-                    self._send(index, task)
+            found = task.calls.answers(collect_again, "rollout workers were lost {} times in one rollout")
         rollouts = [found[index] for index in range(len(self.workers))]
         self._measure(rollouts)
+        self._new.clear()
         return rollouts
-
-    def _next(self, task: Task, found: dict[int, Rollout]) -> list[tuple[int, str]]:
-        """Wait for a rollout; returns who is lost, and why."""
-        import ray
-
-        until = min(self._deadlines[index] for index in task.asked.values())
-        done, _ = ray.wait([*task.asked], timeout=max(1.0, until - time.monotonic()))
-        if not done:
-            late = [ref for ref, index in task.asked.items() if self._deadlines[index] <= time.monotonic()]
-            reason = f"no rollout within {self._timeout:g} s (training.distributed.hang_timeout_seconds)"
-            return [(task.asked.pop(ref), reason) for ref in late]
-        return self._take(done[0], task.asked.pop(done[0]), found)
-
-    def _take(self, ref: Any, index: int, found: dict[int, Rollout]) -> list[tuple[int, str]]:
-        import ray
-        from ray.exceptions import RayError, RayTaskError
-
-        try:
-            found[index] = ray.get(ref)
-        except RayTaskError as error:
-            raise (error.cause if isinstance(error.cause, LoomRLError) else error) from None
-        except RayError as error:
-            return [(index, str(error))]
-        self._new.discard(index)
-        return []
 
     def _replace(self, index: int, reason: str) -> None:
         import ray

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from loomrl.distributed.parts import divided, joined, part_of
+from loomrl.distributed.joint_checkpoints import divided, joined, part_of
 from loomrl.errors import LoomRLError
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.types import Json

@@ -13,7 +13,7 @@ from loomrl.algorithms.peers import ALONE, Peers
 from loomrl.distributed.collecting import CollectedByWorkers
 from loomrl.distributed.config import DistributedConfig
 from loomrl.distributed.crew import Crew
-from loomrl.distributed.sharing import share_of
+from loomrl.distributed.learner_jobs import share_of
 from loomrl.distributed.watchdog import Watchdog
 from loomrl.distributed.workplace import Workplace, packed, unpacked
 from loomrl.errors import ArtifactError, LoomRLError

@@ -44,7 +44,8 @@ class NexusConfig(Section):
 
 class NexusWorker:
     """Spreads environments over the actors of a Ray cluster, and trainings over environments. Takes `NexusConfig`'s
-    fields. Where this process is connected to a cluster already (`ray.init`), that is used."""
+    fields. Where this process is connected to a cluster already (`ray.init`), that is used; one that is begun here ends
+    with this process, or with `ray.shutdown`."""
 
     def __init__(self, **settings: Any) -> None:
         self.config = NexusConfig(**settings)
@@ -71,7 +72,7 @@ class DistributedGymTraining:
     """A training whose episodes actors play. Close it when it is no longer needed, or use it in an `async with`."""
 
     def __init__(self, config: NexusConfig, gym_integration: GymPPOIntegration) -> None:
-        ray = connected(config.num_workers, config.address)
+        ray = connected(config.num_workers, config.address, "NexusWorker.address")
         if (there := ray.cluster_resources().get("CPU", 0.0)) < config.num_workers:
             raise ConfigError(
                 f"NexusWorker.num_workers {config.num_workers}: the Ray cluster has {there:g} CPUs; lower it, or add "

@@ -14,15 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from loomrl.distributed.calls import Calls
 from loomrl.distributed.compression import Blocks
-from loomrl.errors import LoomRLError
 from loomrl.gym.integration.dialogue import Attempt, Exercise, Message
 from loomrl.inference.decoding import Answer, Decoder
 from loomrl.inference.engine import Sampling
 from loomrl.language.policy import LanguagePolicy
 from loomrl.training.threads import one_thread
 
-MAX_LOSSES = 3  # of actors, while one batch is played
 MAX_ROWS = 256  # sequences that an actor decodes at once
 
 log = logging.getLogger(__name__)
@@ -135,7 +134,6 @@ class Players:
         self._class = ray.remote(num_cpus=1)(Player)
         self._arguments = ray.put(policy), max_message_tokens
         self.actors = [self._class.remote(*self._arguments) for _ in range(num_workers)]
-        self._losses = 0
 
     def update(self, policy: LanguagePolicy, version: int) -> None:
         """Play by these weights from now on. They are sent to a machine once, however many actors play there."""
@@ -147,14 +145,24 @@ class Players:
         """All attempts at each exercise, in their order.
 
         Raises:
-            LoomRLError: when actors are lost again and again.
+            LoomRLError: of an actor, or when actors are lost again and again.
         """
-        self._losses = 0
         shares = [Share([exercises[place] for place in places], places, seed) for places in self._dealt(exercises)]
-        asked = [self._ask(index, share) for index, share in enumerate(shares)]
+        calls = Calls(self._timeout, "hang_timeout_seconds")
+
+        def play_by(index: int) -> None:
+            calls.add(index, self.actors[index].play.remote(shares[index], self._weights, self._version))
+
+        def play_again(index: int, reason: str) -> None:
+            self._replace(index, reason)
+            play_by(index)
+
+        for index in range(len(shares)):
+            play_by(index)
+        played = calls.answers(play_again, "actors of the gym were lost {} times in one batch")
         found: dict[int, list[Attempt]] = {}
         for index, share in enumerate(shares):
-            found |= zip(share.places, self._answer(index, share, asked[index]), strict=True)
+            found |= zip(share.places, played[index], strict=True)
         return [found[place] for place in range(len(exercises))]
 
     def close(self) -> None:
@@ -169,29 +177,9 @@ class Players:
         order = sorted(range(len(exercises)), key=lambda place: exercises[place].task.domain)
         return [sorted(order[index :: len(self.actors)]) for index in range(len(self.actors))]
 
-    def _ask(self, index: int, share: Share) -> Any:
-        return self.actors[index].play.remote(share, self._weights, self._version)
-
-    def _answer(self, index: int, share: Share, asked: Any) -> list[list[Attempt]]:
-        import ray
-        from ray.exceptions import GetTimeoutError, RayActorError
-
-        while True:
-            try:
-                attempts: list[list[Attempt]] = ray.get(asked, timeout=self._timeout)
-                return attempts
-            except RayActorError as error:
-                self._replace(index, str(error))
-            except GetTimeoutError:
-                self._replace(index, f"no answer within {self._timeout:g} s (hang_timeout_seconds)")
-            asked = self._ask(index, share)
-
     def _replace(self, index: int, reason: str) -> None:
         import ray
 
-        self._losses += 1
-        if self._losses > MAX_LOSSES:
-            raise LoomRLError(f"actors of the gym were lost {self._losses} times in one batch: {reason}")
         log.warning("actor %d of the gym was lost and is replaced: %s", index, reason)
         ray.kill(self.actors[index])
         self.actors[index] = self._class.remote(*self._arguments)

@@ -8,20 +8,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from loomrl.distributed.calls import MAX_LOSSES
 from loomrl.distributed.cluster import Head, cluster
 from loomrl.distributed.config import DistributedConfig
 from loomrl.distributed.crew import START_SECONDS
 from loomrl.distributed.desk import Desk, News
 from loomrl.distributed.hosts import same_software
 from loomrl.distributed.learner import Assignment, assigned, learn
-from loomrl.distributed.sharing import check_shares
+from loomrl.distributed.learner_jobs import check_shares
 from loomrl.errors import LoomRLError
 from loomrl.training.checkpoints import Checkpoint, CheckpointStore
 from loomrl.training.job import Job
 from loomrl.training.loop import OnRow
 
 POLL_SECONDS = 0.1
-GROUP_TIMEOUT_FACTOR = 2  # collectives wait so many times as long as a learner may be busy: another may be replaced
+GROUP_TIMEOUT_FACTOR = 2  # collectives wait so many times as long as a learner may be busy
 
 
 class Cancelled(LoomRLError):
@@ -80,20 +81,22 @@ def _trainer(assignment: Assignment, folder: Path) -> Any:
     """Ray Train's, with a folder for files of its own."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
-    from loomrl.distributed.gloo import GlooConfig
+    from loomrl.distributed.process_group import CPUS, GPUS, GroupConfig
     from loomrl.distributed.ray_train import Trainer
 
     config, number = assignment.distributed, assignment.distributed.num_learners
+    on_gpus = config.resources_per_learner.get("GPU", 0.0) > 0.0
     function, order = same_software(learn, assignment)
     return Trainer(
         function,
         train_loop_config=order,
         scaling_config=ScalingConfig(
             num_workers=(config.min_learners, number) if config.min_learners is not None else number,
+            use_gpu=on_gpus,
             elastic_resize_monitor_interval_s=config.resize_interval_seconds,
             resources_per_worker=config.resources_per_learner,
         ),
-        torch_config=GlooConfig(timeout_s=_patience(config)),
+        torch_config=GroupConfig(GPUS if on_gpus else CPUS, timeout_s=_patience(config)),
         run_config=RunConfig(
             name="loomrl",
             storage_path=str(folder),
@@ -106,8 +109,10 @@ def _trainer(assignment: Assignment, folder: Path) -> Any:
 
 def _patience(config: DistributedConfig) -> int:
     """Seconds that a learner waits for the others in a collective."""
-    beginning = START_SECONDS if config.rollout_workers_per_learner else 0.0  # of one that takes a lost worker's place
-    return math.ceil(GROUP_TIMEOUT_FACTOR * config.hang_timeout_seconds + beginning)
+    if config.rollout_workers_per_learner == 0:
+        return math.ceil(GROUP_TIMEOUT_FACTOR * config.hang_timeout_seconds)
+    rollout = config.hang_timeout_seconds + START_SECONDS  # of a worker that has just taken a lost one's place
+    return math.ceil((MAX_LOSSES + 1) * rollout + config.hang_timeout_seconds)
 
 
 def _begin(trainer: Any) -> "Future[Any]":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from loomrl.algorithms import ppo
 from loomrl.algorithms.base import below
 from loomrl.distributed.config import DistributedConfig
-from loomrl.distributed.parts import divided
+from loomrl.distributed.joint_checkpoints import divided
 from loomrl.distributed.run import Cancelled, learn_on_ray
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshot import take_snapshot

@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 class DistributedTrainer:
     """PPO with `num_workers` rollout workers. A worker that is lost is replaced by one that plays other episodes.
 
-    Runs on the cluster this process is connected to (`ray.init`), else on one of this machine's that it begins.
+    Runs on the cluster this process is connected to (`ray.init`), else on one of this machine's that it begins, and
+    that ends with this process, or with `ray.shutdown`.
 
     Raises:
         ConfigError: for a wrong config, or where Ray is not installed.

@@ -44,8 +44,10 @@ class Watchdog:
     def at_rest(self) -> Iterator[None]:
         """The thread waits for others, as long as it takes; ended or not, that is a sign of life."""
         self._deadline = float("inf")
-        yield
-        self.alive()
+        try:
+            yield
+        finally:
+            self.alive()
 
     def _watch(self) -> None:
         while not self._ended.wait(min(1.0, self._timeout / 4)):

@@ -1,6 +1,6 @@
-"""The process group of learners on several hosts: Gloo must be told which of a host's interfaces reach the others."""
+"""The process group of learners on several hosts, by Gloo, and NCCL between GPUs. Gloo must be told which of a host's
+interfaces reach the others."""
 
-import logging
 import os
 import socket
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Any
 import ray.util
 from ray.train.torch import TorchConfig
 
-log = logging.getLogger(__name__)
+CPUS, GPUS = "gloo", "cpu:gloo,cuda:nccl"  # back-ends, by where tensors are
 
 _VARIABLE = "GLOO_SOCKET_IFNAME"  # Gloo's own; without it, the interface of the host's name, often the loopback one
 _Backend: Any = TorchConfig().backend_cls
@@ -24,10 +24,10 @@ class _Interfaces(_Backend):  # type: ignore[misc]
 
 
 @dataclass
-class GlooConfig(TorchConfig):  # type: ignore[misc]
-    """Gloo, on the interfaces that Ray's own traffic takes."""
+class GroupConfig(TorchConfig):  # type: ignore[misc]
+    """Gloo on the interfaces that Ray's own traffic takes."""
 
-    backend: str | None = "gloo"
+    backend: str | None = CPUS
 
     @property
     def backend_cls(self) -> Any:

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
-from loomrl.algorithms.registry import explain, get_algorithm
+from loomrl.algorithms.base import AlgorithmPlugin
+from loomrl.algorithms.registry import explain, find_algorithms, get_algorithm
 from loomrl.distributed.config import DistributedConfig
 from loomrl.errors import ConfigError
 from loomrl.training.job import Job
@@ -61,13 +62,18 @@ def demand_work(share: Job, config: DistributedConfig) -> None:
 
 
 def _demand_sharing(job: Job) -> None:
-    if "peers" not in inspect.signature(get_algorithm(job.config.algorithm).build).parameters:
+    if not _takes_peers(get_algorithm(job.config.algorithm)):
+        others = ", ".join(sorted(name for name, plugin in find_algorithms().items() if _takes_peers(plugin)))
         raise ConfigError(
             f"training.distributed: algorithm {job.config.algorithm!r} is learnt by one learner; leave the section "
-            "out, or set training.algorithm to ppo, dqn or sac"
+            f"out, or set training.algorithm to one of {others}"
         )
     if getattr(job.parameters, "replay_storage", "memory") != "memory":
         raise ConfigError(
             "training.parameters.replay_storage: learners on other machines cannot keep what they have seen beside the "
             'checkpoints; set it to "memory"'
         )
+
+
+def _takes_peers(plugin: AlgorithmPlugin) -> bool:
+    return "peers" in inspect.signature(plugin.build).parameters

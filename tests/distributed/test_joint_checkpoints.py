@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from learners import left_by
 
-from loomrl.distributed.parts import divided, joined, num_learners, part_of
+from loomrl.distributed.joint_checkpoints import divided, joined, num_learners, part_of
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])

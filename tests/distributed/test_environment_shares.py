@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from loomrl.algorithms.policy import ROWS
-from loomrl.distributed.shares import TILE, Share, ShareOfNoise, divided
+from loomrl.distributed.environment_shares import TILE, Share, ShareOfNoise, divided
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,16 @@ def test_batches_are_whole_tiles_or_the_learners(whole: int, size: int, rows: sl
     assert batch.sum() == 8
     noise = ShareOfNoise(np.random.default_rng(1), share).standard_normal((size, 1))
     np.testing.assert_array_equal(noise[rows], np.random.default_rng(1).standard_normal((whole, 1))[3:5])
+
+
+def test_draws_that_cannot_be_divided_are_refused() -> None:
+    noise = ShareOfNoise(np.random.default_rng(0), Share(0, 2, 4))
+    divided_draws = {"standard_normal", "standard_exponential", "logistic"}
+    others = {name for name in dir(np.random.Generator) if not name.startswith("_")} - divided_draws - {"bit_generator"}
+    assert {"uniform", "normal", "integers", "permutation", "spawn"} <= others
+    for name in others:
+        with pytest.raises(NotImplementedError, match=f"ShareOfNoise.{name}: "):
+            getattr(noise, name)()
 
 
 def test_a_tile_is_what_policies_are_padded_to() -> None:

@@ -5,7 +5,7 @@ batch in which every row is rounded as in the learner's own.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,7 @@ def divided(whole: int, speeds: Sequence[float]) -> list[Share]:
 
 class ShareOfNoise(np.random.Generator):
     """Draws for all of a learner's environments, and gives those of a share: (B, ...), or (T, B, ...) where a whole
-    rollout's is drawn at once."""
+    rollout's is drawn at once. Other draws than these raise `NotImplementedError`: they would not be divided."""
 
     def __init__(self, rng: np.random.Generator, share: Share) -> None:
         super().__init__(rng.bit_generator)
@@ -87,6 +87,20 @@ class ShareOfNoise(np.random.Generator):
         share, axis = self._share, _axis(shape)
         own = drawn[:, share.rows] if axis else drawn[share.rows]
         return np.ascontiguousarray(own) if shape[axis] == share.num_envs else share.padded(own)
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def draw(*arguments: Any, **named: Any) -> Any:
+        raise NotImplementedError(f"ShareOfNoise.{name}: rollout workers do not know how to divide this draw")
+
+    return draw
+
+
+for _name in {name for name in vars(np.random.Generator) if not name.startswith("_")} - {
+    *vars(ShareOfNoise),
+    "bit_generator",
+}:
+    setattr(ShareOfNoise, _name, _refused(_name))
 
 
 def _axis(shape: tuple[int, ...]) -> int:
