@@ -10,7 +10,7 @@ async def main() -> None:
         learning_rate=3e-4, batch_size=4096, n_epochs=20, distributed=True, sync_frequency=100, log_interval=10
     )
     trainer = PPOTrainer(config)
-    result = await trainer.train(total_timesteps=100_000)
+    result = await trainer.train(total_timesteps=50_000)
     print(f"episodes earn {result.metrics['episode_return']:.0f} after {result.total_env_steps} steps")
 
 

@@ -20,14 +20,14 @@ from walks import given, settings, walk
 import loomrl.distributed.cluster
 from loomrl.algorithms.peers import ALONE
 from loomrl.distributed import run
-from loomrl.distributed.cluster import cluster
+from loomrl.distributed.cluster import Head, cluster
 from loomrl.distributed.config import DistributedConfig
 from loomrl.distributed.desk import Desk
 from loomrl.distributed.hosts import different, same_software
 from loomrl.distributed.learner import Learner, learn
 from loomrl.distributed.process_group import interface_with
 from loomrl.distributed.ray_train import Trainer
-from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
+from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError, ServiceError
 from loomrl.training.train import train_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray warns of its own
@@ -63,6 +63,17 @@ def test_an_address_where_something_else_answers_is_refused(make: Any, monkeypat
         config = DistributedConfig(address=f"127.0.0.1:{port}")
         with pytest.raises(ConfigError, match=message), cluster(config):
             pass
+
+
+def test_a_head_that_is_gone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loomrl.distributed.cluster, "_ASK_SECONDS", 0.0)
+    with cluster(DistributedConfig(num_learners=1)) as ray:
+        head = Head(ray)
+        head.demand_answer()
+    head.demand_answer()  # not yet
+    monkeypatch.setattr(loomrl.distributed.cluster, "GONE_SECONDS", 0.0)
+    with pytest.raises(ServiceError, match="has not answered for 0 s; saved checkpoints are intact"):
+        head.demand_answer()
 
 
 def test_the_interface_is_the_one_with_the_hosts_address() -> None:

@@ -5,9 +5,11 @@ it, with every checkpoint intact; where the cluster can go on, training ends wit
 namespaces and memory control groups of version 1.
 """
 
+import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +23,8 @@ from projects import ROOT, until
 from loomrl.training.checkpoints import CheckpointStore
 from tests.soak.lost_hosts import NUM_STEPS, SOON, prepare
 
-_OTHER_RAY = "2.58.0"
+_OTHER_RAY, _SYSTEM_PYTHON = "2.58.0", "/usr/bin/python3"
+_LONG = 24  # times as many steps, for a host to come back while there is something to learn
 _CGROUPS = Path("/sys/fs/cgroup/memory")
 
 
@@ -44,7 +47,9 @@ def run(folder: Path) -> dict[str, Any]:
                     cluster, "token", "both need the same RAY_AUTH_MODE", RAY_AUTH_TOKEN="6" * 64
                 )
                 found["other_ray_seconds"] = _other_ray(cluster, folder)
+                found["other_python_seconds"] = _other_python(cluster)
                 found["other_software_seconds"] = _other_software(cluster, folder)
+                found["learners_in_turn"] = _elastic(cluster)
     return found
 
 
@@ -109,20 +114,63 @@ def _other_ray(cluster: Cluster, folder: Path) -> float:
     return _refused(cluster, "other_ray", f"Ray: {_OTHER_RAY}", PYTHONPATH=paths)
 
 
+def _other_python(cluster: Cluster) -> float | None:
+    """A driver with the system's Python, where that is another 3.11 and can use the same packages."""
+    asked = subprocess.run([_SYSTEM_PYTHON, "--version"], capture_output=True, text=True, check=False).stdout
+    version = asked.removeprefix("Python ").strip()
+    if not version.startswith("3.11.") or version == platform.python_version():
+        return None
+    paths = f"{cluster.project / 'src'}:{cluster.project}:{sysconfig.get_path('purelib')}"
+    return _refused(cluster, "other_python", f"Python: {version}", python=_SYSTEM_PYTHON, PYTHONPATH=paths)
+
+
+def _elastic(cluster: Cluster) -> list[int]:
+    """How many learners there are in turn when a host is killed, and begun again: training ends with all steps."""
+    prepare(cluster, _LONG * NUM_STEPS, num_learners=3, min_learners=1, resize_interval_seconds=2.0)
+    command, host = _under_way(cluster, "elastic")
+    host.kill()
+    until(lambda: _learners(cluster, "elastic") == [2], "two learners", seconds=SECONDS)
+    host.start()
+    cluster.wait_for(host)
+    until(lambda: len(_learners(cluster, "elastic")) > 1 or command.poll() is not None, "three", seconds=SECONDS)
+    finished(command)
+    assert cluster.report()["total_env_steps"] >= _LONG * NUM_STEPS
+    found = _learners(cluster, "elastic")
+    assert found == [2, 3], f"learners went on as {found}"
+    return [3, *found]
+
+
+def _learners(cluster: Cluster, home: str) -> list[int]:
+    """How many there were each time they went on from a checkpoint."""
+    groups: list[tuple[int, set[int]]] = []  # its step, and who went on from it
+    for event in cluster.events(home):
+        if event["event"] == "restored":
+            if not groups or groups[-1][0] != event["step"] or event["learner"] in groups[-1][1]:
+                groups.append((event["step"], set()))
+            groups[-1][1].add(event["learner"])
+    return [len(learners) for _, learners in groups]
+
+
 def _other_software(cluster: Cluster, folder: Path) -> float:
     """Both hosts that may learn beside the head have a LoomRL that differs in one file."""
     shutil.copytree(ROOT / "src", folder / "src")
     with (folder / "src" / "loomrl" / "training" / "loop.py").open("a") as file:
         file.write("# another version\n")
-    for host in cluster.hosts[1:]:
+    others = cluster.hosts[1:]
+    paths = [host.settings["PYTHONPATH"] for host in others]
+    for host in others:
         host.settings["PYTHONPATH"] = str(folder / "src")
-    cluster.restart(*cluster.hosts[1:])
-    return _refused(cluster, "software", "has other software than the one this was begun on: code training loop.py")
+    cluster.restart(*others)
+    seconds = _refused(cluster, "software", "has other software than the one this was begun on: code training loop.py")
+    for host, path in zip(others, paths, strict=True):
+        host.settings["PYTHONPATH"] = path
+    cluster.restart(*others)
+    return seconds
 
 
-def _refused(cluster: Cluster, home: str, message: str, **settings: str) -> float:
+def _refused(cluster: Cluster, home: str, message: str, python: str = sys.executable, **settings: str) -> float:
     """How long it took until training was refused with a message."""
-    command = cluster.stage("training", home, **settings)
+    command = cluster.stage("training", home, python, **settings)
     until(lambda: any(event["event"] == "started" for event in cluster.events(home)), "the stage", seconds=SECONDS)
     started = time.time()
     output = finished(command, code=2)

@@ -76,10 +76,10 @@ def _life_cycle(cluster: Cluster) -> int:
     return round(time.monotonic() - started)
 
 
-def prepare(cluster: Cluster, **distributed: Any) -> None:
-    """A training with eight checkpoints, all of which stay, and the snapshot it learns in."""
+def prepare(cluster: Cluster, num_steps: int = NUM_STEPS, **distributed: Any) -> None:
+    """A training with checkpoints, all of which stay, eight of them in `NUM_STEPS`, and the snapshot it learns in."""
     cluster.write_config(
-        total_env_steps=NUM_STEPS,
+        total_env_steps=num_steps,
         checkpoint_interval_env_steps=NUM_STEPS // 8,
         checkpoint_interval_seconds=0,
         keep_checkpoints=100,

@@ -104,9 +104,9 @@ class Cluster:
         config["training"]["distributed"] |= distributed
         path.write_text(yaml.safe_dump(config))
 
-    def stage(self, name: str, home: str, **settings: str) -> "subprocess.Popen[str]":
+    def stage(self, name: str, home: str, python: str = sys.executable, **settings: str) -> "subprocess.Popen[str]":
         """A stage of the project, on the head; `home` is the name of its LOOMRL_HOME."""
-        return self.command(sys.executable, "-m", "loomrl.stages", name, POLICY, home=home, **settings)
+        return self.command(python, "-m", "loomrl.stages", name, POLICY, home=home, **settings)
 
     def command(self, *command: str, home: str, **settings: str) -> "subprocess.Popen[str]":
         """In the project, on the head."""
