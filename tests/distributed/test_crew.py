@@ -71,10 +71,10 @@ def job_of(folder: Path, entry_point: str = "Mishaps", distributed: dict[str, An
 
 
 class Collected:
-    """A crew of two, and the same environments in this process."""
+    """A crew, and the same environments in this process."""
 
-    def __init__(self, job: Job, folder: Path) -> None:
-        place = Workplace(job, packed(job.snapshot_folder), 2)
+    def __init__(self, job: Job, folder: Path, num_workers: int = 2) -> None:
+        place = Workplace(job, packed(job.snapshot_folder), num_workers)
         self.warnings: list[str] = []
         self.crew = Crew(place, NUM_ENVS, {"CPU": 0.5}, HANG_SECONDS, self.warnings.append)
         self._algorithm = job.algorithm(folder / "own")
@@ -160,15 +160,36 @@ def test_workers_that_die_or_hang_are_replaced_and_broken_environments_end_all(t
 
 
 @pytest.mark.usefixtures("unhurried")
-def test_a_crew_that_is_lost_again_and_again_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_is_lost_again_and_again_ends_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "MAX_LOSSES", 1)
-    collected = Collected(job_of(tmp_path, mishaps={"kill": 5, "exit": 10}), tmp_path)
+    collected = Collected(job_of(tmp_path, mishaps={"kill": 5, "exit": 10}), tmp_path, num_workers=1)
     collected.begin(5)
     with pytest.raises(
-        LoomRLError, match="lost 2 times in one rollout; .* neither ends nor blocks .*; the last time: The actor died"
+        LoomRLError, match="worker 0 was lost 2 times in one rollout; .* neither ends nor blocks .*; .* The actor died"
     ):
         collected.rollouts()
     collected.close()
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_several_workers_may_be_lost_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a host."""
+    monkeypatch.setattr(calls, "MAX_LOSSES", 1)
+    collected = Collected(job_of(tmp_path, mishaps={"kill": 5, "exit": 10}), tmp_path)
+    collected.begin(5)
+    assert len(collected.rollouts()) == 2
+    assert collected.crew.num_replaced == 2
+    collected.close()
+
+
+def test_a_worker_with_other_software_ends_all(tmp_path: Path) -> None:
+    place = Workplace(job_of(tmp_path, mishaps={}), {}, 1)
+    place._software["versions"]["torch"] = "1.0"
+    crew = Crew(place, NUM_ENVS, {"CPU": 0.5}, HANG_SECONDS, print)
+    crew.begin(5)
+    with pytest.raises(LoomRLError, match="an actor cannot begin: .*has other software .*: versions torch"):
+        crew.answers(crew.ask(None, np.random.default_rng(0)))
+    crew.close()
 
 
 # --- learners ---

@@ -1,5 +1,7 @@
 """How environments are divided among workers, and what each draws for its own."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -72,6 +74,9 @@ def test_draws_that_cannot_be_divided_are_refused() -> None:
     for name in others:
         with pytest.raises(NotImplementedError, match=f"ShareOfNoise.{name}: "):
             getattr(noise, name)()
+    for draw in (noise.standard_normal, partial(noise.logistic, size=5), partial(noise.standard_normal, (2, 1), out=1)):
+        with pytest.raises(NotImplementedError, match="ShareOfNoise"):
+            draw()
 
 
 def test_a_tile_is_what_policies_are_padded_to() -> None:

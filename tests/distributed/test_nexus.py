@@ -145,7 +145,7 @@ def test_actors_that_hang_again_and_again_end_it() -> None:
     pool = trained.environments
     players = Players(1, trained.ppo_trainer.policy, 4, hang_timeout_seconds=1e-6)
     players.update(trained.ppo_trainer.policy, 0)
-    with pytest.raises(LoomRLError, match="lost 4 times in one batch; .*no answer within 1e-06 s"):
+    with pytest.raises(LoomRLError, match="of the gym was lost 4 times in one batch; .*no answer within 1e-06 s"):
         pool.play_by(1, lambda exercises: players.play(exercises, seed=0))
     players.close()
     trained.close()

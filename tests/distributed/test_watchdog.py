@@ -32,6 +32,12 @@ def test_a_hung_call_ends_the_process_and_is_named() -> None:
     assert "in stuck_valve" in ended.stdout
 
 
+def test_a_process_that_hangs_is_ended_where_nobody_hears_of_it() -> None:
+    ended = run("dog._tell = lambda message: 1 / 0\nstuck_valve()")
+    assert ended.returncode == LoomRLError.exit_code
+    assert "done" not in ended.stdout
+
+
 def test_whoever_waits_for_others_or_gives_signs_of_life_is_left_alone() -> None:
     ended = run(
         """

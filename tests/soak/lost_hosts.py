@@ -8,6 +8,7 @@ which the same command is run again. Whoever goes on tells the digest of its sta
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -65,6 +66,7 @@ def _runs(cluster: Cluster, num_hosts: int, numbers: range, seed: int) -> list[d
 def _life_cycle(cluster: Cluster) -> int:
     """Seconds of one whole, from the snapshot to a champion; learners are on all hosts."""
     started = time.monotonic()
+    shutil.rmtree(cluster.head.own / "project" / "artifacts")
     command = cluster.command(sys.executable, "-m", "loomrl", "run", f"configs/{POLICY}.yaml", home="life_cycle")
     print(finished(command), flush=True)
     shown = cluster.command(
@@ -105,13 +107,13 @@ def _struck(cluster: Cluster, home: str, strike: str, rng: random.Random) -> dic
         cluster.restart(*(cluster.hosts if strike == "head" else [rng.choice(cluster.hosts[1:])]))
     num_commands, output = 1, command.communicate(timeout=SECONDS)[0]
     while command.returncode != 0:  # its host was killed, or there were too few hosts when it began
-        assert num_commands < _MOST_COMMANDS, f"{home}: {output}"
+        assert num_commands < _MOST_COMMANDS, f"{home}: exit {command.returncode}: {output}{cluster.logs()}"
         command = cluster.stage("training", home)
         num_commands, output = num_commands + 1, command.communicate(timeout=SECONDS)[0]
     report = cluster.report()
     assert report["total_env_steps"] == NUM_STEPS, f"{home} ended after {report['total_env_steps']} steps"
     states = _states(cluster, home)
-    return {
+    found = {
         "strike": strike,
         "at_step": struck,
         "from_step": max((state["step"] for state in states), default=0),
@@ -120,6 +122,17 @@ def _struck(cluster: Cluster, home: str, strike: str, rng: random.Random) -> dic
         "seconds_to_go_on": round(cluster.went_on(home, struck_at) - struck_at, 1),
         "policy": report["policy_digest"],
     }
+    demand_resumed(found)
+    return found
+
+
+def demand_resumed(found: dict[str, Any]) -> None:
+    """Raise `AssertionError` where a struck training began again from an older state than the last segment's before the
+    blow, or needed another command though neither the head was struck nor had it not begun."""
+    segment = NUM_STEPS // 8
+    newest = max(found["at_step"] - segment, 0) // segment * segment  # the last one's may be on its way
+    assert found["from_step"] >= newest, f"began again from {found['from_step']}: {found}"
+    assert found["num_commands"] == 1 or found["strike"] == "head" or found["at_step"] < 0, found
 
 
 def _finished_training(cluster: Cluster, home: str) -> str:

@@ -73,6 +73,11 @@ class Cluster:
         self.hosts.append(self._network.host(unit, **(self._settings | settings)))
         return self.hosts[-1]
 
+    def logs(self) -> str:
+        """The end of what each host's Ray has said."""
+        logs = [(self._network.folder / f"{host.name}.log") for host in self.hosts]
+        return "".join(f"\n{log.name}: {log.read_text()[-2000:]}" for log in logs)
+
     def wait_for(self, host: Host) -> None:
         """Until it has joined the cluster, since it was last waited for."""
         log = self._network.folder / f"{host.name}.log"

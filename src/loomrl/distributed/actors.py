@@ -58,9 +58,10 @@ class RolloutWorker:
 
     def begin(self, share: Share, seed: int) -> None:
         """Go on with new episodes in these environments; number i of the learner's is seeded with `seed + i`."""
-        if share.num_envs != self._segment[0].num_envs:
-            self._let_go()
+        before, _ = self._segment
         self._segment, self._collector = (share, seed), None
+        if share.num_envs != before.num_envs:
+            self._let_go()
 
     def _begun(self) -> SegmentCollector:
         share, seed = self._segment

@@ -1,12 +1,14 @@
 """Calls to Ray actors, of which any may die or hang."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from loomrl.errors import LoomRLError
 
-MAX_LOSSES = 3  # of actors, until all that was asked for is there
+MAX_LOSSES = 3  # of one actor and those in its place, until all that was asked for is there
+START_SECONDS = 120.0  # that a new actor has beside: a process begins, and imports
 
 
 class Calls:
@@ -20,30 +22,31 @@ class Calls:
     def __init__(self, timeout_seconds: float, setting: str) -> None:
         self._timeout, self._setting = timeout_seconds, setting
         self._asked: dict[Any, int] = {}  # reference to the answer -> actor
+        self._before: dict[Any, list[Any]] = {}  # what the same actor was asked for before, that must have gone well
         self._deadlines: dict[int, float] = {}
 
-    def add(self, index: int, answer: Any, more_seconds: float = 0.0) -> None:
-        """Wait for this too, which actor `index` was asked for, so much longer than for others."""
-        self._asked[answer] = index
-        self._deadlines[index] = time.monotonic() + self._timeout + more_seconds
+    def add(self, index: int, answer: Any, before: list[Any], is_new: bool) -> None:
+        """Wait for this too, which actor `index` was asked for after what came `before`."""
+        self._asked[answer], self._before[answer] = index, before
+        self._deadlines[index] = time.monotonic() + self._timeout + (START_SECONDS if is_new else 0.0)
 
     def answers(self, ask_again: Callable[[int, str], None], where: str) -> dict[int, Any]:
         """Wait for all, by actors' numbers. Of one that is lost or late, `ask_again` is told why: it has another actor
         asked, and adds that.
 
         Raises:
-            LoomRLError: of an actor, such as an `EnvironmentFault`; or when actors are lost again and again: `where`
-                says which, and in what.
+            LoomRLError: of an actor, such as an `EnvironmentFault`; or when one is lost again and again: `where` says
+                which, and in what.
         """
         found: dict[int, Any] = {}
-        num_losses = 0
+        losses: Counter[int] = Counter()
         while self._asked:
             for index, reason in self._next(found):
-                num_losses += 1
-                if num_losses > MAX_LOSSES:
+                losses[index] += 1
+                if losses[index] > MAX_LOSSES:
                     raise LoomRLError(
-                        f"{where.format(num_losses)}; see that the environment neither ends nor blocks its process, "
-                        f"and that the cluster has room for them; the last time: {reason}"
+                        f"{where.format(index, losses[index])}; see that the environment neither ends nor blocks its "
+                        f"process, and that the cluster has room for it; the last time: {reason}"
                     )
                 ask_again(index, reason)
         return found
@@ -62,12 +65,14 @@ class Calls:
 
     def _take(self, answer: Any, index: int, found: dict[int, Any]) -> list[tuple[int, str]]:
         import ray
-        from ray.exceptions import RayError, RayTaskError
+        from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
         try:
-            found[index] = ray.get(answer)
+            *_, found[index] = ray.get([*self._before.pop(answer), answer])
         except RayTaskError as error:
             raise (error.cause if isinstance(error.cause, LoomRLError) else error) from None
         except RayError as error:
+            if isinstance(error, ActorDiedError) and error.actor_init_failed:
+                raise LoomRLError(f"an actor cannot begin: {error}") from error
             return [(index, str(error))]
         return []

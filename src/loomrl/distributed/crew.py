@@ -15,7 +15,6 @@ from loomrl.distributed.environment_shares import Share, divided
 from loomrl.distributed.rollouts import Rollout
 from loomrl.training.seeds import Purpose, derive
 
-START_SECONDS = 120.0  # that a new worker has beside: a process begins, and imports
 CLOSE_SECONDS = 5.0
 NEWEST = 0.3  # weight of the last rollout in a worker's mean speed
 GAIN = 0.1  # share of a rollout's time that another division must save
@@ -57,6 +56,7 @@ class Crew:
         self._speeds: dict[int, float] = {}  # environment steps per second
         self._seconds: dict[int, float] = {}  # of the last rollout
         self._new, self._replaced_as_slow = set[int](), set[int]()
+        self._begun: dict[int, list[Any]] = {}  # what began a worker's segment, until its next rollout
         self.num_replaced = 0
         self.workers = [self._made(index) for index in range(site.num_workers)]
         self._seed = derive(site.seed, Purpose.EPISODES)
@@ -73,8 +73,11 @@ class Crew:
         self._seed = seed
         self._replace_slow()
         self._divide()
-        for worker, share in zip(self.workers, self.shares, strict=True):
-            worker.begin.remote(share, seed)
+        for index in range(len(self.workers)):
+            self._begin(index, seed)
+
+    def _begin(self, index: int, seed: int) -> None:
+        self._begun[index] = [self.workers[index].begin.remote(self.shares[index], seed)]
 
     def _divide(self) -> None:
         if len(self._speeds) < len(self.workers):
@@ -116,9 +119,9 @@ class Crew:
 
     def _send(self, index: int, task: Task) -> None:
         worker = self.workers[index]
-        worker.sync_policy.remote(task.state)
+        before = [*self._begun.pop(index, []), worker.sync_policy.remote(task.state)]
         rollout = worker.collect_rollout.remote(task.rng, task.with_log_prob)
-        task.calls.add(index, rollout, START_SECONDS if index in self._new else 0.0)
+        task.calls.add(index, rollout, before, index in self._new)
 
     def answers(self, task: Task) -> list[Rollout]:
         """Wait for all rollouts, in the order of workers. One that is lost is collected again by another worker, with
@@ -130,12 +133,11 @@ class Crew:
 
         def collect_again(index: int, reason: str) -> None:
             self._replace(index, reason)
-            seed = derive(self._seed, Purpose.EPISODES, self.num_replaced)
-            self.workers[index].begin.remote(self.shares[index], seed)
+            self._begin(index, derive(self._seed, Purpose.EPISODES, self.num_replaced))
             self._send(index, task)
 
         with self._waiting():
-            found = task.calls.answers(collect_again, "rollout workers were lost {} times in one rollout")
+            found = task.calls.answers(collect_again, "rollout worker {} was lost {} times in one rollout")
         rollouts = [found[index] for index in range(len(self.workers))]
         self._measure(rollouts)
         self._new.clear()

@@ -67,8 +67,10 @@ class ShareOfNoise(np.random.Generator):
         super().__init__(rng.bit_generator)
         self._share = share
 
-    def standard_normal(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:  # noqa: ARG002
+    def standard_normal(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
         """Of the share."""
+        if out is not None:
+            raise NotImplementedError("ShareOfNoise.standard_normal: `out` has room for the share only")
         return self._own(super().standard_normal(self._whole(size), dtype), size)
 
     def standard_exponential(self, size: Any = None, dtype: Any = np.float64) -> Any:  # type: ignore[override]
@@ -79,7 +81,9 @@ class ShareOfNoise(np.random.Generator):
         """Of the share."""
         return self._own(super().logistic(loc, scale, self._whole(size)), size)
 
-    def _whole(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def _whole(self, shape: Any) -> tuple[int, ...]:
+        if not isinstance(shape, tuple):
+            raise NotImplementedError(f"ShareOfNoise: a draw of size {shape} is of no environment")
         axis = _axis(shape)
         return *shape[:axis], self._share.whole, *shape[axis + 1 :]
 

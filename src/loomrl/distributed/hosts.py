@@ -7,17 +7,19 @@ that one of them made is read by the other.
 import pickle
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from loomrl.distributed.learner import Assignment
 from loomrl.errors import ConfigError
 from loomrl.training.inputs import software
 from loomrl.types import Json
 
+if TYPE_CHECKING:
+    from loomrl.distributed.learner import Assignment
+
 _SHOWN = 3  # differences that are named
 
 
-def same_software(learn: Callable[[Json], None], assignment: Assignment) -> tuple[Callable[[Json], None], Json]:
+def same_software(learn: Callable[[Json], None], assignment: "Assignment") -> tuple[Callable[[Json], None], Json]:
     """What Ray Train is to call in every learner's process, and with what: `learn({"assignment": assignment})`, where
     the host's software is this one's."""
     import ray.cloudpickle
@@ -39,16 +41,26 @@ def _begin(order: Json) -> None:
     """
     import ray
 
-    if differences := different(order["software"], software(*order["of"])):
-        error = ConfigError(
-            f"training.distributed: host {socket.gethostname()} has other software than the one this was begun on: "
-            f"{_listed(differences)}; install the same versions of LoomRL and of its dependencies on all hosts"
-        )
+    if ray.get(order["desk"].failure.remote()) is not None:  # it would again; whoever began the training raises it
+        return
+    try:
+        demand_software(order["software"], *order["of"])
+    except ConfigError as error:
         ray.get(order["desk"].fail.remote(error))
-        raise error
+        raise
     # Of the process that began the training, by way of Ray, which would unpickle it just so, but before the comparison.
     learn, config = pickle.loads(order["work"])
     learn(config)
+
+
+def demand_software(wanted: Json, algorithm: str, backend: str) -> None:
+    """Raise `ConfigError` where what an algorithm with an environment's back-end computes with is another on this host
+    than `loomrl.training.inputs.software` gave where the training was begun."""
+    if differences := different(wanted, software(algorithm, backend)):
+        raise ConfigError(
+            f"training.distributed: host {socket.gethostname()} has other software than the one this was begun on: "
+            f"{_listed(differences)}; install the same versions of LoomRL and of its dependencies on all hosts"
+        )
 
 
 def different(here: Any, there: Any, name: str = "") -> list[str]:

@@ -134,6 +134,7 @@ class Players:
         self._class = ray.remote(num_cpus=1)(Player)
         self._arguments = ray.put(policy), max_message_tokens
         self.actors = [self._class.remote(*self._arguments) for _ in range(num_workers)]
+        self._new = set(range(num_workers))
 
     def update(self, policy: LanguagePolicy, version: int) -> None:
         """Play by these weights from now on. They are sent to a machine once, however many actors play there."""
@@ -151,7 +152,8 @@ class Players:
         calls = Calls(self._timeout, "hang_timeout_seconds")
 
         def play_by(index: int) -> None:
-            calls.add(index, self.actors[index].play.remote(shares[index], self._weights, self._version))
+            played = self.actors[index].play.remote(shares[index], self._weights, self._version)
+            calls.add(index, played, [], index in self._new)
 
         def play_again(index: int, reason: str) -> None:
             self._replace(index, reason)
@@ -159,7 +161,8 @@ class Players:
 
         for index in range(len(shares)):
             play_by(index)
-        played = calls.answers(play_again, "actors of the gym were lost {} times in one batch")
+        played = calls.answers(play_again, "actor {} of the gym was lost {} times in one batch")
+        self._new.clear()
         found: dict[int, list[Attempt]] = {}
         for index, share in enumerate(shares):
             found |= zip(share.places, played[index], strict=True)
@@ -183,3 +186,4 @@ class Players:
         log.warning("actor %d of the gym was lost and is replaced: %s", index, reason)
         ray.kill(self.actors[index])
         self.actors[index] = self._class.remote(*self._arguments)
+        self._new.add(index)

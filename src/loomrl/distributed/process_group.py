@@ -1,5 +1,7 @@
-"""The process group of learners on several hosts, by Gloo, and NCCL between GPUs. Gloo must be told which of a host's
-interfaces reach the others."""
+"""The process group of learners on several hosts: Gloo must be told which of a host's interfaces reach the others.
+
+Policies are learnt on processors, whose collectives are Gloo's; a learner's GPU steps its environments.
+"""
 
 import os
 import socket
@@ -8,8 +10,6 @@ from typing import Any
 
 import ray.util
 from ray.train.torch import TorchConfig
-
-CPUS, GPUS = "gloo", "cpu:gloo,cuda:nccl"  # back-ends, by where tensors are
 
 _VARIABLE = "GLOO_SOCKET_IFNAME"  # Gloo's own; without it, the interface of the host's name, often the loopback one
 _Backend: Any = TorchConfig().backend_cls
@@ -27,7 +27,7 @@ class _Interfaces(_Backend):  # type: ignore[misc]
 class GroupConfig(TorchConfig):  # type: ignore[misc]
     """Gloo on the interfaces that Ray's own traffic takes."""
 
-    backend: str | None = CPUS
+    backend: str | None = "gloo"
 
     @property
     def backend_cls(self) -> Any:

@@ -8,10 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from loomrl.distributed.calls import MAX_LOSSES
+from loomrl.distributed.calls import MAX_LOSSES, START_SECONDS
 from loomrl.distributed.cluster import Head, cluster
 from loomrl.distributed.config import DistributedConfig
-from loomrl.distributed.crew import START_SECONDS
 from loomrl.distributed.desk import Desk, News
 from loomrl.distributed.hosts import same_software
 from loomrl.distributed.learner import Assignment, assigned, learn
@@ -81,22 +80,21 @@ def _trainer(assignment: Assignment, folder: Path) -> Any:
     """Ray Train's, with a folder for files of its own."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
-    from loomrl.distributed.process_group import CPUS, GPUS, GroupConfig
+    from loomrl.distributed.process_group import GroupConfig
     from loomrl.distributed.ray_train import Trainer
 
     config, number = assignment.distributed, assignment.distributed.num_learners
-    on_gpus = config.resources_per_learner.get("GPU", 0.0) > 0.0
     function, order = same_software(learn, assignment)
     return Trainer(
         function,
         train_loop_config=order,
         scaling_config=ScalingConfig(
             num_workers=(config.min_learners, number) if config.min_learners is not None else number,
-            use_gpu=on_gpus,
+            use_gpu=config.resources_per_learner.get("GPU", 0.0) > 0.0,
             elastic_resize_monitor_interval_s=config.resize_interval_seconds,
             resources_per_worker=config.resources_per_learner,
         ),
-        torch_config=GroupConfig(GPUS if on_gpus else CPUS, timeout_s=_patience(config)),
+        torch_config=GroupConfig(timeout_s=_patience(config)),
         run_config=RunConfig(
             name="loomrl",
             storage_path=str(folder),

@@ -20,6 +20,7 @@ from loomrl.distributed.cluster import connected
 from loomrl.distributed.crew import Crew
 from loomrl.distributed.rollouts import PolicyState, Rollout
 from loomrl.environment.collector import run_episodes
+from loomrl.errors import LoomRLError
 from loomrl.training.seeds import Purpose, derive
 
 HANG_TIMEOUT_SECONDS = 300.0  # how long a worker may take for a rollout
@@ -56,9 +57,9 @@ class DistributedTrainer:
 
         Raises:
             EnvironmentFault: when an environment breaks its API.
-            LoomRLError: when workers are lost again and again.
+            LoomRLError: when a worker is lost again and again, or the learner is.
         """
-        from ray.exceptions import RayTaskError
+        from ray.exceptions import RayError, RayTaskError
 
         metrics = []
         for _ in range(num_iterations):
@@ -68,6 +69,8 @@ class DistributedTrainer:
                 metrics.append(await self.learner.update.remote(*rollouts))
             except RayTaskError as error:
                 raise error.as_instanceof_cause() from error
+            except RayError as error:
+                raise LoomRLError(f"the learner was lost, and with it what it has learnt: {error}") from error
         return metrics
 
     def _collect(self, state: Any) -> list[Rollout]:

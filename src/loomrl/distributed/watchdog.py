@@ -52,8 +52,10 @@ class Watchdog:
     def _watch(self) -> None:
         while not self._ended.wait(min(1.0, self._timeout / 4)):
             if time.monotonic() > self._deadline:
-                self._tell(self._message())
-                os._exit(LoomRLError.exit_code)
+                try:
+                    self._tell(self._message())
+                finally:  # whoever is told may be gone, or want no more
+                    os._exit(LoomRLError.exit_code)
 
     def _message(self) -> str:
         stack = traceback.format_stack(sys._current_frames()[self._watched])[-_FRAMES:]

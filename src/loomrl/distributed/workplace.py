@@ -11,7 +11,9 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 
 from loomrl.algorithms.base import Algorithm
+from loomrl.distributed.hosts import demand_software
 from loomrl.files import write_atomic
+from loomrl.training.inputs import software
 from loomrl.training.job import Job
 
 
@@ -32,6 +34,7 @@ class Workplace:
 
     def __init__(self, job: Job, files: Mapping[str, bytes], num_workers: int) -> None:
         self._packed, self._files = job, files
+        self._software = software(job.config.algorithm, job.backend)
         self.seed, self.num_workers = job.config.seed, num_workers
 
     @cached_property
@@ -43,7 +46,12 @@ class Workplace:
         return unpacked(self._packed, self._files, self._folder / "snapshot")
 
     def algorithm(self) -> Algorithm:
-        """See `loomrl.distributed.actors.Site`."""
+        """See `loomrl.distributed.actors.Site`.
+
+        Raises:
+            ConfigError: when this machine has other software than the learner's.
+        """
+        demand_software(self._software, self._packed.config.algorithm, self._packed.backend)
         return self._job.algorithm(self._folder)
 
     def environments(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
