@@ -91,6 +91,7 @@ SETTINGS: dict[str, tuple[float | None, dict[str, Any]]] = {
     "every_update_powersgd": (1.0, {"compression": {"method": "powersgd"}}),
     "every_update_top_k": (1.0, {"compression": {"method": "top_k", "share": 0.01}}),
     "every_5_updates_int8": (5.0, {"compression": INT8}),
+    "every_5_updates_int8_momentum": (5.0, {"compression": INT8, "outer_momentum": 0.5}),
 }
 
 

@@ -25,6 +25,7 @@ NAMES = {
     "every_update_powersgd": "once an update, `powersgd`",
     "every_update_top_k": "once an update, `top_k` 1 %",
     "every_5_updates_int8": "every 5 updates, `int8`",
+    "every_5_updates_int8_momentum": "every 5 updates, `int8`, outer momentum 0.5",
 }
 MEASURES = {"final_return": "return of the last policy", "training_return": "mean return while learning"}
 Figures = dict[str, Any]

@@ -275,7 +275,8 @@ def main() -> None:
     os.environ |= ONE_THREAD
     results = read_json(RESULTS) if RESULTS.exists() else {"updates": []}
     if "vary" in parts:
-        results["spreads"] = {name: spread_of(*case[:2]) for name, case in CASES.items()}
+        spreads = {name: spread_of(*case[:2]) for name, case in CASES.items()}
+        results |= {"spreads": spreads, "measured_on": measured_on()}
     if "measure" in parts:
         results |= {"updates": measure(), "measured_on": measured_on()}
     if "simulate" in parts:

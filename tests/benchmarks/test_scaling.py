@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,17 @@ def test_the_page_is_drawn_from_the_results() -> None:
     text = scaling.PAGE.read_text()
     assert scaling.BEGIN in text
     assert scaling.rendered(text) == text, "python benchmarks/scaling.py draw writes it anew"
+
+
+def test_what_was_simulated_has_the_costs_that_were_measured_last() -> None:
+    results = json.loads(scaling.RESULTS.read_text())
+    costs = json.loads(scaling.COSTS.read_text())["costs"]["figures"]["steps"]
+    for name in scaling.CASES:
+        work = asdict(scaling.work_of(costs[name], results["spreads"][name]))
+        assert results["simulated"]["work"][name] == json.loads(json.dumps(work)), (
+            "python benchmarks/scaling.py simulate"
+        )
+    assert len(results["simulated"]["agreement"]) == len(results["updates"]) > 0
 
 
 def test_gradient_steps_of_an_update_are_those_that_were_counted() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from loomrl import EnvironmentType, GymPPOIntegration, GymTrainingConfig, LoomRLGym, NexusWorker, PPOConfig
+from loomrl.distributed import calls
 from loomrl.distributed.players import Players
 from loomrl.errors import ConfigError, LoomRLError
 from loomrl.gym.integration import IntegrationResults
@@ -140,7 +141,8 @@ def test_too_small_a_cluster_is_refused() -> None:
         NexusWorker(num_workers=1_000).distribute_rl_training(integration())
 
 
-def test_actors_that_hang_again_and_again_end_it() -> None:
+def test_actors_that_hang_again_and_again_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "START_SECONDS", 0.0)
     trained = integration()
     pool = trained.environments
     players = Players(1, trained.ppo_trainer.policy, 4, hang_timeout_seconds=1e-6)

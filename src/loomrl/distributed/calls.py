@@ -73,6 +73,6 @@ class Calls:
             raise (error.cause if isinstance(error.cause, LoomRLError) else error) from None
         except RayError as error:
             if isinstance(error, ActorDiedError) and error.actor_init_failed:
-                raise LoomRLError(f"an actor cannot begin: {error}") from error
+                raise LoomRLError(f"an actor cannot begin: {str(error).strip().splitlines()[-1]}") from error
             return [(index, str(error))]
         return []
