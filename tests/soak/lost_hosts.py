@@ -107,6 +107,8 @@ def _struck(cluster: Cluster, home: str, strike: str, rng: random.Random) -> dic
         cluster.restart(*(cluster.hosts if strike == "head" else [rng.choice(cluster.hosts[1:])]))
     num_commands, output = 1, command.communicate(timeout=SECONDS)[0]
     while command.returncode != 0:  # its host was killed, or there were too few hosts when it began
+        told = [event["message"] for event in cluster.events(home) if event["event"] == "failed"]
+        print(f"{home}: command {num_commands} ended with {command.returncode}: {told}", flush=True)
         assert num_commands < _MOST_COMMANDS, f"{home}: exit {command.returncode}: {output}{cluster.logs()}"
         command = cluster.stage("training", home)
         num_commands, output = num_commands + 1, command.communicate(timeout=SECONDS)[0]
