@@ -67,11 +67,10 @@ def _life_cycle(cluster: Cluster) -> int:
     """Seconds of one whole, from the snapshot to a champion; learners are on all hosts."""
     started = time.monotonic()
     shutil.rmtree(cluster.head.own / "project" / "artifacts")
-    command = cluster.command(sys.executable, "-m", "loomrl", "run", f"configs/{POLICY}.yaml", home="life_cycle")
+    loomrl = str(Path(sys.executable).with_name("loomrl"))
+    command = cluster.command(loomrl, "run", f"configs/{POLICY}.yaml", home="life_cycle")
     print(finished(command), flush=True)
-    shown = cluster.command(
-        sys.executable, "-m", "loomrl", "policy", "show", f"{POLICY}@champion", "--json", home="life_cycle"
-    )
+    shown = cluster.command(loomrl, "policy", "show", f"{POLICY}@champion", "--json", home="life_cycle")
     output = finished(shown)
     assert json.loads(output[output.index("{") :])["version"] == "1"
     assert cluster.report()["total_env_steps"] == NUM_STEPS
