@@ -101,6 +101,7 @@ class Cluster:
         config["name"] = POLICY
         config["training"] |= {"distributed": distributed} | training
         (configs / f"{POLICY}.yaml").write_text(yaml.safe_dump(config))
+        (configs.parent / "params.yaml").write_text(yaml.safe_dump({"policies": [POLICY]}))
 
     def change(self, **distributed: Any) -> None:
         """The training's `distributed` section."""
