@@ -43,9 +43,8 @@ class Cluster:
 
     def __enter__(self) -> Self:
         self._network.__enter__()
-        for _ in range(self._num_hosts):
-            self.add()
-        for host in self.hosts:
+        self.wait_for(self.add())
+        for host in [self.add() for _ in range(1, self._num_hosts)]:
             self.wait_for(host)
         copy_project(self.head.own / "project")
         return self
@@ -86,11 +85,17 @@ class Cluster:
         self._num_seen[host.name] = log.read_text().count(_READY)
 
     def restart(self, *hosts: Host) -> None:
-        """Kill what of them still lives, and begin them again."""
+        """Kill what of them still lives, and begin them again: the head first, for who asks one that is just beginning
+        may wait for minutes."""
         for host in hosts:
             host.kill()
+        if self.head in hosts:
+            self.head.start()
+            self.wait_for(self.head)
+        others = [host for host in hosts if host is not self.head]
+        for host in others:
             host.start()
-        for host in hosts:
+        for host in others:
             self.wait_for(host)
 
     def write_config(self, **training: Any) -> None:
