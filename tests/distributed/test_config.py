@@ -29,6 +29,12 @@ from loomrl.types import EnvironmentSnapshot
         ({"compression": {"method": "int8", "share": 0.1}}, "share belongs to `method: top_k`; found 'int8'"),
         ({"compression": {"rank": 2}}, "rank belongs to `method: powersgd`; found 'none'"),
         ({"resources_per_learner": {"GPU": 1.0}}, "set CPU above 0"),
+        (
+            {"resources_per_learner": {"CPU": 1.0, "GPU": -1.0}},
+            "_learner.GPU\n.*greater than or equal to 0",
+        ),
+        ({"resources_per_worker": {"CPU": float("inf")}}, "resources_per_worker.CPU\n.*finite"),
+        ({"compression": "int8"}, "found 'int8'; write it as `{method: int8}`"),
         ({"address": "ray://10.0.0.1:10001"}, "should match pattern"),
         ({"address": "10.0.0.1"}, "should match pattern"),
         (
@@ -48,6 +54,13 @@ def test_bad_values_are_refused(values: dict[str, Any], message: str) -> None:
 def test_what_is_written_out_in_full_can_be_read_again(values: dict[str, Any]) -> None:
     config = DistributedConfig.model_validate(values)
     assert DistributedConfig.model_validate(config.model_dump(mode="json")) == config
+
+
+@pytest.mark.parametrize("name", ["resources_per_learner", "resources_per_worker"])
+def test_more_processors_for_one_than_this_machine_has_are_refused(name: str) -> None:
+    config = DistributedConfig.model_validate({name: {"CPU": 1000.0}, "rollout_workers_per_learner": 1})
+    with pytest.raises(ConfigError, match=f"training.distributed.{name}: CPU 1000, this machine has "), cluster(config):
+        pass
 
 
 def digest(distributed: dict[str, Any] | None) -> str:

@@ -31,6 +31,8 @@ def cluster(config: DistributedConfig) -> Iterator[Any]:
             little for the learners.
     """
     was_connected = _import_ray().is_initialized()
+    if config.address is None and not was_connected:
+        _demand_processors(config)
     ray = connected(math.ceil(config.resources(config.num_learners)["CPU"]), config.address)
     try:
         _demand_resources(ray, config)
@@ -65,7 +67,8 @@ def connected(num_cpus: int, address: str | None = None, setting: str = "trainin
         ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **begun)
     except ConnectionError as error:
         raise ConfigError(
-            f"{setting} {address!r}: {error}; where a head answers there, it refuses this process: "
+            f"{setting} {address!r}: {error}; begin a head with `ray start --head`, or correct the address (`auto` is "
+            "that in RAY_ADDRESS, or of what Ray last began here); where a head answers there, it refuses this process: "
             "both need the same RAY_AUTH_MODE, and the same token in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         ) from error
     except (RuntimeError, ValueError) as error:  # RuntimeError: versions differ
@@ -135,6 +138,17 @@ def _import_ray() -> Any:
     except ImportError as error:
         raise ConfigError(f"training.distributed: {error}; pip install 'loomrl[distributed]'") from error
     return ray
+
+
+def _demand_processors(config: DistributedConfig) -> None:
+    """Here learners may take turns, but none has more processors than there are."""
+    there = max(1, num_processors())
+    for name in ("resources_per_learner", "resources_per_worker"):
+        if (wanted := getattr(config, name).get("CPU", 0.0)) > there:
+            raise ConfigError(
+                f"training.distributed.{name}: CPU {wanted:g}, this machine has {there}; lower it, or set "
+                "training.distributed.address to a cluster's"
+            )
 
 
 def _demand_resources(ray: Any, config: DistributedConfig) -> None:

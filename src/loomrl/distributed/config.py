@@ -1,11 +1,12 @@
 """How a training is shared by several learners."""
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from loomrl.schema import Section
 
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # of a Ray resource
 WHERE_IT_RUNS = frozenset(
     {
         *("address", "resources_per_learner", "hang_timeout_seconds", "max_restarts", "resize_interval_seconds"),
@@ -26,6 +27,13 @@ class CompressionConfig(Section):
     method: Literal["none", "fp16", "bf16", "powersgd", "int8", "top_k"] = "none"
     rank: int = Field(default=1, ge=1)  # of powersgd
     share: float = Field(default=0.01, gt=0, le=1)  # of the numbers that top_k sends
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            raise ValueError(f"found {given!r}; write it as `{{method: {given}}}`")
+        return given
 
     @model_validator(mode="after")
     def _of_the_method(self) -> "CompressionConfig":
@@ -56,11 +64,11 @@ class DistributedConfig(Section):
     outer_momentum: float = Field(default=0.0, ge=0, lt=1)
     compression: CompressionConfig = Field(default_factory=CompressionConfig)
     rollout_workers_per_learner: int = Field(default=0, ge=0)  # that collect for it; 0: it collects itself
-    resources_per_worker: dict[str, float] = Field(default_factory=lambda: {"CPU": 1.0})
+    resources_per_worker: dict[str, Amount] = Field(default_factory=lambda: {"CPU": 1.0})
     max_staleness: int = Field(default=0, ge=0, le=1)  # updates a rollout's policy may lack; 1: collected meanwhile
     # Of a Ray cluster's head, or "auto" for the one this machine belongs to; None: begin one.
     address: str | None = Field(default=None, pattern=r"^(auto|[^:/]+:\d+)$")
-    resources_per_learner: dict[str, float] = Field(default_factory=lambda: {"CPU": 1.0})
+    resources_per_learner: dict[str, Amount] = Field(default_factory=lambda: {"CPU": 1.0})
     hang_timeout_seconds: float = Field(default=300.0, gt=0)  # who is busy for longer is ended: an environment hangs
     max_restarts: int = Field(default=3, ge=0)  # from the last checkpoint, after a learner was lost
 
