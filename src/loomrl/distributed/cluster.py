@@ -68,7 +68,7 @@ def connected(num_cpus: int, address: str | None = None, setting: str = "trainin
     except ConnectionError as error:
         raise ConfigError(
             f"{setting} {address!r}: {error}; begin a head with `ray start --head`, or correct the address (`auto` is "
-            "that in RAY_ADDRESS, or of what Ray last began here); where a head answers there, it refuses this process: "
+            "that in RAY_ADDRESS, or of what Ray last began here); where a head answers, it refuses this process: "
             "both need the same RAY_AUTH_MODE, and the same token in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         ) from error
     except (RuntimeError, ValueError) as error:  # RuntimeError: versions differ
