@@ -59,6 +59,7 @@ SPEEDUP: dict[str, Case] = {
 DOMINATED = "ppo_humanoid"  # by collecting: a step takes it ten times as long as HalfCheetah's
 COSTS = {"ppo_cartpole": ("CartPole-v1", CARTPOLE), "ppo_halfcheetah": ("HalfCheetah-v5", HALF_CHEETAH)}
 UPDATES, WARM_UPDATES = 20, 3
+BETWEEN_WORK, WORK_SECONDS = 300, 1e-3  # all-reduces, and as much work before each as ten gradient steps are
 GROUPS, LENGTHS = (2, 4), (100, 10_000, 100_000, 1_000_000)  # learners that all-reduce so many numbers
 
 
@@ -153,7 +154,7 @@ def compared(name: str, rows: list[tuple[float, float]], first: str, second: str
 
 def measure_costs(rounds: int) -> dict[str, Any]:
     """Seconds of one environment step and one gradient step of one learner, and of all-reduces over loopback: medians
-    over the rounds, or over calls."""
+    over updates, means over calls."""
     steps = {name: step_costs(environment, parameters, rounds) for name, (environment, parameters) in COSTS.items()}
     print(json.dumps(steps, indent=2), flush=True)
     reduces = {str(size): all_reduce_costs(size) for size in GROUPS}
@@ -196,7 +197,7 @@ def all_reduce_costs(size: int) -> dict[str, float]:
 
 
 def all_reduces() -> dict[str, float]:
-    """One process's part."""
+    """One process's part: mean seconds, waiting for who is late included, with work between as in learning."""
     import torch
     import torch.distributed as dist
 
@@ -204,12 +205,14 @@ def all_reduces() -> dict[str, float]:
     found = {}
     for length in LENGTHS:
         vector, seconds = torch.ones(length), []
-        for _ in range(100):
+        for _ in range(BETWEEN_WORK):
+            until = time.perf_counter() + WORK_SECONDS
+            while time.perf_counter() < until:
+                vector.fill_(1.0)
             began = time.perf_counter()
             dist.all_reduce(vector)
             seconds.append(time.perf_counter() - began)
-            vector.fill_(1.0)
-        found[str(length)] = statistics.median(seconds[10:])
+        found[str(length)] = statistics.mean(seconds[10:])
     return found
 
 
