@@ -69,7 +69,7 @@ def draw() -> None:
     from matplotlib.figure import Figure as Drawing
 
     figures = json.loads(RESULTS.read_text())["figures"]
-    colors = dict(zip(NAMES, colormaps["tab10"].colors, strict=False))
+    colors = dict(zip(NAMES, colormaps["tab20"].colors, strict=False))
     with style.context("default"):  # whatever the user's matplotlibrc says
         drawing = Drawing(figsize=(9, 6), dpi=110, layout="constrained")
         grid = drawing.subplots(len(MEASURES), len(TASKS), sharex="col", squeeze=False)
