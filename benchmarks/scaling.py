@@ -221,7 +221,7 @@ def draw(results: dict[str, Any]) -> None:
         figure = Figure(figsize=(9, 3.8), dpi=110, layout="constrained")
         for axes, (name, title) in zip(figure.subplots(1, 2, sharey=True), TITLES.items(), strict=True):
             for number, (label, setting) in enumerate(results["simulated"]["clusters"][name].items()):
-                shares = [row["efficiency"] for row in setting["by"].values()]
+                shares = [setting["by"][str(count)]["efficiency"] for count in CLUSTER]
                 axes.plot(CLUSTER, shares, label=label, color=f"C{number}", marker=".", markersize=4)
             axes.set_xscale("log", base=2)
             axes.set_xticks(CLUSTER[::2], [f"{count:,}" for count in CLUSTER[::2]])
