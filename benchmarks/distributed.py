@@ -78,12 +78,21 @@ def trained(case: Case, distributed: dict[str, Any] | None) -> tuple[float, str]
                 "distributed": distributed,
             }
         )
-        os.environ[events.VARIABLE] = str(folder / "events.jsonl")
-        try:
+        with telling(folder / "events.jsonl") as told:
             report = train_policy(config, folder / "snapshot", folder / "out", folder / "home")
-        finally:
-            del os.environ[events.VARIABLE]
-        return steps_per_second(folder / "events.jsonl", num_steps), report.policy_digest
+        return steps_per_second(told, num_steps), report.policy_digest
+
+
+@contextmanager
+def telling(path: Path) -> Iterator[list[dict[str, Any]]]:
+    """What is told while the block runs, by way of a file; the list is filled at its end."""
+    told: list[dict[str, Any]] = []
+    os.environ[events.VARIABLE] = str(path)
+    try:
+        yield told
+    finally:
+        del os.environ[events.VARIABLE]
+    told += (json.loads(line) for line in path.read_text().splitlines())
 
 
 @contextmanager
@@ -95,9 +104,8 @@ def snapshot_of(environment: str) -> Iterator[Path]:
         yield folder
 
 
-def steps_per_second(path: Path, num_steps: int) -> float:
+def steps_per_second(told: list[dict[str, Any]], num_steps: int) -> float:
     """From what training told."""
-    told = [json.loads(line) for line in path.read_text().splitlines()]
     rows = [row for row in told if row["event"] == "metrics" and "policy_loss" in row and row["step"] < num_steps]
     warm = [row for row in rows if row["step"] >= WARM * num_steps]
     return float((warm[-1]["step"] - warm[0]["step"]) / (warm[-1]["time"] - warm[0]["time"]))

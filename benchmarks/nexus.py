@@ -9,14 +9,15 @@ the ratio is that of one process's to the actors'. Figures go to `benchmarks/res
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from loomrl import EnvironmentType, GymPPOIntegration, GymTrainingConfig, NexusWorker, PPOConfig, events
+from distributed import telling
+from loomrl import EnvironmentType, GymPPOIntegration, GymTrainingConfig, NexusWorker, PPOConfig
 from loomrl.distributed.cluster import cluster
 from loomrl.distributed.config import DistributedConfig
 from loomrl.files import write_json
@@ -51,7 +52,7 @@ def warm_policy(case: str, folder: Path) -> Path:
     return folder
 
 
-def trained(case: str, policy: Path, num_workers: int | None, told: Path) -> tuple[float, IntegrationResults]:
+def trained(case: str, policy: Path, num_workers: int | None, path: Path) -> tuple[float, IntegrationResults]:
     """Seconds of an iteration, and what was learnt."""
 
     async def run() -> IntegrationResults:
@@ -60,16 +61,10 @@ def trained(case: str, policy: Path, num_workers: int | None, told: Path) -> tup
         async with NexusWorker(num_workers=num_workers).distribute_rl_training(one) as training:
             return await training.run_training_loop(max_iterations=ITERATIONS)
 
-    told.unlink(missing_ok=True)
-    os.environ[events.VARIABLE] = str(told)
-    one = integration(case, LanguagePolicy.load(policy), warm_start_accuracy=0.0)
-    try:
+    path.unlink(missing_ok=True)
+    with telling(path) as told, closing(integration(case, LanguagePolicy.load(policy), warm_start_accuracy=0.0)) as one:
         results = asyncio.run(run())
-    finally:
-        one.close()
-        del os.environ[events.VARIABLE]
-    rows = [json.loads(line) for line in told.read_text().splitlines()]
-    times = [row["time"] for row in rows if row["event"] == "metrics"]
+    times = [row["time"] for row in told if row["event"] == "metrics"]
     seconds = [after - before for before, after in zip(times, times[1:], strict=False)]
     return statistics.median(seconds[WARM:]), results
 
@@ -77,8 +72,8 @@ def trained(case: str, policy: Path, num_workers: int | None, told: Path) -> tup
 def measure(case: str, rounds: int) -> dict[str, Any]:
     """Both, round by round."""
     with tempfile.TemporaryDirectory() as name:
-        policy, told = warm_policy(case, Path(name) / "policy"), Path(name) / "events.jsonl"
-        rows = [[trained(case, policy, workers, told) for workers in (None, NUM_WORKERS)] for _ in range(rounds)]
+        policy, path = warm_policy(case, Path(name) / "policy"), Path(name) / "events.jsonl"
+        rows = [[trained(case, policy, workers, path) for workers in (None, NUM_WORKERS)] for _ in range(rounds)]
     ratios = [alone / shared for (alone, _), (shared, _) in rows]
     (_, alone), (_, shared) = rows[0]
     figures = {

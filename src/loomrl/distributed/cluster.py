@@ -142,7 +142,7 @@ def _import_ray() -> Any:
 
 def _demand_processors(config: DistributedConfig) -> None:
     """Here learners may take turns, but none has more processors than there are."""
-    there = max(1, num_processors())
+    there = num_processors()
     for name in ("resources_per_learner", "resources_per_worker"):
         if (wanted := getattr(config, name).get("CPU", 0.0)) > there:
             raise ConfigError(

@@ -100,11 +100,9 @@ def _refused(name: str) -> Callable[..., Any]:
     return draw
 
 
-for _name in {name for name in vars(np.random.Generator) if not name.startswith("_")} - {
-    *vars(ShareOfNoise),
-    "bit_generator",
-}:
-    setattr(ShareOfNoise, _name, _refused(_name))
+for _name in vars(np.random.Generator).keys() - vars(ShareOfNoise).keys() - {"bit_generator"}:
+    if not _name.startswith("_"):
+        setattr(ShareOfNoise, _name, _refused(_name))
 
 
 def _axis(shape: tuple[int, ...]) -> int:

@@ -52,7 +52,7 @@ class Followed:
         """Asked when the parameters are one: the outer momentum, and what averaging keeps."""
         state: State = {f"averaging.{name}": value for name, value in self.averaging.state_dict().items()}
         momentum = self._outer.state[self._agreed].get("momentum_buffer")
-        return state if momentum is None else {**state, "momentum": momentum.cpu().numpy().copy()}
+        return state if momentum is None else {**state, "momentum": momentum.numpy().copy()}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`, when the algorithm has its parameters again; of a learner that was alone it
@@ -61,8 +61,7 @@ class Followed:
         if averaging := below("averaging.", state):
             self.averaging.load_state_dict(averaging)
         if "momentum" in state:
-            momentum = torch.from_numpy(np.array(state["momentum"])).to(self._agreed.device)
-            self._outer.state[self._agreed]["momentum_buffer"] = momentum
+            self._outer.state[self._agreed]["momentum_buffer"] = torch.from_numpy(np.array(state["momentum"]))
 
 
 class Group:

@@ -69,8 +69,6 @@ def learn(config: dict[str, Assignment]) -> None:
 
     try:
         context = ray.train.get_context()
-        if ask("failure") is not None:  # it would again; whoever began the training raises it
-            return
         Learner(assignment, context.get_world_rank(), context.get_world_size(), ask).run(_peers)
     except LoomRLError as error:
         ask("fail", error)
