@@ -4,14 +4,14 @@ Its tables stand between `<!-- begin: compression -->` and `<!-- end: compressio
 """
 
 import json
-import re
 from pathlib import Path
 from typing import Any
+
+from page import filled, table
 
 PROJECT = Path(__file__).resolve().parents[1]
 PAGE, RESULTS = PROJECT / "docs" / "scaling.md", PROJECT / "benchmarks" / "results" / "compression.json"
 PICTURE = PROJECT / "docs" / "images" / "bench_compression.png"
-_PLACE = re.compile(r"(<!-- begin: compression -->\n).*?(<!-- end: compression -->)", re.DOTALL)
 TASKS = {"cartpole": "CartPole-v1, 100,000 steps", "halfcheetah": "HalfCheetah-v5, 300,000 steps"}
 NAMES = {
     "one_learner": "one learner",
@@ -35,15 +35,14 @@ def rendered(page: str) -> str:
     """The page with its tables drawn anew."""
     figures = json.loads(RESULTS.read_text())["figures"]
     text = "\n\n".join(f"{title}:\n\n{_table(figures[task])}" for task, title in TASKS.items())
-    return _PLACE.sub(lambda found: f"{found.group(1)}\n{text}\n\n{found.group(2)}", page)
+    return filled(page, "compression", text)
 
 
 def _table(figures: Figures) -> str:
     """A row for each setting."""
     heads = ["parameters become one", "bytes an update", "times fewer", "seeds", *MEASURES.values()]
     heads.append("difference to every gradient joined")
-    rows = [_row(title, figures[name]) for name, title in NAMES.items() if name in figures]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows))
+    return table(heads, [_row(title, figures[name]) for name, title in NAMES.items() if name in figures])
 
 
 def _row(name: str, figures: Figures) -> list[str]:

@@ -4,15 +4,15 @@ Its tables stand between `<!-- begin: measured -->` and `<!-- end: measured -->`
 """
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from page import filled, table
+
 PROJECT = Path(__file__).resolve().parents[1]
 PAGE, RESULTS = PROJECT / "docs" / "serving.md", PROJECT / "benchmarks" / "results"
-_PLACE = re.compile(r"(<!-- begin: measured -->\n).*?(<!-- end: measured -->)", re.DOTALL)
 NAMES = {"bare": "bare handler", "loomrl": "LoomRL, everything on", "loomrl_alone": "LoomRL, no challenger"}
 NAMES |= {"mlflow": "`mlflow models serve`", "mlserver": "MLServer"}
 
@@ -21,7 +21,7 @@ def rendered(page: str) -> str:
     """The page with its tables drawn anew."""
     serving, shadow = (json.loads((RESULTS / name).read_text()) for name in ("serving.json", "serving_shadow.json"))
     text = "\n\n".join([_costs(serving["rounds"]), _targets(serving), _shadows(shadow)])
-    return _PLACE.sub(lambda found: f"{found.group(1)}\n{text}\n\n{found.group(2)}", page)
+    return filled(page, "measured", text)
 
 
 def _costs(rounds: list[dict[str, Any]]) -> str:
@@ -33,7 +33,7 @@ def _costs(rounds: list[dict[str, Any]]) -> str:
         rows.append([name, *figures, *rates])
     heads = ["server", "CPU µs per `/decide`", "per V2 request", "per V2 request of 64"]
     heads += ["decisions/s at 64", "the same, binary tensors"]
-    return _table(heads, rows)
+    return table(heads, rows)
 
 
 def _figure(rounds: list[dict[str, Any]], server: str, question: str, name: str, shown: str) -> str:
@@ -54,7 +54,7 @@ def _targets(serving: Mapping[str, Any]) -> str:
     ]
     rounds, load = len(serving["rounds"]), serving["machine"]["load"]
     foot = f"Ratios within a round, {rounds} rounds on {serving['machine']['cores']} cores; load at the end {load}."
-    return _table(["target", "median", "rounds", "wanted"], rows) + f"\n\n{foot}"
+    return table(["target", "median", "rounds", "wanted"], rows) + f"\n\n{foot}"
 
 
 def _shadows(shadow: Mapping[str, Any]) -> str:
@@ -68,17 +68,12 @@ def _shadows(shadow: Mapping[str, Any]) -> str:
         f"{shadow['slowdown_of_slow']} times as slow as the champion. Load at the begin {shadow['machine']['load']}."
     )
     heads = ["challenger", "p99 with it / without", "actions compared", "changed", "CPU µs per decision"]
-    return _table(heads, rows) + f"\n\n{foot}"
+    return table(heads, rows) + f"\n\n{foot}"
 
 
 def _shadow_row(fault: str, found: Mapping[str, Any]) -> list[str]:
     counts = [f"{found[name]:,}" for name in ("num_actions", "num_changed")]
     return [fault, f"**{found['median_p99_ratio']:.2f}**", *counts, f"{found['server_cpu_us_per_request']:.0f}"]
-
-
-def _table(heads: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
 if __name__ == "__main__":

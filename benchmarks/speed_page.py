@@ -5,14 +5,14 @@ Its table stands between `<!-- begin: speed -->` and `<!-- end: speed -->`; noth
 """
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from page import filled, table
+
 PROJECT = Path(__file__).resolve().parents[1]
 PAGE, RESULTS = PROJECT / "docs" / "scaling.md", PROJECT / "benchmarks" / "results"
-_PLACE = re.compile(r"(<!-- begin: speed -->\n).*?(<!-- end: speed -->)", re.DOTALL)
 CASES = {"ppo_cartpole": "CartPole", "ppo_halfcheetah": "HalfCheetah", "ppo_humanoid": "Humanoid"}
 WAYS = {"every_step": "every gradient joined", "once_a_rollout": "once a rollout"}
 WORKERS = {"workers": "that wait for the learner", "workers_ahead": "that collect ahead"}
@@ -20,10 +20,7 @@ WORKERS = {"workers": "that wait for the learner", "workers_ahead": "that collec
 
 def rendered(page: str) -> str:
     """The page with its table drawn anew."""
-    heads = ["", "beside", "steps per second there", "times as many"]
-    rows = [heads, ["---"] * len(heads), *_rows()]
-    text = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
-    return _PLACE.sub(lambda found: f"{found.group(1)}{text}\n{found.group(2)}", page)
+    return filled(page, "speed", table(["", "beside", "steps per second there", "times as many"], _rows()))
 
 
 def _rows() -> Iterator[list[str]]:
