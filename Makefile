@@ -9,7 +9,7 @@ export DVC_NO_ANALYTICS := 1
 unexport PYTHONDONTWRITEBYTECODE  # a module is compiled when it is first imported, not in every process
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format up down peers kserve atropos bench soak mutations clean
+.PHONY: help setup run test check format up down peers kserve atropos bench soak mutations calibration clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -120,6 +120,9 @@ soak: | $(BIN)/loomrl  ## what must never happen to a server or a cluster, at le
 mutations: | $(BIN)/loomrl  ## plant classic silent bugs one at a time and see which the tests notice; takes an hour
 	python benchmarks/mutations.py run
 	python benchmarks/mutations.py render
+
+calibration: | $(BIN)/loomrl  ## simulate how often every bound and test that decides is wrong, and finds what is there; goes on where it was; takes hours
+	python -m benchmarks.calibration
 
 clean:  ## remove the virtual environments and all caches; state and artifacts stay
 	rm -rf $(VENV) .venv-peers .venv-mlserver .venv-kserve .venv-atropos .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

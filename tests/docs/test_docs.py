@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # `make run` is what the finished project did, `make test` is what runs now, and it began with `make setup`.
-RUN_ALREADY = re.compile(r"^make (run|test|setup|bench|mutations)\b.*$", re.MULTILINE)
+RUN_ALREADY = re.compile(r"^make (run|test|setup|bench|mutations|calibration)\b.*$", re.MULTILINE)
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:

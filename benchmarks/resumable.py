@@ -1,0 +1,72 @@
+"""Results of long proofs, kept in one JSON file: what was made is not made again, unless a file it depends on changed.
+
+    store = Store(path, root)
+    figures = store.made("cartpole/seed 3", ["src/loomrl/betting.py", "benchmarks/calibration"], measure)
+
+Each result stands under a key, with a SHA-256 digest of the files it depends on, which stand once under `inputs`. The
+file is written after each result, so a run that is killed goes on where it was; `keep` drops the results of keys that
+are no more.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from loomrl.files import canonical_json, sha256, sha256_file, write_json
+
+
+class Store:
+    """Of one file; `root` is the folder that the names of sources are relative to."""
+
+    def __init__(self, path: Path, root: Path) -> None:
+        self.path, self.root = path, root
+        kept = json.loads(path.read_text()) if path.exists() else {}
+        self._inputs: dict[str, dict[str, str]] = kept.get("inputs", {})
+        self._results: dict[str, dict[str, Any]] = kept.get("results", {})
+        self._digests: dict[tuple[str, ...], str] = {}
+
+    def made(self, key: str, sources: Sequence[str], make: Callable[[], Any]) -> Any:
+        """The result of this key: the kept one while all sources are what they were, else what `make` returns."""
+        if not self.is_current(key, sources):
+            self.put(key, sources, make())
+        return self._results[key]["value"]
+
+    def is_current(self, key: str, sources: Sequence[str]) -> bool:
+        """Whether a result is kept that was made from these files as they are now."""
+        return key in self._results and self._results[key]["inputs"] == self.digest(sources)
+
+    def put(self, key: str, sources: Sequence[str], value: Any) -> None:
+        """Keep a result, which JSON can hold, and write the file."""
+        self._results[key] = {"inputs": self.digest(sources), "value": value}
+        self._write()
+
+    def keep(self, keys: Iterable[str]) -> None:
+        """Drop all results but these."""
+        wanted = set(keys)
+        if set(self._results) - wanted:
+            self._results = {key: one for key, one in self._results.items() if key in wanted}
+            self._write()
+
+    def values(self) -> dict[str, Any]:
+        """All results by their keys, whatever they were made from."""
+        return {key: one["value"] for key, one in self._results.items()}
+
+    def digest(self, sources: Sequence[str]) -> str:
+        """Of the contents of these files and folders of Python files; read once in the life of this object."""
+        names = tuple(sources)
+        if names not in self._digests:
+            files = {str(path.relative_to(self.root)): sha256_file(path) for path in self._files(names)}
+            self._digests[names] = sha256(canonical_json(files))
+            self._inputs[self._digests[names]] = files
+        return self._digests[names]
+
+    def _files(self, names: Iterable[str]) -> Iterator[Path]:
+        for name in names:
+            path = self.root / name
+            yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
+
+    def _write(self) -> None:
+        used = {one["inputs"] for one in self._results.values()}
+        inputs = {digest: files for digest, files in self._inputs.items() if digest in used}
+        write_json(self.path, {"inputs": inputs, "results": self._results})

@@ -1,0 +1,33 @@
+"""Results are kept by key and made again when, and only when, a file they depend on changed."""
+
+from pathlib import Path
+
+from benchmarks.resumable import Store
+
+
+def test_what_was_made_is_kept_until_a_source_changes(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    source = tmp_path / "code" / "one.py"
+    source.write_text("1")
+    calls = []
+
+    def made(key: str) -> int:
+        store = Store(tmp_path / "results.json", tmp_path)  # as another process would
+        return store.made(key, ["code"], lambda: calls.append(key) or len(calls))
+
+    assert [made("a"), made("a"), made("b")] == [1, 1, 2]
+    source.write_text("2")
+    assert [made("a"), made("a")] == [3, 3]
+    store = Store(tmp_path / "results.json", tmp_path)
+    assert not store.is_current("b", ["code"])
+    (tmp_path / "code" / "two.py").write_text("")
+    assert not Store(store.path, tmp_path).is_current("a", ["code"])
+
+
+def test_results_of_keys_that_are_no_more_go(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text("")
+    store = Store(tmp_path / "results.json", tmp_path)
+    store.made("a", ["one.py"], lambda: 1)
+    store.made("b", ["one.py"], lambda: {"x": [1]})
+    store.keep(["b"])
+    assert Store(store.path, tmp_path).values() == {"b": {"x": [1]}}
