@@ -40,7 +40,7 @@ def test_a_domain_without_fault_has_no_findings() -> None:
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"weights": {"said": 0.5}}, {"weights", "right"}),
+        ({"weights": {"said": 0.5}}, {"weights"}),
         ({"verify": lambda self, task, answer: {"said": 0.0}}, {"right"}),
         ({"verify": lambda self, task, answer: {"said": 1.0}}, {"wrong", "attacks"}),
         ({"verify": lambda self, task, answer: {"said": float(task.right in answer)}}, {"attacks"}),

@@ -34,6 +34,12 @@ def tasks(domain: Domain, levels: tuple[int, ...] = LEVELS, each: int = 1) -> li
     return [domain.generate(rng, level, [kind]) for level in levels for kind in domain.kinds for _ in range(each)]
 
 
+def bare_score(domain: Domain, task: Task) -> float:
+    """What the task's own answer earns: everything that does not stand beside it."""
+    earned = {name: float(name not in domain.optional_components) for name in domain.weights}
+    return domain.total(task, earned)
+
+
 def gym_id(name: str) -> str:
     return f"loomrl/{''.join(part.capitalize() for part in name.split('_'))}-v0"
 
@@ -52,7 +58,8 @@ def test_weights_and_names(domain: Domain) -> None:
 def test_right_answers_score_full_and_wrong_ones_nothing(domain: Domain) -> None:
     for task in tasks(domain, each=2):
         score = domain.score(task, task.right)
-        assert score.total == pytest.approx(1.0), (task.kind, task.prompt, task.right, score)
+        assert score.solved, (task.kind, task.prompt, task.right, score)
+        assert score.total == pytest.approx(bare_score(domain, task)), (task.kind, task.prompt, task.right, score)
         assert len({task.right, *task.wrong}) == 1 + len(task.wrong)
         for wrong in task.wrong:
             assert domain.score(task, wrong).total == 0.0, (task.kind, task.prompt, wrong)
@@ -75,7 +82,9 @@ def test_a_choice_has_one_best_message(domain: Domain) -> None:
     for task in tasks(domain, levels=(0,)):
         if len(domain.messages(task, task.right)) == 1:
             offered = domain.choices(task, rng)
-            assert [domain.score(task, one).total for one in offered].count(1.0) == 1
+            scores = [domain.score(task, one) for one in offered]
+            assert [score.solved for score in scores].count(True) == 1
+            assert [score.total for score in scores].count(0.0) == len(scores) - 1
 
 
 DIGEST = """
@@ -134,21 +143,23 @@ def test_text_mode_pays_for_the_right_answer(domain: Domain) -> None:
         assert not terminated
         _, reward, terminated, truncated, info = env.step(encode_text(message, domain.answer_bytes))
         earned += reward
-    assert (earned, terminated, truncated) == (pytest.approx(1.0), True, False)
+    assert info["rewards"].keys() == domain.weights.keys()
+    assert (earned, terminated, truncated) == (pytest.approx(bare_score(domain, env.task)), True, False)
     with pytest.raises(EnvironmentFault, match="call reset"):
         env.step(env.action_space.sample())
 
 
 def test_choice_mode_pays_for_the_best_choice(domain: Domain) -> None:
     env = get_environment(domain.name)(mode="choice")
-    rewards = []
+    rewards, bare = [], []
     for seed in range(4):
         _, info = env.reset(seed=seed)
         task = env.task
         if len(domain.messages(task, task.right)) == 1:
             rewards.append(env.step(info["choices"].index(task.right))[1])
+            bare.append(bare_score(domain, task))
     env.close()
-    assert rewards == pytest.approx([1.0] * len(rewards))
+    assert rewards == pytest.approx(bare)
 
 
 def test_a_level_can_be_set_for_an_episode(domain: Domain) -> None:

@@ -85,16 +85,56 @@ def test_working_that_holds_earns_its_part() -> None:
     linear = task("4", "number", {"x": "4"})
     full = MATH.score(linear, "2x + 3 = 11\n2x = 8\nx = 8/2 = 4\nAnswer: 4")
     assert full.rewards == {"correctness": 1.0, "logical_progression": 1.0, "final_accuracy": 1.0}
-    half = MATH.score(linear, "2x = 9\nx = 4\nAnswer: 4")
+    half = MATH.score(linear, "2x = 9\nx = 8/2\nAnswer: 4")
     assert half.rewards["logical_progression"] == 0.5
     assert MATH.score(linear, "I think\nAnswer: 4").rewards["logical_progression"] == 0.0
     assert MATH.score(linear, "2x = 8\nAnswer: 5").total == 0.0
 
 
+@pytest.mark.parametrize(
+    "working",
+    [
+        "",
+        "4 = 4\n",
+        "x = 4\n",
+        "x = x = 4\n",
+        "2x = 2x\n",
+        "1 + 1 = 2\n",
+        "4\n",
+        "2x = 9\n",
+        "therefore\n",
+        "4 = -(-4)\n",
+    ],
+)
+def test_what_is_no_working_earns_no_logical_progression(working: str) -> None:
+    linear = task("4", "number", {"x": "4"})
+    score = MATH.score(linear, f"{working}Answer: 4")
+    assert score.rewards == {"correctness": 1.0, "logical_progression": 0.0, "final_accuracy": 1.0}
+    assert score.solved
+
+
+def test_a_line_said_twice_counts_once() -> None:
+    linear = task("4", "number", {"x": "4"})
+    assert MATH.score(linear, "2x = 8\n2x = 8\nAnswer: 4").rewards["logical_progression"] == 0.5
+
+
+def test_bare_answers_of_every_kind_solve_their_tasks_and_show_no_working() -> None:
+    for seed, kind in enumerate(MATH.kinds):
+        drawn = MATH.generate(np.random.default_rng(seed), 5, [kind])
+        score = MATH.score(drawn, drawn.right)
+        assert score.rewards["logical_progression"] == 0.0
+        assert score.solved
+        assert score.total == pytest.approx(1.0 if kind == "addition" else 0.8), kind
+    asked = MATH.generate(np.random.default_rng(0), 1, ["linear"])
+    unknown = asked.facts["solution"]["x"]
+    assert MATH.score(asked, f"2x = 2*({unknown})\nAnswer: {asked.right}").total == pytest.approx(1.0)
+
+
 def test_the_form_of_the_answer_counts() -> None:
     half = task("1/2", "number")
-    assert MATH.score(half, "1/2").total == pytest.approx(1.0)
-    assert MATH.score(half, "2/4").rewards == {"correctness": 1.0, "logical_progression": 1.0, "final_accuracy": 0.0}
+    assert MATH.score(half, "1/2").solved
+    assert MATH.score(half, "2/4").rewards == {"correctness": 1.0, "logical_progression": 0.0, "final_accuracy": 0.0}
+    assert not MATH.score(half, "2/4").solved
     assert MATH.score(half, "0.5").total == 0.0
     assert MATH.score(half, "1/4 + 1/4").total == 0.0
     assert MATH.score(task("2*x"), "x+x+x+x+x+x-x-x-x-x").rewards["final_accuracy"] == 0.0

@@ -45,9 +45,10 @@ def _named(task: Task) -> str:
 
 def _check_right(domain: Domain, task: Task) -> Iterator[Finding]:
     score = domain.score(task, task.right)
-    if abs(score.total - 1.0) > _ALMOST:
+    if not score.solved:
         problem = f"The right answer earns {score.total:g} ({score.rewards}): {_named(task)}."
-        yield _error("right", problem, "Let `verify` give every component in full for the draft's `right`.")
+        fix = "Let `verify` give the draft's `right` every component in full that is not in `optional_components`."
+        yield _error("right", problem, fix)
 
 
 def _check_wrong(domain: Domain, task: Task) -> Iterator[Finding]:

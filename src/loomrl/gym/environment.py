@@ -141,9 +141,10 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
         if turn.finished or truncated:
             self.close()
         self._offer()
-        info = {**self._info(), "rewards": turn.rewards, "answer_bytes": len(message.encode())}
+        rewards = self.domain.nothing() | turn.rewards  # every component, also those that this turn earned nothing of
+        info = {**self._info(), "rewards": rewards, "answer_bytes": len(message.encode())}
         info["letter_perfect"] = float(message == self.task.right)
-        return self._observed(), self.domain.total(turn.rewards), turn.finished, truncated, info
+        return self._observed(), self.domain.total(self.task, rewards), turn.finished, truncated, info
 
     def close(self) -> None:
         """End the running episode and give back what it holds."""

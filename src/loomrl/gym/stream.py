@@ -14,8 +14,6 @@ from loomrl.gym.domains import get_domain
 from loomrl.gym.held_out import HELD_OUT, TRAINING, draw, identity
 from loomrl.gym.tasks import Score, Task
 
-SUCCESS = 0.999  # the score from which an answer counts as right
-
 
 class TaskStream:
     """An endless iterator of (domain, task), and the call that scores an answer.
@@ -48,7 +46,7 @@ class TaskStream:
     def score(self, task: Task, answer: str) -> Score:
         """What an answer earns; the curriculum hears of it."""
         scored = get_domain(task.domain).score(task, answer)
-        self.curriculum.record(task.domain, scored.total >= SUCCESS)
+        self.curriculum.record(task.domain, scored.solved)
         return scored
 
     def state_dict(self) -> dict[str, Any]:

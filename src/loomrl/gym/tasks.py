@@ -20,11 +20,12 @@ Rewards = dict[str, float]  # component -> share of it that was earned, 0 to 1
 LEVEL_NAMES = {"beginner": 0, "intermediate": 3, "advanced": 6, "expert": 9}
 NUM_LEVELS = 10
 MAX_ANSWER_CHARACTERS = 20_000  # a longer answer is judged unread
+_WHOLE = 0.999  # the share of a component from which it counts as earned
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What a kind of task makes: a prompt, an answer that scores full, and plausible ones that score nothing."""
+    """What a kind of task makes: a prompt, an answer that solves it, and plausible ones that score nothing."""
 
     prompt: str
     right: str
@@ -68,10 +69,11 @@ class Turn(NamedTuple):
 
 
 class Score(NamedTuple):
-    """What an answer earned in all, 0 to 1, and by component."""
+    """What an answer earned in all, 0 to 1, and by component; and whether it solved the task."""
 
     total: float
     rewards: Rewards
+    solved: bool
 
 
 class Episode(Protocol):
@@ -93,12 +95,14 @@ class Episode(Protocol):
 class Domain(ABC):
     """A domain of tasks with verifiable rewards.
 
-    `weights` say what each component of the reward counts, 1 in all. The sizes bound what an environment shows and
-    takes: UTF-8 bytes of a prompt, an answer and a choice.
+    `weights` say what each component of the reward counts, 1 in all. `optional_components` are earned by what stands
+    beside an answer, such as its working: a bare right answer solves its task and earns none of them. The sizes bound
+    what an environment shows and takes: UTF-8 bytes of a prompt, an answer and a choice.
     """
 
     name: ClassVar[str]
     weights: ClassVar[Mapping[str, float]]
+    optional_components: ClassVar[Collection[str]] = ()
     kinds: ClassVar[Mapping[str, Kind]]
     num_choices: ClassVar[int] = 4
     prompt_bytes: ClassVar[int] = 1_024
@@ -176,11 +180,20 @@ class Domain(ABC):
                     break
         finally:
             episode.close()
-        return Score(self.total(earned), earned)
+        return Score(self.total(task, earned), earned, self.is_solved(earned))
 
-    def total(self, rewards: Rewards) -> float:
-        """Rewards weighted and summed up."""
-        return float(sum(weight * rewards.get(name, 0.0) for name, weight in self.weights.items()))
+    def weights_of(self, task: Task) -> Mapping[str, float]:  # noqa: ARG002
+        """What the components a task asks for count, beside one another."""
+        return self.weights
+
+    def total(self, task: Task, rewards: Rewards) -> float:
+        """The weighted mean of the components a task asks for, 0 to 1."""
+        weights = self.weights_of(task)
+        return sum(weight * rewards.get(name, 0.0) for name, weight in weights.items()) / sum(weights.values())
+
+    def is_solved(self, rewards: Rewards) -> bool:
+        """Whether every component was earned in full, but for the optional ones."""
+        return all(rewards.get(name, 0.0) >= _WHOLE for name in self.weights if name not in self.optional_components)
 
     def nothing(self) -> Rewards:
         """The rewards of a wrong answer."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import torch
 
 from loomrl.gym.domains import get_domain
-from loomrl.gym.stream import SUCCESS
 from loomrl.gym.tasks import Task
 from loomrl.language.policy import LanguagePolicy
 from loomrl.language.sampling import Sampling
@@ -22,6 +21,5 @@ def accuracy(policy: LanguagePolicy, tasks: Sequence[Task], max_tokens: int) -> 
         asked = tasks[start : start + _BATCH]
         answered = policy.answer([task.prompt for task in asked], 1, greedy, torch.Generator())
         for task, (completion,) in zip(asked, answered, strict=True):
-            score = get_domain(task.domain).score(task, policy.text(completion))
-            right[task.domain].append(score.total >= SUCCESS)
+            right[task.domain].append(get_domain(task.domain).score(task, policy.text(completion)).solved)
     return {domain: sum(outcomes) / len(outcomes) for domain, outcomes in right.items()}

@@ -11,7 +11,7 @@ import torch
 from loomrl.algorithms.base import State
 from loomrl.errors import ArtifactError
 from loomrl.gym.domains import get_domain
-from loomrl.gym.stream import SUCCESS, TaskStream
+from loomrl.gym.stream import TaskStream
 from loomrl.gym.tasks import Task
 from loomrl.language.groups import TokenGroup
 from loomrl.language.policy import LanguagePolicy
@@ -79,10 +79,10 @@ class TaskSource:
     def _scores(self, task: Task, answers: list[str]) -> list[float]:
         """An answer that was given several times is judged once."""
         domain = get_domain(task.domain)
-        scores = {answer: domain.score(task, answer).total for answer in dict.fromkeys(answers)}
+        scores = {answer: domain.score(task, answer) for answer in dict.fromkeys(answers)}
         for answer in answers:
-            self._tasks.curriculum.record(task.domain, scores[answer] >= SUCCESS)
-        return [scores[answer] for answer in answers]
+            self._tasks.curriculum.record(task.domain, scores[answer].solved)
+        return [scores[answer].total for answer in answers]
 
 
 class HubSource:

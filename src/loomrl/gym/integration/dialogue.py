@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from loomrl.errors import EnvironmentFault
 from loomrl.gym.domains import get_domain
-from loomrl.gym.stream import SUCCESS
 from loomrl.gym.tasks import Episode, Task
 from loomrl.language.sampling import MASKED, NO_LOG_PROB
 from loomrl.language.tokens import Tokenizer
@@ -100,12 +99,12 @@ class Attempt:
     @property
     def score(self) -> float:
         """What was earned so far, 0 to 1."""
-        return get_domain(self.task.domain).total(self._earned)
+        return get_domain(self.task.domain).total(self.task, self._earned)
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether it earned everything."""
-        return self.score >= SUCCESS
+        """Whether it solved the task."""
+        return get_domain(self.task.domain).is_solved(self._earned)
 
     def say(self, message: Message) -> None:
         """Send a message of the policy's, and hear what follows."""

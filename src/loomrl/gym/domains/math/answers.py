@@ -18,7 +18,7 @@ def judge(task: Task, answer: str) -> Rewards | None:
 
     The last line is the answer; where there is more than one it begins with `Answer:`, and no other line does. Above it
     stand equations. `correctness` is the answer's value, `final_accuracy` its form, and `logical_progression` the share
-    of the equations that hold. Without a right answer all of them are worth nothing.
+    of the lines of working that hold. Without a right answer all of them are worth nothing.
     """
     lines = [line.strip(" \t\r") for line in answer.split("\n") if line.strip(" \t\r")]
     if not lines or len(lines) > MAX_LINES or len(answer) > MAX_ANSWER_CHARACTERS:
@@ -29,10 +29,9 @@ def judge(task: Task, answer: str) -> Rewards | None:
     final = _UNKNOWN.sub("", last[len(_MARK) :].strip(" ") if last.lower().startswith(_MARK) else last)
     if not is_right(task, final):
         return None
-    holding = sum(_holds(line, task) for line in working)
     return {
         "correctness": 1.0,
-        "logical_progression": holding / len(working) if working else 1.0,
+        "logical_progression": _progression(working, task, final),
         "final_accuracy": float(_is_in_form(task, final)),
     }
 
@@ -57,12 +56,37 @@ def _is_in_form(task: Task, final: str) -> bool:
     return len(final.replace(" ", "")) <= 2 * len(task.right.replace(" ", "")) + 8
 
 
-def _holds(line: str, task: Task) -> bool:
-    """Whether `a = b = c` is true: at the task's solution where it has one."""
-    sides = line.split("=")
+def _progression(working: list[str], task: Task, final: str) -> float:
+    """The share of the lines that are equations which hold; a line that was there before counts as one that does not.
+
+    0 without working, and for working that leads nowhere: at least one equation that holds computes something (`x = 4`
+    only says the answer again), and names an unknown of the task or has the answer on one side.
+    """
+    chains = [_chain(line, task) for line in dict.fromkeys(working)]
+    holding = [chain for chain in chains if chain is not None]
+    computing = [chain for chain in holding if any(tree[0] not in ("number", "name", "negative") for tree in chain)]
+    arrives = any(_names_unknown(tree, task) or _is_answer(tree, final) for chain in computing for tree in chain)
+    return len(holding) / len(working) if arrives else 0.0
+
+
+def _chain(line: str, task: Task) -> list[Tree] | None:
+    """The sides of `a = b = c`; None where it does not hold, at the task's solution where there is one, or where a side
+    merely repeats the one before."""
     at: list[dict[str, Any]] = points(line, task.facts.get("solution"))
     try:
-        trees: list[Tree] = [parse(side) for side in sides]
+        trees = [parse(side) for side in line.split("=")]
     except NotAFormula:
-        return False
-    return len(trees) > 1 and all(equal(left, right, at) for left, right in zip(trees[1:], trees[:-1], strict=True))
+        return None
+    steps = list(zip(trees[:-1], trees[1:], strict=True))
+    return trees if steps and all(left != right and equal(left, right, at) for left, right in steps) else None
+
+
+def _names_unknown(tree: Tree, task: Task) -> bool:
+    operator, *parts = tree
+    if operator == "name":
+        return parts[0] in task.facts.get("solution", ())
+    return any(isinstance(part, tuple) and _names_unknown(part, task) for part in parts)
+
+
+def _is_answer(tree: Tree, final: str) -> bool:
+    return equal(tree, parse(final), points(final))

@@ -6,9 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from loomrl.gym.tasks import Draft
+from loomrl.gym.tasks import Draft, Task
 
 INSTRUCTION = "Equations may lead to it, one a line; the last line is `Answer: ...`."
+
+
+def asks_for_working(task: Task) -> bool:
+    """Whether the prompt asks for the equations that lead to the answer."""
+    return task.prompt.endswith(INSTRUCTION)
 
 
 def pick(rng: np.random.Generator, low: int, high: int) -> int:
