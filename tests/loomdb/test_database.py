@@ -1,9 +1,11 @@
 """LoomDB's statements, each on SQLite and on a real PostgreSQL server."""
 
+import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshot import take_snapshot
 from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.loomdb.database import LoomDB
-from loomrl.loomdb.records import EnvironmentRecord
+from loomrl.loomdb.records import AuditAnchor, EnvironmentRecord
 
 
 @pytest.fixture
@@ -129,14 +131,41 @@ def test_approvals(database: LoomDB) -> None:
         database.decide_approval("r", True, " ", "")
 
 
-def test_audit_heads(database: LoomDB) -> None:
-    database.anchor_audit_head("server", "0001", 10, "a" * 64)
-    database.anchor_audit_head("server", "0001", 10, "a" * 64)
-    database.anchor_audit_head("server", "0002", 5, "b" * 64)
-    assert [(head.segment, head.sequence) for head in database.audit_heads("server")] == [("0001", 10), ("0002", 5)]
-    assert database.audit_heads("other") == []
-    with pytest.raises(ServiceError, match="the log was rewritten"):
-        database.anchor_audit_head("server", "0001", 10, "c" * 64)
+def anchor(
+    number: int, previous: str, server: str = "cartpole/a", kind: str = "head", sequence: int = 4
+) -> AuditAnchor:
+    told = {"server": server, "host": "here", "segment": "000001", "sequence": sequence, "digest": "d" * 64}
+    payload = json.dumps({**told, "time": "2026-01-01T00:00:00+00:00", "previous": previous})
+    return AuditAnchor(number=number, server=server, kind=kind, payload=payload, digest=f"{number:064}")
+
+
+def test_audit_anchors_are_numbered_and_named_by_the_next_one(database: LoomDB) -> None:
+    for kind, sequence in (("chain", 0), ("head", 4), ("head", 9)):
+        database.append_audit_anchor(lambda *after, k=kind, s=sequence: anchor(*after, kind=k, sequence=s))
+    database.append_audit_anchor(lambda *after: anchor(*after, server="other/b"))
+    found = database.audit_anchors()
+    assert [one.number for one in found] == [1, 2, 3, 4]
+    assert [json.loads(one.payload)["previous"] for one in found] == ["0" * 64, *(one.digest for one in found[:-1])]
+    assert database.audit_anchors(after=1, limit=1) == [found[1]]
+    assert database.newest_audit_anchor() == found[3]
+    assert database.newest_audit_anchor("cartpole/a", "head") == found[2]
+    assert database.newest_audit_anchor("nobody") is None
+    (chain,) = database.audit_chains("cartpole")
+    assert (chain.server, chain.host, chain.sequence, chain.first_digest) == ("cartpole/a", "here", 9, "d" * 64)
+    assert [chain.server for chain in database.audit_chains()] == ["cartpole/a", "other/b"]
+
+
+def test_anchors_of_several_processes_at_once_are_one_list(database_url: str) -> None:
+    def work(_: int) -> None:
+        with LoomDB.open(database_url) as database:
+            for _ in range(10):
+                database.append_audit_anchor(anchor)
+
+    with LoomDB.open(database_url) as database, ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+        found = database.audit_anchors()
+    assert [one.number for one in found] == list(range(1, 41))
+    assert all(json.loads(b.payload)["previous"] == a.digest for a, b in pairwise(found))
 
 
 def test_events(database: LoomDB) -> None:

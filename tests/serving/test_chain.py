@@ -1,5 +1,6 @@
 """The hash chain, and what verification finds."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,11 +111,17 @@ def test_a_rewritten_log_is_found_by_the_anchored_head(chain: Path, monkeypatch:
     assert any("rewritten" in finding for finding in verify_chain(chain, [anchor]).findings)
 
 
-def test_old_segments_may_go_only_when_their_end_is_anchored(chain: Path) -> None:
+def test_old_segments_may_go_only_when_their_removal_is_on_record(chain: Path) -> None:
     first = segments(chain)[0]
     last = unseal(first.read_bytes().splitlines(keepends=True)[-1])
     first.unlink()
-    assert not verify_chain(chain).intact
-    report = verify_chain(chain, [Anchor(last["sequence"], last["hash"])])
+    head = Anchor(last["sequence"], last["hash"], segment="000001")
+    findings = verify_chain(chain, [head]).findings
+    assert findings[0] == "segment 000001 missing, and no removal is on record"
+    assert f"records 0 to {head.sequence} (of segment 000001) are missing" in findings[1]
+    removal = replace(head, kind="removal", first_segment="000001", by="gc", reason="old")
+    report = verify_chain(chain, [head, removal])
     assert report.intact
-    assert "no longer kept" in report.notes[0]
+    assert report.notes == [f"records 0 to {head.sequence} are no longer kept: removed by gc: old"]
+    for lie in ({"digest": "0" * 64}, {"sequence": head.sequence + 1}, {"first_sequence": 1}):
+        assert not verify_chain(chain, [head, replace(removal, **lie)]).intact

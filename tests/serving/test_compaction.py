@@ -10,9 +10,11 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from loomrl.errors import ArtifactError
+from loomrl.loomdb.database import LoomDB
 from loomrl.serving.audit import AuditLog
 from loomrl.serving.audit_commands import audit_app
 from loomrl.serving.compaction import compact
+from loomrl.serving.heads import anchors
 from loomrl.serving.history import find_decision, join, read_lines, records
 from loomrl.serving.keeper import AuditKeeper
 from loomrl.serving.records import decisions
@@ -60,7 +62,10 @@ def test_every_line_and_every_reader_sees_the_same(log: AuditLog) -> None:
     assert before == (
         all_lines(log), list(records()), join(records()), read_lines(log.folder, 9, 7, ("decision", "feedback"))
     )  # fmt: skip
-    assert verify_chain(log.folder, [Anchor(report.head_sequence, report.head_digest)]) == report.__class__(
+    with LoomDB.open() as db:
+        files = anchors(db, log.server)
+    assert len(files) == len(compacted)
+    assert verify_chain(log.folder, [Anchor(report.head_sequence, report.head_digest), *files]) == report.__class__(
         **{**vars(report), "num_anchors": 1}
     )
     assert (compacted[0].stat().st_mtime, compacted[0].stat().st_mode & 0o777) == (1e9, 0o600)

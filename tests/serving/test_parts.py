@@ -16,6 +16,7 @@ from loomrl.loomdb.database import LoomDB
 from loomrl.serving.audit import AuditLog
 from loomrl.serving.audit_commands import audit_app
 from loomrl.serving.exploration import explore
+from loomrl.serving.heads import anchor
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.operator_commands import override_app
 from loomrl.serving.records import record
@@ -98,8 +99,8 @@ def logged(loomrl_home: Path) -> AuditLog:
     log.append([first, record("decision", decision_id=None, action=[0.25], override=None)])
     ended = {"terminated": False, "truncated": True}
     log.append([record("feedback", decision_id=first["decision_id"], **ended) | {"reward": 2.0}])
-    head = log.head
-    LoomDB.open().anchor_audit_head(head.server, head.segment, head.sequence, head.digest)
+    with LoomDB.open() as db:
+        anchor(db, log.head)
     log.close()
     return log
 

@@ -18,6 +18,7 @@ from loomrl.promotion import envelope
 from loomrl.registry import CHAMPION, Registry
 from loomrl.runs import RunRecord, read_run, run_folder, write_run
 from loomrl.serving.audit import AuditLog, audit_folder
+from loomrl.serving.heads import anchor
 from loomrl.serving.history import find_decision
 from loomrl.serving.records import record
 from loomrl.serving.verification import verify_chain
@@ -76,7 +77,7 @@ def test_a_backup_while_the_server_decides_and_runs_write(house: Path, tmp_path:
         with LoomDB.open() as db:
             while not stop.is_set():
                 log.append([record("decision", decision_id=None, policy="cartpole", version="2")])
-                db.anchor_audit_head("cartpole/busy", log.head.segment, log.head.sequence, log.head.digest)
+                anchor(db, log.head)
 
     worker = threading.Thread(target=work)
     worker.start()

@@ -19,9 +19,10 @@ from loomrl.loomdb.database import LoomDB
 from loomrl.registry import CHAMPION, Registry
 from loomrl.runs import RunRecord, StageRecord, run_folder, write_run
 from loomrl.serving.audit import AuditLog, audit_folder
+from loomrl.serving.heads import anchors
 from loomrl.serving.records import record
 from loomrl.serving.segments import segments
-from loomrl.serving.verification import Anchor, verify_chain
+from loomrl.serving.verification import verify_chain
 from loomrl.upkeep import commands
 
 OLD = time.time() - 30 * 86_400
@@ -162,13 +163,18 @@ def test_audit_segments_leave_from_the_start_and_the_chain_still_verifies(ready_
     assert found("--yes")["audit segment"]
     assert [path.stem for path in segments(chain)] == names[2:], "the third holds a decision of a registered version"
     with LoomDB.open() as db:
-        anchors = [Anchor(head.sequence, head.digest) for head in db.audit_heads("cartpole/server-0")]
-    report = verify_chain(chain, anchors)
+        known = anchors(db, "cartpole/server-0")
+    report = verify_chain(chain, known, demand_signed=True)
     assert (report.findings, report.first_sequence) == ([], 4)
+    assert [note.split(" at ")[0] for note in report.notes] == [
+        "records 0 to 1 are no longer kept: removed", "records 2 to 3 are no longer kept: removed"
+    ]  # fmt: skip
+    assert all("by loomrl gc, " in note and "no decision in it" in note for note in report.notes)
+    assert not verify_chain(chain, [one for one in known if one.kind != "removal"]).intact
     log = AuditLog("cartpole")
     _decide(log, "1")
     log.close()
-    assert verify_chain(chain, anchors).intact
+    assert verify_chain(chain, known).intact
 
 
 def test_mirrors_of_a_registered_challenger_stay(ready_home: Path, tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
-"""LoomDB: environments, snapshots, lineage, deployments, approvals, audit heads, controls and events.
+"""LoomDB: environments, snapshots, lineage, deployments, approvals, audit anchors, controls and events.
 
 SQLite by default (write-ahead log, writers wait for each other), PostgreSQL by URL:
 `postgresql+psycopg://user:password@host/database`. Opening migrates the schema when it must.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -19,6 +21,7 @@ from loomrl.loomdb.engine import BUSY_SECONDS, WRITES, make_engine, unreachable
 from loomrl.loomdb.migrate import ensure_schema
 from loomrl.loomdb.models import (
     ApprovalRow,
+    AuditAnchorRow,
     AuditHeadRow,
     Base,
     ControlRow,
@@ -31,6 +34,8 @@ from loomrl.loomdb.models import (
 )
 from loomrl.loomdb.records import (
     Approval,
+    AuditAnchor,
+    AuditChain,
     AuditHead,
     Control,
     Deployment,
@@ -259,37 +264,57 @@ class LoomDB:
         with self._reading() as session:
             return session.scalar(select(func.count()).where(ControlRow.policy == policy)) or 0
 
-    # --- audit heads and events -----------------------------------------------------------------------------------
+    # --- audit anchors and events ---------------------------------------------------------------------------------
 
-    def anchor_audit_head(
-        self,
-        server: str,
-        segment: str,
-        sequence: int,
-        digest: str,
-        signature: str | None = None,
-        keyid: str | None = None,
-    ) -> AuditHead:
-        """Keep the head of a server's audit chain, signed or not; the same head again changes nothing.
+    def append_audit_anchor(self, build: Callable[[int, str], AuditAnchor]) -> AuditAnchor:
+        """Append what `build(number, digest of the statement before)` returns.
 
-        Raises:
-            ServiceError: when another digest is kept for this place: the chain was rewritten.
+        It is called again where another process was faster.
         """
-        place = {"server": server, "segment": segment, "sequence": sequence}
-        signed = {"signature": signature, "keyid": keyid}
-        self._insert_once(AuditHeadRow(**place, digest=digest, **signed, created=now()))
-        (kept,) = self._all(select(AuditHeadRow).filter_by(**place), AuditHead)
-        if kept.digest != digest:
-            raise ServiceError(
-                f"audit log of {server!r}, segment {segment!r}, record {sequence}: the head is {digest}, but "
-                f"{kept.digest} was anchored at {kept.created.isoformat()}; the log was rewritten"
-            )
-        return kept
+        while True:
+            try:
+                with self._writing() as session:
+                    newest = select(AuditAnchorRow).order_by(AuditAnchorRow.number.desc()).limit(1)
+                    last = session.scalars(newest).first()
+                    anchor = build(1, "0" * 64) if last is None else build(last.number + 1, last.digest)
+                    session.add(AuditAnchorRow(**anchor.model_dump()))
+                return anchor
+            except IntegrityError:
+                continue
 
-    def audit_heads(self, server: str) -> list[AuditHead]:
-        """Kept heads of a server's audit chain, oldest first."""
-        query = select(AuditHeadRow).where(AuditHeadRow.server == server).order_by(AuditHeadRow.id)
-        return self._all(query, AuditHead)
+    def audit_anchors(self, after: int = 0, limit: int | None = None) -> list[AuditAnchor]:
+        """Statements about audit chains with a number above `after`, oldest first."""
+        query = select(AuditAnchorRow).where(AuditAnchorRow.number > after).order_by(AuditAnchorRow.number)
+        return self._all(query.limit(limit), AuditAnchor)
+
+    def newest_audit_anchor(self, server: str | None = None, kind: str | None = None) -> AuditAnchor | None:
+        """The last statement, about one chain or of one kind where they are given."""
+        query = select(AuditAnchorRow).order_by(AuditAnchorRow.number.desc()).limit(1)
+        if server is not None:
+            query = query.where(AuditAnchorRow.server == server)
+        if kind is not None:
+            query = query.where(AuditAnchorRow.kind == kind)
+        return next(iter(self._all(query, AuditAnchor)), None)
+
+    def audit_chains(self, policy: str | None = None) -> list[AuditChain]:
+        """Every chain whose head was ever anchored, of one policy if named, those known longest first."""
+        found = {head.server: _chain_of(head) for head in self.audit_heads()}
+        ends = select(func.max(AuditAnchorRow.number)).where(AuditAnchorRow.kind == "head")
+        beginnings = select(AuditAnchorRow).where(AuditAnchorRow.kind == "chain").order_by(AuditAnchorRow.number)
+        first = {one.server: json.loads(one.payload)["digest"] for one in self._all(beginnings, AuditAnchor)}
+        newest = select(AuditAnchorRow).where(AuditAnchorRow.number.in_(ends.group_by(AuditAnchorRow.server)))
+        for anchor in self._all(newest.order_by(AuditAnchorRow.number), AuditAnchor):
+            told = json.loads(anchor.payload)
+            place = {name: told[name] for name in ("server", "host", "segment", "sequence", "digest")}
+            found[anchor.server] = AuditChain(
+                **place, first_digest=first.get(anchor.server), anchored=datetime.fromisoformat(told["time"])
+            )
+        return [chain for chain in found.values() if policy in (None, chain.server.partition("/")[0])]
+
+    def audit_heads(self, server: str | None = None) -> list[AuditHead]:
+        """Heads kept before there were anchors, oldest first."""
+        query = select(AuditHeadRow).order_by(AuditHeadRow.id)
+        return self._all(query if server is None else query.where(AuditHeadRow.server == server), AuditHead)
 
     def record_event(self, kind: str, data: Mapping[str, Any]) -> Event:
         """Append an event."""
@@ -356,6 +381,11 @@ class LoomDB:
 
 def _record(kind: type[Record], row: Base) -> Record:
     return kind.model_validate({name: getattr(row, name) for name in kind.model_fields})
+
+
+def _chain_of(head: AuditHead) -> AuditChain:
+    place = {"server": head.server, "segment": head.segment, "sequence": head.sequence, "digest": head.digest}
+    return AuditChain(**place, host=None, first_digest=None, anchored=head.created)
 
 
 def _refuse_other_content(wanted: EnvironmentRecord, found: EnvironmentRecord) -> None:

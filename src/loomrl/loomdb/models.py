@@ -9,7 +9,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 # The newest migration. Opening compares one string with it, and needs alembic only where they differ.
-HEAD = "0003"
+HEAD = "0004"
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -112,7 +112,7 @@ class ApprovalRow(Base):
 
 
 class AuditHeadRow(Base):
-    """The head of a server's audit chain at one time, kept where the server cannot rewrite it."""
+    """The head of a server's audit chain, as it was kept before there were anchors; nothing is added."""
 
     __tablename__ = "audit_heads"
     __table_args__ = (UniqueConstraint("server", "segment", "sequence"),)
@@ -125,6 +125,21 @@ class AuditHeadRow(Base):
     signature: Mapped[str | None] = mapped_column(String(128))
     keyid: Mapped[str | None] = mapped_column(String(64))
     created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+
+
+class AuditAnchorRow(Base):
+    """One statement about audit chains, numbered and linked to the one before it (see `loomrl.serving.anchors`)."""
+
+    __tablename__ = "audit_anchors"
+    __table_args__ = (Index("ix_audit_anchors_server", "server", "kind", "number"),)
+
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    server: Mapped[str] = mapped_column(String(255))
+    kind: Mapped[str] = mapped_column(String(32))
+    payload: Mapped[str] = mapped_column(Text)
+    digest: Mapped[str] = mapped_column(String(64))
+    signature: Mapped[str | None] = mapped_column(String(128))
+    keyid: Mapped[str | None] = mapped_column(String(64))
 
 
 class ControlRow(Base):

@@ -69,8 +69,32 @@ class Approval(Document):
         return "waiting" if self.approved is None else "approved" if self.approved else "rejected"
 
 
+class AuditAnchor(Document):
+    """One statement about audit chains. `digest` covers payload and signature, and the next statement names it."""
+
+    number: int  # 1, 2, ...: one list for the whole database
+    server: str  # "POLICY/CHAIN"; empty for what concerns all chains
+    kind: str
+    payload: str  # canonical JSON, see loomrl.serving.anchors.Statement
+    digest: str
+    signature: str | None = None  # base64 Ed25519
+    keyid: str | None = None
+
+
+class AuditChain(Document):
+    """A chain that LoomDB knows, and its newest anchored head."""
+
+    server: str  # "POLICY/CHAIN"
+    host: str | None  # that wrote it; None where that was not kept yet
+    first_digest: str | None  # hash of the first record; None where that was not kept yet
+    segment: str
+    sequence: int
+    digest: str
+    anchored: datetime
+
+
 class AuditHead(Document):
-    """The head of a server's audit chain at one time."""
+    """The head of a server's audit chain, as it was kept before there were anchors."""
 
     server: str
     segment: str

@@ -1,14 +1,15 @@
 """`loomrl audit`: verify, show, export, compact and replay the record of every decision."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from loomrl.serving.full_verification import AuditReport
     from loomrl.serving.replay import ReplayReport
-    from loomrl.serving.verification import ChainReport
 
 audit_app = typer.Typer(help="Read, verify and replay the record of every decision.", no_args_is_help=True)
 
@@ -19,28 +20,69 @@ AnyPolicy = Annotated[str | None, typer.Option("--policy", help="Only this polic
 @audit_app.command("verify")
 def verify(
     policy: AnyPolicy = None,
-    signed: Annotated[bool, typer.Option("--signed", help="Demand that every anchored head is signed.")] = False,
+    signed: Annotated[bool, typer.Option("--signed", help="Demand that everything anchored is signed.")] = False,
+    everywhere: Annotated[
+        bool, typer.Option("--everywhere", help="Demand the chains of all hosts that share LoomDB here.")
+    ] = False,
+    exported: Annotated[
+        Path | None, typer.Option("--anchor", metavar="FILE", help="Hold against a file of `loomrl audit anchor` too.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check every chain against itself and against the heads anchored in LoomDB; exit code 1 when one is not whole."""
-    from dataclasses import asdict
-
+    """Check every chain against itself and against what LoomDB knows of it; exit code 1 when one is not whole."""
     from loomrl.errors import GateRefused
     from loomrl.loomdb.database import LoomDB
-    from loomrl.serving.heads import anchors
-    from loomrl.serving.history import chains
-    from loomrl.serving.verification import verify_chain
+    from loomrl.serving.exported_anchor import read_exported
+    from loomrl.serving.full_verification import verify_all
 
     with LoomDB.open() as db:
-        found = [(folder, anchors(db, f"{folder.parent.name}/{folder.name}")) for folder in chains(policy)]
-    reports = [verify_chain(folder, heads, signed) for folder, heads in found]
-    broken = [report.server for report in reports if not report.intact]
+        report = verify_all(db, policy, signed, everywhere, None if exported is None else read_exported(exported))
     if as_json:
-        _print_json({"intact": not broken, "chains": [asdict(report) for report in reports]})
+        _print_json({"intact": report.intact, **asdict(report)})
     else:
-        _print_chains(reports)
-    if broken:
-        raise GateRefused(f"audit log not whole: {', '.join(broken)}")
+        _print_audit(report)
+    if found := report.all_findings():
+        rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise GateRefused(f"audit log not whole: {found[0]}{rest}")
+
+
+@audit_app.command("anchor")
+def anchor(file: Annotated[Path, typer.Argument(help="The file to write; keep it on another machine.")]) -> None:
+    """Write a signed file of all chains' heads: it shows later that chains and LoomDB were rolled back together."""
+    from loomrl.loomdb.database import LoomDB
+    from loomrl.serving.exported_anchor import export_anchor
+
+    with LoomDB.open() as db:
+        made = export_anchor(db, file)
+    typer.echo(f"{len(made.heads)} chains, statement {made.number} of LoomDB: {file}")
+
+
+@audit_app.command("accept")
+def accept(
+    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who accepts it.")],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.")],
+    policy: AnyPolicy = None,
+) -> None:
+    """Put on record, signed, that a person knows of everything `verify` finds now: it becomes a note, shown ever after.
+
+    For what cannot come back: a lost disk, or LoomDB restored from a backup.
+    """
+    from loomrl.errors import ConfigError
+    from loomrl.loomdb.database import LoomDB
+    from loomrl.serving.anchors import state
+    from loomrl.serving.full_verification import verify_all
+    from loomrl.signing import signing_key
+
+    if not by.strip() or not reason.strip():
+        raise ConfigError("accepting needs the name of a person (--by) and why (--reason)")
+    signing_key()  # only what is signed is accepted
+    with LoomDB.open() as db:
+        found = verify_all(db, policy).all_findings()
+        if found:
+            state(db, "accepted", "", findings=found, by=by.strip(), reason=reason.strip())
+    for finding in found:
+        typer.echo(finding)
+    typer.echo(f"{len(found)} findings accepted by {by.strip()}")
 
 
 @audit_app.command("show")
@@ -131,14 +173,19 @@ def _replay_with_progress(
         return Replay(version, limit, folder, lambda done: progress.update(task, completed=done)).run(policy)
 
 
-def _print_chains(reports: list["ChainReport"]) -> None:
-    for report in reports:
-        verdict = "whole" if report.intact else "BROKEN"
-        heads = f"{report.num_anchors} anchored heads, {report.num_signed} of them signed"
-        typer.echo(f"{report.server}: {verdict}, {report.num_records} records, {heads}")
-        for line in report.findings + report.notes:
+def _print_audit(report: "AuditReport") -> None:
+    typer.echo(f"LoomDB: {report.num_statements} statements, {report.num_signed_statements} of them signed")
+    for line in report.findings + report.notes:
+        typer.echo(f"  {line}")
+    for chain in report.chains:
+        verdict = "whole" if chain.intact else "BROKEN"
+        heads = f"{chain.num_anchors} anchored heads, {chain.num_signed} of them signed"
+        typer.echo(f"{chain.server}: {verdict}, {chain.num_records} records, {heads}")
+        for line in chain.findings + chain.notes:
             typer.echo(f"  {line}")
-    if not reports:
+    for server, host in report.elsewhere.items():
+        typer.echo(f"{server}: not looked at: it lies on {host} (--everywhere demands it here)")
+    if not report.chains:
         typer.echo("no audit log yet; `loomrl serve` writes one")
 
 

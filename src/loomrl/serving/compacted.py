@@ -68,12 +68,35 @@ def compacted_lines_backwards(path: Path) -> Iterator[bytes]:
     return _read(path, _groups_backwards)
 
 
+def different_column(path: Path) -> str | None:
+    """Which column of a compacted segment does not say what its lines say, and from which row on; None for none.
+
+    Raises:
+        ArtifactError: when the file was damaged.
+    """
+    pyarrow, _ = _pyarrow()
+    schema, pending = _schema(pyarrow), list[dict[str, Any]]()
+    count = 0
+    for row in _read(path, lambda file: (batch.to_pylist() for batch in file.iter_batches(_LINES))):
+        if row["line"] is not None:
+            if pending:
+                return f"row {count}: decisions of the line before are missing"
+            pending = list(_rows(row["line"], path, count + 1))
+        if not pending:
+            return f"row {count}: belongs to no line"
+        (expected,) = pyarrow.Table.from_pylist([pending.pop(0)], schema).to_pylist()
+        if different := [name for name in schema.names if expected[name] != row.get(name)]:
+            return f"row {count}: column {different[0]!r} does not say what the line says"
+        count += 1
+    return f"row {count}: decisions are missing" if pending else None
+
+
 def _groups_backwards(file: Any) -> Iterator[list[bytes]]:
     for index in reversed(range(file.num_row_groups)):
         yield _lines_in(file.read_row_group(index, columns=["line"]))[::-1]
 
 
-def _read(path: Path, parts: Callable[[Any], Iterable[list[bytes]]]) -> Iterator[bytes]:
+def _read(path: Path, parts: Callable[[Any], Iterable[list[Any]]]) -> Iterator[Any]:
     pyarrow, parquet = _pyarrow()
     try:
         with parquet.ParquetFile(path) as file:

@@ -13,9 +13,14 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from loomrl.errors import LoomRLError
-from loomrl.serving.compacted import write_compacted
+from loomrl.errors import ArtifactError, LoomRLError
+from loomrl.files import sha256_file
+from loomrl.loomdb.database import LoomDB
+from loomrl.serving.anchors import state
+from loomrl.serving.compacted import COMPACT, different_column, write_compacted
+from loomrl.serving.heads import anchors
 from loomrl.serving.segments import PLAIN, segments
+from loomrl.serving.verification import COMPACTED
 
 _READ_SECONDS = 600.0  # who follows the log while it is written has read a closed segment by then
 
@@ -25,13 +30,18 @@ def compact(folder: Path, min_age_seconds: float = 0.0) -> list[Path]:
 
     The last segment stays: it carries the head, and may be written to.
 
+    Each file's digest is stated in LoomDB before the plain one goes.
+
     Raises:
         ArtifactError: naming what cannot be read; that segment, and those after it, stay as they are.
+        ServiceError: when LoomDB cannot be reached.
     """
-    with uncompacted([folder]):
+    with uncompacted([folder]), LoomDB.open() as db:
         closed = [path for path in segments(folder)[:-1] if path.suffix == PLAIN]
         latest = time.time() - min_age_seconds
-        return [_compact(path) for path in closed if path.stat().st_mtime <= latest]
+        done = [_compact(path, db) for path in closed if path.stat().st_mtime <= latest]
+        _adopt(folder, db)
+        return done
 
 
 @contextmanager
@@ -43,11 +53,27 @@ def uncompacted(folders: Iterable[Path]) -> Iterator[None]:
         yield
 
 
-def _compact(plain: Path) -> Path:
+def _compact(plain: Path, db: LoomDB) -> Path:
     compacted = write_compacted(plain)
     shutil.copystat(plain, compacted)  # how old its decisions are is told by the file's time
+    _state_file(compacted, db)
     plain.unlink()
     return compacted
+
+
+def _state_file(compacted: Path, db: LoomDB) -> None:
+    server = f"{compacted.parent.parent.name}/{compacted.parent.name}"
+    state(db, "compacted", server, segment=compacted.stem, digest=sha256_file(compacted))
+
+
+def _adopt(folder: Path, db: LoomDB) -> None:
+    """State the files of segments that were compacted before files were stated, if they say what their lines say."""
+    stated = {one.segment for one in anchors(db, f"{folder.parent.name}/{folder.name}") if one.kind == COMPACTED}
+    for path in segments(folder):
+        if path.suffix == COMPACT and path.stem not in stated:
+            if (column := different_column(path)) is not None:
+                raise ArtifactError(f"{path}: {column}; see `loomrl audit verify`")
+            _state_file(path, db)
 
 
 def main(arguments: list[str]) -> int:

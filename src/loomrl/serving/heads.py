@@ -1,63 +1,70 @@
-"""Heads of audit chains as LoomDB keeps them: signed where this installation has a key, and checked when read.
+"""Heads of audit chains, as LoomDB's statements keep them."""
 
-A signature says that whoever holds the key saw the chain end so. Who rewrites a log, and its heads with it, would have
-to sign the new ones.
-"""
+from pathlib import Path
 
-import base64
+import orjson
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-from loomrl.errors import ArtifactError, ConfigError
-from loomrl.files import canonical_json
+from loomrl.errors import ServiceError
+from loomrl.home import home
 from loomrl.loomdb.database import LoomDB
-from loomrl.loomdb.records import AuditHead
+from loomrl.serving.anchors import Statement, read_statements, state
 from loomrl.serving.audit import Head
+from loomrl.serving.segments import lines_backwards, segments, whole_lines
 from loomrl.serving.verification import Anchor
-from loomrl.signing import Envelope, Signature, sign_envelope, trusted_keys, verify_envelope
-
-HEAD_TYPE = "application/vnd.loomrl.audit-head+json"
+from loomrl.types import Json
 
 
-def anchor(db: LoomDB, head: Head) -> str | None:
-    """Keep a head, signed where a key can be had; returns why it is not signed, if it is not.
+def anchor(db: LoomDB, head: Head, known: Head | None = None) -> str | None:
+    """State a chain's head, and how it begins where that is new; returns why it is not signed, if it is not.
+
+    `known` is the head that this process stated last. Without it, the log is searched for what was stated before.
 
     Raises:
-        ServiceError: when LoomDB cannot be reached, or keeps another head for this place: the log was rewritten.
+        ServiceError: when LoomDB cannot be reached, or its head is not in the log: that was rewritten, or cut.
     """
-    try:
-        signature, unsigned = sign_envelope(_payload(head), HEAD_TYPE).signatures[0], None
-    except (ConfigError, OSError) as error:
-        signature, unsigned = None, str(error)
-    signed = {} if signature is None else {"signature": signature.sig, "keyid": signature.keyid}
-    db.anchor_audit_head(head.server, head.segment, head.sequence, head.digest, **signed)
-    return unsigned
+    newest = newest_head(db, head.server)
+    if newest == head:
+        return None
+    folder = home() / "audit" / head.server
+    if newest is not None and newest != known:
+        _require_part_of(folder, newest)
+    if db.newest_audit_anchor(head.server, "chain") is None and (first := _first_record(folder)) is not None:
+        segment, record = first
+        state(db, "chain", head.server, segment=segment, sequence=record["sequence"], digest=record["hash"])
+    return state(db, "head", head.server, segment=head.segment, sequence=head.sequence, digest=head.digest)[1]
 
 
 def anchors(db: LoomDB, server: str) -> list[Anchor]:
-    """What a chain is held against: its heads, and what is wrong with their signatures."""
-    trusted = trusted_keys()
-    return [
-        Anchor(head.sequence, head.digest, head.signature is not None, _fault(head, trusted))
-        for head in db.audit_heads(server)
-    ]
+    """What a chain is held against, with what is wrong with the signatures."""
+    return read_statements(db).by_chain.get(server, [])
 
 
-def _fault(head: AuditHead, trusted: dict[str, Ed25519PublicKey]) -> str | None:
-    """Why a head's signature says nothing; None for a good one, and for none."""
-    if head.signature is None or head.keyid is None:
-        return None
-    signed = Envelope(
-        payloadType=HEAD_TYPE,
-        payload=base64.b64encode(_payload(Head(head.server, head.segment, head.sequence, head.digest))).decode(),
-        signatures=[Signature(keyid=head.keyid, sig=head.signature)],
-    )
-    try:
-        verify_envelope(signed, HEAD_TYPE, trusted)
-    except ArtifactError as error:
-        return str(error)
+def newest_head(db: LoomDB, server: str) -> Head | None:
+    """The head that LoomDB holds of a chain; None where there is none."""
+    found = db.newest_audit_anchor(server, "head")
+    if found is None:
+        legacy = db.audit_heads(server)
+        return Head(server, legacy[-1].segment, legacy[-1].sequence, legacy[-1].digest) if legacy else None
+    told = Statement.model_validate_json(found.payload)
+    return Head(server, told.segment or "", -1 if told.sequence is None else told.sequence, told.digest or "")
+
+
+def _first_record(folder: Path) -> tuple[str, Json] | None:
+    """The segment and the record that a chain begins with."""
+    for path in segments(folder):
+        for line in whole_lines(path):
+            return path.stem, orjson.loads(line)
     return None
 
 
-def _payload(head: Head) -> bytes:
-    return canonical_json(vars(head))
+def _require_part_of(folder: Path, head: Head) -> None:
+    """Refuse to go on from a log that does not hold the record that LoomDB knows."""
+    for record in (orjson.loads(line) for path in reversed(segments(folder)) for line in lines_backwards(path)):
+        if record["sequence"] <= head.sequence:
+            if (record["sequence"], record["hash"]) == (head.sequence, head.digest):
+                return
+            break
+    raise ServiceError(
+        f"audit log of {head.server!r}: LoomDB knows record {head.sequence} of segment {head.segment} with the hash "
+        f"{head.digest}, which is not in {folder}: the log was rewritten or cut; see `loomrl audit verify`"
+    )

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from loomrl.loomdb.database import LoomDB
 
 log = logging.getLogger(__name__)
+_NAMED_EVERY_SECONDS = 60.0
 
 
 class AuditKeeper:
@@ -25,6 +27,7 @@ class AuditKeeper:
         self.anchored: dict[str, Head] = {}  # by the chain's name
         self.unsigned: str | None = None  # why the anchored head bears no signature
         self.sync_error: str | None = None
+        self._names_again = 0.0  # `time.monotonic()` from which the log names a statement of LoomDB again
         self._syncing = asyncio.Lock()
         self._next_sync: asyncio.Future[None] | None = None
 
@@ -68,21 +71,32 @@ class AuditKeeper:
         show that its end is missing.
 
         Raises:
-            NotDurable: when the disk did not take the head.
-            ServiceError: when LoomDB cannot be reached, or keeps another head for this place: the log was rewritten.
+            AuditUnwritable: when the disk did not take the head.
+            ServiceError: when LoomDB cannot be reached, or knows a head that the log does not hold: that was rewritten.
         """
         from loomrl.serving.heads import anchor
 
-        heads = [head for head in (self.audit.head, *others) if self.anchored.get(head.server) != head]
-        if not heads:
+        if not self._unanchored(others):
             return
-        self.sync()
         database = open_loomdb()
-        for head in heads:
-            unsigned = anchor(database, head)
+        self._name_statement(database)
+        self.sync()
+        for head in self._unanchored(others):
+            unsigned = anchor(database, head, self.anchored.get(head.server))
             if unsigned is not None and self.unsigned is None:
                 log.warning("audit heads are anchored without a signature: %s", unsigned)
             self.anchored[head.server], self.unsigned = head, unsigned
+
+    def _unanchored(self, others: Sequence[Head]) -> list[Head]:
+        return [head for head in (self.audit.head, *others) if self.anchored.get(head.server) != head]
+
+    def _name_statement(self, database: "LoomDB") -> None:
+        """Have the chain name LoomDB's newest statement, now and then: so LoomDB's end cannot go missing unseen."""
+        if time.monotonic() < self._names_again or (newest := database.newest_audit_anchor()) is None:
+            return
+        named = {"policy": self.audit.policy, "number": newest.number, "digest": newest.digest}
+        self.audit.append([record("anchored", **named)])
+        self._names_again = time.monotonic() + _NAMED_EVERY_SECONDS
 
     def compact(self) -> None:
         """Compact closed segments in a process of its own, so that no decision waits for it.

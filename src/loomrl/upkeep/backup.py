@@ -18,8 +18,8 @@ from loomrl.home import home, loomdb_url, tracking_uri
 from loomrl.loomdb.database import LoomDB
 from loomrl.registry import PolicyVersion, Registry, local_source, verify_version
 from loomrl.schema import Document
+from loomrl.serving.anchors import read_statements
 from loomrl.serving.compaction import uncompacted
-from loomrl.serving.heads import anchors
 from loomrl.serving.history import chains
 from loomrl.serving.verification import Anchor, verify_chain
 
@@ -161,8 +161,9 @@ def _anchored() -> tuple[dict[Path, list[Anchor]], list[str]]:
         return found, []
     try:
         with LoomDB.open() as db:
-            for chain in found:
-                found[chain] = anchors(db, f"{chain.parent.name}/{chain.name}")
+            known = read_statements(db).by_chain
+        for chain in found:
+            found[chain] = known.get(f"{chain.parent.name}/{chain.name}", [])
     except ServiceError as error:
         return found, [f"the ends of the audit logs were not checked against LoomDB: {error}"]
     return found, []

@@ -1,0 +1,240 @@
+"""What LoomDB states about audit chains: which there are, how they begin and end, what was removed from them and why.
+
+Statements form one list for the whole database. Each is numbered, names the digest of the one before it, and is signed
+where this installation has a key. So none can be changed, deleted or moved to another chain unseen. That the end of the
+list is missing is shown by the chains, whose `anchored` records name statements, and by an exported anchor
+(`loomrl.serving.exported_anchor`).
+"""
+
+import base64
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from pydantic import ValidationError
+
+from loomrl.errors import ArtifactError, ConfigError
+from loomrl.files import canonical_json, sha256
+from loomrl.loomdb.database import LoomDB
+from loomrl.loomdb.records import AuditAnchor
+from loomrl.schema import Document
+from loomrl.serving import legacy_heads
+from loomrl.serving.chain import GENESIS
+from loomrl.serving.verification import Anchor
+from loomrl.signing import Envelope, Signature, sign_envelope, trusted_keys, verify_envelope
+
+STATEMENT_TYPE = "application/vnd.loomrl.audit-anchor+json"
+_PAGE = 10_000  # statements read at once
+
+Kind = Literal["chain", "head", "removal", "compacted", "accepted", "adopted"]
+
+
+class Statement(Document):
+    """One statement. What a kind does not need is None and is not written.
+
+    `chain`: how a chain begins, `digest` is its first record's hash. `head`: its last record. `removal`: records
+    `first_sequence` to `sequence`, in the segments `first_segment` to `segment`, were removed; `digest` is the last
+    one's hash. `compacted`: `digest` is the SHA-256 of the segment's Parquet file. `accepted`: a person knows of
+    `findings`. `adopted`: `digest` covers what LoomDB held before there were statements.
+    """
+
+    number: int
+    previous: str  # digest of the statement before; of the first: zeros
+    kind: Kind
+    server: str  # "POLICY/CHAIN"; empty for what concerns all chains
+    host: str
+    time: str  # ISO 8601, UTC
+    segment: str | None = None
+    sequence: int | None = None
+    digest: str | None = None
+    first_segment: str | None = None
+    first_sequence: int | None = None
+    by: str | None = None  # who did it
+    reason: str | None = None  # why, or by which rule
+    findings: list[str] | None = None
+    num_heads: int | None = None
+    num_removals: int | None = None
+
+
+@dataclass
+class Statements:
+    """All statements of a LoomDB, checked against each other."""
+
+    newest: AuditAnchor | None = None
+    num_signed: int = 0
+    findings: list[str] = field(default_factory=list)
+    digests: dict[int, str] = field(default_factory=dict)  # by the statement's number
+    by_chain: dict[str, list[Anchor]] = field(default_factory=dict)
+    hosts: dict[str, str] = field(default_factory=dict)  # by the chain
+    accepted: dict[str, str] = field(default_factory=dict)  # finding -> who accepted it, when and why
+
+    @property
+    def num(self) -> int:
+        """How many there are."""
+        return len(self.digests)
+
+
+def state(db: LoomDB, kind: Kind, server: str, **fields: Any) -> tuple[AuditAnchor, str | None]:
+    """Append a statement, signed where a key can be had; returns it, and why it is not signed, if it is not.
+
+    Raises:
+        ServiceError: when LoomDB cannot be reached.
+    """
+    if kind != "adopted" and db.newest_audit_anchor() is None:
+        _adopt(db)
+    unsigned: list[str] = []
+
+    def build(number: int, previous: str) -> AuditAnchor:
+        unsigned.clear()
+        written = Statement(
+            number=number, previous=previous, kind=kind, server=server, host=socket.gethostname(), time=_now(), **fields
+        )
+        payload = canonical_json(written.model_dump(mode="json", exclude_none=True))
+        try:
+            signature = sign_envelope(payload, STATEMENT_TYPE).signatures[0]
+        except (ConfigError, OSError) as error:
+            unsigned.append(str(error))
+            signature = None
+        text, sig = payload.decode(), None if signature is None else signature.sig
+        return AuditAnchor(
+            number=number,
+            server=server,
+            kind=kind,
+            payload=text,
+            digest=_digest(text, sig),
+            signature=sig,
+            keyid=None if signature is None else signature.keyid,
+        )
+
+    return db.append_audit_anchor(build), next(iter(unsigned), None)
+
+
+def read_statements(db: LoomDB) -> Statements:
+    """All statements; what contradicts another, or its signature, is a finding that names it.
+
+    Raises:
+        ServiceError: when LoomDB cannot be reached.
+    """
+    found, trusted, legacy = Statements(), trusted_keys(), legacy_heads.read(db)
+    adopted = False
+    for anchor in _pages(db):
+        statement = _checked(found, anchor)
+        if statement is None:
+            continue
+        fault = _fault(anchor, trusted)
+        found.num_signed += anchor.signature is not None
+        if statement.kind == "adopted":
+            adopted = _check_adopted(found, statement, legacy, fault) and anchor.signature is not None
+        elif statement.kind == "accepted":
+            _accept(found, statement, anchor, fault)
+        else:
+            _add(found, statement, anchor.signature is not None, fault)
+    for server, anchors in legacy_heads.anchors(legacy, trusted, adopted).items():
+        found.by_chain[server] = [*anchors, *found.by_chain.get(server, [])]
+    return found
+
+
+def _pages(db: LoomDB) -> Iterator[AuditAnchor]:
+    after = 0
+    while page := db.audit_anchors(after, _PAGE):
+        yield from page
+        after = page[-1].number
+
+
+def _checked(found: Statements, anchor: AuditAnchor) -> Statement | None:
+    """A statement that says what its row says; held against the one before it."""
+    name = f"statement {anchor.number} of LoomDB, {anchor.kind} of {anchor.server or 'all chains'}"
+    expected = 1 if found.newest is None else found.newest.number + 1
+    if anchor.number != expected:
+        found.findings.append(f"{_range('statement', expected, anchor.number - 1)} of LoomDB missing before {name}")
+    before, found.newest = found.newest, anchor
+    found.digests[anchor.number] = anchor.digest
+    try:
+        statement = Statement.model_validate_json(anchor.payload)
+    except ValidationError:
+        found.findings.append(f"{name}: cannot be read: it was changed")
+        return None
+    if anchor.digest != _digest(anchor.payload, anchor.signature):
+        found.findings.append(f"{name}: is not what was written: it was changed")
+        return None
+    said = (statement.number, statement.server, statement.kind)
+    if said != (anchor.number, anchor.server, anchor.kind):
+        found.findings.append(f"{name}: was written as {said[2]} of {said[1] or 'all chains'}, number {said[0]}")
+        return None
+    if anchor.number == expected and statement.previous != (GENESIS if before is None else before.digest):
+        found.findings.append(f"{name}: does not follow the statement before it: one of them was replaced")
+    return statement
+
+
+def _fault(anchor: AuditAnchor, trusted: dict[str, Ed25519PublicKey]) -> str | None:
+    """Why a statement's signature says nothing; None for a good one, and for none."""
+    if anchor.signature is None or anchor.keyid is None:
+        return None
+    signed = Envelope(
+        payloadType=STATEMENT_TYPE,
+        payload=base64.b64encode(anchor.payload.encode()).decode(),
+        signatures=[Signature(keyid=anchor.keyid, sig=anchor.signature)],
+    )
+    try:
+        verify_envelope(signed, STATEMENT_TYPE, trusted)
+    except ArtifactError as error:
+        return str(error)
+    return None
+
+
+def _add(found: Statements, statement: Statement, signed: bool, fault: str | None) -> None:
+    told = statement.model_dump(exclude_none=True)
+    names = ("segment", "sequence", "digest", "first_segment", "first_sequence", "by", "reason", "time", "kind")
+    anchor = Anchor(**{name: told[name] for name in names if name in told}, signed=signed, fault=fault)
+    found.by_chain.setdefault(statement.server, []).append(anchor)
+    found.hosts[statement.server] = statement.host
+
+
+def _accept(found: Statements, statement: Statement, anchor: AuditAnchor, fault: str | None) -> None:
+    """Only what is signed by a trusted key can turn a finding into a note."""
+    if anchor.signature is None or fault is not None:
+        found.findings.append(
+            f"statement {anchor.number} of LoomDB accepts findings and is not signed by a trusted key"
+        )
+        return
+    why = f"accepted by {statement.by} at {statement.time}: {statement.reason}"
+    found.accepted |= dict.fromkeys(statement.findings or [], why)
+
+
+def _adopt(db: LoomDB) -> None:
+    """The first statement covers what LoomDB held before, so that it cannot vanish any more."""
+    legacy = legacy_heads.read(db)
+    if legacy.is_empty:
+        return
+    sizes = {"num_heads": len(legacy.heads), "num_removals": len(legacy.removals)}
+    state(db, "adopted", "", digest=legacy.digest(**sizes), **sizes)
+
+
+def _check_adopted(
+    found: Statements, statement: Statement, legacy: legacy_heads.LegacyHeads, fault: str | None
+) -> bool:
+    """Whether it holds; a finding where what was adopted is not there any more."""
+    sizes = {"num_heads": statement.num_heads or 0, "num_removals": statement.num_removals or 0}
+    if fault is not None or legacy.digest(**sizes) != statement.digest:
+        why = fault or "they are others now"
+        found.findings.append(
+            f"the {sizes['num_heads']} heads and {sizes['num_removals']} removals that statement {statement.number} of "
+            f"LoomDB adopted from an earlier version cannot be relied on: {why}"
+        )
+        return False
+    return True
+
+
+def _digest(payload: str, signature: str | None) -> str:
+    return sha256(f"{payload}\n{signature or ''}".encode())
+
+
+def _range(what: str, first: int, last: int) -> str:
+    return f"{what} {first} is" if first == last else f"{what}s {first} to {last} are"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

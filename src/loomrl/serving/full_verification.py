@@ -1,0 +1,110 @@
+"""Verifying all audit chains: those that are there against those that LoomDB knows, and LoomDB against them."""
+
+import socket
+from dataclasses import dataclass, field
+
+from loomrl.home import shares_loomdb
+from loomrl.loomdb.database import LoomDB
+from loomrl.serving.anchors import Statements, read_statements
+from loomrl.serving.exported_anchor import ExportedAnchor
+from loomrl.serving.history import chains
+from loomrl.serving.verification import ChainReport, missing_chain, verify_chain
+
+LOOMDB = "LoomDB"  # as findings name its statements
+
+
+@dataclass
+class AuditReport:
+    """What verifying an installation's audit logs found."""
+
+    num_statements: int = 0
+    num_signed_statements: int = 0
+    newest_statement: str | None = None  # digest
+    findings: list[str] = field(default_factory=list)  # about LoomDB's statements
+    notes: list[str] = field(default_factory=list)
+    elsewhere: dict[str, str] = field(default_factory=dict)  # chain that lies on another host -> the host
+    chains: list[ChainReport] = field(default_factory=list)
+
+    @property
+    def intact(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings and all(report.intact for report in self.chains)
+
+    def all_findings(self) -> list[str]:
+        """Each with the chain it is about."""
+        return [
+            *(f"{LOOMDB}: {finding}" for finding in self.findings),
+            *(f"{report.server}: {finding}" for report in self.chains for finding in report.findings),
+        ]
+
+
+def verify_all(
+    db: LoomDB,
+    policy: str | None = None,
+    demand_signed: bool = False,
+    everywhere: bool = False,
+    exported: ExportedAnchor | None = None,
+) -> AuditReport:
+    """Check every chain here, and that every chain LoomDB knows is here, or on the other host that wrote it.
+
+    `everywhere` demands all chains here, wherever they were written: for a place where the logs of all hosts are
+    collected. `exported` is held against LoomDB and the chains too.
+
+    Raises:
+        ServiceError: when LoomDB cannot be reached.
+    """
+    statements = read_statements(db)
+    report = AuditReport(
+        num_statements=statements.num,
+        num_signed_statements=statements.num_signed,
+        newest_statement=None if statements.newest is None else statements.newest.digest,
+        findings=statements.findings,
+    )
+    known = dict(statements.by_chain)
+    if exported is not None:
+        report.findings += exported.contradictions(statements)
+        for server, anchors in exported.anchors().items():
+            known[server] = [*known.get(server, []), *anchors]
+    folders = {f"{folder.parent.name}/{folder.name}": folder for folder in chains(policy)}
+    for server, folder in folders.items():
+        found = verify_chain(folder, known.get(server, []), demand_signed)
+        _check_known(found, statements, demand_signed)
+        report.chains.append(found)
+    for server in sorted(known.keys() - folders.keys()):
+        host = statements.hosts.get(server, "")
+        if policy not in (None, server.partition("/")[0]):
+            continue
+        if not everywhere and shares_loomdb() and host != socket.gethostname():
+            report.elsewhere[server] = host or "unknown"
+        else:
+            report.chains.append(missing_chain(server, known[server]))
+    _accept(report, statements)
+    return report
+
+
+def _check_known(report: ChainReport, statements: Statements, demand_signed: bool) -> None:
+    """A chain and LoomDB must know each other."""
+    if report.server not in statements.by_chain and report.num_records:
+        unknown = "LoomDB knows nothing of this chain: it is not anchored yet, or was put here, or LoomDB is another"
+        (report.findings if demand_signed else report.notes).append(unknown)
+    for number, digest in report.statements.items():
+        if statements.digests.get(number) != digest:
+            report.findings.append(
+                f"its records name statement {number} of LoomDB, which is missing there or another: LoomDB was rolled "
+                "back or rewritten"
+            )
+
+
+def _accept(report: AuditReport, statements: Statements) -> None:
+    """What a person has accepted on record is a note."""
+    report.findings, notes = _parted(LOOMDB, report.findings, statements)
+    report.notes += notes
+    for chain in report.chains:
+        chain.findings, notes = _parted(chain.server, chain.findings, statements)
+        chain.notes += notes
+
+
+def _parted(name: str, findings: list[str], statements: Statements) -> tuple[list[str], list[str]]:
+    accepted = [finding for finding in findings if f"{name}: {finding}" in statements.accepted]
+    rest = [finding for finding in findings if finding not in accepted]
+    return rest, [f"{finding} ({statements.accepted[f'{name}: {finding}']})" for finding in accepted]
