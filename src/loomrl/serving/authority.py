@@ -5,6 +5,7 @@ holds for what neither a person nor the kill switch decides; where the shield or
 observation, the fallback has.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,6 +25,25 @@ OVERRIDE, KILL_SWITCH, FALLBACK = "override", "kill_switch", "fallback"  # roles
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Split:
+    """Which version each agent is dealt, as far as the plan's versions are loaded and not in quarantine.
+
+    It stands in every record while a split is in force, whoever decides: what a version is compared by is what was
+    dealt, not who happened to decide.
+    """
+
+    experiment: str  # whose split it is
+    champion: str
+    shares: Mapping[str, float]  # by version, the champion's among them: the chance of being dealt to it
+    deal: Deal
+
+    def version_of(self, agent_id: str) -> str:
+        """The version an agent is dealt."""
+        version = self.deal.version_of(agent_id)
+        return version if version is not None and version in self.shares else self.champion
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Mandate:
     """Who decides for an agent, and in which role."""
 
@@ -32,7 +52,7 @@ class Mandate:
     action: NDArray[Any] | None = None  # for every observation, instead of the policy's
     override: Override | None = None
     probability: float = 1.0  # that the split deals an agent to this version
-    experiment: str | None = None  # whose split it is
+    split: Split | None = None  # that is in force, whoever decides
 
     @property
     def is_limited(self) -> bool:
@@ -52,7 +72,8 @@ class Authority:
         self.policy, self.orders, self.roles = policy, orders, roles
         self._deal = Deal(policy, orders.plan)
         self._overridden: dict[str, Mandate] = {}  # by the override's id
-        self._dealt = {} if orders.kill_switch is not None else self._split()
+        self.split = self._split_in_force()
+        self._dealt = {} if orders.kill_switch is not None else self._mandates_of_split()
         self.is_one = not orders.overrides and not self._dealt  # `usual`, for all agents
 
     def mandate(self, agent_id: str) -> Mandate:
@@ -75,7 +96,7 @@ class Authority:
         if (champion := self.roles.champion) is None:
             return self._fallback(FALLBACK, self._why_no_champion())
         left = 1.0 - sum(map(self.orders.plan.fraction, self._dealt))
-        return Mandate(CHAMPION, champion, probability=round(left, 6), experiment=self.orders.plan.experiment)
+        return Mandate(CHAMPION, champion, probability=round(left, 6), split=self.split)
 
     @cached_property
     def fallback(self) -> Mandate:
@@ -89,15 +110,27 @@ class Authority:
             )
         return f"{self.policy} has no champion yet; run `loomrl run`, or see /status for a refused version"
 
-    def _split(self) -> dict[str, Mandate]:
-        """By version; agents of a version that is not loaded, or in quarantine, stay with the champion."""
-        plan = self.orders.plan
-        loaded = {version: self.roles.by_version(version) for version in plan.split}
-        return {
-            version: Mandate(SPLIT, policy, probability=plan.fraction(version), experiment=plan.experiment)
-            for version, policy in loaded.items()
-            if policy is not None and version not in self.roles.quarantined
-        }
+    def _split_in_force(self) -> Split | None:
+        """Agents of a version that is not loaded, or in quarantine, stay with the champion."""
+        plan, champion = self.orders.plan, self.roles.champion
+        if not plan.split or champion is None:
+            return None
+        shares = {version: plan.fraction(version) for version in plan.split if self._can_decide(version)}
+        own = shares.get(champion.version, 0.0)  # a version of the split that became champion has both
+        shares[champion.version] = round(own + 1.0 - sum(shares.values()), 6)
+        return Split(plan.experiment or "", champion.version, shares, self._deal)
+
+    def _can_decide(self, version: str) -> bool:
+        return self.roles.by_version(version) is not None and version not in self.roles.quarantined
+
+    def _mandates_of_split(self) -> dict[str, Mandate]:
+        """By version."""
+        plan, found = self.orders.plan, dict[str, Mandate]()
+        for version in filter(self._can_decide, plan.split):
+            policy = self.roles.by_version(version)
+            assert policy is not None, "it is loaded"
+            found[version] = Mandate(SPLIT, policy, probability=plan.fraction(version), split=self.split)
+        return found
 
     def _by_override(self, override: Override) -> Mandate:
         found = self._overridden.get(override.id)
@@ -113,7 +146,7 @@ class Authority:
         policy = self.roles.by_version(override.version)
         if policy is None:
             raise Problem(503, f"{override.describe()}; that version is not loaded: see /status, or clear the override")
-        return Mandate(OVERRIDE, policy, override=override)
+        return Mandate(OVERRIDE, policy, override=override, split=self.split)
 
     def _fallback(self, role: str, why: str, override: Override | None = None) -> Mandate:
         fallback = self.orders.plan.fallback
@@ -124,7 +157,7 @@ class Authority:
         policy = self.roles.by_version(fallback.version)
         if policy is None:
             raise Problem(503, f"{why}; the fallback, version {fallback.version}, is not loaded: see /status")
-        return Mandate(role, policy, override=override)
+        return Mandate(role, policy, override=override, split=self.split)
 
     def _constant(self, role: str, action: Any, why: str, fix: str, override: Override | None) -> Mandate:
         """An action that a person named, checked against the action space of what is loaded."""
@@ -132,7 +165,7 @@ class Authority:
         if policy is None:
             raise Problem(503, f"{why}; no version of {self.policy} is loaded, so its actions are not known")
         try:
-            return Mandate(role, policy, check_action(action, policy), override)
+            return Mandate(role, policy, check_action(action, policy), override, split=self.split)
         except Problem as problem:  # set where the action space is not known: not the agent's fault
             raise Problem(503, f"{why}: {problem.message}; {fix}") from problem
 

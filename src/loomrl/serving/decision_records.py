@@ -23,7 +23,7 @@ def decided(policy: str, group: Group, seconds: float, route: str) -> dict[str, 
         "version": group.policy.version,
         "role": group.mandate.role,
         "assignment_probability": group.mandate.probability,
-        "experiment": group.mandate.experiment,
+        "experiment": None if group.mandate.split is None else group.mandate.split.experiment,
         "override": None if group.override is None else group.override.mark(),
         "route": route,
         "seconds": seconds,
@@ -31,6 +31,8 @@ def decided(policy: str, group: Group, seconds: float, route: str) -> dict[str, 
     }
     if group.substitute is not None:
         shared["substitute"] = group.substitute.mark()
+    if group.mandate.split is not None:
+        shared["shares"] = dict(group.mandate.split.shares)
     if len(group) == 1:
         return _decision(group, shared)
     columns = {
@@ -43,6 +45,7 @@ def decided(policy: str, group: Group, seconds: float, route: str) -> dict[str, 
         "exploration_flag": group.explored,
         "shield": group.shield,
         "request_id": group.asks.request_ids or [None] * len(group),
+        **_dealt(group),
         **group.marks,
     }
     dtypes = {"observation": group.observations.dtype.name, "action": group.action.dtype.name}
@@ -64,7 +67,7 @@ def _decision(group: Group, shared: dict[str, Any]) -> dict[str, Any]:
         propensity=group.propensity[0],
         shield=group.shield[0],
         limited=False,
-        **{name: values[0] for name, values in group.marks.items()},
+        **{name: values[0] for name, values in (group.marks | _dealt(group)).items()},
         **shared,
     )
     fields["agent_id"] = group.asks.agent_ids[0]
@@ -74,9 +77,26 @@ def _decision(group: Group, shared: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
+def _dealt(group: Group) -> dict[str, list[Any]]:
+    """Which version a split deals each agent; nothing without one."""
+    split = group.mandate.split
+    return {} if split is None else {"dealt": [split.version_of(agent_id) for agent_id in group.asks.agent_ids]}
+
+
 def unanswered(policy: str, group: Group, error: Exception) -> dict[str, Any]:
-    """On record for the first of them: which observation it was, is not known."""
-    names = {"policy": policy, "version": group.policy.version, "episode_id": group.asks.episode_ids[0]}
+    """On record for the first of them: which observation it was, is not known.
+
+    While a split is in force, all agents that got no answer are named with their episodes: they count, too.
+    """
+    names: dict[str, Any] = {
+        "policy": policy,
+        "version": group.policy.version,
+        "episode_id": group.asks.episode_ids[0],
+    }
+    if (split := group.mandate.split) is not None:
+        names |= {"experiment": split.experiment, "shares": dict(split.shares)}
+        agents = zip(group.asks.agent_ids, group.asks.episode_ids, _dealt(group)["dealt"], strict=True)
+        names["without_answer"] = [list(one) for one in agents]
     return record("unanswered", **names, error=str(error)) | {"agent_id": group.asks.agent_ids[0]}
 
 
