@@ -5,8 +5,10 @@ ended. One that lies across two looks is known as one: its later parts are `cut`
 feedback, what an agent did in one look counts as an episode.
 """
 
+import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.errors import ArtifactError
-from loomrl.serving.history import chains
+from loomrl.serving.hosts import chains_of_all_hosts
 from loomrl.serving.records import expand, is_taken_over
 from loomrl.serving.sealing import demand_open
 from loomrl.serving.segments import checked_records, segments_after
@@ -22,6 +24,32 @@ from loomrl.shadow.config import SIMULATED
 from loomrl.types import Episode, Json
 
 Key = tuple[str, str | None]  # agent_id, episode_id
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a split dealt an agent, by its first decision in an experiment that an episode shows."""
+
+    experiment: str
+    version: str
+    shares: Mapping[str, float]  # version -> chance of being dealt to it
+    time: str  # ISO 8601
+
+    @classmethod
+    def of(cls, record: Json) -> "Assignment | None":
+        """From a decision's record; None where no split was in force, or it was decided in place of what was dealt.
+
+        Records from before they named all shares tell only that of the version that decided.
+        """
+        experiment, told = record.get("experiment"), record["timestamp"]
+        if experiment is None:
+            return None
+        if "dealt" in record:
+            return cls(experiment, record["dealt"], record["shares"], told)
+        chance = record.get("assignment_probability")
+        if chance is None or is_taken_over(record):
+            return None
+        return cls(experiment, record["version"], {record["version"]: chance}, told)
 
 
 @dataclass
@@ -40,9 +68,14 @@ class LiveEpisode:
     propensities: list[float] = field(default_factory=list)  # of each decision alone; 1 where none was explored
     rewards: dict[str, float | None] = field(default_factory=dict)  # decision id -> reward, None until it has come
     costs: list[float] = field(default_factory=list)  # of the decisions whose feedback told one
+    agent_id: str = ""
+    began: str = ""  # ISO 8601 time of the first decision
+    asked: bool = False  # the agent asked to explore when it began
+    assignments: dict[str, Assignment] = field(default_factory=dict)  # by experiment, the first in each
 
     def decided(self, record: Json) -> None:
         """Add a decision's record."""
+        self._placed(record)
         self.versions.add(record["version"])
         self.overridden |= is_taken_over(record)
         self.explored.append(record["exploration_flag"])
@@ -51,6 +84,23 @@ class LiveEpisode:
         self.actions.append(record["action"])
         self.values.append(record["value"])
         self.rewards[record["decision_id"]] = None
+
+    def without_answer(self, record: Json) -> None:
+        """Add a request that got no answer: the agent counts as dealt to its version all the same."""
+        self._placed(record)
+
+    def _placed(self, record: Json) -> None:
+        """Who acts, since when, and in which experiment; records of several servers come in any order."""
+        told = record["timestamp"]
+        if not self.began or told < self.began:
+            self.agent_id, self.began = record["agent_id"], told
+            self.asked = bool(record.get("asked_to_explore", record["exploration_flag"]))
+        experiment = record.get("experiment")
+        if experiment is None:
+            return
+        known = self.assignments.get(experiment)
+        if (known is None or told < known.time) and (found := Assignment.of(record)) is not None:
+            self.assignments[experiment] = found
 
     def came_of_it(self, record: Json) -> None:
         """Add a feedback's record; one on a decision before the window shows that the episode began there."""
@@ -100,37 +150,61 @@ class Window:
 
     episodes: list[LiveEpisode]
     until: dict[str, int]  # server -> sequence of its last record in the window
+    without_answer: list[LiveEpisode]  # those with requests only, none of which was answered
     open_episodes: list[list[str | None]]  # agent and episode id of those with an id or feedback that have not ended
 
 
 def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Iterable[str | None]]) -> Window:
     """All records after `since` (server -> sequence), as far as they are written whole. Simulated agents are left out.
 
-    An open episode of which a whole window tells nothing is forgotten; if it goes on, it counts as a new one.
+    The logs of all hosts are read together, in the order of their times: an episode may lie on several. An open episode
+    of which a whole window tells nothing is forgotten; if it goes on, it counts as a new one.
 
     Raises:
         ArtifactError: when a record was changed, or a log ends before `since`.
         ConfigError: when what a decision observed is sealed, and its key is not here.
     """
     began_before, current = {tuple(key) for key in open_before}, dict[Key, LiveEpisode]()
-    episodes, until = [], dict(since)
-    for folder in chains(policy):
-        server = f"{policy}/{folder.name}"
-        for record in records_after(folder, since.get(server, -1)):
-            until[server] = record["sequence"]
-            if record["kind"] not in ("decision", "feedback") or record["agent_id"].startswith(SIMULATED):
-                continue
-            key, is_decision = (record["agent_id"], record["episode_id"]), record["kind"] == "decision"
-            if is_decision:
-                demand_open(record)
-            if key not in current or (is_decision and current[key].ended):
-                current[key] = LiveEpisode(cut=key not in current and key in began_before)
-                episodes.append(current[key])
-            (current[key].decided if is_decision else current[key].came_of_it)(record)
+    episodes, until = list[LiveEpisode](), dict(since)
+    for server, record in _in_time(policy, since):
+        until[server] = record["sequence"]
+        if record["kind"] == "unanswered":
+            _add_unanswered(record, current, episodes)
+        if record["kind"] not in ("decision", "feedback") or record["agent_id"].startswith(SIMULATED):
+            continue
+        key, is_decision = (record["agent_id"], record["episode_id"]), record["kind"] == "decision"
+        if is_decision:
+            demand_open(record)
+        if key not in current or (is_decision and current[key].ended):
+            current[key] = LiveEpisode(cut=key not in current and key in began_before)
+            episodes.append(current[key])
+        (current[key].decided if is_decision else current[key].came_of_it)(record)
     rewarded = {key: any(value is not None for value in episode.rewards.values()) for key, episode in current.items()}
     known = {key for key in current if rewarded[key] or key[1] is not None}  # episodes that can be told apart
     still_open = [list(key) for key, episode in current.items() if key in known and not episode.ended]
-    return Window([episode for episode in episodes if episode.observations], until, still_open)
+    without_answer = [episode for episode in episodes if not episode.observations and episode.assignments]
+    return Window([episode for episode in episodes if episode.observations], until, without_answer, still_open)
+
+
+def _in_time(policy: str, since: Mapping[str, int]) -> Iterator[tuple[str, Json]]:
+    """Records of all chains with their servers, in the order of time; those of one chain in their own."""
+    streams = [
+        zip(repeat(server), records_after(folder, since.get(server, -1)))
+        for server, folder in chains_of_all_hosts(policy).items()
+    ]
+    return heapq.merge(*streams, key=lambda one: str(one[1]["timestamp"]))
+
+
+def _add_unanswered(record: Json, current: dict[Key, LiveEpisode], episodes: list[LiveEpisode]) -> None:
+    """Take agents that a version on trial had no answer to; only while a split is in force they are named."""
+    for agent_id, episode_id, dealt in record.get("without_answer", ()):
+        if agent_id.startswith(SIMULATED):
+            continue
+        key = agent_id, episode_id
+        if key not in current or current[key].ended:
+            current[key] = LiveEpisode(cut=False)
+            episodes.append(current[key])
+        current[key].without_answer(record | {"agent_id": agent_id, "dealt": dealt})
 
 
 def records_after(folder: Path, sequence: int) -> Iterator[Json]:
