@@ -30,7 +30,7 @@ import numpy as np
 from loomrl.errors import ArtifactError
 from loomrl.files import read_json, write_json
 from loomrl.replay.buffer import ReplayBuffer
-from loomrl.replay.prioritized import PrioritizedReplayBuffer
+from loomrl.replay.prioritized import PrioritizedReplay
 from loomrl.replay.spec import ReplaySpec, Transitions
 from loomrl.replay.storage import MappedStorage, MemoryStorage, Storage
 from loomrl.types import Trajectory
@@ -58,7 +58,7 @@ def stretch(layout: ReplaySpec, first_row: int, num_rows: int) -> Trajectory:
     )
 
 
-def fill(buffer: ReplayBuffer | PrioritizedReplayBuffer) -> None:
+def fill(buffer: ReplayBuffer | PrioritizedReplay) -> None:
     """Up to the capacity."""
     for first_row in range(0, buffer.spec.num_rows, EPISODE):
         buffer.add(stretch(buffer.spec, first_row, min(EPISODE, buffer.spec.num_rows - first_row)))
@@ -119,7 +119,7 @@ def compared(seconds: dict[str, list[float]], ours: str, theirs: str) -> dict[st
 
 def speed(capacity: int, rounds: int) -> dict[str, Any]:
     """Sampling and updating beside numpy."""
-    uniform, prioritised = ReplayBuffer(spec(capacity, 1)), PrioritizedReplayBuffer(spec(capacity, 1), ALPHA, EPSILON)
+    uniform, prioritised = ReplayBuffer(spec(capacity, 1)), PrioritizedReplay(spec(capacity, 1), ALPHA, EPSILON)
     plain, rng = NumpyReplay(capacity), np.random.default_rng(0)
     for buffer in (uniform, prioritised):
         fill(buffer)

@@ -17,6 +17,8 @@ _PUBLIC = {
     "GymPPOIntegration": "loomrl.gym.integration",
     "create_integrated_rl_system": "loomrl.gym.integration",
     "HubClient": "loomrl.trajectory.client",
+    "VectorizedEnv": "loomrl.environment.vectorized",
+    "PrioritizedReplayBuffer": "loomrl.replay.transitions",
     "InferenceEngine": "loomrl.inference",
     "BuiltinEngine": "loomrl.inference.builtin",
     "VLLMEngine": "loomrl.inference.vllm",
@@ -55,11 +57,13 @@ __all__ = [
     "PolicyClient",
     "PolicyEvaluator",
     "PolicyNetwork",
+    "PrioritizedReplayBuffer",
     "RolloutWorker",
     "SGLangEngine",
     "StateEncoder",
     "VLLMEngine",
     "ValueHead",
+    "VectorizedEnv",
     "__version__",
     "create_integrated_rl_system",
     "register_environment",
@@ -79,12 +83,14 @@ if TYPE_CHECKING:
     from loomrl.distributed.trainer import DistributedTrainer, PolicyEvaluator
     from loomrl.environment.base import BaseEnvironment
     from loomrl.environment.registry import register_environment
+    from loomrl.environment.vectorized import VectorizedEnv
     from loomrl.gym.facade import EnvironmentType, LoomRLGym
     from loomrl.gym.integration import GymPPOIntegration, GymTrainingConfig, create_integrated_rl_system
     from loomrl.inference import InferenceEngine
     from loomrl.inference.builtin import BuiltinEngine
     from loomrl.inference.sglang import SGLangEngine
     from loomrl.inference.vllm import VLLMEngine
+    from loomrl.replay.transitions import PrioritizedReplayBuffer
     from loomrl.serving.client import AsyncPolicyClient, PolicyClient
     from loomrl.training.trainer import PPOConfig, PPOTrainer
     from loomrl.trajectory.client import HubClient

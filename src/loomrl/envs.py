@@ -2,5 +2,6 @@
 
 from loomrl.environment.base import BaseEnvironment
 from loomrl.environment.registry import register_environment
+from loomrl.environment.vectorized import VectorizedEnv
 
-__all__ = ["BaseEnvironment", "register_environment"]
+__all__ = ["BaseEnvironment", "VectorizedEnv", "register_environment"]

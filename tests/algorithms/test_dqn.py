@@ -13,7 +13,7 @@ from loomrl.algorithms.registry import policy_class
 from loomrl.environment.collector import Collector
 from loomrl.environment.vector.batched import BatchedVectorEnv
 from loomrl.environment.vector.dynamics import find_dynamics
-from loomrl.replay.prioritized import PrioritizedReplayBuffer
+from loomrl.replay.prioritized import PrioritizedReplay
 from loomrl.training.config import ValidationConfig
 from loomrl.training.loop import TrainingLoop
 from loomrl.training.validation import Validation
@@ -155,7 +155,7 @@ def test_gradient_steps_begin_when_enough_was_seen_and_follow_what_was_collected
     assert [row["num_gradient_steps"] for row in train(algorithm, 3)] == [0.0, 16.0, 16.0]
 
 
-class Recorder(PrioritizedReplayBuffer):
+class Recorder(PrioritizedReplay):
     """Remembers with which beta it was sampled and what priorities it was given."""
 
     def sample(self, batch_size: int, rng: Any, beta: float = 0.4, out: Any = None) -> Any:

@@ -7,7 +7,7 @@ import pytest
 
 from loomrl.replay.buffer import ReplayBuffer
 from loomrl.replay.columns import dealt
-from loomrl.replay.prioritized import PrioritizedReplayBuffer
+from loomrl.replay.prioritized import PrioritizedReplay
 from loomrl.replay.spec import ReplaySpec
 from loomrl.types import Trajectory
 
@@ -43,7 +43,7 @@ def filled(columns: list[int], kind: type[Any], frame_stack: int) -> Any:
 
 
 @pytest.mark.parametrize("frame_stack", [1, 3])
-@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplay])
 @pytest.mark.parametrize(
     ("before", "after"),
     [

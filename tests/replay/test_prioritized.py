@@ -8,19 +8,19 @@ from naive_replay import NaiveReplay, World, vector_spec
 from scipy import stats
 
 from loomrl.errors import ConfigError
-from loomrl.replay.prioritized import PrioritizedReplayBuffer
+from loomrl.replay.prioritized import PrioritizedReplay
 from loomrl.replay.spec import Transitions
 
 
-def filled(num_steps: int = 12, alpha: float = 0.6, **changes: object) -> tuple[PrioritizedReplayBuffer, World]:
+def filled(num_steps: int = 12, alpha: float = 0.6, **changes: object) -> tuple[PrioritizedReplay, World]:
     spec = vector_spec(**changes)
     world = World(spec, np.random.default_rng(0))
-    buffer = PrioritizedReplayBuffer(spec, alpha=alpha)
+    buffer = PrioritizedReplay(spec, alpha=alpha)
     buffer.add(world.trajectory(num_steps))
     return buffer, world
 
 
-def counts(buffer: PrioritizedReplayBuffer, draws: int = 1000, seed: int = 1) -> np.ndarray:
+def counts(buffer: PrioritizedReplay, draws: int = 1000, seed: int = 1) -> np.ndarray:
     """How often each index was drawn."""
     rng, size = np.random.default_rng(seed), buffer.spec.capacity
     drawn = np.concatenate([buffer.sample(size, rng).index for _ in range(draws)])
@@ -91,7 +91,7 @@ def test_new_transitions_get_the_largest_priority_so_far() -> None:
 def test_transitions_are_those_of_the_definition_while_the_ring_turns(frame_stack: int) -> None:
     spec = vector_spec(n_step=3, frame_stack=frame_stack, obs_shape=(3,))
     world = World(spec, np.random.default_rng(0), padding="zero")
-    buffer, naive = PrioritizedReplayBuffer(spec), NaiveReplay(spec)
+    buffer, naive = PrioritizedReplay(spec), NaiveReplay(spec)
     rng = np.random.default_rng(1)
     for num_steps in (1, 5, 7, 12, 13, 40, 1, 2):
         trajectory = world.trajectory(num_steps)
@@ -124,7 +124,7 @@ def test_the_later_of_two_equal_indices_counts() -> None:
 
 def test_restores_to_the_bit() -> None:
     buffer, world = filled(num_steps=17)
-    restored = PrioritizedReplayBuffer(buffer.spec)
+    restored = PrioritizedReplay(buffer.spec)
     restored.add(world.trajectory(3))
     rng = np.random.default_rng(2)
     for _ in range(5):
@@ -155,13 +155,13 @@ def test_impossible_priorities_change_nothing(index: list[int], priority: list[f
 def test_bad_settings() -> None:
     spec = vector_spec()
     with pytest.raises(ConfigError, match="alpha is 1.5"):
-        PrioritizedReplayBuffer(spec, alpha=1.5)
+        PrioritizedReplay(spec, alpha=1.5)
     with pytest.raises(ConfigError, match="epsilon is 0"):
-        PrioritizedReplayBuffer(spec, epsilon=0.0)
+        PrioritizedReplay(spec, epsilon=0.0)
     buffer, _ = filled()
     with pytest.raises(ConfigError, match="beta is 2"):
         buffer.sample(4, np.random.default_rng(0), beta=2.0)
     with pytest.raises(ConfigError, match=r"index and priority \(N,\)"):
         buffer.update_priorities(np.arange(3), np.ones(2))
     with pytest.raises(ConfigError, match="empty"):
-        PrioritizedReplayBuffer(spec).sample(4, np.random.default_rng(0))
+        PrioritizedReplay(spec).sample(4, np.random.default_rng(0))

@@ -29,7 +29,7 @@ from loomrl.encryption import KEYS, new_entry, read_private
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.files import sums
 from loomrl.replay.buffer import ReplayBuffer
-from loomrl.replay.prioritized import PrioritizedReplayBuffer
+from loomrl.replay.prioritized import PrioritizedReplay
 from loomrl.replay.sealed import SealedStorage
 from loomrl.replay.spec import ReplaySpec
 from loomrl.replay.storage import MappedStorage
@@ -83,7 +83,7 @@ def kept_state(state: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 3 * BLOCK, 1 << 30])
-@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplay])
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_equals_a_replay_in_memory_whatever_is_done_to_it(
@@ -103,7 +103,7 @@ def test_equals_a_replay_in_memory_whatever_is_done_to_it(
             in_memory.add(trajectory)
         elif what == "sample" and len(in_memory):
             assert_same(contents(buffer), contents(in_memory))
-            if kind is PrioritizedReplayBuffer:
+            if kind is PrioritizedReplay:
                 index, priority = in_memory.sample(24, rng).index, rng.exponential(size=24)
                 buffer.update_priorities(index, priority)
                 in_memory.update_priorities(index, priority)
@@ -206,7 +206,7 @@ def test_nothing_readable_touches_the_disk(tmp_path: Path, kind: Callable[..., A
     width = len(PLANTED)
     spec = ReplaySpec(400, 2, (width,), np.uint8, (width,), np.uint8)
     storage = kind(tmp_path)
-    buffer = PrioritizedReplayBuffer(spec, storage=storage)
+    buffer = PrioritizedReplay(spec, storage=storage)
     for _ in range(5):
         buffer.add(planted(spec, 100))
         buffer.state_dict()

@@ -19,7 +19,7 @@ from naive_replay import NaiveReplay, World, vector_spec
 from loomrl.encryption import KEYS, new_entry
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.replay.buffer import ReplayBuffer
-from loomrl.replay.prioritized import PrioritizedReplayBuffer
+from loomrl.replay.prioritized import PrioritizedReplay
 from loomrl.replay.sealed import SealedStorage
 from loomrl.replay.spec import ReplaySpec
 from loomrl.replay.storage import FolderStorage, MappedStorage
@@ -132,14 +132,14 @@ def test_prioritised_goes_on_from_a_saved_state(tmp_path: Path, kind: Kind) -> N
     spec = vector_spec()
     world, rng = World(spec, np.random.default_rng(0)), np.random.default_rng(1)
     with opened(kind, tmp_path) as storage:
-        buffer = PrioritizedReplayBuffer(spec, storage=storage)
+        buffer = PrioritizedReplay(spec, storage=storage)
         buffer.add(world.trajectory(30))
         buffer.update_priorities(buffer.sample(24, rng).index, rng.exponential(size=24))
         state, saved = buffer.state_dict(), contents(buffer)
         buffer.add(world.trajectory(5))
         buffer.update_priorities(buffer.sample(24, rng).index, rng.exponential(size=24))
     with opened(kind, tmp_path) as storage:
-        restored = PrioritizedReplayBuffer(spec, storage=storage)
+        restored = PrioritizedReplay(spec, storage=storage)
         restored.load_state_dict(state)
         assert_same(contents(restored), saved)
 
@@ -266,7 +266,7 @@ def test_no_room_on_the_disk_is_an_error_at_once(tmp_path: Path) -> None:
     assert "free space" in str(error.value)
 
 
-@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplay])
 def test_disk_that_fills_up_keeps_what_is_whole(tmp_path: Path, kind: Callable[..., Any]) -> None:
     # Only the side store grows later: every step ends an episode here, each leaves a final observation.
     spec = ReplaySpec(200, 1, (17,), np.float32, (6,), np.float32)

@@ -154,11 +154,73 @@ def test_compute_loss_is_the_specifications() -> None:
 def test_compute_loss_names_what_is_missing() -> None:
     trainer = PPOTrainer(SMALL)
     data = batch()
-    with pytest.raises(ConfigError, match="the lengths differ"):
+    with pytest.raises(ConfigError, match=r"returns has the shape \(5,\); it must be \(6,\) for 6 transitions"):
         trainer.compute_loss(data | {"returns": torch.zeros(5)})
     del data["returns"]
     with pytest.raises(ConfigError, match="the batch lacks returns"):
         trainer.compute_loss(data)
+
+
+def test_compute_loss_takes_one_number_each_as_a_column_and_no_other_shape() -> None:
+    trainer = PPOTrainer(SMALL)
+    data = batch()
+    losses = trainer.compute_loss(data)
+    columns = {name: value.unsqueeze(-1) if value.ndim == 1 else value for name, value in data.items()}
+    for name, loss in trainer.compute_loss(columns).items():
+        torch.testing.assert_close(loss, losses[name], rtol=0, atol=0)
+    for name in ("actions", "old_log_probs", "advantages", "returns"):
+        for wrong in (data[name].reshape(1, 6), data[name].expand(6, 6), data[name].reshape(2, 3), data[name].sum()):
+            with pytest.raises(ConfigError, match=f"compute_loss: {name} has the shape"):
+                trainer.compute_loss(data | {name: wrong})
+    with pytest.raises(ConfigError, match=r"states has the shape \(6, 3\); it must be \(6, 4\)"):
+        trainer.compute_loss(data | {"states": torch.zeros(6, 3)})
+
+
+SECTIONS: dict[str, Any] = {
+    "policy_config": {"state_dim": 4, "action_dim": 2, "encoder_dims": [16, 8]},
+    "training_config": {"num_workers": 2, "rollout_length": 32, "learning_rate": 3e-4, "clip_range": 0.1},
+    "env_config": {"env_id": "CartPole-v1", "num_envs": 4},
+}
+
+
+def test_the_dictionary_with_sections() -> None:
+    trainer = PPOTrainer({**SECTIONS, "batch_size": 64, "n_epochs": 1})
+    config = trainer.config
+    assert (config.environment, config.num_envs, config.rollout_length) == ("CartPole-v1", 8, 32)
+    assert (config.hidden_sizes, config.clip_epsilon, config.batch_size) == ((16, 8), 0.1, 64)
+    assert asyncio.run(trainer.train(total_timesteps=256)).total_env_steps == 256
+    for section, wrong, message in (
+        ("policy_config", {"state_dim": 5}, "policy_config.state_dim: 5, but the environment has 4"),
+        ("policy_config", {"encoder_dim": [4]}, "encoder_dim: unknown key"),
+        ("training_config", {"lerning_rate": 1.0}, "lerning_rate: unknown key; did you mean 'learning_rate'"),
+        ("training_config", {"num_workers": 0}, "training_config.num_workers: 0"),
+        ("env_config", {"num_envs": 2}, "env_config.env_id: Field required"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            PPOTrainer({**SECTIONS, "batch_size": 32, section: wrong})
+    with pytest.raises(ConfigError, match="learning_rate is given twice"):
+        PPOTrainer({**SECTIONS, "learning_rate": 1e-3})
+
+
+def test_sizes_alone_make_a_policy_for_losses() -> None:
+    config = {
+        "policy_config": {"state_dim": 64, "action_dim": 6, "encoder_dims": [32, 32]},
+        "learning_rate": 3e-4,
+        "clip_range": 0.2,
+        "value_coef": 0.5,
+        "entropy_coef": 0.01,
+    }
+    trainer = PPOTrainer(config)
+    numbers = torch.Generator().manual_seed(0)
+    column = {name: torch.randn(5, 1, generator=numbers) for name in ("old_log_probs", "advantages", "returns")}
+    data = {"states": torch.randn(5, 64, generator=numbers), "actions": torch.randn(5, 6, generator=numbers), **column}
+    losses = trainer.compute_loss(data)
+    assert set(losses) == {"policy_loss", "value_loss", "entropy_loss"}
+    assert all(loss.isfinite() for loss in losses.values())
+    with pytest.raises(ConfigError, match="has no environment: name one"):
+        asyncio.run(trainer.train(total_timesteps=64))
+    with pytest.raises(ConfigError, match="policy_config.state_dim and action_dim"):
+        PPOTrainer({"policy_config": {"state_dim": 64}})
 
 
 def test_compute_loss_clips_values_around_the_old_ones() -> None:

@@ -299,11 +299,11 @@ def _make_learner(config: Config, policy: ActionValuePolicy, engine: str, peers:
 
 def _make_replay(config: Config, policy: ActionValuePolicy, surroundings: Surroundings, storage: Storage) -> Any:
     from loomrl.replay.buffer import ReplayBuffer
-    from loomrl.replay.prioritized import PrioritizedReplayBuffer
+    from loomrl.replay.prioritized import PrioritizedReplay
 
     spec = replay_spec(config, surroundings, policy.observation_space, (), policy.action_space.dtype)
     if config.prioritized:
-        return PrioritizedReplayBuffer(spec, config.priority_exponent, storage=storage)
+        return PrioritizedReplay(spec, config.priority_exponent, storage=storage)
     return ReplayBuffer(spec, storage)
 
 

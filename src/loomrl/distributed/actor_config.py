@@ -1,8 +1,5 @@
 """The dictionary a `DistributedTrainer` is configured with, checked and translated into PPO's own parameters."""
 
-import math
-import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,44 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import VectorEnv
-from pydantic import Field, ValidationError
 
 from loomrl.algorithms import ppo
-from loomrl.algorithms.registry import explain
 from loomrl.environment.config import EnvironmentConfig
-from loomrl.environment.construct import construct
+from loomrl.environment.construct import spaces_of
 from loomrl.environment.resolve import resolve
 from loomrl.environment.vector.choose import Autoreset, choose, make_vector
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError
-from loomrl.schema import Section
+from loomrl.training.sections import Sections, read_section
 from loomrl.training.seeds import Purpose, derive
 
 if TYPE_CHECKING:
     from loomrl.algorithms.ppo.compiled import CompiledPPO
     from loomrl.algorithms.ppo.learner import PPO
-
-_GONE = re.compile(
-    r"(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|Pusher|Reacher|Swimmer"
-    r"|Walker2d)-v[23]"
-)
-
-
-class _PolicySection(Section):
-    state_dim: int | None = None
-    action_dim: int | None = None
-    encoder_dims: tuple[int, ...] = (64, 64)
-
-
-class _EnvironmentSection(Section):
-    env_id: str
-    num_envs: int = Field(default=16, ge=1)  # of each worker
-
-
-class _Sections(Section):
-    policy_config: _PolicySection = Field(default_factory=_PolicySection)
-    training_config: dict[str, Any] = Field(default_factory=dict)
-    env_config: _EnvironmentSection
 
 
 @dataclass(frozen=True)
@@ -69,16 +42,16 @@ class ActorConfig:
         """
         if isinstance(config, ActorConfig):
             return config
-        sections = _checked(_Sections, dict(config), "config")
-        given = dict(sections.training_config)
-        num_workers, seed = given.pop("num_workers", 2), given.pop("seed", 0)
-        if not isinstance(num_workers, int) or num_workers < 1:
-            raise ConfigError(f"training_config.num_workers: {num_workers!r}; give a whole number from 1")
-        num_envs = num_workers * sections.env_config.num_envs
-        values = {**given, "num_envs": num_envs, "hidden_sizes": sections.policy_config.encoder_dims}
-        parameters = _checked(ppo.Config, values, "training_config")
-        read = cls(_current(sections.env_config.env_id), num_workers, seed, parameters)
-        _demand_dims(sections.policy_config, *read.spaces)
+        sections = Sections.read(config)
+        if sections.env_config is None:
+            raise ConfigError("config.env_config is missing; name the environment in its `env_id`")
+        given, num_workers = sections.parameters, sections.num_workers or 2
+        seed = given.pop("seed", 0)
+        values = {**given, "num_envs": num_workers * sections.env_config.num_envs}
+        parameters = read_section(ppo.Config, values, "training_config")
+        environment = resolve(EnvironmentConfig(id=sections.env_config.env_id), Path.cwd()).name  # of an old id the new
+        read = cls(environment, num_workers, seed, parameters)
+        sections.policy_config.require_dims_of(*read.spaces)
         return read
 
     @cached_property
@@ -88,9 +61,7 @@ class ActorConfig:
     @cached_property
     def spaces(self) -> tuple[Any, Any]:
         """Of observations and actions."""
-        env = construct(self._recipe.definition)
-        env.close()
-        return env.observation_space, env.action_space
+        return spaces_of(self._recipe.definition)
 
     def environments(self, num_envs: int, autoreset: Autoreset) -> VectorEnv[Any, Any, Any]:
         """So many of them."""
@@ -106,32 +77,3 @@ class ActorConfig:
 
     def close(self) -> None:
         """There is nothing to let go of."""
-
-
-def _checked(section: Any, values: dict[str, Any], place: str) -> Any:
-    try:
-        return section.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError(explain(error, section, place)) from error
-
-
-def _current(env_id: str) -> str:
-    """MuJoCo's environments before v4 are no longer part of Gymnasium."""
-    if _GONE.fullmatch(env_id) is None:
-        return env_id
-    current = f"{env_id[:-1]}5"
-    warnings.warn(f"env_config.env_id: {env_id} is no longer part of Gymnasium; {current} is used", stacklevel=4)
-    return current
-
-
-def _demand_dims(policy: _PolicySection, observation: Any, action: Any) -> None:
-    found = {"state_dim": math.prod(observation.shape or (1,)), "action_dim": _action_dim(action)}
-    for name, number in found.items():
-        given = getattr(policy, name)
-        if given is not None and given != number:
-            raise ConfigError(f"policy_config.{name}: {given}, but the environment has {number}; correct or remove it")
-
-
-def _action_dim(action: Any) -> int:
-    """Numbers of a vector, or choices."""
-    return int(action.n) if hasattr(action, "n") else math.prod(action.shape)

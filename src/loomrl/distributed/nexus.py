@@ -18,6 +18,7 @@ from loomrl.distributed.players import Compression, Players
 from loomrl.errors import ConfigError
 from loomrl.gym.facade import GymEnvironment
 from loomrl.gym.integration import GymPPOIntegration, IntegrationResults
+from loomrl.gym.registered import RegisteredEnvironment
 from loomrl.schema import Section
 
 
@@ -51,9 +52,18 @@ class NexusWorker:
         self.config = NexusConfig(**settings)
         self._environments: dict[str, GymEnvironment] = {}
 
-    def register_gym_environments(self, environments: Mapping[str, GymEnvironment]) -> None:
-        """Trainings that are distributed from now on are played in these, and in those registered before."""
-        self._environments |= environments
+    def register_gym_environments(self, environments: Mapping[str, GymEnvironment | RegisteredEnvironment]) -> None:
+        """Trainings that are distributed from now on are played in these, and in those registered before.
+
+        Raises:
+            ConfigError: for an environment that is of no domain, and so has no tasks to hand out.
+        """
+        for name, one in environments.items():
+            if not isinstance(one, GymEnvironment):
+                raise ConfigError(
+                    f"environment {name} is of no domain of LoomRL Gym; train in it with DistributedTrainer"
+                )
+            self._environments[name] = one
 
     def distribute_rl_training(self, gym_integration: GymPPOIntegration) -> "DistributedGymTraining":
         """Have the episodes of an integration played by actors, in the environments that were registered; without any

@@ -51,6 +51,7 @@ def train_together(loop: TrainingLoop, config: "PPOConfig", seed: int, total_env
 
 
 def _job(config: "PPOConfig", folder: Path, seed: int, total_env_steps: int) -> Job:
+    assert config.environment is not None
     environment = EnvironmentConfig(id=config.environment, fingerprint_episodes=1)
     take_snapshot(environment, Path.cwd(), folder)
     training = TrainingConfig(

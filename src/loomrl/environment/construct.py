@@ -38,6 +38,13 @@ def construct(definition: Definition, render_mode: str | None = None) -> gymnasi
     return env if definition.bounds is None else Bounded(env, definition.bounds, definition.name)
 
 
+def spaces_of(definition: Definition) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    """Of observations and actions; raises what `construct` raises."""
+    env = construct(definition)
+    env.close()
+    return env.observation_space, env.action_space
+
+
 def construct_as_declared(definition: Definition, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
     """The environment, guarded and with its time limit, that observes what its author declared.
 

@@ -14,6 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.envs.registration import registry as gymnasium_registry
 
 from loomrl.environment.config import Bounds, EnvironmentConfig, RangeConfig, ShieldConfig
+from loomrl.environment.ids import current_id, is_retired
 from loomrl.environment.importer import find_module
 from loomrl.environment.roots import find_location
 from loomrl.environment.source import Source, load_source, run_archive
@@ -48,7 +49,8 @@ def resolve(config: EnvironmentConfig, project: Path, live: bool = False) -> Def
 
     A name registered in LoomDB with its version is immutable, source included, so resolving one inside a DVC stage
     does not make the stage depend on anything that changes. Without `version` the newest is taken: pin one where
-    a policy must stay reproducible. No registration can hide a Gymnasium id: LoomDB refuses those names.
+    a policy must stay reproducible. No registration can hide a Gymnasium id: LoomDB refuses those names. An id whose
+    version Gymnasium has retired becomes the current one, with a warning (`loomrl.environment.ids`).
 
     With `live` the code of a registered environment is taken from where it was registered from, if it is still there,
     and not from LoomDB: what `verify` compares.
@@ -60,12 +62,12 @@ def resolve(config: EnvironmentConfig, project: Path, live: bool = False) -> Def
         folder = project / config.path if config.path is not None else None
         found = Definition(config.id, config.version or "0", load_source(config.entry_point, folder))
     else:
-        found = _from_gymnasium(config) or _from_loomdb(config, live)
+        found = _by_name(config, live)
     return Definition(
         found.name,
         found.version,
         found.source,
-        plain({**found.kwargs, **config.kwargs}, f"environment.kwargs of {config.id!r}"),
+        plain({**found.kwargs, **config.kwargs}, f"environment.kwargs of {found.name!r}"),
         config.max_episode_steps or found.max_episode_steps,
         found.reward_threshold if config.reward_threshold is None else config.reward_threshold,
         config.frame_stack,
@@ -74,9 +76,21 @@ def resolve(config: EnvironmentConfig, project: Path, live: bool = False) -> Def
     )
 
 
+def _by_name(config: EnvironmentConfig, live: bool) -> Definition:
+    """What has the config's id: in Gymnasium, else in LoomDB, else in Gymnasium under its current version."""
+    found = _from_gymnasium(config)
+    if found is None and not is_retired(config.id):
+        found = _from_loomdb(config, live)
+    if found is None and (current := current_id(config.id)) != config.id:
+        found = _from_gymnasium(config.model_copy(update={"id": current}))
+    if found is None:
+        raise ConfigError(_unknown(config))
+    return found
+
+
 def _from_gymnasium(config: EnvironmentConfig) -> Definition | None:
     spec = find_gymnasium_spec(config.id)
-    if spec is None:
+    if spec is None or is_retired(config.id):
         return None
     version = str(spec.version if spec.version is not None else 0)
     if config.version not in (None, version):
@@ -137,13 +151,13 @@ def _entry_point(spec: EnvSpec) -> str:
     return f"{spec.entry_point.__module__}:{name}"
 
 
-def _from_loomdb(config: EnvironmentConfig, live: bool) -> Definition:
+def _from_loomdb(config: EnvironmentConfig, live: bool) -> Definition | None:
     from loomrl.loomdb.database import LoomDB
 
     with LoomDB.open() as database:
         record = database.find_environment(config.id, config.version)
         if record is None:
-            raise ConfigError(_unknown(config, [found.name for found in database.list_environments()]))
+            return None
         archive = database.environment_source(record.name, record.version)
     source = (_live_source(record) if live else None) or _registered_source(record, archive)
     parameters = (dict(record.kwargs), record.max_episode_steps, record.reward_threshold)
@@ -162,7 +176,11 @@ def _registered_source(record: "EnvironmentRecord", archive: bytes) -> Source:
     return run_archive(record.entry_point, archive, record.source_roots)
 
 
-def _unknown(config: EnvironmentConfig, registered: list[str]) -> str:
+def _unknown(config: EnvironmentConfig) -> str:
+    from loomrl.loomdb.database import LoomDB
+
+    with LoomDB.open() as database:
+        registered = [found.name for found in database.list_environments()]
     if config.id in registered:
         return f"environment.version {config.version!r} of {config.id!r} is not registered; see `loomrl env list`"
     near = difflib.get_close_matches(config.id, sorted({*registered, *gymnasium_registry}), n=3, cutoff=0.5)

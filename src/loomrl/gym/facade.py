@@ -8,15 +8,16 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Self
+from typing import Any, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
 from loomrl.errors import ConfigError
-from loomrl.gym.domains import get_environment
+from loomrl.gym.domains import get_environment, names
 from loomrl.gym.environment import DomainEnvironment
+from loomrl.gym.registered import RegisteredEnvironment
 from loomrl.schema import Section
 
 
@@ -114,25 +115,39 @@ class LoomRLGym:
     """Makes environments and keeps them in `environments`, by name. `seed` makes all that they draw repeatable."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.environments: dict[str, GymEnvironment] = {}
+        self.environments: dict[str, GymEnvironment | RegisteredEnvironment] = {}
         self._seed = seed
+
+    @overload
+    async def create_environment(
+        self, environment_type: EnvironmentType, config: Mapping[str, Any] | None = None
+    ) -> GymEnvironment: ...
+
+    @overload
+    async def create_environment(self, environment_type: str, config: Mapping[str, Any] | None = None) -> Any: ...
 
     async def create_environment(
         self, environment_type: EnvironmentType | str, config: Mapping[str, Any] | None = None
-    ) -> GymEnvironment:
-        """Make an environment of a domain: one of LoomRL's, or another's by its name.
+    ) -> GymEnvironment | RegisteredEnvironment:
+        """Make an environment of a domain, one of LoomRL's or another's by its name; or one that was registered by
+        `register_environment` or with Gymnasium, whose constructor `config` goes to.
 
         Raises:
-            ConfigError: for a domain there is not, or a key or value that `GymEnvironmentConfig` does not take.
+            ConfigError: when nothing has that name, or for a key or value that is not taken.
         """
-        domain = environment_type.value if isinstance(environment_type, EnvironmentType) else environment_type
-        settings = _read(config or {})
-        make = await asyncio.to_thread(get_environment, domain)
-        environment = await asyncio.to_thread(make, mode="choice", **settings.model_dump())
+        named = environment_type.value if isinstance(environment_type, EnvironmentType) else environment_type
         number = len(self.environments)
-        name = f"{domain}-{number}"
-        self.environments[name] = GymEnvironment(name, environment, self._seed + number, settings)
-        return self.environments[name]
+        name, seed = f"{named}-{number}", self._seed + number
+        made: GymEnvironment | RegisteredEnvironment
+        if named in names():
+            settings = _read(config or {})
+            make = await asyncio.to_thread(get_environment, named)
+            environment = await asyncio.to_thread(make, mode="choice", **settings.model_dump())
+            made = GymEnvironment(name, environment, seed, settings)
+        else:
+            made = await asyncio.to_thread(_registered, name, named, config or {}, seed)
+        self.environments[name] = made
+        return made
 
     async def close(self) -> None:
         """Close all environments."""
@@ -144,6 +159,13 @@ class LoomRLGym:
 
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
+
+
+def _registered(name: str, named: str, kwargs: Mapping[str, Any], seed: int) -> RegisteredEnvironment:
+    try:
+        return RegisteredEnvironment(name, named, kwargs, seed)
+    except ConfigError as error:
+        raise ConfigError(f"create_environment: {error}; the domains are: {', '.join(names())}") from error
 
 
 def _read(config: Mapping[str, Any]) -> GymEnvironmentConfig:

@@ -8,10 +8,11 @@ from concurrent.futures import Future
 import numpy as np
 import torch
 
-from loomrl.errors import ArtifactError, ConfigError, ServiceError
+from loomrl.errors import ConfigError, ServiceError
 from loomrl.inference.decoding import Answer
 from loomrl.inference.engine import Completion, Completions, InferenceEngine, PauseMode, Prompt, Sampling
 from loomrl.inference.scheduler import Job, Scheduler
+from loomrl.inference.weights import require_finite
 from loomrl.language.policy import LanguagePolicy
 
 MAX_COMPLETIONS = 1_024  # of one prompt
@@ -105,7 +106,7 @@ class BuiltinEngine(InferenceEngine):
         """
         if version < 0:
             raise ConfigError(f"version {version}: a number from 0 on")
-        _check_finite(policy)
+        require_finite(policy.model.state_dict())
         with self._one_update:
             if not self._is_served(policy, version):
                 model = copy.deepcopy(policy.model).requires_grad_(False).eval()
@@ -157,12 +158,6 @@ def _check_prompt(token_ids: Sequence[int], policy: LanguagePolicy) -> int:
             f"a prompt of {len(token_ids)} tokens leaves no room for an answer: the policy reads {config.max_tokens}"
         )
     return room
-
-
-def _check_finite(policy: LanguagePolicy) -> None:
-    for name, value in policy.model.state_dict().items():
-        if not torch.isfinite(value).all():
-            raise ArtifactError(f"the weight {name} holds a number that is not finite; these weights are not served")
 
 
 def _check_same_kind(served: LanguagePolicy, policy: LanguagePolicy) -> None:

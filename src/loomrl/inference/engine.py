@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from pydantic import Field
 
@@ -47,10 +47,19 @@ class Completions:
 class InferenceEngine(ABC):
     """Completes prompts by a policy. Methods may be called from several threads at once.
 
+    `InferenceEngine()` itself makes one in this process, for whatever policy it is given (`loomrl.inference.local`).
+
     Raises:
         ServiceError: from every method, when the engine cannot be reached or fails.
         ConfigError: for a prompt or sampling the policy cannot take.
     """
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        if cls is not InferenceEngine:
+            return super().__new__(cls)
+        from loomrl.inference.local import LocalEngine
+
+        return cast(Self, super().__new__(LocalEngine))
 
     @property
     @abstractmethod

@@ -69,3 +69,10 @@ def check_kinds(policy: LanguagePolicy, tensors: Mapping[str, Tensor]) -> None:
         if (given.shape, given.dtype) != (wanted[name].shape, wanted[name].dtype):
             right = f"{wanted[name].dtype} {list(wanted[name].shape)}"
             raise ArtifactError(f"{name} is {given.dtype} {list(given.shape)}; the policy has {right}")
+
+
+def require_finite(weights: Mapping[str, Tensor]) -> None:
+    """Raise ArtifactError, naming the weight, where one holds a number that is not finite."""
+    for name, value in weights.items():
+        if not value.isfinite().all():
+            raise ArtifactError(f"the weight {name} holds a number that is not finite; these weights are not served")

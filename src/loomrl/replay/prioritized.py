@@ -1,5 +1,6 @@
 """Replay with proportional prioritised sampling (Schaul et al., 2016, arXiv:1511.05952, sections 3.3 and 3.4)."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from loomrl.replay.storage import MemoryStorage, Storage
 from loomrl.types import Trajectory
 
 
-class PrioritizedReplayBuffer:
+class PrioritizedReplay:
     """The newest `spec.capacity` transitions, drawn with probability proportional to (priority + epsilon)^alpha.
 
     A new transition gets the largest value any has had, at first 1, so that it is soon seen.
@@ -136,3 +137,13 @@ class PrioritizedReplayBuffer:
         """Priorities (B, min(written, R)) of the rows that can be sampled, row r in place r % R."""
         leaves = self._tree.leaves.reshape(self.spec.num_envs, -1)
         return leaves[:, : self._rows.num_rows]
+
+
+def __getattr__(name: str) -> Any:
+    """The name this class had: `PrioritizedReplayBuffer(capacity, alpha)` is another one now, in `loomrl`."""
+    if name != "PrioritizedReplayBuffer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(
+        f"{__name__}.PrioritizedReplayBuffer is named PrioritizedReplay now", DeprecationWarning, stacklevel=2
+    )
+    return PrioritizedReplay

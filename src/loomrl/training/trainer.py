@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from pydantic import Field, ValidationError, model_validator
 
@@ -25,13 +27,14 @@ from loomrl import events
 from loomrl.algorithms import ppo
 from loomrl.algorithms.registry import explain
 from loomrl.environment.config import EnvironmentConfig
-from loomrl.environment.construct import construct
-from loomrl.environment.resolve import resolve
+from loomrl.environment.construct import spaces_of
+from loomrl.environment.resolve import Definition, resolve
 from loomrl.environment.vector.choose import Autoreset, choose, make_vector
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError
 from loomrl.training.config import ValidationConfig
 from loomrl.training.loop import TrainingLoop
+from loomrl.training.sections import PolicySection, Sections
 from loomrl.training.seeds import Purpose, derive
 from loomrl.training.threads import one_thread
 from loomrl.training.validation import Validation
@@ -49,13 +52,14 @@ _EVENT_SECONDS = 0.2  # at least so long between two events about updates
 
 
 class PPOConfig(ppo.Config):
-    """PPO's parameters and what to train on. `environment` is a Gymnasium id or a name registered in LoomDB.
+    """PPO's parameters and what to train on. `environment` is a Gymnasium id or a name registered in LoomDB; None: a
+    policy of given sizes, for `compute_loss` alone.
 
     Raises:
         ConfigError: naming the field, what was found and what is allowed.
     """
 
-    environment: str = "CartPole-v1"
+    environment: str | None = "CartPole-v1"
     seed: int = Field(default=0, ge=0)
     total_episodes: int | None = Field(default=None, ge=1)  # stop after so many, if `total_timesteps` is not first
     log_interval: int = Field(default=10, ge=1)  # updates between two log lines
@@ -100,24 +104,30 @@ class TrainingResult:
 
 
 class PPOTrainer:
-    """Trains one policy. `config` may be a mapping with PPOConfig's fields.
+    """Trains one policy. `config` may be a mapping: PPOConfig's fields, and beside them the sections `policy_config`,
+    `training_config` and `env_config` (`loomrl.training.sections`), whose workers' environments are all stepped here.
+    With a `state_dim` and an `action_dim` and no environment the policy is one for states of so many numbers and
+    actions of as many, each in [-1, 1]; it can compute losses and be served, but not train.
 
     Raises:
         ConfigError: naming the field, what was found and what is allowed.
     """
 
     def __init__(self, config: PPOConfig | Mapping[str, Any] | None = None) -> None:
-        self.config = config if isinstance(config, PPOConfig) else PPOConfig(**(config or {}))
-        self._definition = resolve(EnvironmentConfig(id=self.config.environment), Path.cwd())
-        env = construct(self._definition)
-        spaces = env.observation_space, env.action_space
-        env.close()
-        self._backend = choose(self._definition)
-        ppo.for_backend(self.config, self._backend)  # raises where they do not fit
-        self._engine = ppo.choose_engine(self.config, *spaces)
+        self.config, sizes = (config, PolicySection()) if isinstance(config, PPOConfig) else _read(config or {})
+        self._definition: Definition | None = None
+        if self.config.environment is None:
+            both = _spaces(sizes)
+        else:
+            self._definition = resolve(EnvironmentConfig(id=self.config.environment), Path.cwd())
+            both = spaces_of(self._definition)
+            sizes.require_dims_of(*both)
+            self._backend = choose(self._definition)
+            ppo.for_backend(self.config, self._backend)  # raises where they do not fit
+        self._engine = ppo.choose_engine(self.config, *both)
         with one_thread(self._engine):  # torch's orthogonal weights come from a decomposition
             self._algorithm = ppo.build(
-                self.config, *spaces, seed=derive(self.config.seed, Purpose.WEIGHTS), total_env_steps=1
+                self.config, *both, seed=derive(self.config.seed, Purpose.WEIGHTS), total_env_steps=1
             )
         self._twin: ActorCriticPolicy | None = None
         self._calls, self._told = 0, -math.inf
@@ -166,14 +176,15 @@ class PPOTrainer:
         Args:
             batch: `states` (N, *obs) raw, `actions` (N, *action) as the environment takes them, continuous ones (N, A)
                 before clipping, `old_log_probs`, `advantages` and `returns` (N,). With `value_clip_epsilon` also
-                `values` (N,): those of the policy that acted.
+                `values` (N,): those of the policy that acted. What is one number each may be (N, 1).
 
         Raises:
-            ConfigError: when a key is missing or a length differs.
+            ConfigError: when a key is missing, or has another shape.
         """
         from loomrl.algorithms.ppo import learner
 
-        tensors = _tensors(batch, values_needed=self.config.value_clip_epsilon is not None)
+        both = self.policy.observation_space, self.policy.action_space
+        tensors = _tensors(batch, *both, values_needed=self.config.value_clip_epsilon is not None)
         features = self.policy.features(tensors["states"])
         action = self.policy.distribution.from_actions(tensors["actions"])
         old_value = tensors.get("values", tensors["returns"])  # looked at only where values are clipped
@@ -191,6 +202,10 @@ class PPOTrainer:
 
     def _loop(self, total_timesteps: int | None, seed: int) -> TrainingLoop:
         config = self.config
+        if self._definition is None:
+            raise ConfigError(
+                "train() has no environment: name one in PPOConfig's `environment`, or in env_config.env_id"
+            )
         if total_timesteps is None and config.total_episodes is None:
             raise ConfigError("train() has no end: pass total_timesteps, or set total_episodes in PPOConfig")
         if total_timesteps is not None and total_timesteps < 1:
@@ -243,17 +258,57 @@ class PPOTrainer:
             log.info("step %d: %s", row["step"], ", ".join(f"{name} {row[name]:.4g}" for name in row if name != "step"))
 
     def _environments(self, num_envs: int, autoreset: Autoreset) -> VectorEnv[Any, Any, Any]:
+        assert self._definition is not None
         return make_vector(Recipe(self._definition), num_envs, autoreset, self._backend)
 
 
-def _tensors(batch: Mapping[str, Any], values_needed: bool) -> "dict[str, Tensor]":
+def _read(config: Mapping[str, Any]) -> tuple[PPOConfig, PolicySection]:
+    """PPOConfig's fields, translated from sections where there are any, and the sizes that were stated."""
+    named = {name: value for name, value in config.items() if name in Sections.model_fields}
+    given = {name: value for name, value in config.items() if name not in named}
+    if not named:
+        return PPOConfig(**given), PolicySection()
+    sections = Sections.read(named)
+    values = sections.parameters if "policy_config" in named else sections.training_config
+    values = {name: value for name, value in values.items() if name != "num_workers"}
+    if sections.env_config is not None:
+        num_envs = (sections.num_workers or 1) * sections.env_config.num_envs
+        values |= {"environment": sections.env_config.env_id, "num_envs": num_envs}
+    elif sections.policy_config.state_dim is not None and "environment" not in given:
+        values |= {"environment": None}
+    if twice := sorted(values.keys() & given.keys()):
+        raise ConfigError(f"{twice[0]} is given twice, once in a section; give it once")
+    return PPOConfig(**values, **given), sections.policy_config
+
+
+def _spaces(sizes: PolicySection) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+    """Of a policy without an environment."""
+    if sizes.state_dim is None or sizes.action_dim is None:
+        raise ConfigError(
+            "PPOTrainer has no environment: name one in `environment` or env_config.env_id, or give "
+            "policy_config.state_dim and action_dim"
+        )
+    states = spaces.Box(-np.inf, np.inf, (sizes.state_dim,), np.float32)
+    return states, spaces.Box(-1.0, 1.0, (sizes.action_dim,), np.float32)
+
+
+def _tensors(
+    batch: Mapping[str, Any], observation: spaces.Space[Any], action: spaces.Space[Any], values_needed: bool
+) -> "dict[str, Tensor]":
+    """The batch's entries, those of one number each as (N,)."""
     import torch
 
     needed = (*_BATCH_KEYS, "values") if values_needed else _BATCH_KEYS
     if missing := [key for key in needed if key not in batch]:
         raise ConfigError(f"compute_loss: the batch lacks {', '.join(missing)}; it needs {', '.join(needed)}")
     tensors = {key: torch.as_tensor(batch[key]) for key in needed}
-    lengths = {key: len(value) for key, value in tensors.items()}
-    if len(set(lengths.values())) > 1:
-        raise ConfigError(f"compute_loss: the lengths differ: {lengths}")
+    num = len(tensors["states"]) if tensors["states"].ndim else 0
+    wanted: dict[str, tuple[int, ...]] = dict.fromkeys(needed, (num,))
+    wanted |= {"states": (num, *(observation.shape or ())), "actions": (num, *(action.shape or ()))}
+    for key, shape in wanted.items():
+        found = tuple(tensors[key].shape)
+        if found == (*shape, 1) and len(shape) == 1:
+            tensors[key] = tensors[key].squeeze(-1)
+        elif found != shape or num == 0:
+            raise ConfigError(f"compute_loss: {key} has the shape {found}; it must be {shape} for {num} transitions")
     return tensors

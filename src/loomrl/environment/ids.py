@@ -1,0 +1,38 @@
+"""Ids that Gymnasium no longer has, and what took their place."""
+
+import re
+import warnings
+
+from gymnasium.envs.registration import EnvSpec, registry
+
+_ID = re.compile(r"(?P<name>.+)-v(?P<version>\d+)")
+_MUJOCO_PY = re.compile(
+    r"(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|Pusher|Reacher|Swimmer"
+    r"|Walker2d)-v[0-3]"
+)
+
+
+def is_retired(environment_id: str) -> bool:
+    """Whether an id is registered only to raise: it needed the package mujoco-py, which is no more."""
+    return _MUJOCO_PY.fullmatch(environment_id) is not None
+
+
+def current_id(environment_id: str) -> str:
+    """The newest version of a Gymnasium environment whose version of this id is gone, with a warning; else the id.
+
+    `HalfCheetah-v2` is `HalfCheetah-v5` now. Versions differ in dynamics or rewards: figures do not carry over.
+    """
+    found = _ID.fullmatch(environment_id)
+    if found is None or (environment_id in registry and not is_retired(environment_id)):
+        return environment_id
+    versions = [spec.version or 0 for spec in registry.values() if spec.name == found["name"] and _is_gymnasiums(spec)]
+    newest = max(versions, default=0)
+    if newest <= int(found["version"]):
+        return environment_id
+    current = f"{found['name']}-v{newest}"
+    warnings.warn(f"environment {environment_id} is no longer part of Gymnasium; {current} is used", stacklevel=2)
+    return current
+
+
+def _is_gymnasiums(spec: EnvSpec) -> bool:
+    return isinstance(spec.entry_point, str) and spec.entry_point.startswith("gymnasium.envs")
