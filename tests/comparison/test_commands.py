@@ -42,7 +42,7 @@ def log_both(number: int, epsilon: float = 0.2) -> None:
     for version, weights in (("1", CHAMPION), ("2", CHALLENGER)):
         own = world.log(np.random.default_rng(2), number, partial(greedy, weights=weights))
         for one in own:
-            one.versions, one.explored = {version}, [False]
+            one.deciders, one.explored = [version], [False]
         write_log(log, own, version)
     log.close()
 
@@ -60,7 +60,7 @@ def test_tables_for_a_person_and_a_document_for_machines() -> None:
     live = kept.live.of("reward")
     assert live is not None
     assert (live.num_champion, live.num_challenger, live.least, live.greatest) == (300, 300, 0.0, 1.0)
-    assert (kept.off_policy.num_episodes, kept.off_policy.left_out) == (300, {"not explored": 300})
+    assert (kept.off_policy.num_episodes, kept.off_policy.left_out) == (300, {"not asked to explore": 300})
     assert kept.off_policy.estimates[0].value == pytest.approx(0.73, abs=0.2)
 
 

@@ -58,7 +58,7 @@ def test_costs_are_told_by_feedback_and_lie_in_a_range(loomrl_home: object) -> N
 
 
 def test_only_what_a_version_alone_decided_counts() -> None:
-    others = played("2", 50, overridden=True) + played("2", 50, explored=[True]) + played("3", 50)
+    others = played("2", 50, deciders=[None]) + played("2", 50, explored=[True]) + played("3", 50)
     found = compared(played("1", 30) + played("2", 20) + others).of("reward")
     assert found is not None
     assert (found.num_champion, found.num_challenger, found.num_pairs) == (30, 20, 20)

@@ -24,7 +24,7 @@ def settings(per: str = "episode", max_probability: float = 0.05, **more: Any) -
 
 
 def episode(*angles: float | None, value: float | None = 1.0, total: float | None = None) -> LiveEpisode:
-    made = LiveEpisode(cut=False, versions={"1"}, ended=total is not None)
+    made = LiveEpisode(cut=False, ended=total is not None)
     made.observations = [[0.0, 0.0, angle, 0.0] for angle in angles]
     made.actions, made.values = [1] * len(angles), [value] * len(angles)
     made.rewards = {str(step): None if total is None else total / len(angles) for step in range(len(angles))}

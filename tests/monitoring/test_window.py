@@ -1,6 +1,7 @@
 """What a look reads: every record once, put together to episodes, damage named."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from live import decide, play, reward
@@ -66,7 +67,37 @@ def test_what_others_decided_is_told_apart_and_simulated_agents_are_left_out() -
     play(log, "other", [0.0], version="2")
     play(log, "simulated", [0.0], agent="shadow-1-0")
     episodes = read_window("cartpole", {}, []).episodes
-    assert [episode.belongs_to("1") for episode in episodes] == [True, False, False, True, False, False]
+    assert [episode.part_of("1") is episode for episode in episodes] == [True, False, False, True, False, False]
+    assert [episode.part_of("1", asked=True) is episode for episode in episodes] == [False] * 4 + [True, False]
+
+
+def test_a_draw_of_the_server_leaves_no_episode_out() -> None:
+    """With a share of 0.01 nearly every long episode has an explored decision."""
+    log = AuditLog("cartpole")
+    for step in range(4):
+        told = {"exploration_flag": step == 2, "asked_to_explore": False, "propensity": 0.005 if step == 2 else 0.995}
+        reward(log, decide(log, "a", "1", [0.0] * 4, **told), "a", "1", 1.0, ended=step == 3)
+    (episode,) = read_window("cartpole", {}, []).episodes
+    assert episode.part_of("1") is episode
+    assert (episode.episode_return, episode.explored, episode.asked) == (4.0, [False, False, True, False], [False] * 4)
+    assert episode.part_of("1", asked=True) is None
+
+
+@pytest.mark.parametrize(
+    "others", [{"override": {"person": "grace"}}, {"role": "fallback"}, {"version": "2"}, {"exploration_flag": True}]
+)
+def test_an_episode_in_which_others_decide_later_is_one_that_has_not_ended(others: dict[str, Any]) -> None:
+    log = AuditLog("cartpole")
+    for step in range(4):
+        told = others if step == 2 else {}
+        reward(log, decide(log, "a", "1", [float(step)] * 4, **told), "a", "1", 1.0, ended=step == 3, cost=0.5)
+    (episode,) = read_window("cartpole", {}, []).episodes
+    part = episode.part_of("1")
+    assert part is not None
+    assert (part.ended, part.can_end, part.episode_return, part.episode_cost) == (False, True, None, None)
+    assert (len(part.actions), list(part.rewards.values()), sum(part.costs.values())) == (2, [1.0, 1.0], 1.0)
+    assert part.as_episode().obs[:, 0].tolist() == [0.0, 1.0]
+    assert (episode.ended, len(episode.actions)) == (True, 4), "the episode itself is as it was"
 
 
 def test_a_line_being_written_waits_and_a_changed_or_truncated_log_is_named() -> None:

@@ -15,7 +15,7 @@ from loomrl.offpolicy.log import Logged, read_logged
 def chain_log(number: int) -> Logged:
     world = Chain()
     episodes = world.log(np.random.default_rng(1), number, partial(greedy, weights=MOVES_ON, epsilon=0.8))
-    return read_logged(episodes, "1", 0.1)[0]
+    return read_logged(episodes, "1", OffPolicyConfig())[0]
 
 
 def test_a_short_chain_is_worth_what_recursion_says(linear: Any) -> None:
@@ -51,7 +51,7 @@ def test_what_is_expected_of_an_episode_does_not_depend_on_what_came_of_it(linea
 
 def test_an_action_that_was_never_tried_is_worth_nothing_to_the_model(linear: Any) -> None:
     steps = [([1.0, 0.0, 0.0, 0.0], 0, 0.5, 1.0)]
-    logged, _ = read_logged([episode(steps)] * 20, "1", 0.1)
+    logged, *_ = read_logged([episode(steps)] * 20, "1", OffPolicyConfig())
     tried, untried = (
         fitted_q.value(logged, fitted_q.regression(logged, linear(weights, "2"), OffPolicyConfig()), 0.0, 1.0)
         for weights in (STAYS, MOVES_ON)
@@ -60,7 +60,7 @@ def test_an_action_that_was_never_tried_is_worth_nothing_to_the_model(linear: An
 
 
 def test_the_newest_episodes_are_taken_whole() -> None:
-    logged = read_logged([episode([([float(n)] * 4, 0, 0.5, 1.0)] * n) for n in (1, 2, 3)], "1", 0.1)[0]
+    logged = read_logged([episode([([float(n)] * 4, 0, 0.5, 1.0)] * n) for n in (1, 2, 3)], "1", OffPolicyConfig())[0]
     assert logged.newest(5).lengths.tolist() == [2, 3]
     assert logged.newest(4).observation[:, 0].tolist() == [3.0] * 3
     assert logged.newest(1).lengths.tolist() == [3]

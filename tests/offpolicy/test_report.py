@@ -25,6 +25,7 @@ def bandit_log(number: int, epsilon: float, seed: int = 1, **changes: Any) -> li
     for one in log:
         for name, value in changes.items():
             setattr(one, name, value)
+        one.asked = one.explored
     return log
 
 

@@ -29,7 +29,9 @@ def episode(steps: Sequence[tuple[Any, Any, float, float]], version: str = "1", 
     told = {"ended": True, "terminated": True, "explored": [True] * len(steps)} | changes
     return LiveEpisode(
         cut=False,
-        versions={version},
+        deciders=told.pop("deciders", [version] * len(steps)),
+        asked=told.pop("asked", told["explored"]),
+        fallbacks=[False] * len(steps),
         observations=observations,
         actions=actions,
         values=[0.0] * len(steps),
@@ -130,7 +132,7 @@ def register_linear(folder: Path, weights: np.ndarray, registry: Registry, retur
 def write_log(log: AuditLog, episodes: Sequence[LiveEpisode], agent: str = "a") -> None:
     """Put whole episodes on record, as a server does."""
     for number, one in enumerate(episodes):
-        (version,), last = one.versions, len(one.actions) - 1
+        version, last = one.deciders[0], len(one.actions) - 1
         for step, value in enumerate(one.rewards.values()):
             told = {"action": one.actions[step], "propensity": one.propensities[step]}
             told["exploration_flag"] = one.explored[step]

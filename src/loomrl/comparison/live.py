@@ -106,8 +106,8 @@ def compare_live(
 
 
 def _decided_by(version: str, episodes: Sequence[LiveEpisode], explored: bool) -> list[LiveEpisode]:
-    own = [one for one in episodes if one.versions == {version} and not one.overridden and not one.cut]
-    return [one for one in own if (all(one.explored) if explored else not any(one.explored))]
+    parts = (one.part_of(version, explored) for one in episodes if not one.cut)
+    return [part for part in parts if part is not None]
 
 
 def _quantities(

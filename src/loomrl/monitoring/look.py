@@ -34,7 +34,7 @@ class Look(Document):
     outcome: str  # "healthy", "degraded", "too_few"
     num_decisions: int
     num_episodes: int
-    num_left_out: int  # episodes in which anybody but the champion decided
+    num_left_out: int  # episodes that another began, or in which an agent asked to explore
     claims: list[Claim]
     since: dict[str, int] = Field(default_factory=dict)  # server -> sequence of the last record judged before
     until: dict[str, int] = Field(default_factory=dict)
@@ -82,7 +82,7 @@ def _look(config: PolicyConfig) -> Look:
         raise ConfigError(f"{config.name} has no champion to look at yet; run `loomrl run configs/{config.name}.yaml`")
     since, open_before = (before.until, before.open_episodes) if before else ({}, [])
     window = read_window(config.name, since, open_before)
-    own = [episode for episode in window.episodes if episode.belongs_to(champion.version)]
+    own = [part for episode in window.episodes if (part := episode.part_of(champion.version)) is not None]
     earlier = before.gathered if before and before.version == champion.version else Evidence()
     claims, gathered = judge(config, own, _evaluated(registry, champion), earlier)
     outcome = _outcome(claims, len(own), config.monitoring.min_episodes)

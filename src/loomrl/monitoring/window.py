@@ -3,11 +3,16 @@
 An episode is what one agent did under one `episode_id`, on whichever servers; without ids, until feedback says that it
 ended. One that lies across two looks is known as one: its later parts are `cut`. Where there are neither ids nor
 feedback, what an agent did in one look counts as an episode.
+
+Whose episode it is, is known when it begins: its first decision says so. What happens later leaves none out, neither an
+explored action that the server drew (`serving.exploration.share` is part of how a version is served) nor a person who
+steps in: episodes chosen by what happened in them, or by how long they lasted, are other ones than the rest. Where
+anybody else decides, or an agent begins to ask to explore, the version's part is like an episode that has not ended.
 """
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -17,7 +22,7 @@ from numpy.typing import NDArray
 
 from loomrl.errors import ArtifactError
 from loomrl.serving.hosts import chains_of_all_hosts
-from loomrl.serving.records import expand, is_taken_over
+from loomrl.serving.records import asked_to_explore, expand, is_taken_over
 from loomrl.serving.sealing import demand_open
 from loomrl.serving.segments import checked_records, segments_after
 from loomrl.shadow.config import SIMULATED
@@ -57,28 +62,30 @@ class LiveEpisode:
     """What the log tells of one episode since the last look."""
 
     cut: bool  # it began before
-    versions: set[str] = field(default_factory=set)
-    overridden: bool = False  # a person or a fallback decided in it
+    agent_id: str = ""
     ended: bool = False
     terminated: bool = False  # ended by itself, not by a limit on its time
+    is_told: bool = False  # of a decision in it that stands before the window
     observations: list[Any] = field(default_factory=list)
     actions: list[Any] = field(default_factory=list)
     values: list[float | None] = field(default_factory=list)
-    explored: list[bool] = field(default_factory=list)
+    deciders: list[str | None] = field(default_factory=list)  # versions; None where a person or a fallback decided
+    asked: list[bool] = field(default_factory=list)  # whether the agent asked to explore
+    explored: list[bool] = field(default_factory=list)  # whether it was drawn: asked for, or by the server's `share`
+    fallbacks: list[bool] = field(default_factory=list)  # whether a shield had something else act
     propensities: list[float] = field(default_factory=list)  # of each decision alone; 1 where none was explored
     rewards: dict[str, float | None] = field(default_factory=dict)  # decision id -> reward, None until it has come
-    costs: list[float] = field(default_factory=list)  # of the decisions whose feedback told one
-    agent_id: str = ""
+    costs: dict[str, float] = field(default_factory=dict)  # of the decisions whose feedback told one
     began: str = ""  # ISO 8601 time of the first decision
-    asked: bool = False  # the agent asked to explore when it began
     assignments: dict[str, Assignment] = field(default_factory=dict)  # by experiment, the first in each
 
     def decided(self, record: Json) -> None:
         """Add a decision's record."""
         self._placed(record)
-        self.versions.add(record["version"])
-        self.overridden |= is_taken_over(record)
+        self.deciders.append(None if is_taken_over(record) else record["version"])
+        self.asked.append(asked_to_explore(record))
         self.explored.append(record["exploration_flag"])
+        self.fallbacks.append(bool((record.get("shield") or {}).get("fallback")))
         self.propensities.append(record["propensity"])
         self.observations.append(record["observation"])
         self.actions.append(record["action"])
@@ -94,7 +101,6 @@ class LiveEpisode:
         told = record["timestamp"]
         if not self.began or told < self.began:
             self.agent_id, self.began = record["agent_id"], told
-            self.asked = bool(record.get("asked_to_explore", record["exploration_flag"]))
         experiment = record.get("experiment")
         if experiment is None:
             return
@@ -104,21 +110,59 @@ class LiveEpisode:
 
     def came_of_it(self, record: Json) -> None:
         """Add a feedback's record; one on a decision before the window shows that the episode began there."""
-        self.cut |= record["decision_id"] not in self.rewards
-        self.rewards[record["decision_id"]] = record["reward"]
+        decision = record["decision_id"]
         self.terminated |= record["terminated"]
         self.ended |= record["terminated"] or record["truncated"]
+        if decision not in self.rewards:
+            self.cut = self.is_told = True
+            return
+        self.rewards[decision] = record["reward"]
         if record.get("cost") is not None:
-            self.costs.append(record["cost"])
+            self.costs[decision] = record["cost"]
 
-    def belongs_to(self, version: str) -> bool:
-        """Whether this version, and neither a person nor chance, took every decision."""
-        return self.versions == {version} and not self.overridden and not any(self.explored)
+    @property
+    def asked_first(self) -> bool:
+        """Whether the agent asked to explore when it began."""
+        return self.asked[:1] == [True]
+
+    @property
+    def versions(self) -> set[str]:
+        """Those that took decisions in it."""
+        return {decider for decider in self.deciders if decider is not None}
+
+    def part_of(self, version: str, asked: bool = False) -> "LiveEpisode | None":
+        """What this version did in it until anybody else decided; None where it did not begin it.
+
+        That is the episode itself where nobody else did, else one that has not ended. `asked`: of an agent that asks to
+        explore, instead of one that does not; when it does otherwise, that is an end too.
+        """
+        return self._until(
+            [decider != version or ask != asked for decider, ask in zip(self.deciders, self.asked, strict=True)]
+        )
+
+    def decided_by(self, version: str) -> "LiveEpisode | None":
+        """The same, whatever the agent asked."""
+        return self._until([decider != version for decider in self.deciders])
+
+    def _until(self, others: list[bool]) -> "LiveEpisode | None":
+        """The decisions before the first of others."""
+        num_own = others.index(True) if True in others else len(others)
+        if num_own in (0, len(others)):
+            return self if num_own else None
+        return self._first(num_own)
+
+    def _first(self, num_decisions: int) -> "LiveEpisode":
+        """Its first decisions, as an episode that has not ended."""
+        names = ("observations", "actions", "values", "deciders", "asked", "explored", "fallbacks", "propensities")
+        kept: dict[str, Any] = {name: getattr(self, name)[:num_decisions] for name in names}
+        rewards = dict(list(self.rewards.items())[:num_decisions])
+        costs = {name: cost for name, cost in self.costs.items() if name in rewards}
+        return replace(self, ended=False, terminated=False, rewards=rewards, costs=costs, **kept)
 
     @property
     def can_end(self) -> bool:
         """Whether feedback came, which says when it ends."""
-        return any(reward is not None for reward in self.rewards.values())
+        return self.is_told or any(reward is not None for reward in self.rewards.values())
 
     @property
     def episode_return(self) -> float | None:
@@ -130,7 +174,7 @@ class LiveEpisode:
     def episode_cost(self) -> float | None:
         """The undiscounted sum of costs; None where there is no return, or not every feedback told a cost."""
         known = self.episode_return is not None and len(self.costs) == len(self.rewards)
-        return sum(self.costs) if known else None
+        return sum(self.costs.values()) if known else None
 
     @property
     def num_not_finite(self) -> int:
@@ -179,8 +223,7 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
             current[key] = LiveEpisode(cut=key not in current and key in began_before)
             episodes.append(current[key])
         (current[key].decided if is_decision else current[key].came_of_it)(record)
-    rewarded = {key: any(value is not None for value in episode.rewards.values()) for key, episode in current.items()}
-    known = {key for key in current if rewarded[key] or key[1] is not None}  # episodes that can be told apart
+    known = {key for key in current if current[key].can_end or key[1] is not None}  # episodes that can be told apart
     still_open = [list(key) for key, episode in current.items() if key in known and not episode.ended]
     without_answer = [episode for episode in episodes if not episode.observations and episode.assignments]
     return Window([episode for episode in episodes if episode.observations], until, without_answer, still_open)

@@ -11,8 +11,13 @@ class OffPolicyConfig(Section):
     """`acting` is how the challenger is taken to decide: by its `greedy` choice, or `sampled` from its own
     distribution as the champion's explored decisions were.
 
+    An estimate is about the agents in the log, each with as many episodes as it has there; `units: agents` makes its
+    bounds hold for other agents of the same kind, too, of which those in the log are a sample: each counts once, with
+    its mean. That takes many agents.
+
     `reward_range` holds every reward there can be; without it, the least and the greatest in the log are taken for
-    that. `min_propensity` is the least probability that exploration gives any action, such as epsilon / actions: only
+    that. `max_steps` is the length of the longest episode there can be; without it, that of the longest in the log is.
+    `min_propensity` is the least probability that exploration gives any action, such as epsilon / actions: only
     where it is known can self-normalised and doubly robust estimates have a bound.
     """
 
@@ -20,7 +25,9 @@ class OffPolicyConfig(Section):
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     min_improvement: float = 0.0  # in units of an episode's return, over the champion acting in the same way
     min_effective_sample_size: float = Field(default=50.0, ge=1)
-    max_left_out_share: float = Field(default=0.1, ge=0, lt=1)  # of episodes, for want of feedback
+    max_left_out_share: float = Field(default=0.1, ge=0, lt=1)  # of episodes whose end is not known
+    units: Literal["episodes", "agents"] = "episodes"
+    max_steps: int | None = Field(default=None, ge=1)
     reward_range: tuple[float, float] | None = None
     min_propensity: float | None = Field(default=None, gt=0, le=1)
 

@@ -1,17 +1,22 @@
-"""The logged decisions an estimate is made from: whole episodes of one version, with the propensity of each decision.
+"""The logged decisions an estimate is made from: episodes that one version began, with the propensity of each decision.
 
-Where any episode was explored from beginning to end, those are taken, for only they show what other choices lead to;
-else those in which the version always made its own choice.
+Which of them are taken is known before anything in them was drawn: by what the agent asked at their first decision, and
+by whether chance had a part in it at all. To take those in which an explored action was drawn would be to select by
+the draw, and then the propensities would be others. For the same reason no episode is left out for what happened
+later. One that has not ended, or in which anybody else decided later, counts as far as it is known; bounds take the
+worst of what is not.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.errors import ConfigError
 from loomrl.monitoring.window import LiveEpisode
+from loomrl.offpolicy.config import OffPolicyConfig
 
 Floats = NDArray[np.float64]
 
@@ -27,10 +32,13 @@ class Logged:
     observation: NDArray[np.generic]  # (S, *obs)
     action: NDArray[np.generic]  # (S, *action)
     propensity: Floats  # (S,), of each decision alone
-    reward: Floats  # (S,)
+    reward: Floats  # (S,), 0 where none came
+    is_known: NDArray[np.bool_]  # (S,), whether a reward came
     lengths: NDArray[np.int64]  # (N,)
     terminated: NDArray[np.bool_]  # (N,); others ran out of time
-    explored: bool
+    is_whole: NDArray[np.bool_]  # (N,); what follows the steps of others is not known
+    agent: NDArray[np.int64]  # (N,), numbers of the agents
+    explored: bool  # whether chance had a part in their first decisions
 
     @property
     def step(self) -> NDArray[np.int64]:
@@ -41,16 +49,28 @@ class Logged:
         """As many of the last episodes as have no more steps than that together, but one at least."""
         from_last = np.cumsum(self.lengths[::-1])
         kept = max(int(np.searchsorted(from_last, num_steps, side="right")), 1)
-        steps = slice(len(self.reward) - int(from_last[kept - 1]), None)
-        return Logged(
-            observation=self.observation[steps],
-            action=self.action[steps],
-            propensity=self.propensity[steps],
-            reward=self.reward[steps],
-            lengths=self.lengths[-kept:],
-            terminated=self.terminated[-kept:],
-            explored=self.explored,
+        steps = np.arange(len(self.reward)) >= len(self.reward) - int(from_last[kept - 1])
+        last = slice(-kept, None)
+        return replace(
+            self._of_steps(steps, self.lengths[last]),
+            terminated=self.terminated[last],
+            is_whole=self.is_whole[last],
+            agent=self.agent[last],
         )
+
+    def until(self, lengths: NDArray[np.int64]) -> "Logged":
+        """Their first steps, (N,) of them; at least one of each."""
+        kept, shorter = self.step < np.repeat(lengths, self.lengths), lengths < self.lengths
+        return replace(
+            self._of_steps(kept, np.minimum(lengths, self.lengths)),
+            terminated=self.terminated & ~shorter,
+            is_whole=self.is_whole & ~shorter,
+        )
+
+    def _of_steps(self, kept: NDArray[np.bool_], lengths: NDArray[np.int64]) -> "Logged":
+        names = ("observation", "action", "propensity", "reward", "is_known")
+        values: dict[str, NDArray[np.generic]] = {name: getattr(self, name)[kept] for name in names}
+        return replace(self, lengths=lengths, **values)  # type: ignore[arg-type]  # each is as it was
 
     def padded(self, values: Floats, fill: float) -> Floats:
         """Values of steps (S,) as one row per episode, (N, T)."""
@@ -60,31 +80,51 @@ class Logged:
 
 
 def read_logged(
-    episodes: Iterable[LiveEpisode], version: str, max_left_out_share: float
-) -> tuple[Logged, dict[str, int]]:
-    """The version's whole episodes, and how many were left out for which reason.
+    episodes: Sequence[LiveEpisode], version: str, config: OffPolicyConfig, chooses: bool = True
+) -> tuple[Logged, dict[str, int], dict[str, int]]:
+    """The version's episodes, how many were left out for which reason, and of how many the end is not known and why.
 
     Raises:
-        CannotEstimate: when there are none, or too many lack feedback.
+        CannotEstimate: when there are none, or the ends of too many are not known.
     """
-    whole, left_out = _sort_out([one for one in episodes if version in one.versions])
-    without = left_out["has not ended"] + left_out["lacks feedback"]
-    if whole and without > max_left_out_share * (without + len(whole)):
+    began = [one for one in episodes if not one.cut and one.deciders[:1] == [version]]
+    left_out = Counter(_why_left_out(one, version) for one in episodes if version in one.versions)
+    chosen, explored, reason = _chosen(began, chooses, config.min_effective_sample_size)
+    left_out[reason] += len(began) - len(chosen)
+    parts = [_part_of(one, version, chooses) for one in chosen]
+    incomplete = Counter(_why_incomplete(part, one) for part, one in zip(parts, chosen, strict=True))
+    for found in (left_out, incomplete):
+        del found[""]
+    if sum(incomplete.values()) == len(parts):
+        known = _in_words({**left_out, **incomplete})
+        raise CannotEstimate(f"the log has no whole episode that version {version} alone decided: {known}")
+    demand_whole(sum(incomplete.values()), len(parts), config)
+    if any(
+        fallback and chance < 1.0
+        for one in parts
+        for fallback, chance in zip(one.fallbacks, one.propensities, strict=True)
+    ):
         raise CannotEstimate(
-            f"{without} of {without + len(whole)} episodes have not ended or lack feedback, more than "
-            f"{max_left_out_share:.0%}: those that are whole may be other ones than the rest; send /feedback for every "
-            "decision, with `terminated` or `truncated` at the last"
+            "a shield had the fallback act in place of actions that were drawn: how often it would for the challenger, "
+            "the log does not show; compare the versions live (docs/comparing.md)"
         )
-    explored = [one for one in whole if all(one.explored)]
-    own = [one for one in whole if not any(one.explored)]
-    left_out["explored in part"] = len(whole) - len(explored) - len(own)
-    if explored:
-        left_out["not explored"] = len(own)
-    if not (explored or own):
+    numbers = {reason: number for reason, number in left_out.items() if number}
+    return (
+        _joined(parts, [part is one and part.ended for part, one in zip(parts, chosen, strict=True)], explored),
+        numbers,
+        dict(incomplete),
+    )
+
+
+def demand_whole(num_incomplete: int, count: int, config: OffPolicyConfig) -> None:
+    """Raises `CannotEstimate` where the ends of too many episodes are not known."""
+    if num_incomplete > config.max_left_out_share * count:
         raise CannotEstimate(
-            f"the log has no whole episode that version {version} alone decided: {_in_words(left_out)}"
+            f"{num_incomplete} of {count} episodes have not ended, lack feedback, or went on without what the version "
+            f"would do, more than {config.max_left_out_share:.0%}: what they earned is not known; send /feedback for "
+            "every decision, with `terminated` or `truncated` at the last, and ask to explore from the first decision "
+            "of an episode to the last, or set serving.exploration.share"
         )
-    return _joined(explored or own, bool(explored)), {reason: number for reason, number in left_out.items() if number}
 
 
 def reward_range(logged: Logged, declared: tuple[float, float] | None) -> tuple[float, float]:
@@ -93,38 +133,63 @@ def reward_range(logged: Logged, declared: tuple[float, float] | None) -> tuple[
     Raises:
         ConfigError: when a reward lies outside of the declared range.
     """
-    low, high = declared or (float(logged.reward.min()), float(logged.reward.max()))
-    outside = logged.reward[(logged.reward < low) | (logged.reward > high)]
+    rewards = logged.reward[logged.is_known]
+    low, high = declared or (float(rewards.min()), float(rewards.max()))
+    outside = rewards[(rewards < low) | (rewards > high)]
     if len(outside):
         raise ConfigError(f"reward_range is [{low:g}, {high:g}], but the log has a reward of {outside[0]:g}; widen it")
     return min(low, 0.0), max(high, 0.0)
 
 
-def _sort_out(episodes: list[LiveEpisode]) -> tuple[list[LiveEpisode], dict[str, int]]:
-    left_out = {"began before the log": 0, "others decided in it": 0, "has not ended": 0, "lacks feedback": 0}
-    whole = []
-    for one in episodes:
-        if one.cut:
-            left_out["began before the log"] += 1
-        elif one.overridden or len(one.versions) > 1:
-            left_out["others decided in it"] += 1
-        elif not one.ended:
-            left_out["has not ended"] += 1
-        elif one.episode_return is None:
-            left_out["lacks feedback"] += 1
-        else:
-            whole.append(one)
-    return whole, left_out
+def _why_left_out(one: LiveEpisode, version: str) -> str:
+    if one.cut:
+        return "began before the log"
+    return "" if one.deciders[0] == version else "others decided in it first"
 
 
-def _joined(episodes: list[LiveEpisode], explored: bool) -> Logged:
+def _chosen(began: list[LiveEpisode], chooses: bool, enough: float) -> tuple[list[LiveEpisode], bool, str]:
+    """Those to estimate from, whether chance had a part in their first decision, and why others are left out.
+
+    Where agents ask to explore in so many episodes, those alone: the server's own share may be thin. Of actions among
+    a continuum only those can be weighed: the greedy one has no density.
+    """
+    asked = [one for one in began if one.asked[0]]
+    drawn = asked if not chooses else [one for one in began if one.asked[0] or one.propensities[0] < 1.0]
+    if len(asked) >= enough or (asked and not chooses):
+        return asked, True, "not asked to explore"
+    if drawn:
+        return drawn, True, "not explored"
+    return began, False, ""
+
+
+def _part_of(one: LiveEpisode, version: str, chooses: bool) -> LiveEpisode:
+    """Until anybody else decides, and where actions are weighed by densities, until the agent asks otherwise."""
+    part = one.part_of(version, one.asked[0]) if not chooses else one.decided_by(version)
+    assert part is not None, "it was chosen for its first decision"
+    return part
+
+
+def _why_incomplete(part: LiveEpisode, one: LiveEpisode) -> str:
+    if part is not one:
+        return "others decided in it later"
+    if not part.ended:
+        return "has not ended"
+    return "lacks feedback" if part.episode_return is None else ""
+
+
+def _joined(episodes: list[LiveEpisode], is_whole: list[bool], explored: bool) -> Logged:
+    agents = {name: number for number, name in enumerate(dict.fromkeys(one.agent_id for one in episodes))}
+    rewards = [value for one in episodes for value in one.rewards.values()]
     return Logged(
         observation=np.array([row for one in episodes for row in one.observations]),
         action=np.array([row for one in episodes for row in one.actions]),
         propensity=np.array([value for one in episodes for value in one.propensities], dtype=np.float64),
-        reward=np.array([value for one in episodes for value in one.rewards.values()], dtype=np.float64),
+        reward=np.array([value or 0.0 for value in rewards], dtype=np.float64),
+        is_known=np.array([value is not None for value in rewards]),
         lengths=np.array([len(one.actions) for one in episodes]),
         terminated=np.array([one.terminated for one in episodes]),
+        is_whole=np.array(is_whole),
+        agent=np.array([agents[one.agent_id] for one in episodes]),
         explored=explored,
     )
 

@@ -2,6 +2,9 @@
 
 An estimate compares two policies that decide in the same way, both by their own choice or both sampled: the challenger,
 and the champion, which explored when the log was written.
+
+A propensity of 1 says that no other action was possible: nobody explored there, or a shield let nothing else happen.
+Where a policy would do something else, the log ends for it: the episode counts up to that decision.
 """
 
 from dataclasses import dataclass
@@ -11,7 +14,7 @@ from numpy.typing import NDArray
 
 from loomrl.errors import ConfigError
 from loomrl.offpolicy.config import OffPolicyConfig
-from loomrl.offpolicy.log import CannotEstimate, Logged
+from loomrl.offpolicy.log import CannotEstimate, Logged, demand_whole
 from loomrl.offpolicy.target import (
     at_bounds,
     choice_index,
@@ -23,6 +26,7 @@ from loomrl.serving.model import TEXT, ServedPolicy
 
 Floats = NDArray[np.float64]
 _ALIKE = 1e-3  # propensities, in units of their size; the log holds actions as float32
+_ROUNDING = 1e-9  # of a probability that is 1
 _FEW = 0.01  # of the decisions, whose propensity may be another one for want of digits
 
 
@@ -38,17 +42,17 @@ class Ratios:
 
 def importance_ratios(
     logged: Logged, champion: ServedPolicy, challenger: ServedPolicy, config: OffPolicyConfig
-) -> Ratios:
-    """The ratios of both policies.
+) -> tuple[Logged, Ratios]:
+    """The ratios of both policies, and the log as far as it shows what they would do.
 
     Raises:
         CannotEstimate: when the log does not show what the challenger would do, with the reason and what to change.
         ConfigError: when a propensity is below the declared least one.
     """
     if not logged.explored:
-        return _without_exploration(logged, champion, challenger, config)
+        return logged, _without_exploration(logged, champion, challenger, config)
     if not challenger.chooses:
-        return _of_densities(logged, champion, challenger, config)
+        return logged, _of_densities(logged, champion, challenger, config)
     return _of_choices(logged, champion, challenger, config)
 
 
@@ -80,26 +84,48 @@ def _without_exploration(
     return Ratios(ones, ones, 1.0, 1.0)
 
 
-def _of_choices(logged: Logged, champion: ServedPolicy, challenger: ServedPolicy, config: OffPolicyConfig) -> Ratios:
+def _of_choices(
+    logged: Logged, champion: ServedPolicy, challenger: ServedPolicy, config: OffPolicyConfig
+) -> tuple[Logged, Ratios]:
     greedy, index = config.acting == "greedy", choice_index(champion, logged.action)
     least = config.min_propensity
     if least is not None and logged.propensity.min() < least * (1.0 - _ALIKE):
         raise ConfigError(
             f"min_propensity is {least:g}, but the log has a propensity of {logged.propensity.min():g}; lower it"
         )
-    own = _at(choice_probabilities(champion, logged.observation, greedy), index)
-    ratios = _at(choice_probabilities(challenger, logged.observation, greedy), index) / logged.propensity
+    own, other = (
+        _at(choice_probabilities(policy, logged.observation, greedy), index) for policy in (champion, challenger)
+    )
+    logged, shown = _as_far_as_shown(logged, (logged.propensity < 1.0) | (np.minimum(own, other) > 1.0 - _ROUNDING))
+    demand_whole(int(np.sum(~logged.is_whole)), len(logged.lengths), config)
+    own, other = own[shown], other[shown]
+    ratios = other / logged.propensity
     greatest = None if least is None else 1.0 / (least * (1.0 - _ALIKE))
     if not greedy:
         _demand_own(champion, own, logged.propensity)
-        return Ratios(ratios, np.ones_like(own), greatest, 1.0)
+        return logged, Ratios(ratios, np.ones_like(own), greatest, 1.0)
     num_choices = float(np.prod(choice_sizes(champion)))
     if np.any(own / logged.propensity > num_choices * (1.0 + _ALIKE)):
         raise CannotEstimate(
             f"version {champion.version} explored so that its own choice was less probable than by chance; explore "
             "with its own distribution, or with epsilon"
         )
-    return Ratios(ratios, own / logged.propensity, greatest, num_choices * (1.0 + _ALIKE))
+    return logged, Ratios(ratios, own / logged.propensity, greatest, num_choices * (1.0 + _ALIKE))
+
+
+def _as_far_as_shown(logged: Logged, shown: NDArray[np.bool_]) -> tuple[Logged, NDArray[np.bool_]]:
+    """The episodes up to the first decision (S,) that does not show what policies would do, and which steps those are.
+
+    What was certain is known before it happens, so to end there is no choice by what was drawn.
+    """
+    first = np.flatnonzero(logged.step == 0)
+    lengths = np.minimum.reduceat(np.where(shown, np.repeat(logged.lengths, logged.lengths), logged.step), first)
+    if np.any(lengths == 0):
+        raise CannotEstimate(
+            f"in {int(np.sum(lengths == 0))} episodes the first action was certain, and the challenger would take "
+            "another: the log does not show what that leads to; explore from the first decision on"
+        )
+    return logged.until(lengths), logged.step < np.repeat(lengths, logged.lengths)
 
 
 def _of_densities(logged: Logged, champion: ServedPolicy, challenger: ServedPolicy, config: OffPolicyConfig) -> Ratios:

@@ -91,7 +91,7 @@ def choose(
         for row, by in (beyond | barred).items():
             if row not in drawn:
                 choosing.replace(choices, row, by, is_barred=row in barred)
-    if share:
+    if share or any(asked[row] for row in barred):  # else what was explored was asked for, and nothing else
         choices.marks["asked_to_explore"] = list(asked)
     return choices
 

@@ -104,6 +104,11 @@ def is_taken_over(decision: dict[str, Any]) -> bool:
     return decision["override"] is not None or named not in ON_TRIAL
 
 
+def asked_to_explore(decision: dict[str, Any]) -> bool:
+    """Whether the agent asked for it. Where versions never explore unasked, only what was explored was asked for."""
+    return bool(decision.get("asked_to_explore", decision["exploration_flag"]))
+
+
 def is_own_choice(decision: dict[str, Any]) -> bool:
     """Whether the version that a decision's record names chose it: not a person, not a fallback, not chance."""
     return not is_taken_over(decision) and not decision["exploration_flag"]
