@@ -43,7 +43,8 @@ class Logged:
     @property
     def step(self) -> NDArray[np.int64]:
         """The number of each step within its episode, from 0 on, (S,)."""
-        return np.concatenate([np.arange(length) for length in self.lengths])
+        begins = np.cumsum(self.lengths) - self.lengths
+        return np.arange(len(self.reward)) - np.repeat(begins, self.lengths)
 
     def newest(self, num_steps: int) -> "Logged":
         """As many of the last episodes as have no more steps than that together, but one at least."""
