@@ -1,19 +1,23 @@
 """Controls: the newest is in force everywhere, whatever was heard first, and on record before it is."""
 
+import json
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from filelock import FileLock
+from inside import wait_for
 from pydantic import ValidationError
 
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.loomdb.database import LoomDB
-from loomrl.loomdb.records import Control
 from loomrl.serving.audit import AuditUnwritable
-from loomrl.serving.controls import KILL_SWITCH, OVERRIDE, Controls
+from loomrl.serving.controls import Change, Controls, Saved
+from loomrl.serving.elapsed import Countdown
+from loomrl.serving.orders import KILL_SWITCH, OVERRIDE
 from loomrl.serving.overrides import Override
 from loomrl.serving.plan import KillSwitch, Plan
 
@@ -106,13 +110,13 @@ def test_a_host_without_loomdb_goes_its_own_way_and_tells_later(hosts: list[Cont
     assert actions(one) == [1]
 
 
-def test_a_host_whose_clock_is_behind_can_still_change_what_it_knows(hosts: list[Controls], database: LoomDB) -> None:
+def test_an_order_from_a_host_whose_clock_was_ahead_can_be_replaced(hosts: list[Controls], database: LoomDB) -> None:
     one, other = hosts
     one.set_override(override(0), "test")
     one.exchange(database)
     (set_now,) = database.controls("cartpole")
-    ahead = {"revision": set_now.revision + 3_600_000_000, "document": override(0, None).to_json()}
-    assert database.add_control(set_now.model_copy(update=ahead))  # by a host an hour ahead
+    ahead = {"revision": 4_000_000_000_000_000, "document": override(0, None).to_json()}  # as numbered by its clock
+    assert database.add_control(set_now.model_copy(update=ahead))
     for controls in (one, other):
         controls.exchange(database)
     other.set_override(override(1), "test")
@@ -121,27 +125,170 @@ def test_a_host_whose_clock_is_behind_can_still_change_what_it_knows(hosts: list
     assert (actions(one), actions(other)) == ([1], [1])
 
 
-def test_nothing_is_in_force_before_it_is_on_record(loomrl_home: Path) -> None:
-    full, told = True, []
+# --- hosts that were apart --------------------------------------------------------------------------------------
 
-    def record(changed: Sequence[Control]) -> None:
-        if full:
-            raise AuditUnwritable("no space", full=True)
-        told.extend(changed)
+
+def switched(controls: Controls, is_on: bool) -> None:
+    controls.set_kill_switch(KillSwitch(**ADA) if is_on else None, "test", "test")
+
+
+@pytest.mark.parametrize("is_killer_first", [True, False])
+def test_of_two_that_were_set_apart_the_kill_switch_stands(
+    hosts: list[Controls], database: LoomDB, is_killer_first: bool
+) -> None:
+    killer, releaser = hosts
+    told: list[Change] = []
+    releaser._record = told.extend
+    switched(killer, True)
+    for controls in (killer, releaser):
+        controls.exchange(database)
+    switched(killer, False)
+    killer.exchange(database)  # off, by everyone who is connected
+    for number in range(3):  # the releaser is not, and has a longer history
+        switched(releaser, bool(number % 2))
+    switched(killer, True)
+    for controls in (killer, releaser) if is_killer_first else (releaser, killer):
+        controls.exchange(database)
+    for controls in hosts:
+        controls.exchange(database)
+        assert controls.orders.kill_switch is not None
+    assert told[-1].control.document is not None
+    switched(releaser, False)  # with knowledge of it
+    for controls in (releaser, killer):
+        controls.exchange(database)
+        assert controls.orders.kill_switch is None
+
+
+def test_an_order_that_gives_way_is_named_by_the_one_that_stands(hosts: list[Controls], database: LoomDB) -> None:
+    one, other = hosts
+    told: list[Change] = []
+    other._record = told.extend
+    for action, controls in ((None, one), (0, other)):
+        controls.set_override(Override(action=action, version="2" if action is None else None, **ADA), "test")
+    one.set_override(Override(fallback=True, **ADA), "test")
+    other.set_override(Override(version="3", **ADA), "Bob")
+    for controls in (one, other):
+        controls.exchange(database)
+    assert one.orders == other.orders
+    assert one.orders.overrides[None].fallback
+    assert (told[-1].gave_way.actor, told[-1].gave_way.document["version"]) == ("Bob", "3")
+
+
+def test_an_order_is_numbered_once_also_where_its_host_died_before_it_knew(
+    hosts: list[Controls], database: LoomDB
+) -> None:
+    one, other = hosts
+    switched(one, True)
+    kept = one.path.read_bytes()
+    one.exchange(database)
+    other.exchange(database)
+    switched(other, False)
+    other.exchange(database)
+    one.path.write_bytes(kept)
+    again = Controls("cartpole")
+    again.path, again._standing = one.path, {}
+    again.refresh(has_changed=True)
+    assert again.orders.kill_switch is not None
+    again.exchange(database)
+    assert again.orders.kill_switch is None  # it was known to who turned it off
+    assert database.num_controls("cartpole") == 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_hosts_that_come_and_go_agree_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: LoomDB, seed: int
+) -> None:
+    rng, hosts = np.random.default_rng(seed), []
+    for number in range(3):
+        monkeypatch.setenv("LOOMRL_HOME", str(tmp_path / str(number)))
+        hosts.append(Controls("cartpole"))
+    for _ in range(30):
+        controls, act = hosts[rng.integers(3)], rng.integers(4)
+        if act == 0:
+            switched(controls, True)
+        elif act == 1:
+            switched(controls, False)
+        elif act == 2:
+            controls.set_override(override(int(rng.integers(2)), "ab"[rng.integers(2)]), "test")
+        controls.exchange(database) if rng.random() < 0.3 else None
+    for controls in (*hosts, *hosts):
+        controls.exchange(database)
+    assert hosts[0].orders == hosts[1].orders == hosts[2].orders
+
+
+# --- elapsed time -----------------------------------------------------------------------------------------------
+
+
+def test_an_override_lapses_by_elapsed_time_and_says_so(loomrl_home: Path) -> None:
+    told: list[Change] = []
+    controls = Controls("cartpole", told.extend)
+    now = time.time()
+    controls.set_override(Override(action=1, created=now - 9e8, expires=now - 9e8 + 0.05, **ADA), "test")
+    wait_for(lambda: (controls.follow(), actions(controls) == [])[1])
+    assert [(change.control.actor, change.control.document is None) for change in told] == [
+        ("test", False),
+        ("elapsed time", True),
+    ]
+    assert actions(Controls("cartpole")) == []
+
+
+def test_what_is_left_survives_a_restart_and_a_reboot(loomrl_home: Path) -> None:
+    controls = Controls("cartpole")
+    controls.set_override(Override(action=1, created=0.0, expires=60.0, **ADA), "test")
+    saved = Saved.read(controls.path)
+    ((override_id, countdown),) = saved.countdowns.items()
+    assert 0 < Countdown.of(1.0).seconds_left <= 1.0 < countdown.seconds_left <= 60.0
+    rebooted = countdown.model_copy(update={"boot": "another", "left": 20.0, "at": countdown.at + 1e6})
+    saved.model_copy(update={"countdowns": {override_id: rebooted}}).write(controls.path)
+    again = Controls("cartpole")
+    assert actions(again) == [1]
+    assert 0 < Saved.read(again.path).countdowns[override_id].seconds_left <= 20.0
+    over = rebooted.model_copy(update={"left": 0.0})
+    saved.model_copy(update={"countdowns": {override_id: over}}).write(controls.path)
+    assert actions(Controls("cartpole")) == []
+
+
+def test_a_file_from_before_there_were_countdowns_is_read(loomrl_home: Path) -> None:
+    controls = Controls("cartpole")
+    now = time.time()
+    controls.set_override(Override(action=1, created=now - 50.0, expires=now + 10.0, **ADA), "test")
+    document = json.loads(controls.path.read_bytes())
+    del document["countdowns"]
+    for control in document["controls"]:
+        del control["made_from"]
+    controls.path.write_text(json.dumps(document))
+    again = Controls("cartpole")
+    assert actions(again) == [1]
+    again.follow()
+    again.set_override(override(0, "a"), "test")
+    (countdown,) = Saved.read(again.path).countdowns.values()
+    assert 0 < countdown.seconds_left <= 10.0
+
+
+def test_an_order_is_on_record_before_it_is_in_force(loomrl_home: Path) -> None:
+    told: list[Change] = []
+
+    def record(changes: Sequence[Change]) -> None:
+        assert actions(controls) == []
+        told.extend(changes)
 
     controls = Controls("cartpole", record)
-    with pytest.raises(AuditUnwritable):
-        controls.set_override(override(1), "token Ada")
-    with pytest.raises(AuditUnwritable):
-        controls.refresh()
-    assert actions(controls) == []
-    full = False
-    controls.refresh()
+    controls.set_override(override(1), "token Ada")
     assert actions(controls) == [1]
-    assert [(control.name, control.actor, control.reason) for control in told] == [(OVERRIDE, "token Ada", "test")]
-    again: list[Control] = []
+    (change,) = told
+    assert (change.control.name, change.control.actor, change.control.reason) == (OVERRIDE, "token Ada", "test")
+    again: list[Change] = []
     Controls("cartpole", again.extend)  # a server that starts says what it found
     assert again == told
+
+
+def test_what_cannot_be_recorded_is_in_force_all_the_same(loomrl_home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def record(changes: Sequence[Change]) -> None:
+        raise AuditUnwritable("no space", full=True)
+
+    Controls("cartpole", record).set_override(override(1), "token Ada")
+    assert "not on record" in caplog.text
+    assert actions(Controls("cartpole")) == [1]
 
 
 def test_a_plan_is_changed_by_one_person_at_a_time(loomrl_home: Path) -> None:
@@ -178,18 +325,32 @@ def test_a_damaged_file_changes_nothing(loomrl_home: Path) -> None:
     assert actions(controls) == [1]
 
 
-def test_who_decides_does_not_wait_while_another_process_holds_the_file(loomrl_home: Path) -> None:
-    controls, switch = Controls("cartpole"), KillSwitch(**ADA)
-    order = threading.Thread(target=controls.set_kill_switch, args=(switch, "test", "test"))
-    controls.path.parent.mkdir(parents=True, exist_ok=True)
+def test_an_order_is_in_force_while_another_process_holds_the_file(loomrl_home: Path) -> None:
+    controls, other = Controls("cartpole"), Controls("cartpole")
+    order = threading.Thread(target=switched, args=(controls, True))
     with FileLock(f"{controls.path}.lock"):
         order.start()
-        time.sleep(0.2)  # for it to come as far as it can
-        controls.refresh(has_changed=True)
+        wait_for(lambda: controls.orders.kill_switch is not None)
+        controls.refresh(has_changed=True)  # who decides does not wait
         assert order.is_alive()
-        assert controls.orders.kill_switch is None
     order.join()
-    assert controls.orders.kill_switch == switch
+    other.refresh()
+    assert other.orders == controls.orders
+
+
+def test_two_processes_that_order_at_once_settle_as_two_hosts_do(loomrl_home: Path) -> None:
+    one, other = Controls("cartpole"), Controls("cartpole")
+    order = threading.Thread(target=switched, args=(one, True))
+    with FileLock(f"{one.path}.lock"):
+        order.start()
+        wait_for(lambda: one.orders.kill_switch is not None)
+        kept = Saved(controls=[], countdowns={})
+        switch = one._standing[KILL_SWITCH].model_copy(update={"document": None, "actor": "Bob"})
+        kept.model_copy(update={"controls": [switch]}).write(one.path)  # by a third, who did not know of it
+    order.join()
+    other.refresh(has_changed=True)
+    assert one.orders.kill_switch is not None
+    assert other.orders == one.orders
 
 
 def test_there_must_be_such_an_override(loomrl_home: Path) -> None:

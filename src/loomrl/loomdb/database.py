@@ -247,7 +247,8 @@ class LoomDB:
     def add_control(self, control: Control) -> bool:
         """Add a revision; False where another host was faster with this one."""
         try:
-            self._insert(ControlRow(**control.model_dump()), Control)
+            with self._writing() as session:
+                session.add(ControlRow(**control.model_dump(exclude={"made_from"})))
         except IntegrityError:
             return False
         return True
@@ -258,6 +259,11 @@ class LoomDB:
         is_newest = tuple_(ControlRow.name, ControlRow.revision).in_(newest.group_by(ControlRow.name))
         query = select(ControlRow).where(ControlRow.policy == policy, is_newest).order_by(ControlRow.name)
         return self._all(query, Control)
+
+    def control_revisions(self, policy: str, name: str, after: int) -> list[Control]:
+        """The revisions of one control above this one, oldest first."""
+        is_of = (ControlRow.policy == policy, ControlRow.name == name, ControlRow.revision > after)
+        return self._all(select(ControlRow).where(*is_of).order_by(ControlRow.revision), Control)
 
     def num_controls(self, policy: str) -> int:
         """How many revisions of a policy's controls there are: as long as it stays, nothing was changed."""
@@ -380,7 +386,7 @@ class LoomDB:
 
 
 def _record(kind: type[Record], row: Base) -> Record:
-    return kind.model_validate({name: getattr(row, name) for name in kind.model_fields})
+    return kind.model_validate({name: getattr(row, name) for name in kind.model_fields if hasattr(row, name)})
 
 
 def _chain_of(head: AuditHead) -> AuditChain:

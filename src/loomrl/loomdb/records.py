@@ -110,11 +110,24 @@ class Control(Document):
 
     policy: str
     name: str
-    revision: int  # microseconds since 1970, or one more than the newest that was known: the newest is in force
+    revision: int  # one more than the newest that was known where it was set: the newest is in force
     document: Json | None
     actor: str
     reason: str
-    created: datetime
+    created: datetime  # by the clock of the host where it was set: for people, it orders nothing
+    made_from: int | None = None  # while LoomDB has not numbered it: LoomDB's newest revision known where it was set
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its place among a host's revisions: those LoomDB numbered, and what was set on top of each since."""
+        return (self.revision, 0) if self.made_from is None else (self.made_from, self.revision - self.made_from)
+
+    def is_same_order(self, other: "Control") -> bool:
+        """Whether both are one order, however it is numbered."""
+        return {**vars(self), **_UNNUMBERED} == {**vars(other), **_UNNUMBERED}
+
+
+_UNNUMBERED = {"revision": 0, "made_from": None}
 
 
 class Event(Document):

@@ -18,6 +18,8 @@ from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from loomrl.errors import ArtifactError
+
 _REVISION, _CHAMPION, _VOTES = 0, 1, 2  # words; of votes one for each worker, 0 for one that is not there; behind
 # them as many numbers of connections, and as many moments at which a worker's event loop last turned (0: not yet)
 _MAX_VERSION_BYTES = 4_096  # a version may be a folder's path; there is room for two
@@ -34,7 +36,7 @@ class Agreement:
         if is_new:
             path.unlink(missing_ok=True)
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.ftruncate(self._handle, size + 2 * _MAX_VERSION_BYTES)
+        reserve_all(self._handle, path, size + 2 * _MAX_VERSION_BYTES)
         mapped = memoryview(mmap.mmap(self._handle, size + 2 * _MAX_VERSION_BYTES))
         self._words = mapped[:size].cast("Q")
         self._texts = mapped[size : size + _MAX_VERSION_BYTES], mapped[size + _MAX_VERSION_BYTES :]
@@ -128,6 +130,18 @@ class Agreement:
                 yield
             finally:
                 fcntl.flock(self._handle, fcntl.LOCK_UN)
+
+
+def reserve_all(handle: int, path: Path, num_bytes: int) -> None:
+    """Give a file that is to be mapped all its room: who writes to a mapped page without any is killed.
+
+    Raises:
+        ArtifactError: where there is none.
+    """
+    try:
+        os.posix_fallocate(handle, 0, num_bytes)
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be made: {error.strerror}; free some space") from error
 
 
 def _mark(version: str) -> int:

@@ -28,7 +28,7 @@ from loomrl.serving.asgi import (
 )
 from loomrl.serving.audit import AuditUnwritable, NotDurable
 from loomrl.serving.batching import Batcher, Question
-from loomrl.serving.control import Control
+from loomrl.serving.control import Control, is_order
 from loomrl.serving.dashboard.routes import Dashboard
 from loomrl.serving.decider import Outcome
 from loomrl.serving.groups import answers_of
@@ -137,7 +137,7 @@ class PolicyServer:
             if isinstance(answer, Question):
                 (answer,) = self._answer_all([answer])
             response = answer if isinstance(answer, Response) else await answer
-            if self._strict and scope["method"] not in ("GET", "HEAD"):
+            if self._strict and scope["method"] not in ("GET", "HEAD") and not is_order(scope):
                 await self._parts.keeper.durable()
             return response
         except Exception as error:  # noqa: BLE001 - as above

@@ -7,6 +7,7 @@ killed process; `sync` makes them survive a power failure. Where keys are config
 
 import errno
 import fcntl
+import logging
 import os
 import secrets
 import socket
@@ -21,11 +22,13 @@ from loomrl.encryption import keyring
 from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.files import sync_folder
 from loomrl.home import home, shares_loomdb
-from loomrl.serving.chain import seal
+from loomrl.serving.chain import seal, unseal
 from loomrl.serving.records import record
+from loomrl.serving.reserve import Reserve
 from loomrl.serving.sealing import Sealer
-from loomrl.serving.segments import PLAIN, last_record, lines_backwards, segments
+from loomrl.serving.segments import PLAIN, RESERVE, last_record, lines_backwards, segments
 
+log = logging.getLogger(__name__)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MAX_SERVERS = 1_000
 
@@ -65,7 +68,8 @@ def audit_folder(policy: str) -> Path:
 class AuditLog:
     """One chain, written by this process alone. Safe to use from several threads.
 
-    `opening` is put into every `open` record. The ids of decisions begin with `token_prefix`.
+    `opening` is put into every `open` record. The ids of decisions begin with `token_prefix`. With `reserves`, records
+    of orders find room in `CHAIN/reserve` where the disk is full, also where no segment can be begun.
 
     Raises:
         ArtifactError: when the chain cannot be made, belongs to a running server, or was edited.
@@ -79,6 +83,7 @@ class AuditLog:
         segment_bytes: int = 64 * 2**20,
         opening: Mapping[str, Any] | None = None,
         token_prefix: str = "",
+        reserves: bool = False,
     ) -> None:
         self.policy, self.segment_bytes = policy, segment_bytes
         self._opening, self._ring = dict(opening or {}), keyring()
@@ -91,11 +96,23 @@ class AuditLog:
         self._handle, self._size, self._path, self.segment = -1, 0, self.folder, ""
         self._num_durable_bytes, self._lost = 0, False  # of this segment; whether its last sync failed
         self._torn = False  # bytes of a record that was not written whole lie at the end
+        self._begun = False  # whether the record that opens this segment is written, or waits
+        self._reserve: Reserve | None = None
+        self._waiting = b""  # lines that follow the last one of the segment, and lie in the reserve
         try:
+            self._reserve = Reserve(self.folder / RESERVE) if reserves else None
             self.repaired = repair(self.folder)
             self._sequence, self._digest = last_record(self.folder)
+            self._last_segment = next((path.stem for path in reversed(_written_segments(self.folder))), "")
+            self._recall_waiting()
             self.durable_sequence = self._sequence  # everything up to this record is on the disk
-            self._open_segment()
+            self._name_segment()
+            try:
+                self._open_segment()
+            except AuditUnwritable as error:
+                if self._reserve is None:
+                    raise
+                log.error("no segment is begun, orders alone find room: %s", error)
         except BaseException:
             os.close(self._owner)
             raise
@@ -104,7 +121,7 @@ class AuditLog:
     def head(self) -> Head:
         """The last record written."""
         with self._lock:
-            return Head(self.server, self.segment, self._sequence, self._digest)
+            return Head(self.server, self._last_segment, self._sequence, self._digest)
 
     @property
     def is_durable(self) -> bool:
@@ -119,13 +136,29 @@ class AuditLog:
         Raises:
             AuditUnwritable: when not all bytes could be written; the chain then stands where it stood.
         """
-        if self._size >= self.segment_bytes:
+        if self._is_segment_due():
             with self._syncing, self._lock:
-                if self._size >= self.segment_bytes:
+                if self._is_segment_due():
                     self._open_segment()
         with self._lock:
-            self._begin_segment()
             return self._write(records)
+
+    def append_order(self, records: Sequence[dict[str, Any]]) -> list[int]:
+        """Write records of what a person ordered. Where the log takes none they are kept in the reserve, linked into
+        the chain like any other, and stand in the log before whatever it takes next.
+
+        Nothing is raised: where the reserve fails, too, they are kept in memory, and the server's log says so.
+        """
+        try:
+            return self.append(records)
+        except AuditUnwritable as error:
+            with self._lock:
+                return self._keep(records, error)
+
+    @property
+    def num_waiting_bytes(self) -> int:
+        """Of records of orders that the log has no room for yet."""
+        return len(self._waiting)
 
     def sync(self) -> None:
         """Make everything appended durable. Costs nothing when nothing was.
@@ -144,7 +177,10 @@ class AuditLog:
         """Sync and give the chain back."""
         self.sync()
         with self._syncing, self._lock:
-            os.close(self._handle)
+            if self._handle >= 0:
+                os.close(self._handle)
+            if self._reserve is not None:
+                self._reserve.close()
             os.close(self._owner)
 
     def _flush(self, size: int) -> None:
@@ -159,50 +195,115 @@ class AuditLog:
             raise NotDurable(str(unwritable), unwritable.full) from error
         self._lost = False
 
-    def _open_segment(self) -> None:
-        if self._torn:
-            self._cut_torn()
-        former = segments(self.folder)[-1:]
-        if self._handle >= 0:
-            self._flush(self._size)
-        elif former:
-            _sync(former[0])  # a process that was killed may have left it to the kernel
-        number = 1 + (int(former[0].stem) if former else 0)
-        path = self.folder / f"{number:06d}{PLAIN}"
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o640)
-            sync_folder(self.folder)
-        except OSError as error:
-            raise _unwritable(error, path) from error
-        repaired = None if self.segment else self.repaired
-        if self._handle >= 0:
-            os.close(self._handle)
-        self._handle, self._size, self._path, self.segment = handle, 0, path, path.stem
-        self._num_durable_bytes, self.durable_sequence = 0, self._sequence
+    def _is_segment_due(self) -> bool:
+        return self._handle < 0 or self._size >= self.segment_bytes
+
+    def _name_segment(self) -> None:
+        """Say which segment comes next, and what opens it; the file is made by `_open_segment`."""
+        former = _written_segments(self.folder)[-1:]
+        self.segment = f"{1 + (int(former[0].stem) if former else 0):06d}"
         self._sealer = None if self._ring is None else Sealer(self._ring)
         opening = {"policy": self.policy, "server": self.server, "segment": self.segment, "token": self.token}
         sealed_with = None if self._sealer is None else self._sealer.key_id
+        repaired = None if self._handle >= 0 else self.repaired
         versions = {"loomrl": __version__, "sealed_with": sealed_with, "repaired": repaired}
-        self._first = record("open", **opening, **versions, **self._opening)
-        self._begin_segment()
+        self._first, self._begun = record("open", **opening, **versions, **self._opening), False
 
-    def _begin_segment(self) -> None:
-        """Nothing comes before what opens a segment, also where there was no room for it at first."""
-        if not self._size:
-            self._write([self._first])
+    def _open_segment(self) -> None:
+        if self._torn:
+            self._cut_torn()
+        if self._handle >= 0:
+            self._write(())  # what waits belongs to this segment
+            self._flush(self._size)
+        else:
+            self._finish_former()
+        named, first, begun = self.segment, self._first, self._begun
+        if self._handle >= 0:
+            self._name_segment()
+        path = self.folder / f"{self.segment}{PLAIN}"
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+            sync_folder(self.folder)
+        except OSError as error:
+            self.segment, self._first, self._begun = named, first, begun
+            raise _unwritable(error, path) from error
+        if self._handle >= 0:
+            os.close(self._handle)
+        self._handle, self._size, self._path = handle, 0, path
+        self._num_durable_bytes, self.durable_sequence = 0, self._sequence
+        self._write(())
+
+    def _finish_former(self) -> None:
+        """Sync the last segment, which a process that was killed may have left to the kernel, and end it with the
+        lines that waited for room when that process ended."""
+        former = _written_segments(self.folder)[-1:]
+        if not former:
+            return
+        ended, self._waiting = _parted(self._waiting)
+        try:
+            if ended:
+                _append_whole(former[0], ended)
+            _sync(former[0])
+        except OSError as error:
+            self._waiting = ended + self._waiting
+            raise _unwritable(error, former[0]) from error
+
+    def _recall_waiting(self) -> None:
+        """Go on behind the lines that a former process left in the reserve; those the log has are there no more."""
+        text = b"" if self._reserve is None else self._reserve.read()
+        for line in text.splitlines(keepends=True):
+            kept = unseal(line)
+            if kept["sequence"] == self._sequence + 1 and kept["previous_hash"] == self._digest:
+                self._waiting += line
+                self._sequence, self._digest = int(kept["sequence"]), str(kept["hash"])
+                self._last_segment = kept["segment"] if kept["kind"] == "open" else self._last_segment
+
+    def _keep(self, records: Sequence[dict[str, Any]], cause: AuditUnwritable) -> list[int]:
+        was_durable, first = self.is_durable, self._sequence + 1
+        data, self._sequence, self._digest = self._sealed(records)
+        self._waiting, self._begun, self._last_segment = self._waiting + data, True, self.segment
+        try:
+            if self._reserve is not None:
+                self._reserve.write(self._waiting)
+            if was_durable:
+                self.durable_sequence = self._sequence
+            log.error("records of orders are kept in %s: %s", self.folder / RESERVE, cause)
+        except ArtifactError as error:
+            log.error("records of orders are kept in memory alone: %s; %s", error, cause)
+        return list(range(first, self._sequence + 1))
 
     def _write(self, records: Sequence[dict[str, Any]]) -> list[int]:
+        """Whatever waits for room, what opens the segment, and these: all of it or nothing."""
+        data, sequence, digest = self._sealed(records)
+        if self._waiting or data:
+            self._write_whole(self._waiting + data)
+        waited, self._waiting, self._begun = self._waiting, b"", True
+        self._sequence, self._digest, self._last_segment = sequence, digest, self.segment
+        if waited:
+            self._forget_kept()
+        return list(range(sequence - len(records) + 1, sequence + 1))
+
+    def _forget_kept(self) -> None:
+        """The log holds them now. Where the disk did not take it they stay in the reserve too, known by their place."""
+        try:
+            self._flush(self._size)
+            if self._reserve is not None:
+                self._reserve.write(b"")
+        except (NotDurable, ArtifactError) as error:
+            log.error("%s", error)
+
+    def _sealed(self, records: Sequence[dict[str, Any]]) -> tuple[bytes, int, str]:
+        """The lines of records as they follow in the chain, behind what opens the segment where that is not written;
+        and the sequence and digest of the last."""
         sequence, digest, lines = self._sequence, self._digest, []
-        for entry in records:
+        for entry in records if self._begun else (self._first, *records):
             sequence += 1
             entry["sequence"] = sequence
             if entry.get("decision_id", "") is None:
                 entry["decision_id"] = f"{self.token}-{sequence}"
             line, digest = seal(entry if self._sealer is None else self._sealer.seal(entry), digest)
             lines.append(line)
-        self._write_whole(b"".join(lines))
-        first, self._sequence, self._digest = self._sequence + 1, sequence, digest
-        return list(range(first, sequence + 1))
+        return b"".join(lines), sequence, digest
 
     def _write_whole(self, data: bytes) -> None:
         if self._torn:
@@ -227,6 +328,27 @@ class AuditLog:
         except OSError as error:
             raise _unwritable(error, self._path) from error
         self._torn = False
+
+
+def _written_segments(folder: Path) -> list[Path]:
+    """Those that hold anything; one that was made without room for a line is taken by whoever comes next."""
+    return [path for path in segments(folder) if path.stat().st_size]
+
+
+def _parted(waiting: bytes) -> tuple[bytes, bytes]:
+    """Lines of the segment that was written last, and those that open another and follow."""
+    lines = waiting.splitlines(keepends=True)
+    opened = next((place for place, line in enumerate(lines) if line.startswith(b'{"kind":"open"')), len(lines))
+    return b"".join(lines[:opened]), b"".join(lines[opened:])
+
+
+def _append_whole(path: Path, data: bytes) -> None:
+    """All of it, or an `OSError` and nothing."""
+    with path.open("ab", buffering=0) as file:
+        size = file.tell()
+        if file.write(data) < len(data):
+            file.truncate(size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _sync(path: Path) -> None:
@@ -279,10 +401,20 @@ def repair(folder: Path) -> dict[str, Any] | None:
     for path in reversed(segments(folder)):
         last = next(lines_backwards(path), b"")
         if last and not last.endswith(b"\n"):
-            torn = path.with_suffix(".torn")
-            torn.write_bytes(last)
+            kept = _kept_beside(path.with_suffix(".torn"), last)
             os.truncate(path, path.stat().st_size - len(last))
-            return {"segment": path.stem, "num_bytes": len(last), "kept": torn.name}
+            return {"segment": path.stem, "num_bytes": len(last), "kept": kept}
         if last:
             break
     return None
+
+
+def _kept_beside(torn: Path, data: bytes) -> str | None:
+    """The name of the file that half a record is kept in; None without room: nobody was answered by it."""
+    try:
+        torn.write_bytes(data)
+    except OSError as error:
+        log.error("%s is not kept: %s", torn, error.strerror)
+        torn.unlink(missing_ok=True)
+        return None
+    return torn.name

@@ -13,8 +13,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from loomrl.serving.actions import check_action
-from loomrl.serving.controls import Orders
 from loomrl.serving.model import ServedPolicy
+from loomrl.serving.orders import Orders
 from loomrl.serving.overrides import Override
 from loomrl.serving.plan import Deal
 from loomrl.serving.problems import Problem

@@ -257,6 +257,12 @@ class Control:
         self._parts.audit.append([told])
 
 
+def is_order(scope: Scope) -> bool:
+    """Whether a person takes decisions over, or gives them back: that waits for no disk to take its record."""
+    path: str = scope["path"]
+    return path in ("/kill-switch", "/override") or path.startswith("/override/")
+
+
 def _validated(kind: type[D], document: Mapping[str, Any], strict: bool = True) -> D:
     try:
         return kind.model_validate(document, strict=strict)

@@ -1,9 +1,10 @@
 """What people have set for a policy's servers, on all hosts alike: overrides, the plan, the kill switch.
 
-Each is a control of its own, numbered by the time it was set. Wherever two are known, the newest revision is in force:
-nothing else decides between hosts, so that they agree in whatever order they hear. Controls lie in one file per policy,
-`home()/controls/POLICY.json`, which the servers of a host follow within a second, and in LoomDB, which joins the hosts.
-With LoomDB out of reach the file works alone, and what was set meanwhile is added to LoomDB when it is back.
+Each is a control of its own. Its revisions are numbered by LoomDB, which joins the hosts; `loomrl.serving.orders` says
+which of two stands. What is ordered here is in force here at once, in memory. Then it is written to one file per
+policy, `home()/controls/POLICY.json`, which the servers of a host follow within a second, or where the disk takes no
+file, to the room that is reserved beside it; and given to LoomDB. With LoomDB out of reach the host goes on by itself,
+and settles with the others when it is back. An override with an end lapses by elapsed time: an order like any other.
 """
 
 import logging
@@ -11,112 +12,137 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from filelock import FileLock
+import filelock
+import orjson
 from pydantic import ValidationError
 
-from loomrl.errors import ConfigError
+from loomrl.errors import ArtifactError, ConfigError
 from loomrl.home import home
 from loomrl.loomdb.records import Control
 from loomrl.schema import Document
+from loomrl.serving.elapsed import Countdown
+from loomrl.serving.orders import (
+    KILL_SWITCH,
+    PLAN,
+    Orders,
+    document_of,
+    gives_way,
+    is_readable,
+    orders_of,
+    override_name,
+)
 from loomrl.serving.overrides import Override
-from loomrl.serving.plan import NO_PLAN, KillSwitch, Plan
+from loomrl.serving.plan import KillSwitch, Plan
+from loomrl.serving.reserve import Reserve
 
 if TYPE_CHECKING:
     from loomrl.loomdb.database import LoomDB
 
 log = logging.getLogger(__name__)
-PLAN, KILL_SWITCH, OVERRIDE = "plan", "kill_switch", "override"  # of one agent: "override/AGENT"
-_MICROSECONDS = 1_000_000
+LAPSED = "elapsed time"  # who lifts an override whose time is over
+_KEPT_SECONDS = 60.0  # between writings of what overrides with an end have left: a reboot forgets no more than that
+_LOCK_SECONDS = 10.0  # that another process may hold the file; what was ordered is in force meanwhile
+
+
+class Saved(Document):
+    """What stands on this host, and what overrides with an end have left, by their ids."""
+
+    controls: list[Control] = []
+    countdowns: dict[str, Countdown] = {}
 
 
 @dataclass(frozen=True)
-class Orders:
-    """What is in force: one consistent view, never changed, only replaced."""
+class Change:
+    """An order that is in force from now on, and one of this host that was set meanwhile and gave way to it."""
 
-    overrides: Mapping[str | None, Override] = field(default_factory=dict)  # by agent; None: of all agents
-    kill_switch: KillSwitch | None = None
-    plan: Plan = NO_PLAN
-
-    def override_for(self, agent_id: str) -> Override | None:
-        """The override in force for an agent: its own, else the one for all."""
-        now = time.time()
-        for key in (agent_id, None):
-            override = self.overrides.get(key)
-            if override is not None and override.is_active(now):
-                return override
-        return None
-
-    def active_overrides(self) -> list[Override]:
-        """All overrides in force, oldest first."""
-        now = time.time()
-        found = [override for override in self.overrides.values() if override.is_active(now)]
-        return sorted(found, key=lambda override: override.created)
-
-    def versions(self) -> set[str]:
-        """Every version that has to be loaded for them."""
-        pinned = {override.version for override in self.active_overrides() if override.version is not None}
-        return pinned | self.plan.versions()
-
-
-class _File(Document):
-    controls: list[Control]
+    control: Control
+    gave_way: Control | None = None
 
 
 class Controls:
     """The controls of one policy. `orders` is what is in force; everything else may block.
 
-    `record` is told what is about to be in force, before it is; where it raises, that waits for the next `refresh`.
-    `announce` is called when the file has changed, before who changed it goes on.
+    `record` is told what is about to be in force, before it is. `announce` is called when the file has changed, before
+    who changed it goes on.
 
     Raises:
-        ArtifactError: when the file cannot be read.
+        ArtifactError: when the file cannot be read, or no room can be reserved for orders.
     """
 
     def __init__(
         self,
         policy: str,
-        record: Callable[[Sequence[Control]], None] | None = None,
+        record: Callable[[Sequence[Change]], None] | None = None,
         announce: Callable[[], None] | None = None,
     ) -> None:
         self.policy, self.path = policy, home() / "controls" / f"{policy}.json"
         self.orders = Orders()
+        self.unsaved: str | None = None  # why what is in force would not outlive this process
+        self.reserved: str | None = None  # why it is kept in the reserve
         self._record, self._announce = record, announce
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._standing: dict[str, Control] = {}  # replaced, never changed
-        self._stamp: tuple[int, int] | None = None  # of the file when it was read
+        self._unwritten: set[str] = set()  # names of what was ordered here and no file has
+        self._announced: dict[str, Control] | None = None
+        self._countdowns: dict[str, Countdown] = {}  # of overrides with an end, by id
+        self._kept = time.monotonic()  # when those were last written
+        self._stamp: object = None  # of the files when they were read
         self._shared: tuple[int, dict[str, Control]] | None = None  # LoomDB's revisions and ours when they agreed
+        _make_folder(self.path)
+        self._reserve = Reserve(self.path.with_suffix(".reserve"))
+        self.follow()
+
+    def follow(self) -> None:
+        """Do what `refresh` does, and write what could not be written before. It may wait for another process."""
         self.refresh()
+        is_due = bool(self._countdowns) and time.monotonic() - self._kept > _KEPT_SECONDS
+        if self._unwritten or self.reserved is not None or is_due:
+            self._save()
 
     def refresh(self, has_changed: bool = False) -> None:
-        """Follow the file, where it looks changed or is said to be: two changes may share one tick of its clock."""
+        """Take what the file says, where it looks changed or is said to be: two changes may share a tick of its clock.
+
+        Overrides whose time is over are lifted. No process is waited for.
+        """
         with self._lock:
-            stamp = self._stat()
+            stamp = self._look()
             if has_changed or stamp != self._stamp:
-                self._put_in_force(self._read())
+                self._follow(self._read())
                 self._stamp = stamp
+            over = [one for one in self.orders.overrides.values() if self._seconds_left(one) <= 0.0]
+        for override in over:
+            self._lapse(override)
 
     def exchange(self, database: "LoomDB") -> None:
-        """Give LoomDB what it does not know, and take what we do not; where nothing changed it is one query.
+        """Have LoomDB number what was ordered here, and take what was ordered elsewhere; mostly it is one query.
 
         Raises:
             ServiceError: when the database fails; what is in force goes on.
         """
+        self.refresh()
         num_revisions, mine = database.num_controls(self.policy), self._standing
         if self._shared is not None and self._shared[0] == num_revisions and self._shared[1] is mine:
             return
         theirs = {control.name: control for control in database.controls(self.policy)}
+        gave_way: dict[str, Control] = {}
         for name, control in mine.items():
-            if name not in theirs or control.revision > theirs[name].revision:
-                num_revisions += database.add_control(control)
+            if control.made_from is not None or name not in theirs or control.revision > theirs[name].revision:
+                theirs[name], outcome = _numbered(database, control)
+                num_revisions += outcome == "added"
+                if outcome == "gave way":
+                    gave_way[name] = control
         with self._lock:
-            self._put_in_force(theirs.values())
-            self._shared = num_revisions, self._standing
-        with self._exclusive(), self._lock:
-            self._write(_newest(self._read(), self._standing.values()))
+            is_settled = self._standing is mine
+            self._put_in_force(
+                (one for one in theirs.values() if self._standing.get(one.name) is mine.get(one.name)), gave_way
+            )
+            self._shared = (num_revisions, self._standing) if is_settled else None
+        self._save()
 
     def versions(self) -> set[str]:
         """Every version that has to be loaded now."""
@@ -134,8 +160,8 @@ class Controls:
 
     def set_override(self, override: Override, actor: str) -> None:
         """Put an override in force; it replaces the former one of the same agent (or of all)."""
-        name = OVERRIDE if override.agent_id is None else f"{OVERRIDE}/{override.agent_id}"
-        self._set(name, override, actor, override.reason)
+        self._set(override_name(override.agent_id), override, actor, override.reason)
+        self._save()
 
     def clear_overrides(self, override_id: str | None, actor: str, reason: str) -> list[Override]:
         """Lift one override, or all; returns those lifted.
@@ -143,15 +169,15 @@ class Controls:
         Raises:
             ConfigError: when there is no such override.
         """
-        self.refresh()
+        self._look_again()
         active = self.orders.active_overrides()
         lifted = [override for override in active if override_id in (None, override.id)]
         if override_id is not None and not lifted:
             known = ", ".join(override.id for override in active) or "none"
             raise ConfigError(f"no override {override_id!r}; in force: {known}")
         for override in lifted:
-            name = OVERRIDE if override.agent_id is None else f"{OVERRIDE}/{override.agent_id}"
-            self._set(name, None, actor, reason)
+            self._set(override_name(override.agent_id), None, actor, reason)
+        self._save()
         return lifted
 
     def set_plan(self, plan: Plan, actor: str, revision: int | None = None) -> Plan:
@@ -159,101 +185,265 @@ class Controls:
 
         Raises:
             ConfigError: when the plan was changed since the `revision` that the new one was made from.
+            ArtifactError: when another process holds the file for long.
         """
-        self.refresh()
-        known = self.revision(PLAN)
-        dealt = plan.dealt_after(self.orders.plan)
-        self._set(PLAN, dealt, actor, plan.reason, known if revision is None else revision)
+        with self._exclusive(), self._lock:
+            self._save_alone()
+            known = self.revision(PLAN)
+            if revision not in (None, known):
+                raise ConfigError(f"the {PLAN} was changed meanwhile: its revision is {known}; read it again")
+            dealt = plan.dealt_after(self.orders.plan)
+            self._set(PLAN, dealt, actor, plan.reason)
+            self._save_alone()
+        self._tell()
         return dealt
 
     def set_kill_switch(self, switch: KillSwitch | None, actor: str, reason: str) -> None:
         """Turn the kill switch on, or off (None)."""
         self._set(KILL_SWITCH, switch, actor, reason)
+        self._save()
 
-    def _set(self, name: str, document: Document | None, actor: str, reason: str, made_from: int | None = None) -> None:
-        """File first: what is in force survives a restart."""
-        with self._exclusive(), self._lock:
-            known = _newest(self._read(), self._standing.values())
-            former = known[name].revision if name in known else 0
-            if made_from not in (None, former):
-                raise ConfigError(f"the {name} was changed meanwhile: its revision is {former}; read it again")
-            now = datetime.now(UTC)
-            known[name] = Control(
-                policy=self.policy,
-                name=name,
-                revision=max(int(now.timestamp() * _MICROSECONDS), former + 1),
-                document=None if document is None else document.to_json(),
-                actor=actor,
-                reason=reason,
-                created=now,
+    # --- in memory --------------------------------------------------------------------------------------------------
+
+    def _set(self, name: str, document: Document | None, actor: str, reason: str) -> None:
+        """In force at once: no file, no lock between processes and no database is waited for."""
+        with self._lock:
+            self._look_again()
+            known = self._standing.get(name)
+            revision, made_from = (0, 0) if known is None else (known.revision, known.made_from)
+            self._put_in_force(
+                [
+                    Control(
+                        policy=self.policy,
+                        name=name,
+                        revision=revision + 1,
+                        document=None if document is None else document.to_json(),
+                        actor=actor,
+                        reason=reason,
+                        created=datetime.now(UTC),
+                        made_from=revision if made_from is None else made_from,
+                    )
+                ]
             )
-            self._write(known)
-            self._put_in_force(known.values())
+            self._unwritten = {*self._unwritten, name}
 
-    def _put_in_force(self, arrived: Iterable[Control]) -> None:
-        """Whatever is newer than what stands; what this version of LoomRL cannot read stays as it was."""
-        standing = _newest(self._standing.values(), filter(_is_readable, arrived))
-        changed = [control for name, control in standing.items() if control != self._standing.get(name)]
+    def _lapse(self, override: Override) -> None:
+        with self._lock:
+            if self.orders.overrides.get(override.agent_id) == override:
+                why = f"the {override.lifetime_seconds:g} s of override {override.id} are over: {override.reason}"
+                self._set(override_name(override.agent_id), None, LAPSED, why)
+
+    def _put_in_force(self, arrived: Iterable[Control], gave_way: Mapping[str, Control] | None = None) -> None:
+        """On record first; whatever becomes of that, it is in force. What cannot be read leaves what stands."""
+        standing = {**self._standing, **{control.name: control for control in arrived if is_readable(control)}}
+        changed = [
+            control
+            for name, control in standing.items()
+            if name not in self._standing or not control.is_same_order(self._standing[name])
+        ]
+        if changed and self._record is not None:
+            try:
+                self._record([Change(control, (gave_way or {}).get(control.name)) for control in changed])
+            except Exception:
+                log.exception("an order is in force, and not on record")
+        if standing != self._standing:
+            self._standing = standing
         if changed:
-            if self._record is not None:
-                self._record(changed)
-            self.orders, self._standing = _orders(standing), standing
+            self.orders = orders_of(standing)
+            self._count_down()
 
-    def _read(self) -> list[Control]:
-        return _File.read(self.path).controls if self.path.is_file() else []
+    def _count_down(self) -> None:
+        """Begin to count for overrides with an end that are new here; forget those that are gone."""
+        ending = {one.id: one for one in self.orders.overrides.values() if one.lifetime_seconds is not None}
+        self._countdowns = {
+            override_id: self._countdowns.get(override_id) or Countdown.of(one.lifetime_seconds or 0.0)
+            for override_id, one in ending.items()
+        }
 
-    def _write(self, controls: Mapping[str, Control]) -> None:
-        wanted = _File(controls=[controls[name] for name in sorted(controls)])
-        if controls and wanted.controls != self._read():
+    def _seconds_left(self, override: Override) -> float:
+        countdown = self._countdowns.get(override.id)
+        return float("inf") if countdown is None else countdown.seconds_left
+
+    # --- on the disk ------------------------------------------------------------------------------------------------
+
+    def _look_again(self) -> None:
+        """Know what the files say now; where they cannot be read, an order is made from what is known."""
+        with self._lock:
+            try:
+                self._follow(self._read())
+            except ArtifactError as error:
+                log.error("%s", error)
+
+    def _follow(self, found: Saved) -> None:
+        """Take what stands in the files and is newer. What was ordered here and is not written yet is settled then."""
+        for override_id, countdown in found.countdowns.items():
+            left = countdown.seconds_left
+            self._countdowns.setdefault(override_id, Countdown.of(left))
+        self._adopt_old(found)
+        newer = (one for one in found.controls if self._is_news(one))
+        self._put_in_force(newer)
+
+    def _adopt_old(self, found: Saved) -> None:
+        """Overrides of a file from before there were countdowns: what they have left by the wall clock."""
+        for control in filter(is_readable, found.controls):
+            one = document_of(control)
+            if isinstance(one, Override) and one.expires is not None and one.id not in self._countdowns:
+                left = min(max(one.expires - time.time(), 0.0), one.expires - one.created)
+                self._countdowns[one.id] = Countdown.of(left)
+
+    def _is_news(self, found: Control) -> bool:
+        known = self._standing.get(found.name)
+        return known is None or (found.place > known.place and found.name not in self._unwritten)
+
+    def _save(self) -> None:
+        """Write what stands, on top of what other processes wrote meanwhile. Where that fails it is tried again."""
+        try:
+            with self._exclusive(), self._lock:
+                self._save_alone()
+        except ArtifactError as error:
+            self._report(str(error))
+        self._tell()
+
+    def _save_alone(self) -> None:
+        """With the file locked. Where neither the file nor the reserve can be written, that is said and tried again."""
+        found = self._read()
+        self._settle(found.controls)
+        wanted = Saved(
+            controls=sorted(self._standing.values(), key=lambda one: one.name),
+            countdowns={name: Countdown.of(one.seconds_left) for name, one in self._countdowns.items()},
+        )
+        is_due = time.monotonic() - self._kept > _KEPT_SECONDS or wanted.countdowns.keys() != found.countdowns.keys()
+        if wanted.controls != found.controls or self.reserved is not None or is_due:
+            self._write(wanted)
+        self.unsaved, self._unwritten = None, set()
+        self._stamp, self._kept = self._look(), time.monotonic()
+
+    def _settle(self, found: Iterable[Control]) -> None:
+        """Have in force what stands of each of the file's controls and ours."""
+        standing, gave_way = [], {}
+        for theirs in found:
+            mine = self._standing.get(theirs.name)
+            if self._is_news(theirs):
+                standing.append(theirs)
+            elif mine is None or theirs.place < mine.place or theirs.is_same_order(mine):
+                continue
+            elif gives_way(mine, theirs):
+                standing.append(theirs)
+                gave_way[theirs.name] = mine
+            elif theirs.name in self._unwritten:
+                standing.append(_on_top_of(theirs, mine))
+        self._put_in_force(standing, gave_way)
+
+    def _write(self, wanted: Saved) -> None:
+        """To the file; where that cannot be, to the room that is reserved, what is not in the file.
+
+        Raises:
+            ArtifactError: when neither takes it.
+        """
+        try:
             wanted.write(self.path)
-            if self._announce is not None:
-                self._announce()
+        except ArtifactError as error:
+            in_file = self._read_file().controls
+            rest = Saved(controls=[one for one in wanted.controls if one not in in_file], countdowns=wanted.countdowns)
+            if self.reserved is None or self._read_reserve().controls != rest.controls:
+                self._reserve.write(rest.to_bytes())
+                log.error("what was ordered is kept in %s: %s", self._reserve.path, error)
+            self.reserved = str(error)
+            return
+        if self._reserve.read():
+            self._reserve.write(b"")
+        self.reserved = None
 
-    def _stat(self) -> tuple[int, int] | None:
+    def _read(self) -> Saved:
+        """What stands in the file and in the reserve, the newest of each.
+
+        Raises:
+            ArtifactError: naming what cannot be read.
+        """
+        found, reserved = self._read_file(), self._read_reserve()
+        controls = _newest(found.controls, reserved.controls)
+        return Saved(
+            controls=[controls[name] for name in sorted(controls)],
+            countdowns={**reserved.countdowns, **found.countdowns},
+        )
+
+    def _read_file(self) -> Saved:
+        return Saved.read(self.path) if self.path.is_file() else Saved()
+
+    def _read_reserve(self) -> Saved:
+        text = self._reserve.read()
+        try:
+            return Saved.model_validate(orjson.loads(text)) if text else Saved()
+        except (ValidationError, orjson.JSONDecodeError) as error:
+            raise ArtifactError(f"{self._reserve.path} cannot be read: {error}; remove it") from error
+
+    def _look(self) -> object:
         try:
             found = self.path.stat()
         except FileNotFoundError:
-            return None
-        return found.st_mtime_ns, found.st_ino
+            return self._reserve.stamp
+        return found.st_mtime_ns, found.st_ino, self._reserve.stamp
+
+    def _report(self, why: str) -> None:
+        if why != self.unsaved:
+            log.error("what was ordered is in force, and would not survive a restart: %s", why)
+        self.unsaved = why
+
+    def _tell(self) -> None:
+        if self._announce is not None and self._announced is not self._standing:
+            self._announced = self._standing
+            self._announce()
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """No other process writes the file. Taken before `_lock`: who decides takes that, and waits for no process."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{self.path}.lock", timeout=10):
+        """No other process writes the file. Taken before `_lock`: who decides takes that, and waits for no process.
+
+        Raises:
+            ArtifactError: when another one holds it for long, or it cannot be had.
+        """
+        lock = filelock.FileLock(f"{self.path}.lock", timeout=_LOCK_SECONDS)
+        try:
+            lock.acquire()
+        except (filelock.Timeout, OSError) as error:
+            raise ArtifactError(f"{self.path}.lock is not to be had: {error}; see who holds it") from error
+        try:
             yield
+        finally:
+            lock.release()
 
 
-def _newest(*sources: Iterable[Control]) -> dict[str, Control]:
+def _numbered(database: "LoomDB", order: Control) -> tuple[Control, Literal["added", "known", "gave way"]]:
+    """What stands in LoomDB once an order is settled with what others ordered meanwhile, and what became of it."""
+    known = order.revision - 1 if order.made_from is None else order.made_from
+    while True:
+        since = database.control_revisions(order.policy, order.name, known)
+        if any(map(order.is_same_order, since)):
+            return since[-1], "known"
+        if since and gives_way(order, since[-1]):
+            return since[-1], "known" if since[-1].document == order.document else "gave way"
+        revision = max(order.revision, since[-1].revision + 1 if since else 0)
+        numbered = order.model_copy(update={"revision": revision, "made_from": None})
+        if database.add_control(numbered):
+            return numbered, "added"
+
+
+def _on_top_of(standing: Control, order: Control) -> Control:
+    made_from = standing.revision if standing.made_from is None else standing.made_from
+    return order.model_copy(update={"revision": standing.revision + 1, "made_from": made_from})
+
+
+def _newest(*sources: Iterable[Control]) -> Mapping[str, Control]:
     """The newest revision of each control; of equal ones the one that is named last."""
     found: dict[str, Control] = {}
     for control in (control for source in sources for control in source):
         known = found.get(control.name)
-        if known is None or control.revision >= known.revision:
+        if known is None or control.place >= known.place:
             found[control.name] = control
     return found
 
 
-def _is_readable(control: Control) -> bool:
+def _make_folder(path: Path) -> None:
     try:
-        _document(control)
-    except ValidationError as error:
-        first = error.errors()[0]
-        log.error("%s of %s, by %s, stays as it was: %s", control.name, control.policy, control.actor, first["msg"])
-        return False
-    return True
-
-
-def _document(control: Control) -> Override | Plan | KillSwitch | None:
-    if control.document is None:
-        return None
-    kinds: dict[str, type[Override | Plan | KillSwitch]] = {PLAN: Plan, KILL_SWITCH: KillSwitch}
-    return kinds.get(control.name, Override).model_validate(control.document)
-
-
-def _orders(controls: Mapping[str, Control]) -> Orders:
-    documents = [_document(control) for control in controls.values()]
-    overrides = {document.agent_id: document for document in documents if isinstance(document, Override)}
-    switch = next((document for document in documents if isinstance(document, KillSwitch)), None)
-    plan = next((document for document in documents if isinstance(document, Plan)), NO_PLAN)
-    return Orders(overrides, switch, plan)
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArtifactError(f"cannot make {path.parent}: {error.strerror}; check LOOMRL_HOME") from error

@@ -13,7 +13,7 @@ from loomrl.files import write_atomic
 from loomrl.home import home
 from loomrl.serving.audit import audit_folder
 from loomrl.serving.records import DECISION, DECISIONS, SEVERAL, expand, record_of
-from loomrl.serving.segments import segments, segments_after, whole_lines
+from loomrl.serving.segments import RESERVE, segments, segments_after, waiting_lines, whole_lines
 
 _DECISION_MARKS = tuple(b'{"kind":"%b"' % kind.encode() for kind in (DECISION, DECISIONS))
 
@@ -43,9 +43,15 @@ def read_lines(folder: Path, after: int, limit: int, kinds: Sequence[str]) -> li
 def records(policy: str | None = None) -> Iterator[dict[str, Any]]:
     """All records of all chains, chain by chain; of several decisions each is one."""
     for folder in chains(policy):
+        last = -1
         for path in segments(folder):
             for number, line in enumerate(whole_lines(path), start=1):
-                yield from expand(_parse(line, path, number))
+                found = _parse(line, path, number)
+                last = found["sequence"]
+                yield from expand(found)
+        for number, line in enumerate(waiting_lines(folder), start=1):
+            if (found := _parse(line, folder / RESERVE, number))["sequence"] > last:
+                yield from expand(found)
 
 
 def count_decisions(policy: str | None = None) -> int:

@@ -275,7 +275,7 @@ def _switch(policy: str, on: bool, person: str, reason: str, server: str | None)
         from loomrl.serving.plan import KillSwitch
 
         switch = _validated(KillSwitch, {"person": person, "reason": reason})
-        controls = Controls(policy)
+        controls = Controls(policy) if on else _shared(policy)  # who releases knows what; an emergency waits for nobody
         controls.set_kill_switch(switch if on else None, _actor(), reason)
         _share(controls)
     typer.echo(f"the kill switch of {policy} is turned {'on' if on else 'off'}: that is {_in_force(server)}")

@@ -47,7 +47,7 @@ class Override(_Pin):
 
     id: str = Field(default_factory=lambda: secrets.token_hex(4))
     created: float = Field(default_factory=time.time, ge=0, le=2**32)  # seconds since 1970, UTC
-    expires: float | None = None  # seconds since 1970, UTC; None until a person clears it
+    expires: float | None = None  # as the clock of the host where it was set will show; None until a person clears it
 
     @model_validator(mode="after")
     def _within_ten_years(self) -> Self:
@@ -57,9 +57,10 @@ class Override(_Pin):
             )
         return self
 
-    def is_active(self, now: float) -> bool:
-        """Whether it is in force at a time (seconds since 1970)."""
-        return self.expires is None or self.expires > now
+    @property
+    def lifetime_seconds(self) -> float | None:
+        """How long it is in force, by elapsed time; None until a person clears it."""
+        return None if self.expires is None else self.expires - self.created
 
     def mark(self) -> dict[str, Any]:
         """How an audit record says that a person decided."""

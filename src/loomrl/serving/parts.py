@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.home import shares_loomdb
-from loomrl.loomdb.records import Control, Event
+from loomrl.loomdb.records import Event
 from loomrl.monitoring.consequences import EVENTS
 from loomrl.monitoring.guardian import Guardian, Reins
 from loomrl.monitoring.watch import Watch
@@ -19,7 +19,7 @@ from loomrl.serving.agreement import Agreement
 from loomrl.serving.asgi import Receive, Send
 from loomrl.serving.audit import AuditLog
 from loomrl.serving.authority import challengers
-from loomrl.serving.controls import PLAN, Controls, Orders
+from loomrl.serving.controls import Change, Controls
 from loomrl.serving.dashboard.history import History
 from loomrl.serving.decider import Decider
 from loomrl.serving.exploration import Draws
@@ -29,6 +29,7 @@ from loomrl.serving.limits import RateLimiter
 from loomrl.serving.memory import Memories
 from loomrl.serving.metrics import Metrics
 from loomrl.serving.model import ServedPolicy, runtime
+from loomrl.serving.orders import PLAN, Orders
 from loomrl.serving.place import Place, token_prefix
 from loomrl.serving.problems import Problem
 from loomrl.serving.quarantine import MONITORS, Quarantine, Quarantined
@@ -72,7 +73,7 @@ class Parts:
         draws = Draws.seeded(settings.seed)
         opening = {"draws": draws.key, "runtime": runtime()}
         prefix = "" if place is None else token_prefix(place.index)
-        self.audit = AuditLog(settings.policy, settings.server, settings.segment_bytes, opening, prefix)
+        self.audit = AuditLog(settings.policy, settings.server, settings.segment_bytes, opening, prefix, reserves=True)
         self.keeper = AuditKeeper(self.audit)
         announce = None if self._agreement is None else self._agreement.announce
         self.controls = Controls(settings.policy, self._record_controls, announce)
@@ -215,7 +216,7 @@ class Parts:
 
     def follow_orders(self) -> None:
         """Put in force what people set on this host. Waits for no database, no registry and no download."""
-        self.controls.refresh()
+        self.controls.follow()
 
     def follow_quarantine(self) -> None:
         """Let no version decide that monitors on this host took out of service."""
@@ -290,9 +291,9 @@ class Parts:
             changed = {"split": split, "person": MONITORS, "reason": entry.trigger.reason}
             self.controls.set_plan(plan.model_copy(update=changed), MONITORS, revision)
 
-    def _record_controls(self, changed: Sequence[Control]) -> None:
-        """On record before it is in force."""
-        self.audit.append([_control_record(control) for control in changed])
+    def _record_controls(self, changes: Sequence[Change]) -> None:
+        """On record before it is in force, also where no decision finds room any more."""
+        self.audit.append_order([_control_record(change) for change in changes])
 
     def _open_loomdb(self) -> "LoomDB":
         """Opened when it is first needed, by whoever comes first."""
@@ -353,7 +354,10 @@ class Parts:
         show("overrides", "Overrides in force", lambda: float(len(self.controls.orders.active_overrides())))
 
 
-def _control_record(control: Control) -> dict[str, Any]:
+def _control_record(change: Change) -> dict[str, Any]:
+    control, given_up = change.control, change.gave_way
     what, _, agent_id = control.name.partition("/")
     told = {"document": control.document, "revision": control.revision, "set_at": control.created.isoformat()}
+    if given_up is not None:
+        told["instead_of"] = {"document": given_up.document, "actor": given_up.actor, "reason": given_up.reason}
     return operation(control.policy, what, control.actor, control.reason, **told) | {"agent_id": agent_id or None}

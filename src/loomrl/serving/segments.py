@@ -4,7 +4,7 @@ Every reader of the log takes its lines from here, byte for byte as they were wr
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ import orjson
 from loomrl.errors import ArtifactError
 from loomrl.serving.chain import GENESIS, BrokenRecord, unseal
 from loomrl.serving.compacted import COMPACT, compacted_lines, compacted_lines_backwards
+from loomrl.serving.reserve import kept_text
 
 PLAIN = ".jsonl"
+RESERVE = "reserve"  # the file of a chain's lines that the disk has no room for yet, see `loomrl.serving.reserve`
 _BLOCK = 1 << 20  # bytes read at once from a file's end
 
 
@@ -43,6 +45,25 @@ def lines(path: Path) -> Iterator[bytes]:
 def whole_lines(path: Path) -> Iterator[bytes]:
     """The lines of whole records: without one that is being written, or that a crash cut."""
     return (line for line in lines(path) if line.endswith(b"\n"))
+
+
+def waiting_lines(folder: Path) -> list[bytes]:
+    """A chain's lines that wait in its reserve for room on the disk: they follow the last segment's, as far as their
+    sequences are above it."""
+    return kept_text(folder / RESERVE).splitlines(keepends=True)
+
+
+def sequence_of(line: bytes) -> int:
+    """The sequence of a line's record; -1 where it is none."""
+    try:
+        return int(orjson.loads(line)["sequence"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return -1
+
+
+def segments_opened(found: Iterable[bytes]) -> list[str]:
+    """The segments that lines open."""
+    return [str(orjson.loads(line)["segment"]) for line in found if line.startswith(b'{"kind":"open"')]
 
 
 def lines_backwards(path: Path) -> Iterator[bytes]:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from loomrl.serving.agreement import reserve_all
 from loomrl.serving.limits import RateLimiter, Refusal
 
 _TOTAL = struct.Struct("=d")  # at the beginning: of the bucket of all agents
@@ -33,7 +34,7 @@ class SharedRateLimiter(RateLimiter):
     def __init__(self, path: Path, rate: float, burst: float | None = None, total_rate: float | None = None) -> None:
         super().__init__(rate, burst, total_rate)
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.ftruncate(self._handle, _SIZE)
+        reserve_all(self._handle, path, _SIZE)
         self._table = mmap.mmap(self._handle, _SIZE)
 
     def take(self, agents: Sequence[str]) -> Refusal | None:

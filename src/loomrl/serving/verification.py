@@ -13,7 +13,15 @@ from loomrl.errors import ArtifactError
 from loomrl.files import sha256_file
 from loomrl.serving.chain import GENESIS, BrokenRecord, unseal
 from loomrl.serving.compacted import COMPACT, different_column
-from loomrl.serving.segments import PLAIN, lines, segments
+from loomrl.serving.segments import (
+    PLAIN,
+    RESERVE,
+    lines,
+    segments,
+    segments_opened,
+    sequence_of,
+    waiting_lines,
+)
 
 HEAD, CHAIN, REMOVAL, COMPACTED = "head", "chain", "removal", "compacted"
 
@@ -106,7 +114,8 @@ class _Verification:
         report.num_segments = len(found)
         report.num_anchors = len({head.sequence for head in self.heads})
         report.num_signed = sum(head.signed for head in self.heads)
-        self._check_names([path.stem for path in found])
+        waiting = waiting_lines(self.folder)
+        self._check_names([*(path.stem for path in found), *segments_opened(waiting)])
         for path in found:
             self._check_file(path)
             try:
@@ -114,12 +123,24 @@ class _Verification:
                     self._follow(path.stem, f"{path.name}:{number}", line)
             except ArtifactError as error:
                 report.findings.append(str(error))
+        self._follow_waiting(waiting, found[-1].stem if found else "")
         for path in sorted(self.folder.glob("*.torn")):
             size = path.stat().st_size
             report.notes.append(f"{path.name}: {size} bytes that a crash left half-written, cut on restart")
         self._check_end()
         self._check_signatures()
         return report
+
+    def _follow_waiting(self, waiting: list[bytes], segment: str) -> None:
+        """Records of orders for which the disk had no room yet lie in the chain's reserve, and follow its last one."""
+        last = self.report.head_sequence
+        for number, line in enumerate(waiting, start=1):
+            segment = next(iter(segments_opened([line])), segment)
+            if sequence_of(line) > last:  # else a crash came between its writing to the log and its removal here
+                self._follow(segment, f"{RESERVE}:{number}", line)
+        if self.report.head_sequence > last:
+            waits = f"records {last + 1} to {self.report.head_sequence} wait in {RESERVE} for room on the disk"
+            self.report.notes.append(waits)
 
     def _check_names(self, stems: list[str]) -> None:
         """Segments are numbered from 1 on; those that are not there must have been removed on record."""

@@ -1,0 +1,95 @@
+"""Room that is reserved beforehand: what a person orders, and its record, are written also where a disk is full.
+
+A file of two slots whose blocks are taken when it is made. A text is written in place, over the slot that does not hold
+the newest one: on a file system that overwrites (ext4, XFS, tmpfs, NFS) that takes no new block, and whoever is killed
+meanwhile leaves the other slot whole. One that copies what is written (btrfs, ZFS) may want new blocks all the same.
+"""
+
+import errno
+import hashlib
+import os
+import struct
+from pathlib import Path
+
+from loomrl.errors import ArtifactError
+
+SLOT_BYTES = 64 * 1024
+_HEADER = struct.Struct("<32sQQ")  # digest of all that follows, number of the text, bytes of it
+
+
+class Reserve:
+    """A text of at most `SLOT_BYTES`, less a header, kept in room of its own. One process at a time may write it.
+
+    Raises:
+        ArtifactError: where there is no room to make it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            if os.fstat(self._handle).st_size < 2 * SLOT_BYTES:
+                _fill(self._handle)
+        except OSError as error:
+            raise ArtifactError(
+                f"{path}: no room can be reserved for orders: {error.strerror}; free some space"
+            ) from error
+
+    @property
+    def stamp(self) -> int:
+        """Changes when a text is written, by whichever process."""
+        return os.fstat(self._handle).st_mtime_ns
+
+    def read(self) -> bytes:
+        """The newest text that was written whole; empty where none was."""
+        return self._newest()[1]
+
+    def write(self, text: bytes) -> None:
+        """Put a text in place of the one there is, and have the disk take it.
+
+        Raises:
+            ArtifactError: when it is too long, or the disk fails; the former text stays.
+        """
+        if _HEADER.size + len(text) > SLOT_BYTES:
+            raise ArtifactError(f"{self.path}: {len(text)} bytes are more than is reserved; free some space")
+        number = self._newest()[0] + 1
+        body = struct.pack("<QQ", number, len(text)) + text
+        try:
+            os.pwrite(self._handle, hashlib.sha256(body).digest() + body, number % 2 * SLOT_BYTES)
+            os.fsync(self._handle)
+        except OSError as error:
+            raise ArtifactError(f"{self.path} cannot be written: {error.strerror}; check the disk") from error
+
+    def close(self) -> None:
+        """Give the file back."""
+        os.close(self._handle)
+
+    def _newest(self) -> tuple[int, bytes]:
+        return max(_whole(os.pread(self._handle, SLOT_BYTES, slot * SLOT_BYTES)) for slot in (0, 1))
+
+
+def _fill(handle: int) -> None:
+    """Random bytes: a file system that compresses, or leaves zeros out, reserves room for them too."""
+    missing = os.urandom(2 * SLOT_BYTES)
+    if os.pwrite(handle, missing, 0) < len(missing):
+        os.ftruncate(handle, 0)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.fsync(handle)
+
+
+def _whole(slot: bytes) -> tuple[int, bytes]:
+    """The number and the text of a slot; (0, b"") for one that holds none, or half of one."""
+    if len(slot) < _HEADER.size:
+        return 0, b""
+    digest, number, length = _HEADER.unpack_from(slot)
+    body = slot[32 : _HEADER.size + length]
+    is_whole = _HEADER.size + length <= len(slot) and hashlib.sha256(body).digest() == digest
+    return (number, body[16:]) if is_whole else (0, b"")
+
+
+def kept_text(path: Path) -> bytes:
+    """The text that a reserve holds, for who only reads; empty where there is no reserve."""
+    if not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        return max(_whole(file.read(SLOT_BYTES)) for _ in (0, 1))[1]
