@@ -258,8 +258,8 @@ class PolicyServer:
 
     def _decided_once(self, asks: Asks, started: float) -> list[dict[str, Any]]:
         """What was asked before is answered as it was then; only the rest is decided."""
-        if (champion := self._parts.roles.current.champion) is not None:
-            asks = replace(asks, observations=packed_observations(asks.observations, champion))  # as records hold them
+        if (known := self._parts.roles.current.whose_actions()) is not None:
+            asks = replace(asks, observations=packed_observations(asks.observations, known))  # as records hold them
         answers = self._parts.retries.find(asks)
         rows = [row for row in range(len(asks)) if row not in answers]
         if rows:
@@ -338,7 +338,10 @@ class PolicyServer:
 
     def _acting(self, version: str | None) -> ServedPolicy:
         """The champion, or a version of the split. A challenger is loaded too, but it never acts."""
-        policy, roles = self._loaded(version), self._parts.roles.current
+        roles = self._parts.roles.current
+        if version is None and roles.champion is None and (known := roles.whose_actions()) is not None:
+            return known  # a person may decide, or the fallback
+        policy = self._loaded(version)
         if policy is not roles.champion and version not in self._parts.controls.orders.plan.split:
             raise Problem(
                 403,

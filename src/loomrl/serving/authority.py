@@ -161,9 +161,13 @@ class Authority:
 
     def _constant(self, role: str, action: Any, why: str, fix: str, override: Override | None) -> Mandate:
         """An action that a person named, checked against the action space of what is loaded."""
-        policy = self.roles.champion or next(iter(self.roles.pinned.values()), self.roles.challenger)
+        policy = self.roles.whose_actions()
         if policy is None:
-            raise Problem(503, f"{why}; no version of {self.policy} is loaded, so its actions are not known")
+            raise Problem(
+                503,
+                f"{why}; no version of {self.policy} is loaded and none was ever verified here, so its actions are not "
+                "known: have the registry answer once, or serve a folder with --folder",
+            )
         try:
             return Mandate(role, policy, check_action(action, policy), override, split=self.split)
         except Problem as problem:  # set where the action space is not known: not the agent's fault

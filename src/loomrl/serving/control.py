@@ -243,9 +243,9 @@ class Control:
             raise Problem(422, str(error)) from error
 
     def _check_action(self, action: Any) -> None:
-        champion = self._parts.roles.current.champion
-        if action is not None and champion is not None:
-            check_action(action, champion)
+        known = self._parts.roles.current.whose_actions()
+        if action is not None and known is not None:
+            check_action(action, known)
 
     def _operator(self, scope: Scope, body: bytes, role: str = OPERATE) -> str:
         """Whoever asks, if they may."""

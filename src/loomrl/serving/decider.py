@@ -272,7 +272,7 @@ class Decider:
         """Put them on record; before a segment's first decision by a policy stands which files it is."""
         if self._audit.segment != self._segment:
             self._segment, self._introduced = self._audit.segment, set()
-        deciding = {group.policy for group in groups}
+        deciding = {group.policy for group in groups if group.policy.is_loaded}
         deciding |= {group.substitute.policy for group in groups if group.substitute and group.substitute.policy}
         new = deciding - self._introduced
         introductions = [decision_records.loaded(self.policy, policy) for policy in new]

@@ -47,6 +47,7 @@ class ServedPolicy:
     """Acts deterministically on raw observations; one thread, so results do not depend on the batch size."""
 
     folder: Path  # that `load` read
+    is_loaded = True
 
     def __init__(
         self,
@@ -56,9 +57,14 @@ class ServedPolicy:
         shield: Shield | None = None,
         certified: Certified | None = None,
     ) -> None:
-        self.graph, self.manifest, self.version, self.shield = graph, manifest, version, shield
+        self.graph, self.shield = graph, shield
         self._session = open_session(graph, manifest.name)
         self.output_names = [output.name for output in self._session.get_outputs()]
+        self._describe(manifest, version, certified)
+
+    def _describe(self, manifest: PolicyManifest, version: str, certified: Certified | None) -> None:
+        """What the manifest alone says."""
+        self.manifest, self.version = manifest, version
         self.shown_outputs = [name for name in self.output_names if name != STATE_OUT]  # to those who ask
         state = manifest.inputs.get(STATE_IN)
         self.memory_size = 0 if state is None else int(state["shape"][1])
@@ -153,6 +159,22 @@ class ServedPolicy:
             raise ArtifactError(
                 f"{path}: the probe's actions are not the manifest's; the graph does not act as exported"
             )
+
+
+class UnloadedPolicy(ServedPolicy):
+    """A version whose files cannot be loaded, or are not yet: what it observes and which actions there are is known
+    from its manifest. A person's action is checked against it; it is asked for none itself."""
+
+    is_loaded = False
+
+    def __init__(self, manifest: PolicyManifest, version: str) -> None:
+        self.output_names = list(manifest.outputs)
+        self._describe(manifest, version, None)
+        self.memory_size = 0  # nothing is remembered of what it does not decide
+
+    def outputs(self, obs: NDArray[Any], memory: FloatArray | None = None) -> dict[str, NDArray[Any]]:
+        """None: raises `NotFinite`."""
+        raise NotFinite(f"version {self.version} is not loaded: it answers nothing")
 
 
 def _all_finite(values: NDArray[Any]) -> bool:

@@ -25,6 +25,7 @@ from loomrl.serving.decider import Decider
 from loomrl.serving.exploration import Draws
 from loomrl.serving.feedback import FeedbackLedger
 from loomrl.serving.keeper import AuditKeeper
+from loomrl.serving.last_verified import LastVerified
 from loomrl.serving.limits import RateLimiter
 from loomrl.serving.memory import Memories
 from loomrl.serving.metrics import Metrics
@@ -33,7 +34,7 @@ from loomrl.serving.orders import PLAN, Orders
 from loomrl.serving.place import Place, token_prefix
 from loomrl.serving.problems import Problem
 from loomrl.serving.quarantine import MONITORS, Quarantine, Quarantined
-from loomrl.serving.records import operation
+from loomrl.serving.records import operation, record
 from loomrl.serving.retries import Retries
 from loomrl.serving.roles import RoleKeeper
 from loomrl.serving.segments import newest_records
@@ -57,6 +58,7 @@ _HISTORY_SECONDS = 1.0
 _EVENTS_SECONDS = 5.0
 _NUM_EVENTS = 20
 _LOOMDB_SECONDS = 2  # that a locked or silent database is waited for
+_REGISTRY_SECONDS = 3.0  # that a start waits for the registry before it takes the roles that were verified last
 _FIRST_ORDERS_SECONDS = 5.0  # that the first decision waits for LoomDB's controls, where it does not answer
 
 
@@ -88,6 +90,7 @@ class Parts:
             settings.exploration,
             self.quarantine,
             None if place is None or self._agreement is None else partial(self._agreement.vote, place.index),
+            self._record_last,
         )
         self.metrics = Metrics(settings.policy)
         self.statistics = Statistics()
@@ -156,6 +159,7 @@ class Parts:
         self.shadow.start()
         for thread in self._threads:
             thread.start()
+        threading.Thread(target=self._attempt, args=(self.wait_for_registry,), daemon=True).start()
         if self.guardian is not None:
             self.guardian.start()  # last: it is waited for
 
@@ -291,6 +295,17 @@ class Parts:
             changed = {"split": split, "person": MONITORS, "reason": entry.trigger.reason}
             self.controls.set_plan(plan.model_copy(update=changed), MONITORS, revision)
 
+    def wait_for_registry(self) -> None:
+        """Take the roles that were verified last where the registry is silent: it may hang for minutes."""
+        if not self._stopping.wait(_REGISTRY_SECONDS) and not self.roles.has_looked:
+            self.roles.use_last(f"the registry gave no answer for {_REGISTRY_SECONDS:g} s")
+
+    def _record_last(self, last: LastVerified | None, why: str) -> None:
+        """On record where roles come from, as long as that is not the registry."""
+        named = {} if last is None else {"roles": last.roles, "verified": last.verified}
+        source = "registry" if last is None else "last verified"
+        self.audit.append_order([record("roles", policy=self.settings.policy, source=source, reason=why, **named)])
+
     def _record_controls(self, changes: Sequence[Change]) -> None:
         """On record before it is in force, also where no decision finds room any more."""
         self.audit.append_order([_control_record(change) for change in changes])
@@ -330,14 +345,22 @@ class Parts:
         return challengers(self.controls.orders, self.roles.current)
 
     def _failing(self) -> list[str]:
-        beside = (self.roles.unreachable, self.keeper.sync_error)
+        beside = (
+            self.roles.unreachable,
+            self.roles.unkept,
+            self.keeper.sync_error,
+            self.controls.unsaved,
+            self.controls.reserved,
+        )
         return [*self.errors.values(), *(why for why in beside if why is not None)]
 
     def _gauges(self) -> None:
         show = self.metrics.gauge
         show("ready", "1 when a champion decides", lambda: float(self.roles.current.champion is not None))
+        show("roles_last_verified", "1 while roles are not the registry's", lambda: float(self.roles.last is not None))
         show("audit_sequence", "Sequence of the last audit record", lambda: float(self.audit.head.sequence))
         show("audit_durable_sequence", "Last record on the disk", lambda: float(self.audit.durable_sequence))
+        show("audit_waiting_bytes", "Orders' records in the reserve", lambda: float(self.audit.num_waiting_bytes))
         show("shadow_mirrored", "Decisions a challenger took too", lambda: float(self.shadow.state.num_mirrored))
         show("shadow_dropped", "Decisions no challenger looked at", lambda: float(self.shadow.state.num_dropped))
         show("shadow_errors", "Decisions a challenger failed on", lambda: float(self.shadow.state.num_errors))

@@ -16,7 +16,8 @@ from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS
 from loomrl.serving.config import ExplorationConfig
 from loomrl.serving.exploration import demand_fit
-from loomrl.serving.model import ServedPolicy
+from loomrl.serving.last_verified import LastVerified
+from loomrl.serving.model import ServedPolicy, UnloadedPolicy
 from loomrl.serving.quarantine import Quarantine
 from loomrl.serving.sources import ROLES, PolicySource
 
@@ -41,6 +42,7 @@ class Roles:
     previous: ServedPolicy | None = None  # the last safe version: decides at once where the champion may no longer
     taken_out: ServedPolicy | None = None  # the champion by the registry, in quarantine
     quarantined: frozenset[str] = frozenset()  # versions that may decide for a person's override at most
+    known: ServedPolicy | None = None  # whose actions are known, where no version is loaded; it decides nothing
 
     def versions(self) -> set[str]:
         """All loaded versions."""
@@ -49,6 +51,10 @@ class Roles:
     def by_version(self, version: str) -> ServedPolicy | None:
         """A loaded version, whatever its role."""
         return self.loaded().get(version)
+
+    def whose_actions(self) -> ServedPolicy | None:
+        """The version whose actions are those a person may name: the champion, else any; None where none is known."""
+        return self.champion or next(iter(self.loaded().values()), self.known)
 
     def loaded(self) -> dict[str, ServedPolicy]:
         """By version, whatever their roles."""
@@ -96,11 +102,13 @@ class RoleKeeper:
         exploration: ExplorationConfig | None = None,
         quarantine: Quarantine | None = None,
         vote: Vote | None = None,
+        on_last: Callable[[LastVerified | None, str], None] = lambda last, why: None,
     ) -> None:
         """`wanted_versions` are those people ask for, `remembering` those with episodes of their own under way.
 
         `exploration` is for all versions, whatever their own configs say. Versions in `quarantine` do not act. With
-        `vote` the champion is the one that several workers agree on, see `Agreement.vote`.
+        `vote` the champion is the one that several workers agree on, see `Agreement.vote`. `on_last` is told when the
+        last verified roles are used in place of the registry's, and (None) when they no longer are.
         """
         self._source, self._wanted_versions, self._quarantine = source, wanted_versions, quarantine
         self._looking = threading.Lock()  # held while the source is asked: an older answer never comes last
@@ -115,7 +123,10 @@ class RoleKeeper:
         self.refused: dict[str, Refused] = {}
         self.unloaded: str | None = None  # the challenger's version, where a person let it go
         self.unreachable: str | None = None
+        self.last: LastVerified | None = None  # in use instead of the registry's answer, which never came yet
+        self.unkept: str | None = None  # why roles are not kept for the next start
         self.num_swaps = 0
+        self._on_last = on_last
 
     def refresh(self, retry_refused: bool = False) -> None:
         """Look at the source once, and wait up to a minute until what it asks for is loaded or refused."""
@@ -131,8 +142,12 @@ class RoleKeeper:
                 wanted = self._source.roles()
             except LoomRLError as error:
                 self._report_unreachable(str(error))
-                return []
+                return self.use_last(str(error))
             self.unreachable = None
+            was_last, self.last = self.last, None
+            if was_last is not None:
+                log.warning("the registry answers: its roles are followed again")
+                self._on_last(None, "the registry answers")
             with self._lock:
                 self.unloaded = None if retry_refused else self.unloaded
                 self._wanted, self._has_looked = self._without_unloaded(wanted), True
@@ -140,7 +155,42 @@ class RoleKeeper:
                 kept = set() if retry_refused else asked_for
                 self.refused = {version: entry for version, entry in self.refused.items() if version in kept}
                 self._assign()
-                return self._begin(asked_for)
+                begun = self._begin(asked_for)
+            self._keep()
+            return begun
+
+    def use_last(self, why: str) -> list[Loading]:
+        """Take the roles that were verified last, where the source has never answered yet; they are verified again."""
+        last = self._source.last_verified()
+        with self._lock:
+            if self._has_looked or last is None:
+                return []
+            is_new, self.last = self.last is None, last
+            self._wanted = self._without_unloaded(last.roles)
+            self._assign()
+            begun = self._begin({*self._wanted.values(), *self._pins()})
+        if is_new:
+            log.warning("roles are those of %s, verified last, until the registry answers: %s", last.verified, why)
+            self._on_last(last, why)
+        return begun
+
+    @property
+    def has_looked(self) -> bool:
+        """Whether the source has answered since the start."""
+        return self._has_looked
+
+    def _keep(self) -> None:
+        """Keep what is in service for a start without the registry."""
+        now = self.current
+        named = {CHAMPION: now.taken_out or now.champion, CHALLENGER: now.challenger, PREVIOUS: now.previous}
+        roles = {role: policy for role, policy in named.items() if policy is not None}
+        try:
+            self._source.keep_verified(roles, now.loaded().values())
+            self.unkept = None
+        except LoomRLError as error:
+            if self.unkept is None:
+                log.error("roles are not kept for a start without the registry: %s", error)
+            self.unkept = str(error)
 
     def ensure(self, versions: set[str]) -> None:
         """Load versions a person wants to pin, before the override is in force. Works without the source's roles.
@@ -262,9 +312,16 @@ class RoleKeeper:
             Roles(held[CHAMPION], held[CHALLENGER], pinned, prepared=prepared, previous=previous)
         )
         after = replace(after, draining=self._draining(before, after))
+        if not after.versions():
+            after = replace(after, known=before.known or self._known())
         acting = (CHAMPION, CHALLENGER)
         self.num_swaps += any(getattr(before, role) is not getattr(after, role) for role in acting)
         self.current = after
+
+    def _known(self) -> ServedPolicy | None:
+        """The version whose manifest is known, where none is loaded."""
+        known = self._source.known()
+        return None if known is None else UnloadedPolicy(known[1], known[0])
 
     def _standing_by(self, before: Roles, champion: ServedPolicy | None) -> ServedPolicy | None:
         """The champion until now, while the registry has not named it: a promotion moves the champion's alias first.

@@ -4,18 +4,25 @@ Whatever is signed must verify: by a trusted key, for exactly these files, as th
 must be signed, unless the server was told otherwise; a folder need not be, unless the server was told that it must.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 from filelock import FileLock
 
-from loomrl.errors import ArtifactError
+from loomrl.errors import ArtifactError, ServiceError
 from loomrl.home import home
 from loomrl.model_signature import SIGNATURE, is_signed, verify
 from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
+from loomrl.registry.files import PolicyVersion
 from loomrl.serving.config import SERVING, ServingConfig
+from loomrl.serving.last_verified import LastVerified, VerifiedVersion, path_of
+from loomrl.serving.model import MANIFEST, ServedPolicy
+from loomrl.types import PolicyManifest
 
+log = logging.getLogger(__name__)
 ROLES = (CHAMPION, CHALLENGER, PREVIOUS)
 
 
@@ -28,8 +35,19 @@ class PolicySource(Protocol):
 
     def settings(self, version: str) -> ServingConfig: ...
 
+    def last_verified(self) -> LastVerified | None:
+        """Roles that may be taken where `roles` does not answer, verified again by `fetch`."""
+        return None
 
-class RegistrySource:
+    def keep_verified(self, roles: Mapping[str, ServedPolicy], versions: Iterable[ServedPolicy]) -> None:
+        """Keep the roles that loaded versions have, for the next start; `versions` are all that are loaded."""
+
+    def known(self) -> tuple[str, PolicyManifest] | None:
+        """The champion's version and manifest, as far as they are known without loading it: which actions there are."""
+        return None
+
+
+class RegistrySource(PolicySource):
     """Roles are the registry's aliases, except those pinned; versions are downloaded and verified."""
 
     def __init__(
@@ -44,17 +62,22 @@ class RegistrySource:
         self._pinned = dict(pinned or {})
         self._require_signature = require_signature
         self._settings: dict[str, ServingConfig] = {}  # by version, as they stood when that was fetched
+        self._described: dict[str, PolicyVersion] = {}  # by version, as the registry described those fetched
+        self._kept = self._read_kept()
+        self._answers = True  # whether the registry did when it was last asked for roles
 
     def roles(self) -> Mapping[str, str]:
         """Role -> version. With any role pinned the aliases are not looked at."""
         if self._pinned:
             return self._pinned
+        self._answers = False  # until it has
         aliases = self._registry.aliases(self.policy)
+        self._answers = True
         return {role: aliases[role] for role in ROLES if role in aliases}
 
     def fetch(self, version: str) -> Path:
         """The version's folder, digests and signature verified."""
-        found = self._registry.require(self.policy, version)
+        found = self._describe(version)
         if SERVING in found.tags:
             self._settings[version] = ServingConfig.read_tag(found.tags[SERVING], f"{self.policy}@{version}")
         folder = home() / "versions" / self.policy / found.version
@@ -62,14 +85,64 @@ class RegistrySource:
         with FileLock(home() / "versions" / f".{self.policy}-{found.version}.lock"):  # the home's servers share it
             self._registry.download(found, folder)
         check_signature(folder, self.policy, self._require_signature)
+        self._described[version] = found
         return folder
+
+    def _describe(self, version: str) -> PolicyVersion:
+        """As the registry describes it; as it did when it was last verified here, where the registry is away."""
+        kept = None if self._kept is None else self._kept.versions.get(version)
+        if kept is not None and not self._answers:
+            return kept.described
+        try:
+            return self._registry.require(self.policy, version)
+        except ServiceError:
+            if kept is None:
+                raise
+            return kept.described
 
     def settings(self, version: str) -> ServingConfig:
         """What the version's config says of serving."""
         return self._settings.get(version, ServingConfig())
 
+    def last_verified(self) -> LastVerified | None:
+        """The roles of a server of this home, as the registry named them last."""
+        return self._kept
 
-class FolderSource:
+    def keep_verified(self, roles: Mapping[str, ServedPolicy], versions: Iterable[ServedPolicy]) -> None:
+        """Written where anything changed; raises `ArtifactError` where it cannot be."""
+        known = {one.version: one for one in versions if one.version in self._described}
+        champion = roles.get(CHAMPION)
+        if self._pinned or champion is None or champion.version not in known:
+            return
+        found = LastVerified(
+            policy=self.policy,
+            roles={role: one.version for role, one in roles.items() if one.version in known},
+            versions={
+                version: VerifiedVersion(described=self._described[version], folder=str(one.folder))
+                for version, one in known.items()
+            },
+            manifest=champion.manifest,
+            verified=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        if not found.is_like(self._kept):
+            found.write(path_of(self.policy))
+            self._kept = found
+
+    def known(self) -> tuple[str, PolicyManifest] | None:
+        """The last verified champion's."""
+        return None if self._kept is None else (self._kept.roles[CHAMPION], self._kept.manifest)
+
+    def _read_kept(self) -> LastVerified | None:
+        """What cannot be read is told in the log, and written anew when the registry answers."""
+        path = path_of(self.policy)
+        try:
+            return LastVerified.read(path) if path.is_file() else None
+        except ArtifactError as error:
+            log.error("the last verified roles cannot be used: %s", error)
+            return None
+
+
+class FolderSource(PolicySource):
     """Export folders by role, without a registry: for a quick look, and for benchmarks."""
 
     def __init__(self, policy: str, folders: Mapping[str, Path], require_signature: bool = False) -> None:
@@ -92,6 +165,14 @@ class FolderSource:
     def settings(self, version: str) -> ServingConfig:
         """The defaults: a folder has no config beside it."""
         return ServingConfig()
+
+    def known(self) -> tuple[str, PolicyManifest] | None:
+        """The champion's, also where its graph cannot be loaded; None where it cannot be read."""
+        try:
+            folder = self._folders[CHAMPION]
+            return str(folder), PolicyManifest.read(folder / MANIFEST)
+        except (KeyError, ArtifactError):
+            return None
 
 
 def check_signature(folder: Path, policy: str, required: bool) -> None:

@@ -35,6 +35,20 @@ class NotTaken(TypedDict):
     reason: str
 
 
+class RolesSource(TypedDict):
+    """Where roles come from: the registry, or what was verified here last because the registry has not answered yet."""
+
+    source: str
+    verified: str | None  # when, ISO 8601
+
+
+class OrdersShown(TypedDict):
+    """Where orders are kept that the disk takes no file for; null where all is well."""
+
+    reserved: str | None  # in the room that is reserved: why
+    unsaved: str | None  # in this process alone: why
+
+
 class AuditShown(TypedDict):
     """How far this server's chain of records has come, and how far it is durable and anchored."""
 
@@ -49,6 +63,7 @@ class AuditShown(TypedDict):
     unsigned: str | None
     anchor_error: str | None
     repaired: Any
+    waiting_bytes: int  # of orders' records, in the reserve until the log has room
     last_error: str | None
 
 
@@ -87,6 +102,8 @@ class Status(TypedDict):
     refused: list[NotTaken]
     loading: list[str]
     registry_error: str | None
+    roles_source: RolesSource
+    orders: OrdersShown
     num_swaps: int
     audit: AuditShown
     shadow: ShadowShown
@@ -116,6 +133,11 @@ def describe(parts: Parts, with_orders: bool) -> Status:
         "refused": [{"version": entry.version, "reason": entry.reason} for entry in list(keeper.refused.values())],
         "loading": keeper.loading,
         "registry_error": keeper.unreachable,
+        "roles_source": {
+            "source": "registry" if keeper.last is None else "last verified",
+            "verified": None if keeper.last is None else keeper.last.verified,
+        },
+        "orders": {"reserved": parts.controls.reserved, "unsaved": parts.controls.unsaved},
         "num_swaps": keeper.num_swaps,
         "audit": {
             "server": head.server,
@@ -129,6 +151,7 @@ def describe(parts: Parts, with_orders: bool) -> Status:
             "unsigned": parts.keeper.unsigned,
             "anchor_error": parts.errors.get("anchor"),
             "repaired": parts.audit.repaired,
+            "waiting_bytes": parts.audit.num_waiting_bytes,
             "last_error": parts.last_audit_error,
         },
         "shadow": _shadow(parts.shadow),

@@ -96,6 +96,8 @@ function showState({ status }) {
   byId("state").className = `state ${champion === undefined || status.kill_switch !== null ? "bad" : "good"}`;
   const faults = [
     ...Object.entries({ ...status.errors, registry: status.registry_error, audit: status.audit.sync_error }),
+    ["roles", status.roles_source.verified && `as verified last, ${status.roles_source.verified}`],
+    ["orders", status.orders.unsaved ?? status.orders.reserved],
     ...status.refused.map(({ version, reason }) => [`version ${version} is refused`, reason]),
   ].filter(([, text]) => text !== null);
   const update = (entry, [name, text]) => say(entry, `${name}: ${text}`);
