@@ -7,6 +7,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,13 @@ def free_port() -> int:
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[str]:
     """The URL of a fresh server's database `postgres`."""
+    with running_postgresql() as url:
+        yield url
+
+
+@contextmanager
+def running_postgresql() -> Iterator[str]:
+    """The same without a test."""
     if os.environ.get("LOOMRL_TEST_POSTGRESQL") == "off":
         pytest.skip("LOOMRL_TEST_POSTGRESQL=off")
     programs, user, port = binaries(), server_user(), free_port()

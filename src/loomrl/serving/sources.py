@@ -41,6 +41,7 @@ class PolicySource(Protocol):
 
     def keep_verified(self, roles: Mapping[str, ServedPolicy], versions: Iterable[ServedPolicy]) -> None:
         """Keep the roles that loaded versions have, for the next start; `versions` are all that are loaded."""
+        return
 
     def known(self) -> tuple[str, PolicyManifest] | None:
         """The champion's version and manifest, as far as they are known without loading it: which actions there are."""
