@@ -345,6 +345,7 @@ class ParityReport(Document):
     limit: float
     passed: bool
     rechecked_claims: dict[str, Verdict] = Field(default_factory=dict)
+    formats: dict[str, "ParityReport"] = Field(default_factory=dict, exclude_if=lambda found: not found)  # beside ONNX
 
 
 class PolicyManifest(Document):
@@ -367,6 +368,9 @@ class PolicyManifest(Document):
     constraints: list[Json] = Field(default_factory=list, exclude_if=lambda found: not found)  # as safety.constraints
     shield_sha256: str | None = Field(default=None, exclude_if=lambda digest: digest is None)  # of the file beside it
     certified: Json | None = Field(default=None, exclude_if=lambda found: found is None)  # `sha256`, `on_uncertified`
+    formats: dict[str, Json] = Field(
+        default_factory=dict, exclude_if=lambda found: not found
+    )  # `file`, `sha256` of each
     opset: int
 
 

@@ -1,13 +1,16 @@
 """How a policy is exported."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from loomrl.schema import Section
 
 
 class ExportConfig(Section):
-    """Parity is demanded on visited and on random observations."""
+    """Parity is demanded on visited and on random observations, of the graph and of every further format."""
 
+    formats: tuple[Literal["torchscript", "torch_export"], ...] = ()  # beside ONNX, which alone is served
     opset: int = Field(default=17, ge=13, le=23)
     parity_visited: int = Field(default=4_096, ge=1)
     parity_random: int = Field(default=4_096, ge=1)

@@ -1,5 +1,6 @@
 """policy, safety case -> policy.onnx, manifest and parity proof, and its shield; or a refusal, and no graph."""
 
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +13,9 @@ from loomrl.algorithms.policy import WEIGHTS, TrainedPolicy, load_policy
 from loomrl.config import PolicyConfig
 from loomrl.environment.make import make_env
 from loomrl.errors import GateRefused
+from loomrl.export import formats
 from loomrl.export.admission import CASE, admit
+from loomrl.export.formats import Format
 from loomrl.export.graph import INPUT, build_graph, tensors
 from loomrl.export.observations import random_observations, visited_observations
 from loomrl.export.parity import prove_parity
@@ -38,13 +41,13 @@ def export_policy(
     safety_folder: Path,
     output_folder: Path,
 ) -> PolicyManifest:
-    """Write `policy.onnx`, `manifest.json` and `parity.json`; the same inputs give the same bytes.
+    """Write `policy.onnx`, `manifest.json`, `parity.json` and further formats; the same inputs give the same bytes.
 
     Raises:
         GateRefused: when the case blocks, parity fails, or a local claim does not hold on the graph. Then there is no
             `policy.onnx`; where parity was measured, `parity.json` says what was found.
     """
-    for name in (GRAPH, MANIFEST, PARITY, SHIELD, CERTIFIED):
+    for name in (GRAPH, MANIFEST, PARITY, SHIELD, CERTIFIED, *formats.FILES.values()):
         (output_folder / name).unlink(missing_ok=True)
     case = admit(safety_folder, policy_folder, snapshot_folder)
     network = load_policy(policy_folder)
@@ -56,6 +59,8 @@ def export_policy(
         manifest = manifest.model_copy(update={"shield_sha256": sha256(shield)})
     served = ServedPolicy(graph, manifest, version="export")
     report = _prove(config, network, served, visited, output_folder)
+    files = {one: formats.build(network, one) for one in config.export.formats}
+    report = _prove_formats(config, network, files, report, visited, output_folder)
     report, certified = _recheck(config, served, report, snapshot_folder, evaluation_folder)
     report.write(output_folder / PARITY)
     _demand_rechecked(report, case)
@@ -66,6 +71,10 @@ def export_policy(
         write_atomic(output_folder / CERTIFIED, boxes)
     if shield is not None:
         write_atomic(output_folder / SHIELD, shield)
+    for one, data in files.items():
+        write_atomic(output_folder / formats.FILES[one], data)
+    written = {one: {"file": formats.FILES[one], "sha256": sha256(data)} for one, data in files.items()}
+    manifest = manifest.model_copy(update={"formats": written})
     manifest.write(output_folder / MANIFEST)
     write_atomic(output_folder / GRAPH, graph)
     ServedPolicy.load(output_folder)  # what serving will do, done once before anyone relies on it
@@ -79,13 +88,39 @@ def _prove(
     report = prove_parity(network, served, visited, random, config.export.parity_limit)
     if not report.passed:
         report.write(output_folder / PARITY)
-        worst = max(report.max_scaled_difference, key=lambda name: report.max_scaled_difference[name])
-        raise GateRefused(
-            f"the graph does not act like the network: {report.action_mismatches} action mismatches in "
-            f"{report.num_observations}, largest difference {report.max_scaled_difference[worst]:.3g} in {worst!r}, "
-            f"limit {report.limit:g}; see {output_folder / PARITY}"
-        )
+        raise _differs("graph", report, output_folder)
     return report
+
+
+def _prove_formats(
+    config: PolicyConfig,
+    network: TrainedPolicy,
+    files: Mapping[Format, bytes],
+    report: ParityReport,
+    visited: NDArray[Any],
+    output_folder: Path,
+) -> ParityReport:
+    """The same proof for every further format, as it is read back from what will be written."""
+    random = random_observations(visited, network.observation_space, config.export.parity_random)
+    proofs = {}
+    for one, data in files.items():
+        exported = formats.read(data, one, network.output_names)
+        proofs[one] = prove_parity(network, exported, visited, random, config.export.parity_limit)
+    report = report.model_copy(update={"formats": proofs})
+    for one, proof in proofs.items():
+        if not proof.passed:
+            report.write(output_folder / PARITY)
+            raise _differs(one, proof, output_folder)
+    return report
+
+
+def _differs(exported: str, report: ParityReport, output_folder: Path) -> GateRefused:
+    worst = max(report.max_scaled_difference, key=lambda name: report.max_scaled_difference[name])
+    return GateRefused(
+        f"the {exported} does not act like the network: {report.action_mismatches} action mismatches in "
+        f"{report.num_observations}, largest difference {report.max_scaled_difference[worst]:.3g} in {worst!r}, "
+        f"limit {report.limit:g}; see {output_folder / PARITY}"
+    )
 
 
 def _recheck(

@@ -2,6 +2,7 @@
 
 import io
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,18 +33,14 @@ def build_graph(policy: TrainedPolicy, opset: int) -> bytes:
 
     names = list(policy.output_names)
     inputs = [INPUT, STATE_IN] if policy.memory_size else [INPUT]
-    space = policy.observation_space
-    assert space.shape is not None
-    example = torch.from_numpy(np.zeros((_TRACED_ROWS, *space.shape), dtype=np.dtype(space.dtype)))
-    examples = (example, torch.zeros(_TRACED_ROWS, policy.memory_size)) if policy.memory_size else (example,)
     buffer = io.BytesIO()
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the TorchScript exporter announces its end
         # Shapes are checked in Python while tracing; they are the same for every batch.
         warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
         torch.onnx.export(
-            _Outputs(policy, names).eval(),
-            examples,
+            NamedOutputs(policy, names).eval(),
+            example_inputs(policy),
             buffer,  # type: ignore[arg-type]  # a file object is accepted with dynamo=False
             dynamo=False,
             opset_version=opset,
@@ -60,10 +57,18 @@ def build_graph(policy: TrainedPolicy, opset: int) -> bytes:
     return bytes(model.SerializeToString(deterministic=True))
 
 
-class _Outputs(nn.Module):
-    """A dictionary of outputs as a tuple, which the tracer can name."""
+def example_inputs(policy: TrainedPolicy) -> tuple[Tensor, ...]:
+    """Two observations (2, *obs) to trace with and, of a recurrent policy, two memories (2, M)."""
+    space = policy.observation_space
+    assert space.shape is not None
+    example = torch.from_numpy(np.zeros((_TRACED_ROWS, *space.shape), dtype=np.dtype(space.dtype)))
+    return (example, torch.zeros(_TRACED_ROWS, policy.memory_size)) if policy.memory_size else (example,)
 
-    def __init__(self, policy: TrainedPolicy, names: list[str]) -> None:
+
+class NamedOutputs(nn.Module):
+    """A policy whose dictionary of outputs is a tuple, in the order of `names`: what tracers can follow."""
+
+    def __init__(self, policy: TrainedPolicy, names: Sequence[str]) -> None:
         super().__init__()
         self.policy, self.names = policy, names
 

@@ -10,7 +10,7 @@ episode's start at every second observation, and with a random one, of any value
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -19,10 +19,19 @@ from numpy.typing import NDArray
 
 from loomrl.algorithms.policy import TrainedPolicy
 from loomrl.environment.text import TextBox
-from loomrl.serving.model import ServedPolicy
 from loomrl.types import ParityReport
 
 Outputs = Mapping[str, NDArray[Any]]
+
+
+class Exported(Protocol):
+    """A policy in an exported format."""
+
+    def outputs(self, obs: NDArray[Any], memory: NDArray[Any] | None = None, /) -> Outputs:
+        """All outputs (B, ...) by name, for observations (B, *obs) and, of a recurrent policy, its memory (B, M)."""
+        ...
+
+
 _CHUNK = 1_024
 _SEED = 20_261_120
 CONTINUOUS = ("continuous", "squashed")
@@ -30,7 +39,7 @@ CONTINUOUS = ("continuous", "squashed")
 
 def prove_parity(
     network: TrainedPolicy,
-    graph: ServedPolicy,
+    graph: Exported,
     visited: NDArray[Any],
     random: NDArray[Any],
     limit: float,
@@ -69,7 +78,7 @@ def _network_outputs(network: TrainedPolicy, inputs: list[NDArray[Any]]) -> Outp
     return {name: np.concatenate([chunk[name].numpy() for chunk in chunks]) for name in chunks[0]}
 
 
-def _graph_outputs(graph: ServedPolicy, inputs: list[NDArray[Any]]) -> Outputs:
+def _graph_outputs(graph: Exported, inputs: list[NDArray[Any]]) -> Outputs:
     chunks = [graph.outputs(*chunk) for chunk in _chunks(inputs)]
     return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
