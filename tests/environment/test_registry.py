@@ -11,9 +11,10 @@ from loomrl import register_environment
 from loomrl.environment.commands import app
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_env
+from loomrl.environment.registry import unregister_environment
 from loomrl.environment.snapshot import take_snapshot
 from loomrl.environment.verify import verify_snapshot
-from loomrl.errors import ArtifactError, ConfigError
+from loomrl.errors import ArtifactError, ConfigError, EnvironmentFault
 from loomrl.loomdb.database import LoomDB
 
 THERMOSTAT = "rooms.thermostat:Thermostat"
@@ -190,3 +191,60 @@ def test_a_kept_snapshot_that_was_changed_is_not_used(rooms: Path) -> None:
     (Path(taken["folder"]) / "source.tar").write_bytes(b"")
     assert isinstance(env_command("show", taken["digest"]).exception, ArtifactError)
     assert isinstance(env_command("snapshot", "CartPole-v1").exception, ArtifactError)
+
+
+BROKEN = """
+import gymnasium
+import numpy as np
+
+
+class Broken(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, fails=False):
+        if fails:
+            raise RuntimeError("no licence")
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.full(3, 0.5, np.float32), 0.0, False, False, {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "message"),
+    [
+        ({}, ConfigError, r"'broken' is not registered, it does not conform: .*shape"),
+        ({"fails": True}, EnvironmentFault, "the constructor raised RuntimeError: no licence"),
+        ({"speed": 1}, ConfigError, "environment.kwargs of 'broken'.*it takes: fails"),
+    ],
+)
+def test_what_does_not_work_takes_no_name(
+    kwargs: dict[str, Any], error: type[Exception], message: str, tmp_path: Path, loomrl_home: Path
+) -> None:
+    (tmp_path / "broken_room.py").write_text(BROKEN)
+    with pytest.raises(error, match=message):
+        register_environment("broken", "broken_room:Broken", "1", 10, kwargs=kwargs, path=tmp_path)
+    with LoomDB.open() as database:
+        assert database.list_environments() == []
+
+
+def test_what_nothing_uses_can_be_taken_back(rooms: Path, tmp_path: Path) -> None:
+    register(rooms)
+    register(rooms, "2", kwargs={"drift": 0.1})
+    ended = CliRunner().invoke(app, ["unregister", "thermostat", "--version", "1", "--json"])
+    assert (ended.exit_code, json.loads(ended.stdout)["kwargs"]) == (0, {"drift": 0.5})
+    with LoomDB.open() as database:
+        assert [one.version for one in database.list_environments()] == ["2"]
+        database.record_snapshot(take_snapshot(EnvironmentConfig(id="thermostat"), tmp_path, tmp_path / "taken"))
+    with pytest.raises(ConfigError, match="'thermostat' version '2' stays registered: 1 snapshots were taken of it"):
+        unregister_environment("thermostat", "2")
+    with pytest.raises(ConfigError, match="'thermostat' version '1' is not registered; see `loomrl env list`"):
+        unregister_environment("thermostat", "1")
+    register(rooms, "1", kwargs={"drift": 0.9})  # the name is free again, for other content
+    with LoomDB.open() as database:
+        assert [one.version for one in database.list_environments()] == ["2", "1"]

@@ -1,4 +1,4 @@
-"""`loomrl env`: register, check, snapshot, verify and restore environments."""
+"""`loomrl env`: register, unregister, check, snapshot, verify and restore environments."""
 
 import json
 from pathlib import Path
@@ -40,6 +40,22 @@ def register(
         _print_json(record.to_json())
     else:
         typer.echo(f"{record.name} {record.version} is registered; source {record.source_digest[:12]}")
+
+
+@app.command()
+def unregister(
+    name: Annotated[str, typer.Argument(help="As it was registered.")],
+    version: Annotated[str, typer.Option(help="Which version.")],
+    as_json: Json = False,
+) -> None:
+    """Take back a registration of which there is no snapshot."""
+    from loomrl.environment.registry import unregister_environment
+
+    record = unregister_environment(name, version)
+    if as_json:
+        _print_json(record.to_json())
+    else:
+        typer.echo(f"{record.name} {record.version} is no longer registered")
 
 
 @app.command("list")

@@ -1,12 +1,15 @@
-"""Registering environments in LoomDB."""
+"""Registering environments in LoomDB, and taking a registration back."""
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gymnasium.envs.registration import registry as gymnasium_registry
 
-from loomrl.environment.resolve import plain
+from loomrl.environment.check import check_environment
+from loomrl.environment.construct import construct_as_declared
+from loomrl.environment.resolve import Definition, plain
 from loomrl.environment.source import build_archive, load_source
 from loomrl.errors import ConfigError
 from loomrl.files import sha256
@@ -28,6 +31,8 @@ def register_environment(
 ) -> "EnvironmentRecord":
     """Register an environment in LoomDB, its source included, so that configs name it by `id: NAME`.
 
+    It is made once and checked (`loomrl.environment.check`) first: a name is not taken by what does not work.
+
     Args:
         name: how configs call it.
         entry_point: `module:Class`, a `gymnasium.Env` such as a `BaseEnvironment`, or a function that makes one.
@@ -39,8 +44,9 @@ def register_environment(
         database: default: the LoomDB of this project.
 
     Raises:
-        ConfigError: when the entry point cannot be imported, the name is a Gymnasium id, a value is impossible, or the
-            version is registered with other content.
+        ConfigError: when the entry point cannot be imported, does not take `kwargs` or breaks the API, the name is a
+            Gymnasium id, a value is impossible, or the version is registered with other content.
+        EnvironmentFault: when its constructor fails.
     """
     from loomrl.loomdb.database import LoomDB
     from loomrl.loomdb.models import now
@@ -50,6 +56,7 @@ def register_environment(
     parameters = plain(kwargs or {}, f"register_environment: {name!r}: kwargs")
     folder = None if path is None else Path(path).resolve()
     source = load_source(entry_point, folder)
+    _require_conforming(Definition(name, str(version), source, parameters, max_episode_steps, reward_threshold))
     archive = build_archive(source.locations)
     record = EnvironmentRecord(
         name=name,
@@ -67,6 +74,28 @@ def register_environment(
         return database.register_environment(record, archive)
     with LoomDB.open() as opened:
         return opened.register_environment(record, archive)
+
+
+def unregister_environment(name: str, version: str, database: "LoomDB | None" = None) -> "EnvironmentRecord":
+    """Take back a registration that nothing uses; the name and version are free again. Returns what was registered.
+
+    Raises:
+        ConfigError: when it is not registered, or a snapshot of it is on record: policies were made from that.
+    """
+    from loomrl.loomdb.database import LoomDB
+
+    if database is not None:
+        return database.unregister_environment(name, version)
+    with LoomDB.open() as opened:
+        return opened.unregister_environment(name, version)
+
+
+def _require_conforming(definition: Definition) -> None:
+    with closing(construct_as_declared(definition)) as env:
+        errors = [finding for finding in check_environment(env) if finding.severity == "error"]
+    if errors:
+        listed = "; ".join(f"{finding.problem} {finding.fix}" for finding in errors)
+        raise ConfigError(f"register_environment: {definition.name!r} is not registered, it does not conform: {listed}")
 
 
 def _check(name: str, version: str, max_episode_steps: int | None) -> None:

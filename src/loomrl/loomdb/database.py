@@ -113,6 +113,26 @@ class LoomDB:
         _refuse_other_content(record, found)
         return found
 
+    def unregister_environment(self, name: str, version: str) -> EnvironmentRecord:
+        """Remove a registration of which there is no snapshot; returns it.
+
+        Raises:
+            ConfigError: when it is not registered, or snapshots of it are on record.
+        """
+        with self._writing() as session:
+            row = session.get(EnvironmentRow, (name, version))
+            if row is None:
+                raise ConfigError(f"environment {name!r} version {version!r} is not registered; see `loomrl env list`")
+            taken = select(SnapshotRow.digest).where(SnapshotRow.name == name, SnapshotRow.version == version)
+            if digests := session.scalars(taken.order_by(SnapshotRow.created)).all():
+                raise ConfigError(
+                    f"environment {name!r} version {version!r} stays registered: {len(digests)} snapshots were taken "
+                    f"of it (first: {digests[0][:12]}), and policies may be made from them; register another version"
+                )
+            found = _record(EnvironmentRecord, row)
+            session.delete(row)
+            return found
+
     def find_environment(self, name: str, version: str | None = None) -> EnvironmentRecord | None:
         """A registered environment; without `version` the one registered last."""
         query = select(EnvironmentRow).where(EnvironmentRow.name == name).order_by(EnvironmentRow.sequence.desc())
