@@ -23,8 +23,8 @@ _BLOCKS = (10, 10, 20)  # units in the first, the second and every later block
 _SLOPES: Floats = np.array([1.0, 2.0, 4.0])  # logarithm of the odds from a block's middle rank to its highest
 _STAKES: Floats = 0.9 / np.exp2(np.arange(14, dtype=np.float64))
 _CENTERS: Floats = np.linspace(0.0, 1.0, 9)  # of the range: around the best of them values vary least
-_NUM_PREFIXES = 16  # numbers of units at which bounds are looked at
-_BISECTIONS = 40
+_NUM_PREFIXES = 12  # numbers of units at which bounds are looked at
+_BISECTIONS = 32
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,8 @@ def _lower(units: Units, prefixes: NDArray[np.intp], enough: float) -> Floats:
     low, high = np.full(len(prefixes), -1.0), np.ones(len(prefixes))
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        wealth = won - _STAKES * (middle * prefixes)[:, None, None]
-        excluded = np.logaddexp.reduce(wealth.reshape(len(prefixes), -1), axis=1) >= enough
+        wealth = (won - _STAKES * (middle * prefixes)[:, None, None]).reshape(len(prefixes), -1)
+        most = wealth.max(axis=1)  # many times faster than np.logaddexp.reduce
+        excluded = most + np.log(np.exp(wealth - most[:, None]).sum(axis=1)) >= enough
         low, high = np.where(excluded, middle, low), np.where(excluded, high, middle)
     return low

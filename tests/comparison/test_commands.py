@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from side_by_side import dealt
 from simulated_logs import CHALLENGER, CHAMPION, Bandit, greedy, register_linear, write_log
 from typer.testing import CliRunner, Result
 
@@ -13,10 +14,12 @@ from loomrl.cli import app
 from loomrl.comparison.compare import VersionComparison
 from loomrl.errors import ConfigError
 from loomrl.home import home
+from loomrl.loomdb.database import LoomDB
 from loomrl.registry import CHALLENGER as CHALLENGING
 from loomrl.registry import CHAMPION as ACTING
 from loomrl.registry import Registry
-from loomrl.serving.audit import AuditLog
+from loomrl.serving.audit import AuditLog, Head
+from loomrl.serving.heads import anchor
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,11 +42,11 @@ def log_both(number: int, epsilon: float = 0.2) -> None:
     world, log = Bandit(), AuditLog("cartpole")
     explored = world.log(np.random.default_rng(1), number, partial(greedy, weights=CHAMPION, epsilon=epsilon))
     write_log(log, explored, "explorer")
-    for version, weights in (("1", CHAMPION), ("2", CHALLENGER)):
-        own = world.log(np.random.default_rng(2), number, partial(greedy, weights=weights))
-        for one in own:
-            one.deciders, one.explored = [version], [False]
-        write_log(log, own, version)
+    for agent, version in enumerate(dealt(np.random.default_rng(3), number)):
+        rng, weights = np.random.default_rng(agent), CHAMPION if version == "1" else CHALLENGER
+        (own,) = world.log(rng, 1, partial(greedy, weights=weights))
+        own.deciders, own.asked, own.explored = [version], [False], [False]
+        write_log(log, [own], f"agent {agent}", experiment="e", dealt=version, shares={"1": 0.5, "2": 0.5})
     log.close()
 
 
@@ -59,9 +62,23 @@ def test_tables_for_a_person_and_a_document_for_machines() -> None:
     assert json.loads(run("cartpole", "1", "2", "--json").output) == kept.to_json()
     live = kept.live.of("reward")
     assert live is not None
-    assert (live.num_champion, live.num_challenger, live.least, live.greatest) == (300, 300, 0.0, 1.0)
-    assert (kept.off_policy.num_episodes, kept.off_policy.left_out) == (300, {"not asked to explore": 300})
+    assert (live.num_champion + live.num_challenger, live.least, live.greatest) == (300, 0.0, 1.0)
+    assert (kept.live.experiments, kept.live.logs) == (["e"], ["cartpole/server-0"])
+    assert "logs read: cartpole/server-0; experiments: e" in shown.output
+    assert kept.off_policy.num_episodes == 300
     assert kept.off_policy.estimates[0].value == pytest.approx(0.73, abs=0.2)
+
+
+def test_a_log_of_another_host_that_is_not_here_leaves_everything_undecided() -> None:
+    log_both(100)
+    with LoomDB.open() as db:
+        anchor(db, Head("cartpole/robot-7-server-0", "000001", 12, "0" * 64))
+    shown = run("cartpole", "1", "2")
+    assert shown.exit_code == 0, shown.output
+    assert "nothing is claimed: the log cartpole/robot-7-server-0 of" in shown.output
+    assert "LOOMRL_AUDIT_FOLDERS" in shown.output
+    kept = VersionComparison.read(home() / "comparisons" / "cartpole-1-2.json")
+    assert {one.finding for one in kept.live.differences} == {"undecided"}
 
 
 def test_one_quantity_has_the_whole_level() -> None:
@@ -77,6 +94,7 @@ def test_an_empty_log_compares_nothing_and_says_so() -> None:
     shown = run("cartpole", "1", "2")
     assert shown.exit_code == 0, shown.output
     assert "undecided" in shown.output
+    assert "nothing is claimed: no experiment dealt agents to both 1 and 2" in shown.output
     assert "refused: the log has no whole episode that version 1 alone decided" in shown.output
 
 

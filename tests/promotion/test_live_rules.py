@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from live import decide, play
 from policy_versions import config, register, shadow_report
+from side_by_side import dealt
 from simulated_logs import CHALLENGER, CHAMPION, Bandit, greedy, register_linear, write_log
 
 from loomrl.promotion.review import review
@@ -47,10 +48,12 @@ def judged(pair: Pair, version: PolicyVersion, name: str, **rules: Any) -> tuple
 
 
 def play_both(champion_steps: int, challenger_steps: int, number: int) -> None:
+    """One episode each of agents that a split dealt to both."""
     log = AuditLog("cartpole")
-    for episode in range(number):
-        play(log, f"one {episode}", [0.0] * champion_steps)
-        play(log, f"two {episode}", [0.0] * challenger_steps, version="2")
+    for agent, version in enumerate(dealt(np.random.default_rng(1), number)):
+        told = {"experiment": "e", "dealt": version, "shares": {"1": 0.5, "2": 0.5}}
+        steps = champion_steps if version == "1" else challenger_steps
+        play(log, "one", [0.0] * steps, f"agent {agent}", version=version, **told)
 
 
 def test_without_the_sections_all_is_as_it_was(signed: Pair) -> None:
@@ -83,7 +86,7 @@ def test_what_both_did_live_counts(signed: Pair, steps: int, number: int, verdic
 def test_a_challenger_that_was_never_live_is_undecided(signed: Pair) -> None:
     decision, claim = judged(signed, signed[2], "compared_live", comparison={})
     assert (decision, claim.verdict) == ("refused", Verdict.UNDECIDED)
-    assert "over 0 pairs of episodes" in claim.statement
+    assert "nothing is claimed: no experiment dealt agents to both" in claim.statement
 
 
 def test_a_revision_that_comes_during_the_trial_begins_without_evidence(
@@ -93,7 +96,7 @@ def test_a_revision_that_comes_during_the_trial_begins_without_evidence(
     assert judged(signed, signed[2], "compared_live", comparison={}, max_regression=0.5)[0] == "promoted"
     revision = register(tmp_path, "run-3", signed[0], bias=2.0, returns=(5.0,) * 40)
     decision, claim = judged(signed, revision, "compared_live", comparison={}, max_regression=0.5)
-    assert (decision, claim.verdict, claim.num_samples) == ("refused", Verdict.UNDECIDED, 0)
+    assert (decision, claim.verdict, claim.num_samples) == ("refused", Verdict.UNDECIDED, None)
 
 
 def test_decisions_without_feedback_promote_nobody(signed: Pair) -> None:
@@ -102,7 +105,7 @@ def test_decisions_without_feedback_promote_nobody(signed: Pair) -> None:
         decide(log, "a", f"{number}", [0.0] * 4, version="12"[number % 2])
     decision, claim = judged(signed, signed[2], "compared_live", comparison={}, max_regression=0.5)
     assert (decision, claim.verdict) == ("refused", Verdict.UNDECIDED)
-    assert "over 0 pairs of episodes" in claim.statement
+    assert "nothing is claimed: no experiment dealt agents to both" in claim.statement
 
 
 def test_the_champion_itself_needs_no_comparison(signed: Pair) -> None:

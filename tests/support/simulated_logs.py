@@ -129,12 +129,12 @@ def register_linear(folder: Path, weights: np.ndarray, registry: Registry, retur
     return registry.register("cartpole", export, folder.name)
 
 
-def write_log(log: AuditLog, episodes: Sequence[LiveEpisode], agent: str = "a") -> None:
+def write_log(log: AuditLog, episodes: Sequence[LiveEpisode], agent: str = "a", **changes: Any) -> None:
     """Put whole episodes on record, as a server does."""
     for number, one in enumerate(episodes):
         version, last = one.deciders[0], len(one.actions) - 1
         for step, value in enumerate(one.rewards.values()):
             told = {"action": one.actions[step], "propensity": one.propensities[step]}
             told["exploration_flag"] = one.explored[step]
-            decision = decide(log, agent, f"{version}-{number}", one.observations[step], version, **told)
+            decision = decide(log, agent, f"{version}-{number}", one.observations[step], version, **told, **changes)
             reward(log, decision, agent, f"{version}-{number}", value or 0.0, ended=step == last)

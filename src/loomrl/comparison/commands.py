@@ -47,6 +47,8 @@ def _print(found: "VersionComparison") -> None:
 
     console, report = Console(), found.off_policy
     console.print(_live_table(found))
+    for line in _live_lines(found):
+        console.print(line, highlight=False, soft_wrap=True)
     for quantity, reason in found.live.not_compared.items():
         console.print(f"{quantity} is not compared: {reason}", highlight=False)
     console.print(_off_policy_table(report))
@@ -62,13 +64,19 @@ def _live_table(found: "VersionComparison") -> "Table":
     title = f"{found.policy}: version {live.challenger_version} beside {live.champion_version}, live"
     table = Table(title=title, title_justify="left")
     together = f"difference, {live.confidence:.0%} together"
-    for column in ("quantity", "champion", "challenger", "episodes", together, "finding"):
+    for column in ("quantity", "champion", "challenger", "agents", "unfinished", together, "finding"):
         table.add_column(column, overflow="fold")
     for one in live.differences:
         means = (_number(one.champion_mean), _number(one.challenger_mean))
-        episodes = f"{one.num_champion} + {one.num_challenger}"
-        table.add_row(one.quantity, *means, episodes, f"{one.low:+.4g} to {one.high:+.4g}", one.finding)
+        agents, bounds = f"{one.num_champion} + {one.num_challenger}", f"{one.low:+.4g} to {one.high:+.4g}"
+        table.add_row(one.quantity, *means, agents, str(one.num_unfinished), bounds, one.finding)
     return table
+
+
+def _live_lines(found: "VersionComparison") -> list[str]:
+    live = found.live
+    lines = [f"logs read: {', '.join(live.logs) or 'none'}; experiments: {', '.join(live.experiments) or 'none'}"]
+    return lines if live.refused is None else [*lines, f"nothing is claimed: {live.refused}"]
 
 
 def _off_policy_table(report: "OffPolicyReport") -> "Table":

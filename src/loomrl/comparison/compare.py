@@ -1,20 +1,25 @@
 """Everything the audit log says about a challenger beside a champion: live where both decided, else by the log."""
 
+import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 from loomrl.comparison.config import ComparisonConfig
-from loomrl.comparison.live import LiveComparison, compare_live
+from loomrl.comparison.live import Known, LiveComparison, compare_live
 from loomrl.config import PolicyConfig
 from loomrl.errors import ConfigError
 from loomrl.home import home
-from loomrl.monitoring.window import LiveEpisode, read_window
+from loomrl.loomdb.database import LoomDB
+from loomrl.monitoring.window import LiveEpisode, Window, read_window
 from loomrl.offpolicy.config import OffPolicyConfig
 from loomrl.offpolicy.report import OffPolicyReport, estimate
 from loomrl.promotion.comparison import read_returns
 from loomrl.registry import PolicyVersion, Registry
 from loomrl.schema import Document
-from loomrl.serving.model import ServedPolicy
+from loomrl.serving.hosts import chains_of_all_hosts, missing_chains
+from loomrl.serving.model import MANIFEST, ServedPolicy
+from loomrl.types import PolicyManifest
 
 
 class VersionComparison(Document):
@@ -50,29 +55,47 @@ def compare_versions(
     """
     if champion.version == challenger.version:
         raise ConfigError(f"both are version {champion.version} of {config.name}; name two that differ")
-    episodes = read_window(config.name, {}, []).episodes
+    window = read_window(config.name, {}, [])
     folders = [registry.download(one, home() / "versions" / one.policy / one.version) for one in (champion, challenger)]
     versions = champion.version, challenger.version
     return VersionComparison(
         policy=config.name,
         champion_version=champion.version,
         challenger_version=challenger.version,
-        live=live_comparison(config, episodes, versions, folders[0], on),
-        off_policy=off_policy_estimate(config, episodes, versions, (folders[0], folders[1])),
+        live=live_comparison(config, window, versions, folders[0], on),
+        off_policy=off_policy_estimate(config, window.episodes, versions, (folders[0], folders[1])),
     )
 
 
 def live_comparison(
     config: PolicyConfig,
-    episodes: Sequence[LiveEpisode],
+    window: Window,
     versions: tuple[str, str],
     champion_folder: Path,
     on: str | None = None,
 ) -> LiveComparison:
-    """Champion and challenger side by side."""
+    """Champion and challenger side by side. Nothing is claimed where a host's log is missing.
+
+    Raises:
+        ServiceError: when LoomDB, which knows the logs there are, cannot be reached.
+    """
     settings = config.promotion.comparison or ComparisonConfig()
     span = settings.return_range or evaluated_range(champion_folder)
-    return compare_live(episodes, versions, config.safety.constraints, settings, span, on)
+    steps = PolicyManifest.read(champion_folder / MANIFEST).environment.max_episode_steps
+    episodes = [*window.episodes, *window.without_answer]
+    known = Known(now=time.time(), max_episode_steps=steps)
+    found = compare_live(episodes, versions, config.safety.constraints, settings, span, on, known)
+    found = found.model_copy(update={"logs": sorted(window.until)})
+    missing = _missing(config.name, episodes)
+    return found.without_claims("; ".join(missing)) if missing else found
+
+
+def _missing(policy: str, episodes: Sequence[LiveEpisode]) -> list[str]:
+    """Logs that are not here, of hosts that served since the first experiment that is known began."""
+    begun = [one.time for episode in episodes for one in episode.assignments.values()]
+    since = datetime.fromisoformat(min(begun)) if begun else None
+    with LoomDB.open() as db:
+        return missing_chains(chains_of_all_hosts(policy), db.audit_chains(policy), since)
 
 
 def off_policy_estimate(

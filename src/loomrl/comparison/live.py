@@ -1,19 +1,22 @@
-"""Two versions beside each other by their episodes in the audit log: return, cost, and how often limits are broken.
+"""Two versions beside each other in production: return, cost, and how often limits are broken.
 
-An episode counts for a version that alone decided in it. The level is divided among the quantities, so that two equal
-versions are ever called different in any of them with a probability of at most 1 - confidence.
+Agents are assigned, so agents are counted (`loomrl.comparison.agents`): those that one experiment dealt to either
+version. The level is divided among the quantities, and each quantity's part among the stages. Two claims are made, each
+at the level: that the versions differ (`loomrl.assignment.log_evidence`), and between what their difference lies
+(`mean_bounds`). What has not ended enters with both ends of what it can become.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from loomrl.comparison.anytime import bounds, pair
+from loomrl.assignment import Booleans, Units, log_evidence, mean_bounds
+from loomrl.comparison.agents import Interval, Stage, Trial, seconds, trial_of
 from loomrl.comparison.config import ComparisonConfig
 from loomrl.environment.quantities import kind_of
 from loomrl.errors import ConfigError
@@ -22,32 +25,41 @@ from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import violations
 from loomrl.schema import Document
 
-Floats = NDArray[np.float64]
 REWARD, COST = "reward", "cost"
+FEWEST_AGENTS = 10  # below which no claim can be made; see `loomrl.assignment`
+_GIVEN_UP = 2.0  # times the longest episode
 
 
 class Difference(Document):
-    """The challenger's mean minus the champion's, of one quantity; the means are of all their episodes."""
+    """The challenger's mean minus the champion's, of one quantity of an agent."""
 
     quantity: str  # "reward", "cost" or "limits.NAME"
     better: Literal["higher", "lower"]
     least: float  # of the range that values are taken to lie in
     greatest: float
-    num_champion: int
+    num_champion: int  # agents; of documents from before agents were counted, episodes
     num_challenger: int
-    num_pairs: int
+    num_pairs: int = 0  # of documents from before agents were counted
     num_clipped: int  # values outside of the range
-    champion_mean: float | None
+    champion_mean: float | None  # of the values that are known
     challenger_mean: float | None
     low: float  # bounds of the difference, at every look
     high: float
+    unit: Literal["episode", "agent"] = "episode"
+    num_agents: int = 0  # the first so many, whose mean difference is bounded
+    num_episodes: int = 0  # of each agent that the bounds are about
+    num_unfinished: int = 0  # agents whose value is not settled yet
+    differs: Literal["higher", "lower"] | None = None  # challengers' agents, where that is beyond chance
 
     @property
     def finding(self) -> str:
-        """`better`, `worse`, or `undecided` while 0 lies between the bounds."""
-        if self.low <= 0.0 <= self.high:
+        """`better`, `worse`, or `undecided`."""
+        differs = self.differs
+        if self.unit == "episode" and not self.low <= 0.0 <= self.high:
+            differs = "higher" if self.low > 0.0 else "lower"
+        if differs is None:
             return "undecided"
-        return "better" if (self.low > 0.0) == (self.better == "higher") else "worse"
+        return "better" if differs == self.better else "worse"
 
 
 class LiveComparison(Document):
@@ -59,6 +71,17 @@ class LiveComparison(Document):
     explored: bool
     differences: list[Difference]
     not_compared: dict[str, str] = Field(default_factory=dict)  # quantity -> why
+    experiments: list[str] = Field(default_factory=list)  # in which both were dealt
+    logs: list[str] = Field(default_factory=list)  # "POLICY/CHAIN" that were read
+    refused: str | None = None  # why nothing is claimed
+
+    def without_claims(self, why: str) -> "LiveComparison":
+        """The same, where something is missing that could change every finding."""
+        nothing = [
+            one.model_copy(update={"low": one.least - one.greatest, "high": one.greatest - one.least, "differs": None})
+            for one in self.differences
+        ]
+        return self.model_copy(update={"differences": nothing, "refused": why})
 
     def of(self, quantity: str) -> Difference | None:
         """The difference in one quantity, if it was compared."""
@@ -66,11 +89,19 @@ class LiveComparison(Document):
 
 
 @dataclass(frozen=True)
+class Known:
+    """What the values of unfinished episodes depend on."""
+
+    now: float  # POSIX time
+    max_episode_steps: int | None = None
+
+
+@dataclass(frozen=True)
 class _Quantity:
     name: str
     better: Literal["higher", "lower"]
-    span: tuple[float, float]
-    of: Callable[[LiveEpisode], float | None]  # None where an episode does not tell it
+    span: Interval
+    of: Callable[[LiveEpisode], Interval]  # what is known of an episode's value
 
 
 def compare_live(
@@ -80,53 +111,75 @@ def compare_live(
     config: ComparisonConfig,
     return_range: tuple[float, float],
     on: str | None = None,
+    known: Known | None = None,
 ) -> LiveComparison:
     """Compare champion and challenger, as named by `versions`, by all quantities or the one named by `on`.
 
     Raises:
         ConfigError: for a quantity there is not; names those there are.
     """
-    champion, challenger = (_decided_by(version, episodes, config.explored) for version in versions)
-    tells_cost = any(one.costs for one in (*champion, *challenger))
-    quantities, missing = _quantities(constraints, config, return_range, tells_cost)
+    trial = trial_of(episodes, *versions, config.explored)
+    quantities, missing = _quantities(trial, constraints, config, return_range, known or Known(now=0.0))
     if on is not None:
         quantities = [one for one in quantities if one.name == on]
         if not quantities:
-            known = ", ".join([REWARD, COST, *(f"limits.{one.name}" for one in _shown(constraints))])
-            raise ConfigError(f"{on!r} cannot be compared{': ' + missing[on] if on in missing else ''}; known: {known}")
-    confidence = 1.0 - (1.0 - config.confidence) / len(quantities)
+            names = ", ".join([REWARD, COST, *(f"limits.{one.name}" for one in _shown(constraints))])
+            raise ConfigError(f"{on!r} cannot be compared{': ' + missing[on] if on in missing else ''}; known: {names}")
+    alpha = (1.0 - config.confidence) / len(quantities)
     return LiveComparison(
         champion_version=versions[0],
         challenger_version=versions[1],
         confidence=config.confidence,
         explored=config.explored,
-        differences=[_difference(one, champion, challenger, config, confidence) for one in quantities],
+        differences=[_difference(one, trial, alpha) for one in quantities],
         not_compared=missing if on is None else {},
+        experiments=sorted({agent.assignment.experiment for agent in trial.agents}),
+        refused=_why_nothing(trial),
     )
 
 
-def _decided_by(version: str, episodes: Sequence[LiveEpisode], explored: bool) -> list[LiveEpisode]:
-    parts = (one.part_of(version, explored) for one in episodes if not one.cut)
-    return [part for part in parts if part is not None]
+def _why_nothing(trial: Trial) -> str | None:
+    """Why no number of episodes of these agents could decide."""
+    champion, challenger = trial.counts()
+    if champion and challenger:
+        if len(trial.agents) >= FEWEST_AGENTS:
+            return None
+        return (
+            f"{len(trial.agents)} agents were dealt to the two versions; below {FEWEST_AGENTS} chance cannot be told "
+            "from a difference: deal more, or the same ones anew with `loomrl plan split --experiment NAME`"
+        )
+    return (
+        f"no experiment dealt agents to both {trial.champion} and {trial.challenger}: begin one with "
+        f"`loomrl plan split --version {trial.challenger} --fraction 0.5`"
+    )
+
+
+# --- quantities ---------------------------------------------------------------------------------------------------
 
 
 def _quantities(
+    trial: Trial,
     constraints: Sequence[ConstraintConfig],
     config: ComparisonConfig,
     return_range: tuple[float, float],
-    tells_cost: bool,
+    known: Known,
 ) -> tuple[list[_Quantity], dict[str, str]]:
     """What is compared, and why something is not."""
-    found = [_Quantity(REWARD, "higher", return_range, lambda one: one.episode_return)]
+    of_return = partial(_return, config=config, span=return_range, known=known)
+    found = [_Quantity(REWARD, "higher", return_range, of_return)]
     missing = {}
-    if not tells_cost:
+    if not any(episode.costs for agent in trial.agents for episode in agent.episodes):
         missing[COST] = "no feedback tells a `cost`"
     elif config.cost_range is None:
         missing[COST] = "set `cost_range` to the least and the greatest cost of an episode"
     else:
-        found.append(_Quantity(COST, "lower", config.cost_range, lambda one: one.episode_cost))
+        span = config.cost_range
+        found.append(_Quantity(COST, "lower", span, partial(_cost, config=config, span=span, known=known)))
     limits = _shown(constraints)
-    found += [_Quantity(f"limits.{one.name}", "lower", (0.0, 1.0), partial(_broken, one)) for one in limits]
+    found += [
+        _Quantity(f"limits.{one.name}", "lower", (0.0, 1.0), partial(_broken, one, config=config, known=known))
+        for one in limits
+    ]
     for one in constraints:
         if one not in limits:
             missing[f"limits.{one.name}"] = f"decisions do not show {one.quantity}"
@@ -137,41 +190,104 @@ def _shown(constraints: Sequence[ConstraintConfig]) -> list[ConstraintConfig]:
     return [one for one in constraints if kind_of(one.quantity) in ("observation", "action")]
 
 
-def _broken(limit: ConstraintConfig, episode: LiveEpisode) -> float | None:
-    """Whether the episode breaks the limit, or the share of its steps that do; of steps only when it was seen whole."""
-    if limit.per == "step" and episode.can_end and not episode.ended:
-        return None
+def _return(episode: LiveEpisode, config: ComparisonConfig, span: Interval, known: Known) -> Interval:
+    if (whole := episode.episode_return) is not None:
+        return whole, whole
+    rewards = [reward for reward in episode.rewards.values() if reward is not None]
+    earned = sum(rewards)
+    if _is_given_up(episode, config, known):
+        return earned, earned
+    if config.reward_range is None or (known.max_episode_steps is None and not episode.ended):
+        return span
+    least, greatest = config.reward_range
+    fewest = len(episode.rewards) - len(rewards)  # rewards to come, where it ends with the decisions there are
+    most = fewest if episode.ended else max((known.max_episode_steps or 0) - len(rewards), fewest)
+    return earned + min(least * most, least * fewest), earned + max(greatest * most, greatest * fewest)
+
+
+def _cost(episode: LiveEpisode, config: ComparisonConfig, span: Interval, known: Known) -> Interval:
+    if (whole := episode.episode_cost) is not None:
+        return whole, whole
+    if _is_given_up(episode, config, known) and episode.costs:
+        return sum(episode.costs.values()), sum(episode.costs.values())
+    return span
+
+
+def _broken(limit: ConstraintConfig, episode: LiveEpisode, config: ComparisonConfig, known: Known) -> Interval:
+    """Whether the episode breaks the limit, or the share of its steps that do: a broken one stays broken."""
+    if not episode.observations:
+        return 0.0, 1.0
     share = float(np.mean(violations(limit, episode.as_episode())))
-    return float(share > 0.0) if limit.per == "episode" else share
+    is_over = episode.ended or _is_given_up(episode, config, known)
+    if limit.per == "step":
+        return (share, share) if is_over else (0.0, 1.0)
+    return (1.0, 1.0) if share > 0.0 else (0.0, 0.0 if is_over else 1.0)
 
 
-def _difference(
-    quantity: _Quantity,
-    champion: Sequence[LiveEpisode],
-    challenger: Sequence[LiveEpisode],
-    config: ComparisonConfig,
-    confidence: float,
-) -> Difference:
-    first, second = (_values(quantity, episodes) for episodes in (champion, challenger))
+def _is_given_up(episode: LiveEpisode, config: ComparisonConfig, known: Known) -> bool:
+    longest = config.longest_episode_seconds
+    return longest is not None and known.now - seconds(episode.began) > _GIVEN_UP * longest
+
+
+# --- differences --------------------------------------------------------------------------------------------------
+
+
+def _difference(quantity: _Quantity, trial: Trial, alpha: float) -> Difference:
     least, greatest = quantity.span
-    differences = pair(first.clip(least, greatest), second.clip(least, greatest), config.champion_episodes)
-    low, high = bounds(differences, greatest - least, confidence)
-    both = np.concatenate([first, second])
+    stages = [(stage, trial.units(stage, quantity.of, quantity.span)) for stage in trial.stages()]
+    clipped = [(stage, _clipped(units, quantity.span)) for stage, units in stages]
+    bounds = [mean_bounds(units, quantity.span, 1.0 - alpha * stage.share) for stage, units in clipped]
+    best = min(range(len(bounds)), key=lambda place: bounds[place].high - bounds[place].low)
+    units = stages[best][1]
+    is_known = units.low == units.high
+    champion, challenger = trial.counts()
     return Difference(
         quantity=quantity.name,
         better=quantity.better,
         least=least,
         greatest=greatest,
-        num_champion=len(first),
-        num_challenger=len(second),
-        num_pairs=len(differences),
-        num_clipped=int(np.sum((both < least) | (both > greatest))),
-        champion_mean=float(first.mean()) if len(first) else None,
-        challenger_mean=float(second.mean()) if len(second) else None,
-        low=low,
-        high=high,
+        num_champion=champion,
+        num_challenger=challenger,
+        num_clipped=int(np.sum(is_known & ((units.low < least) | (units.low > greatest)))),
+        champion_mean=_mean(units, is_known & ~units.is_challenger),
+        challenger_mean=_mean(units, is_known & units.is_challenger),
+        low=bounds[best].low,
+        high=bounds[best].high,
+        unit="agent",
+        num_agents=bounds[best].num_units,
+        num_episodes=stages[best][0].num_episodes,
+        num_unfinished=int(np.sum(~is_known)),
+        differs=_differs(clipped, alpha),
     )
 
 
-def _values(quantity: _Quantity, episodes: Sequence[LiveEpisode]) -> Floats:
-    return np.array([value for one in episodes if (value := quantity.of(one)) is not None], dtype=np.float64)
+def _differs(stages: Sequence[tuple[Stage, Units]], alpha: float) -> Literal["higher", "lower"] | None:
+    """Whether challengers' agents are beyond chance, by the last stage that tells.
+
+    Ranks tell it, so that the means of what is known must not say the contrary.
+    """
+    found: Literal["higher", "lower"] | None = None
+    for stage, units in stages:
+        enough = math.log(2.0 / (alpha * stage.share))
+        greater, smaller = log_evidence(units)
+        sign = _known_sign(units)
+        if greater >= enough and sign >= 0.0:
+            found = "higher"
+        elif smaller >= enough and sign <= 0.0:
+            found = "lower"
+    return found
+
+
+def _known_sign(units: Units) -> float:
+    """Of the difference of the means of what is known; 0 where one of them is not."""
+    is_known = units.low == units.high
+    means = [_mean(units, is_known & chosen) for chosen in (units.is_challenger, ~units.is_challenger)]
+    return 0.0 if means[0] is None or means[1] is None else float(np.sign(means[0] - means[1]))
+
+
+def _clipped(units: Units, span: Interval) -> Units:
+    return Units(units.is_challenger, units.probability, units.low.clip(*span), units.high.clip(*span))
+
+
+def _mean(units: Units, chosen: Booleans) -> float | None:
+    return float(units.low[chosen].mean()) if chosen.any() else None

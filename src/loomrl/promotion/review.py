@@ -89,9 +89,10 @@ def _live_evidence(
         return None, None
     if promotion.comparison is None and promotion.off_policy is None:
         return None, None
-    episodes, versions = read_window(config.name, {}, []).episodes, (champion.version, version.version)
-    compared = promotion.comparison and live_comparison(config, episodes, versions, champion_folder)
-    estimated = promotion.off_policy and off_policy_estimate(config, episodes, versions, (champion_folder, folder))
+    window, versions = read_window(config.name, {}, []), (champion.version, version.version)
+    folders = champion_folder, folder
+    compared = promotion.comparison and live_comparison(config, window, versions, champion_folder)
+    estimated = promotion.off_policy and off_policy_estimate(config, window.episodes, versions, folders)
     return compared or None, estimated or None
 
 

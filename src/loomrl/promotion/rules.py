@@ -271,7 +271,7 @@ def min_success_rate(inputs: Inputs) -> Claim:
 def compared_live(inputs: Inputs) -> Claim:
     """Beside the champion in production the challenger earns no less, costs no more and breaks no limit more often,
     than the config allows: bounds that hold at every look."""
-    method = "confidence sequences of the differences, by betting"
+    method = "agents of a split: confidence sequences of the mean differences, by betting"
     settings, found = inputs.config.promotion.comparison, inputs.comparison
     if settings is None:
         return _claim("compared_live", "no live comparison is demanded", Verdict.PROVED, method, False)
@@ -279,6 +279,8 @@ def compared_live(inputs: Inputs) -> Claim:
         return _claim("compared_live", alone, Verdict.PROVED, method)
     if found is None:
         return _claim("compared_live", "the two were not compared live", Verdict.UNDECIDED, method)
+    if found.refused:
+        return _claim("compared_live", f"nothing is claimed: {found.refused}", Verdict.UNDECIDED, method)
     allowed = [(one, _allowed(inputs.config.promotion, settings, one)) for one in found.differences]
     verdicts = [_verdict(one, margin) for one, margin in allowed]
     worst = next((v for v in (Verdict.REFUTED, Verdict.UNDECIDED) if v in verdicts), Verdict.SUPPORTED)
@@ -288,7 +290,7 @@ def compared_live(inputs: Inputs) -> Claim:
         worst,
         method,
         confidence=found.confidence,
-        num_samples=min(one.num_pairs for one in found.differences),
+        num_samples=min(one.num_agents for one in found.differences),
     )
 
 
@@ -319,8 +321,8 @@ def _verdict(difference: Difference, margin: float) -> Verdict:
 def _difference_in_words(difference: Difference, margin: float) -> str:
     sign = "-" if difference.better == "higher" else "+"
     return (
-        f"{difference.quantity} differs by {difference.low:+.4g} to {difference.high:+.4g} over {difference.num_pairs} "
-        f"pairs of episodes, allowed {sign}{margin:.4g}"
+        f"{difference.quantity} differs by {difference.low:+.4g} to {difference.high:+.4g} over "
+        f"{difference.num_agents} agents, allowed {sign}{margin:.4g}"
     )
 
 

@@ -2,7 +2,7 @@
 
 Each host writes chains of its own under its `LOOMRL_HOME/audit`. Where that folder of another host is shared, or a
 copy of it was fetched, `LOOMRL_AUDIT_FOLDERS` names it (several as in `PATH`), and whatever reads what happened in
-production reads it, too. LoomDB, which all hosts anchor their chains in, says which there are: what is missing is named.
+production reads it, too. LoomDB, in which all hosts anchor their chains, says which there are; missing ones are named.
 """
 
 import os
