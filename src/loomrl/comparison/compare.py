@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from loomrl.comparison.config import ComparisonConfig
@@ -20,6 +20,8 @@ from loomrl.schema import Document
 from loomrl.serving.hosts import chains_of_all_hosts, missing_chains
 from loomrl.serving.model import MANIFEST, ServedPolicy
 from loomrl.types import PolicyManifest
+
+_CLOCKS = timedelta(minutes=1)  # by which those of hosts may differ
 
 
 class VersionComparison(Document):
@@ -93,7 +95,7 @@ def live_comparison(
 def _missing(policy: str, episodes: Sequence[LiveEpisode]) -> list[str]:
     """Logs that are not here, of hosts that served since the first experiment that is known began."""
     begun = [one.time for episode in episodes for one in episode.assignments.values()]
-    since = datetime.fromisoformat(min(begun)) if begun else None
+    since = datetime.fromisoformat(min(begun)) - _CLOCKS if begun else None
     with LoomDB.open() as db:
         return missing_chains(chains_of_all_hosts(policy), db.audit_chains(policy), since)
 
