@@ -9,7 +9,7 @@ export DVC_NO_ANALYTICS := 1
 unexport PYTHONDONTWRITEBYTECODE  # a module is compiled when it is first imported, not in every process
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format up down peers kserve atropos bench soak mutations calibration clean
+.PHONY: help setup run test check format up down peers kserve atropos bench soak mutations calibration manipulations clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -123,6 +123,9 @@ mutations: | $(BIN)/loomrl  ## plant classic silent bugs one at a time and see w
 
 calibration: | $(BIN)/loomrl  ## simulate how often every bound and test that decides is wrong, and finds what is there; goes on where it was; takes hours
 	python -m benchmarks.calibration
+
+manipulations: | $(BIN)/loomrl  ## manipulate audit logs and LoomDB at random: each is found and named; goes on where it was; minutes
+	python -m benchmarks.audit_manipulations
 
 clean:  ## remove the virtual environments and all caches; state and artifacts stay
 	rm -rf $(VENV) .venv-peers .venv-mlserver .venv-kserve .venv-atropos .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

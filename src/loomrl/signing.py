@@ -73,6 +73,23 @@ def verify_envelope(envelope: Envelope, payload_type: str, trusted: dict[str, Ed
     )
 
 
+def signature_fault(
+    payload_type: str, payload: bytes, sig: str | None, keyid: str | None, trusted: dict[str, Ed25519PublicKey]
+) -> str | None:
+    """Why a signature that is kept beside what it covers says nothing; None for a good one, and where there is none."""
+    if sig is None and keyid is None:
+        return None
+    if sig is None or keyid is None:
+        return "its signature is not whole: it was changed"
+    signature = Signature(keyid=keyid, sig=sig)
+    envelope = Envelope(payloadType=payload_type, payload=base64.b64encode(payload).decode(), signatures=[signature])
+    try:
+        verify_envelope(envelope, payload_type, trusted)
+    except ArtifactError as error:
+        return str(error)
+    return None
+
+
 def pre_authentication_encoding(payload_type: str, payload: bytes) -> bytes:
     """DSSE's PAE: `DSSEv1 LEN(type) type LEN(payload) payload`, lengths in ASCII decimal bytes."""
     kind = payload_type.encode()

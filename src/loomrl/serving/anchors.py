@@ -6,17 +6,15 @@ list is missing is shown by the chains, whose `anchored` records name statements
 (`loomrl.serving.exported_anchor`).
 """
 
-import base64
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import ValidationError
 
-from loomrl.errors import ArtifactError, ConfigError
+from loomrl.errors import ConfigError
 from loomrl.files import canonical_json, sha256
 from loomrl.loomdb.database import LoomDB
 from loomrl.loomdb.records import AuditAnchor
@@ -24,7 +22,7 @@ from loomrl.schema import Document
 from loomrl.serving import legacy_heads
 from loomrl.serving.chain import GENESIS
 from loomrl.serving.verification import Anchor
-from loomrl.signing import Envelope, Signature, sign_envelope, trusted_keys, verify_envelope
+from loomrl.signing import sign_envelope, signature_fault, trusted_keys
 
 STATEMENT_TYPE = "application/vnd.loomrl.audit-anchor+json"
 _PAGE = 10_000  # statements read at once
@@ -119,20 +117,21 @@ def read_statements(db: LoomDB) -> Statements:
         ServiceError: when LoomDB cannot be reached.
     """
     found, trusted, legacy = Statements(), trusted_keys(), legacy_heads.read(db)
-    adopted = False
+    num_adopted = 0  # removals of earlier versions that a signed statement covers
     for anchor in _pages(db):
         statement = _checked(found, anchor)
         if statement is None:
             continue
-        fault = _fault(anchor, trusted)
+        fault = signature_fault(STATEMENT_TYPE, anchor.payload.encode(), anchor.signature, anchor.keyid, trusted)
         found.num_signed += anchor.signature is not None
         if statement.kind == "adopted":
-            adopted = _check_adopted(found, statement, legacy, fault) and anchor.signature is not None
+            if _is_adopted(found, statement, legacy, fault) and anchor.signature is not None:
+                num_adopted = statement.num_removals or 0
         elif statement.kind == "accepted":
             _accept(found, statement, anchor, fault)
         else:
             _add(found, statement, anchor.signature is not None, fault)
-    for server, anchors in legacy_heads.anchors(legacy, trusted, adopted).items():
+    for server, anchors in legacy_heads.anchors(legacy, trusted, num_adopted).items():
         found.by_chain[server] = [*anchors, *found.by_chain.get(server, [])]
     return found
 
@@ -149,7 +148,7 @@ def _checked(found: Statements, anchor: AuditAnchor) -> Statement | None:
     name = f"statement {anchor.number} of LoomDB, {anchor.kind} of {anchor.server or 'all chains'}"
     expected = 1 if found.newest is None else found.newest.number + 1
     if anchor.number != expected:
-        found.findings.append(f"{_range('statement', expected, anchor.number - 1)} of LoomDB missing before {name}")
+        found.findings.append(f"{_missing(expected, anchor.number - 1)} missing, before {name}")
     before, found.newest = found.newest, anchor
     found.digests[anchor.number] = anchor.digest
     try:
@@ -167,22 +166,6 @@ def _checked(found: Statements, anchor: AuditAnchor) -> Statement | None:
     if anchor.number == expected and statement.previous != (GENESIS if before is None else before.digest):
         found.findings.append(f"{name}: does not follow the statement before it: one of them was replaced")
     return statement
-
-
-def _fault(anchor: AuditAnchor, trusted: dict[str, Ed25519PublicKey]) -> str | None:
-    """Why a statement's signature says nothing; None for a good one, and for none."""
-    if anchor.signature is None or anchor.keyid is None:
-        return None
-    signed = Envelope(
-        payloadType=STATEMENT_TYPE,
-        payload=base64.b64encode(anchor.payload.encode()).decode(),
-        signatures=[Signature(keyid=anchor.keyid, sig=anchor.signature)],
-    )
-    try:
-        verify_envelope(signed, STATEMENT_TYPE, trusted)
-    except ArtifactError as error:
-        return str(error)
-    return None
 
 
 def _add(found: Statements, statement: Statement, signed: bool, fault: str | None) -> None:
@@ -213,9 +196,7 @@ def _adopt(db: LoomDB) -> None:
     state(db, "adopted", "", digest=legacy.digest(**sizes), **sizes)
 
 
-def _check_adopted(
-    found: Statements, statement: Statement, legacy: legacy_heads.LegacyHeads, fault: str | None
-) -> bool:
+def _is_adopted(found: Statements, statement: Statement, legacy: legacy_heads.LegacyHeads, fault: str | None) -> bool:
     """Whether it holds; a finding where what was adopted is not there any more."""
     sizes = {"num_heads": statement.num_heads or 0, "num_removals": statement.num_removals or 0}
     if fault is not None or legacy.digest(**sizes) != statement.digest:
@@ -232,8 +213,8 @@ def _digest(payload: str, signature: str | None) -> str:
     return sha256(f"{payload}\n{signature or ''}".encode())
 
 
-def _range(what: str, first: int, last: int) -> str:
-    return f"{what} {first} is" if first == last else f"{what}s {first} to {last} are"
+def _missing(first: int, last: int) -> str:
+    return f"statement {first} of LoomDB is" if first == last else f"statements {first} to {last} of LoomDB are"
 
 
 def _now() -> str:

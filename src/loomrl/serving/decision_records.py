@@ -6,7 +6,7 @@ import numpy as np
 
 from loomrl.serving.groups import Group
 from loomrl.serving.model import ServedPolicy
-from loomrl.serving.records import DECISION, decisions, digest, record
+from loomrl.serving.records import DECISION, action_hashes, decisions, digest, record
 
 
 def loaded(name: str, policy: ServedPolicy) -> dict[str, Any]:
@@ -40,7 +40,8 @@ def decided(policy: str, group: Group, seconds: float, route: str) -> dict[str, 
         "episode_id": group.asks.episode_ids,
         "observation": group.observations,
         "action": group.action,
-        "value": [None] * len(group) if group.value is None else group.value.astype(np.float64),
+        "action_hash": action_hashes(group.action),
+        "q_value": [None] * len(group) if group.value is None else group.value.astype(np.float64),
         "propensity": group.propensity,
         "exploration_flag": group.explored,
         "shield": group.shield,
@@ -49,7 +50,7 @@ def decided(policy: str, group: Group, seconds: float, route: str) -> dict[str, 
         **group.marks,
     }
     dtypes = {"observation": group.observations.dtype.name, "action": group.action.dtype.name}
-    return decisions({"count": len(group), "dtypes": dtypes, **shared}, columns)
+    return decisions({"count": len(group), "dtypes": dtypes, "reward": None, **shared}, columns)
 
 
 def _decision(group: Group, shared: dict[str, Any]) -> dict[str, Any]:

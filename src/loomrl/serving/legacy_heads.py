@@ -1,16 +1,14 @@
 """Heads and removals of audit chains as LoomDB kept them before there were statements (`loomrl.serving.anchors`)."""
 
-import base64
 from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from loomrl.errors import ArtifactError
 from loomrl.files import canonical_json, sha256
 from loomrl.loomdb.database import LoomDB
 from loomrl.loomdb.records import AuditHead
 from loomrl.serving.verification import Anchor
-from loomrl.signing import Envelope, Signature, verify_envelope
+from loomrl.signing import signature_fault
 from loomrl.types import Json
 
 HEAD_TYPE = "application/vnd.loomrl.audit-head+json"
@@ -40,39 +38,27 @@ def read(db: LoomDB) -> LegacyHeads:
     return LegacyHeads(db.audit_heads(), [event.data for event in db.events(REMOVED)])
 
 
-def anchors(legacy: LegacyHeads, trusted: dict[str, Ed25519PublicKey], adopted: bool) -> dict[str, list[Anchor]]:
-    """By chain. A removal counts as signed when a statement has adopted it."""
+def anchors(legacy: LegacyHeads, trusted: dict[str, Ed25519PublicKey], num_adopted: int) -> dict[str, list[Anchor]]:
+    """By chain. The removals that a statement has adopted, the first so many, count as signed."""
     found: dict[str, list[Anchor]] = {}
     digests = {(head.server, head.sequence): head.digest for head in legacy.heads}
     for head in legacy.heads:
         signed = head.signature is not None
-        one = Anchor(head.sequence, head.digest, signed, _fault(head, trusted), segment=head.segment)
+        fault = signature_fault(HEAD_TYPE, canonical_json(_place(head)), head.signature, head.keyid, trusted)
+        one = Anchor(head.sequence, head.digest, signed, fault, segment=head.segment)
         found.setdefault(head.server, []).append(one)
     ends: dict[str, int] = {}
-    for told in sorted(legacy.removals, key=lambda told: int(told["sequence"])):
+    numbered = enumerate(legacy.removals)
+    for number, told in sorted(numbered, key=lambda one: int(one[1]["sequence"])):
         server, segment, last = told["server"], told["segment"], int(told["sequence"])
         first, ends[server] = ends.get(server, -1) + 1, last
         if first <= last:
             place = {"segment": segment, "first_segment": segment, "first_sequence": first}
-            removal = Anchor(last, digests.get((server, last), ""), adopted, kind="removal", by="gc", **place)
+            removal = Anchor(
+                last, digests.get((server, last), ""), number < num_adopted, kind="removal", by="loomrl gc", **place
+            )
             found.setdefault(server, []).append(removal)
     return found
-
-
-def _fault(head: AuditHead, trusted: dict[str, Ed25519PublicKey]) -> str | None:
-    """Why a head's signature says nothing; None for a good one, and for none."""
-    if head.signature is None or head.keyid is None:
-        return None
-    signed = Envelope(
-        payloadType=HEAD_TYPE,
-        payload=base64.b64encode(canonical_json(_place(head))).decode(),
-        signatures=[Signature(keyid=head.keyid, sig=head.signature)],
-    )
-    try:
-        verify_envelope(signed, HEAD_TYPE, trusted)
-    except ArtifactError as error:
-        return str(error)
-    return None
 
 
 def _place(head: AuditHead) -> Json:

@@ -1,13 +1,15 @@
 """What stands in the audit log, and single decisions however they were written.
 
 A request for one decision leaves a `decision` record. One for several leaves a `decisions` record for each version or
-person that decided in it: what all of them share stands once, the rest column by column. What challengers would have
-done stands in `shadow` and `shadows` records in the same two ways. `expand` gives all alike.
+person that decided in it: what all of them share stands once, the rest column by column. Both hold `timestamp`,
+`agent_id`, `action_hash`, `reward`, `q_value` and `exploration_flag`; the reward is null until feedback is joined. What
+challengers would have done stands in `shadow` and `shadows` records in the same two ways. `expand` gives all alike.
 """
 
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,13 @@ from numpy.typing import NDArray
 
 from loomrl.serving import arrays
 from loomrl.serving.sealing import is_sealed, opened
+from loomrl.types import Json
 
 DECISION, DECISIONS, SHADOW, SHADOWS = "decision", "decisions", "shadow", "shadows"
 SEVERAL = {DECISION: DECISIONS, SHADOW: SHADOWS}  # the kind that holds several of a kind
 CHAMPION, SPLIT = ON_TRIAL = ("champion", "split")  # roles in which a version decides for itself
 LINKS = ("sequence", "previous_hash", "hash")  # a record's place in its chain
+_BY_ACTION = "by_action"  # the key of a column whose values depend on the action alone
 _SPANS = "spans"  # the key of a column that names decisions by their places in records
 _ROWS = tuple(map(str, range(4_096)))  # texts of the numbers that are usual in ids
 
@@ -87,7 +91,8 @@ def expand(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for row, fields in enumerate(rows(entry)):
         action = np.asarray(fields["action"], dtypes["action"])
         single = record(**fields, **links)
-        single |= {"action": action.tolist(), "action_hash": digest(action), "q_value": fields["value"], "row": row}
+        hashed = fields.get("action_hash") or digest(action)  # logs from before 2026 hold none in records of several
+        single |= {"action": action.tolist(), "action_hash": hashed, "q_value": fields["value"], "row": row}
         if entry["kind"] == DECISIONS:
             single |= {"limited": False, "observation_digest": _observed(fields["observation"], dtypes["observation"])}
         yield single | {"timestamp": entry["timestamp"]}
@@ -119,6 +124,8 @@ def rows(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
     shared, columns = entry["shared"], entry["columns"]
     rest = {name: value for name, value in shared.items() if name not in ("count", "dtypes")}
     lists = {name: column(entry, name) for name in columns}
+    if entry["kind"] == DECISIONS and "value" not in rest:
+        lists["value"] = column(entry, "value")
     for row in range(shared["count"]):
         found = rest | {name: values[row] for name, values in lists.items()}
         if entry["kind"] == DECISIONS:
@@ -131,14 +138,36 @@ def column(entry: dict[str, Any], name: str) -> list[Any]:
     """One value for each decision of a record, whether it is of one or of several and holds it once or for each."""
     if "columns" not in entry:
         return [entry[name]]
-    shared = entry["shared"]
+    shared, name = entry["shared"], _stored(entry, name)
     if name in shared:
         return [shared[name]] * shared["count"]
     values = entry["columns"][name]
+    if not isinstance(values, dict):
+        return list(values)
     if arrays.is_array(values):
-        values = arrays.numbers(arrays.from_json(values))
-    found: list[Any] = _ids(values[_SPANS]) if isinstance(values, dict) else values
-    return found
+        return list(arrays.numbers(arrays.from_json(values)))
+    if _BY_ACTION in values:
+        return [values[_BY_ACTION][str(action)] for action in column(entry, "action")]
+    return _ids(values[_SPANS])
+
+
+def _stored(entry: dict[str, Any], name: str) -> str:
+    """The key under which a record of several decisions holds a column: what the policy expected is its `q_value`."""
+    is_there = name in entry["shared"] or name in entry["columns"]
+    return "q_value" if name == "value" and not is_there else name
+
+
+def action_hashes(action: NDArray[Any]) -> Json | list[str]:
+    """The `action_hash` of each of several actions (B, *action) as a column; of choices, once for each choice."""
+    if action.ndim == 1 and action.dtype.kind in "iu":
+        return {_BY_ACTION: {str(choice): _hash_of_choice(choice, action.dtype.str) for choice in set(action.tolist())}}
+    data, size = action.tobytes(), action.nbytes // len(action)
+    return [hashlib.sha256(data[start : start + size]).hexdigest() for start in range(0, len(data), size)]
+
+
+@lru_cache(maxsize=4_096)
+def _hash_of_choice(choice: int, dtype: str) -> str:
+    return digest(np.asarray(choice, dtype))
 
 
 def spans(found: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
@@ -152,7 +181,7 @@ def _ids(found: Sequence[tuple[str, int, int]]) -> list[str]:
 
 def array(entry: dict[str, Any], name: str) -> NDArray[Any]:
     """The same as an array, (count, ...)."""
-    values = entry.get("columns", {}).get(name)
+    values = entry["columns"].get(_stored(entry, name)) if "columns" in entry else None
     return arrays.from_json(values) if arrays.is_array(values) else np.array(column(entry, name))
 
 

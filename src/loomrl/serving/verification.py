@@ -114,14 +114,17 @@ class _Verification:
         report.num_segments = len(found)
         report.num_anchors = len({head.sequence for head in self.heads})
         report.num_signed = sum(head.signed for head in self.heads)
+        foreign = [path for path in found if not path.stem.isdigit()]
+        report.findings += [f"{path.name} is no segment of a server: it was put here" for path in foreign]
+        found = [path for path in found if path not in foreign]
         waiting = waiting_lines(self.folder)
-        self._check_names([*(path.stem for path in found), *segments_opened(waiting)])
+        self._check_names({int(stem) for stem in (*(path.stem for path in found), *segments_opened(waiting))})
         for path in found:
             self._check_file(path)
             try:
                 for number, line in enumerate(lines(path), start=1):
                     self._follow(path.stem, f"{path.name}:{number}", line)
-            except ArtifactError as error:
+            except (ArtifactError, OSError) as error:
                 report.findings.append(str(error))
         self._follow_waiting(waiting, found[-1].stem if found else "")
         for path in sorted(self.folder.glob("*.torn")):
@@ -142,9 +145,8 @@ class _Verification:
             waits = f"records {last + 1} to {self.report.head_sequence} wait in {RESERVE} for room on the disk"
             self.report.notes.append(waits)
 
-    def _check_names(self, stems: list[str]) -> None:
+    def _check_names(self, there: set[int]) -> None:
         """Segments are numbered from 1 on; those that are not there must have been removed on record."""
-        there = {int(stem) for stem in stems}
         last = max([*there, *(int(anchor.segment) for anchor in self.heads if anchor.segment.isdigit())], default=0)
         removed = {
             number for one in self.removals.values() for number in range(int(one.first_segment), int(one.segment) + 1)
@@ -164,7 +166,7 @@ class _Verification:
         elif path.suffix != PLAIN:  # else a crash left both forms; the plain one is read
             try:
                 column = different_column(compacted)
-            except ArtifactError as error:
+            except (ArtifactError, OSError) as error:
                 column = str(error)
             if column is not None:
                 self.report.findings.append(f"{compacted.name}: {column}: edited or damaged")
@@ -176,10 +178,13 @@ class _Verification:
         report = self.report
         try:
             record = unseal(line)
-        except BrokenRecord as error:
-            report.findings.append(f"{place}: {error}: edited or torn")
+            sequence, digest, kind = int(record["sequence"]), str(record["hash"]), record["kind"]
+            if kind == "anchored":
+                report.statements[int(record["number"])] = str(record["digest"])
+        except (BrokenRecord, LookupError, TypeError, ValueError) as error:
+            why = error if isinstance(error, BrokenRecord) else "not a record of a server"
+            report.findings.append(f"{place}: {why}: edited or torn")
             return
-        sequence, digest = int(record["sequence"]), str(record["hash"])
         self._check_place(segment, place, record)
         if sequence != report.head_sequence + 1 or record["previous_hash"] != report.head_digest:
             self._explain_gap(place, sequence, str(record["previous_hash"]))
@@ -191,8 +196,6 @@ class _Verification:
             report.findings.append(
                 f"{place}: record {sequence} is not the one that was anchored{_when(anchor)}: the log was rewritten"
             )
-        if record["kind"] == "anchored":
-            report.statements[int(record["number"])] = str(record["digest"])
 
     def _check_place(self, segment: str, place: str, record: dict[str, Any]) -> None:
         """What opens a segment names it and its chain."""
