@@ -371,6 +371,9 @@ class PolicyManifest(Document):
     formats: dict[str, Json] = Field(
         default_factory=dict, exclude_if=lambda found: not found
     )  # `file`, `sha256` of each
+    safety_critical: bool = Field(
+        default=False, exclude_if=lambda found: not found
+    )  # records are synced before answers
     opset: int
 
 

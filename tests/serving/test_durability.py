@@ -1,16 +1,19 @@
 """Strict servers answer when the disk has it, and with 503 where it does not take it."""
 
 import errno
+import json
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
+from inside import Inside
 from policies import OBSERVATIONS, discrete_folder
 from startup_code import environment_with
 
@@ -19,6 +22,7 @@ from loomrl.serving.client import Ask, Refused
 from loomrl.serving.history import records
 from loomrl.serving.process import ServerProcess
 from loomrl.serving.records import record
+from loomrl.serving.settings import ServerSettings
 from loomrl.serving.verification import verify_chain
 
 OBS = OBSERVATIONS[0].tolist()
@@ -94,6 +98,52 @@ def test_an_answer_leaves_when_its_record_is_on_the_disk(loomrl_home: Path, tmp_
         client.feedback(decision.decision_id, 1.0)
         assert b'"kind":"feedback"' in segment(loomrl_home).read_bytes()[: disk.num_bytes()]
         assert client.status()["audit"]["durability"] == "strict"
+
+
+def test_a_safety_critical_version_answers_when_its_record_is_on_the_disk(
+    loomrl_home: Path, tmp_path: Path, disk: Disk
+) -> None:
+    """Whatever the server was told: its config says so, and the manifest carries it."""
+    folder = discrete_folder(tmp_path / "policy")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    options = {"rate": 1e6, "anchor_seconds": 1e6, "environment": disk.environment}
+    with ServerProcess("cartpole", champion_folder=folder, **options) as server, server.client() as client:
+        shown = client.status()["audit"]
+        assert (shown["durability"], shown["sync_every_seconds"], shown["anchor_every_seconds"]) == (
+            "background", 0.02, 1e6
+        )  # fmt: skip
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"safety_critical": True}))
+    with ServerProcess("cartpole", champion_folder=folder, **options) as server, server.client() as client:
+        for _ in range(20):
+            decision = client.decide("a", OBS)
+            durable = segment(loomrl_home).with_stem("000002").read_bytes()[: disk.num_bytes()]
+            assert decision.decision_id.encode() in durable
+        shown = client.status()["audit"]
+        assert (shown["durability"], shown["sync_every_seconds"], shown["unsynced_seconds"]) == ("strict", 0.0, 0.0)
+        disk.break_down()
+        with pytest.raises(Refused, match="may not outlive a power failure"):
+            client.decide("a", OBS)
+
+
+def test_answers_under_way_when_a_safety_critical_version_comes_are_synced(
+    loomrl_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read before the swap, decided after it: their answers leave the event loop's turn only with the records."""
+    folder = discrete_folder(tmp_path / "policy")
+    scope = {"method": "POST", "path": "/decide", "headers": [(b"host", b"127.0.0.1")]}
+    body = json.dumps({"agent_id": "a", "observation": OBS}).encode()
+    with Inside(ServerSettings("cartpole", folders={"champion": folder})) as server:
+        application, audit = server.application, server.parts.audit
+        handler = application.hot_handler("/decide")
+        question = application.read_at_once(handler, scope, body)
+        (answer,) = application._answer_hot([question])
+        assert (answer.status, audit.is_durable) == (200, False)
+        champion = server.parts.roles.current.champion
+        monkeypatch.setattr(champion, "manifest", champion.manifest.model_copy(update={"safety_critical": True}))
+        server.parts.roles.current = replace(server.parts.roles.current)
+        (answer,) = application._answer_hot([question])
+        assert (answer.status, audit.is_durable) == (200, True)
+        assert application.hot_handler("/decide") is None
 
 
 def test_many_share_a_sync(loomrl_home: Path, tmp_path: Path, disk: Disk) -> None:

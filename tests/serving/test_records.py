@@ -1,14 +1,17 @@
 """A decision reads the same whether it was asked for alone or with others."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from loomrl.files import sha256
 from loomrl.serving.client import Ask, PolicyClient
-from loomrl.serving.history import find_decision, records
-from loomrl.serving.records import row_of
+from loomrl.serving.history import chains, find_decision, records
+from loomrl.serving.records import action_hashes, column, digest, expand, record_of, row_of
+from loomrl.serving.segments import lines, segments
 
 WHEN = ("timestamp", "seconds", "decision_id", "sequence", "previous_hash", "hash", "row")
 
@@ -57,3 +60,48 @@ def test_what_was_asked_with_others_gets_its_own_feedback(client: PolicyClient) 
         one for one in records() if one["kind"] == "feedback" and one["decision_id"] == decisions[1].decision_id
     ]
     assert (entry["agent_id"], entry["reward"]) == ("b", 2.5)
+
+
+KEYS = ("timestamp", "agent_id", "action_hash", "reward", "q_value", "exploration_flag")
+
+
+def stored(decision_id: str) -> dict[str, Any]:
+    """The record as it stands in the file."""
+    (found,) = (
+        json.loads(line)
+        for folder in chains("cartpole")
+        for path in segments(folder)
+        for line in lines(path)
+        if f'"decision_id":"{record_of(decision_id)}"'.encode() in line and line.startswith(b'{"kind":"decision')
+    )
+    return found
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_is_stored_has_the_keys_of_the_specification(client: PolicyClient, count: int) -> None:
+    decisions = client.decide_many([Ask(f"a{row}", [0.1 * row, 0.0, 0.2 - 0.2 * row, 0.0]) for row in range(count)])
+    entry = stored(decisions[0].decision_id)
+    held = entry if count == 1 else {**entry, **entry["shared"], **entry["columns"]}
+    assert [key for key in KEYS if key not in held] == []
+    hashes = [sha256(np.asarray(one.action, np.int64).tobytes()) for one in decisions]
+    assert column(entry, "action_hash") == hashes
+    assert column(entry, "q_value") == column(entry, "value") == [one.value for one in decisions]
+    assert column(entry, "reward") == [None] * count
+
+
+def test_hashes_of_vectors_stand_one_by_one() -> None:
+    action = np.arange(6, dtype=np.float32).reshape(3, 2)
+    assert action_hashes(action) == [digest(row) for row in action]
+
+
+def test_records_of_several_from_before_have_the_same_keys_when_read(client: PolicyClient) -> None:
+    """They held no hash of the action, and what the policy expected as `value` alone."""
+    decisions = client.decide_many([Ask(f"a{row}", [0.1 * row, 0.0, 0.2 - 0.2 * row, 0.0]) for row in range(3)])
+    now = stored(decisions[0].decision_id)
+    columns = {name: values for name, values in now["columns"].items() if name not in ("action_hash", "q_value")}
+    shared = {name: value for name, value in now["shared"].items() if name not in ("reward", "action_hash", "q_value")}
+    for name in ("shared", "columns"):
+        if "q_value" in now[name]:
+            (shared if name == "shared" else columns)["value"] = now[name]["q_value"]
+    before = now | {"shared": shared, "columns": columns}
+    assert list(expand(before)) == list(expand(now))

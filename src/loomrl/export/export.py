@@ -177,6 +177,7 @@ def _manifest(
     (actions,) = session.run(["action"], feeds)
     snapshot = EnvironmentSnapshot.read(snapshot_folder / "snapshot.json")
     return PolicyManifest(
+        safety_critical=config.safety.safety_critical,
         name=config.name,
         onnx_sha256=sha256(graph),
         policy_digest=sha256_file(policy_folder / WEIGHTS),

@@ -56,10 +56,9 @@ class PolicyServer:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._on_loopback = is_loopback(parts.settings.host)
-        self._strict = parts.settings.durability == "strict"
         self._several = None if parts.place is None else Several(parts, parts.place, self._respond)
         self._control = Control(parts, self._several)
-        self.batcher = Batcher(self._answer_all)
+        self.batcher = Batcher(self._answer_hot)
         self._hot: dict[str, HotHandler] = {"/decide": self._decide, "/feedback": self._feedback}
         self._infer_path = f"/v2/models/{parts.settings.policy}/"
         beside = [*self._control.routes(), *Rollback(parts).routes(), *Dashboard(parts).routes()]
@@ -137,7 +136,7 @@ class PolicyServer:
             if isinstance(answer, Question):
                 (answer,) = self._answer_all([answer])
             response = answer if isinstance(answer, Response) else await answer
-            if self._strict and scope["method"] not in ("GET", "HEAD") and not is_order(scope):
+            if self._parts.is_strict and scope["method"] not in ("GET", "HEAD") and not is_order(scope):
                 await self._parts.keeper.durable()
             return response
         except Exception as error:  # noqa: BLE001 - as above
@@ -168,9 +167,23 @@ class PolicyServer:
                 self._parts.keep_in_step()
                 if self._several.concerns_others(scope, body):
                     return None
-            return handler(scope, body, time.perf_counter())
+            answer = handler(scope, body, time.perf_counter())
+            if self._parts.is_strict and isinstance(answer, Response):  # only since this request began
+                self._parts.keeper.sync()
+            return answer
         except Exception as error:  # noqa: BLE001 - as above
             return self._failed(scope, error)
+
+    def _answer_hot(self, questions: Sequence[Question]) -> list[Response]:
+        """The answers to questions of agents that were read before any version demanded a synced record."""
+        responses = self._answer_all(questions)
+        if not self._parts.is_strict:
+            return responses
+        try:
+            self._parts.keeper.sync()
+        except NotDurable as error:
+            return [self._failed(question.scope, error) for question in questions]
+        return responses
 
     def _answer_all(self, questions: Sequence[Question]) -> list[Response]:
         """The answers to questions that came together; what is wrong with one of them is not another's problem."""
@@ -201,7 +214,7 @@ class PolicyServer:
 
     def hot_handler(self, path: str) -> HotHandler | None:
         """Who answers a POST of agents at once; None for every other path, and where an answer waits for the disk."""
-        if self._strict:
+        if self._parts.is_strict:
             return None
         if path in self._hot:
             return self._hot[path]

@@ -2,12 +2,14 @@
 
 import socket
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from loomrl.home import shares_loomdb
 from loomrl.loomdb.database import LoomDB
 from loomrl.serving.anchors import Statements, read_statements
 from loomrl.serving.exported_anchor import ExportedAnchor
 from loomrl.serving.history import chains
+from loomrl.serving.hosts import audit_roots
 from loomrl.serving.verification import ChainReport, missing_chain, verify_chain
 
 LOOMDB = "LoomDB"  # as findings name its statements
@@ -47,8 +49,8 @@ def verify_all(
 ) -> AuditReport:
     """Check every chain here, and that every chain LoomDB knows is here, or on the other host that wrote it.
 
-    `everywhere` demands all chains here, wherever they were written: for a place where the logs of all hosts are
-    collected. `exported` is held against LoomDB and the chains too.
+    `everywhere` demands the chains of all hosts, under this home or in the folders of `LOOMRL_AUDIT_FOLDERS`.
+    `exported` is held against LoomDB and the chains too.
 
     Raises:
         ServiceError: when LoomDB cannot be reached.
@@ -65,7 +67,7 @@ def verify_all(
         report.findings += exported.contradictions(statements)
         for server, anchors in exported.anchors().items():
             known[server] = [*known.get(server, []), *anchors]
-    folders = {f"{folder.parent.name}/{folder.name}": folder for folder in chains(policy)}
+    folders = {f"{folder.parent.name}/{folder.name}": folder for folder in _folders(policy, everywhere)}
     for server, folder in folders.items():
         found = verify_chain(folder, known.get(server, []), demand_signed)
         _check_known(found, statements, demand_signed)
@@ -80,6 +82,14 @@ def verify_all(
             report.chains.append(missing_chain(server, known[server]))
     _accept(report, statements)
     return report
+
+
+def _folders(policy: str | None, everywhere: bool) -> list[Path]:
+    """Those of this host last, so that of two copies its own counts."""
+    others = audit_roots()[:0:-1] if everywhere else []
+    pattern = f"{policy or '*'}/*"
+    found = [folder for root in others for folder in sorted(root.glob(pattern)) if folder.is_dir()]
+    return [*found, *chains(policy)]
 
 
 def _check_known(report: ChainReport, statements: Statements, demand_signed: bool) -> None:

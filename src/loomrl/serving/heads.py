@@ -1,5 +1,6 @@
 """Heads of audit chains, as LoomDB's statements keep them."""
 
+from itertools import chain
 from pathlib import Path
 
 import orjson
@@ -9,7 +10,7 @@ from loomrl.home import home
 from loomrl.loomdb.database import LoomDB
 from loomrl.serving.anchors import Statement, read_statements, state
 from loomrl.serving.audit import Head
-from loomrl.serving.segments import lines_backwards, segments, whole_lines
+from loomrl.serving.segments import lines_backwards, segments, waiting_lines, whole_lines
 from loomrl.serving.verification import Anchor
 from loomrl.types import Json
 
@@ -59,7 +60,8 @@ def _first_record(folder: Path) -> tuple[str, Json] | None:
 
 def _require_part_of(folder: Path, head: Head) -> None:
     """Refuse to go on from a log that does not hold the record that LoomDB knows."""
-    for record in (orjson.loads(line) for path in reversed(segments(folder)) for line in lines_backwards(path)):
+    logged = (line for path in reversed(segments(folder)) for line in lines_backwards(path))
+    for record in map(orjson.loads, chain(reversed(waiting_lines(folder)), logged)):
         if record["sequence"] <= head.sequence:
             if (record["sequence"], record["hash"]) == (head.sequence, head.digest):
                 return

@@ -28,8 +28,14 @@ class AuditKeeper:
         self.unsigned: str | None = None  # why the anchored head bears no signature
         self.sync_error: str | None = None
         self._names_again = 0.0  # `time.monotonic()` from which the log names a statement of LoomDB again
+        self._synced = time.monotonic()  # when the last sync began that the disk took
         self._syncing = asyncio.Lock()
         self._next_sync: asyncio.Future[None] | None = None
+
+    @property
+    def unsynced_seconds(self) -> float:
+        """How long the oldest record that is not on the disk may have been waiting; 0 where all are."""
+        return 0.0 if self.audit.is_durable else time.monotonic() - self._synced
 
     async def durable(self) -> None:
         """Wait until everything written so far is on the disk. All who wait while a sync goes on share the next one.
@@ -54,9 +60,10 @@ class AuditKeeper:
         Raises:
             NotDurable: when the disk did not take it.
         """
-        before = self.audit.durable_sequence
+        before, began = self.audit.durable_sequence, time.monotonic()
         try:
             self.audit.sync()
+            self._synced = began
         except NotDurable as error:
             if self.sync_error is None:
                 self._put_on_record("not durable", before, str(error))

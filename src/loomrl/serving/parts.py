@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 GUARDIAN = 0  # the worker whose monitors watch what all of them decide
 _STEP_SECONDS = 0.02
-_SYNC_SECONDS = 0.02
+SYNC_SECONDS = 0.02  # between syncs, where an answer does not wait for one
 _READ_BACK = 64 * 2**20  # bytes of the log that a new process reads to know what its predecessor decided
 _ORDERS_SECONDS = 0.5  # between looks at the file of controls, and at LoomDB
 _REPORT_SECONDS = 1.0
@@ -134,7 +134,7 @@ class Parts:
                 (self.follow_quarantine, min(_ORDERS_SECONDS, settings.refresh_seconds)),
                 (self.follow_tokens, _ORDERS_SECONDS),
                 (self.agree, _ORDERS_SECONDS),
-                (self.keeper.sync, _SYNC_SECONDS),
+                (self.keeper.sync, SYNC_SECONDS),
                 (self.history.take, _HISTORY_SECONDS),
                 (self.follow_events, _EVENTS_SECONDS),
                 (self.decider.report_refusals, _REPORT_SECONDS),
@@ -176,6 +176,11 @@ class Parts:
         self.audit.close()
         if self._loomdb is not None:
             self._loomdb.close()
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether answers wait until their records are on the disk: so set, or for a safety-critical version."""
+        return self.settings.durability == "strict" or self.roles.current.is_safety_critical
 
     def keep_in_step(self) -> None:
         """Have in force whatever any worker has announced. Where nothing was, that is one look at memory.

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS
@@ -55,6 +56,11 @@ class Roles:
     def whose_actions(self) -> ServedPolicy | None:
         """The version whose actions are those a person may name: the champion, else any; None where none is known."""
         return self.champion or next(iter(self.loaded().values()), self.known)
+
+    @cached_property
+    def is_safety_critical(self) -> bool:
+        """Whether any loaded version is: then no answer leaves before its record is on the disk."""
+        return any(policy.manifest.safety_critical for policy in self.loaded().values())
 
     def loaded(self) -> dict[str, ServedPolicy]:
         """By version, whatever their roles."""

@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 from loomrl.monitoring.guardian import GuardianShown
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.overrides import Override
-from loomrl.serving.parts import Parts
+from loomrl.serving.parts import SYNC_SECONDS, Parts
 from loomrl.serving.plan import KillSwitch, Plan
 from loomrl.serving.shadow_process import Shadow
 
@@ -56,8 +56,11 @@ class AuditShown(TypedDict):
     segment: str
     sequence: int
     hash: str
-    durability: str
+    durability: str  # `strict` also where a loaded version is safety-critical
     durable_sequence: int
+    sync_every_seconds: float  # 0 where each answer waits for the disk
+    unsynced_seconds: float  # how long a record may have been written and not be on the disk, now
+    anchor_every_seconds: float  # between looks at whether LoomDB knows the newest record
     sync_error: str | None
     anchored_sequence: int | None
     unsigned: str | None
@@ -144,8 +147,11 @@ def describe(parts: Parts, with_orders: bool) -> Status:
             "segment": head.segment,
             "sequence": head.sequence,
             "hash": head.digest,
-            "durability": parts.settings.durability,
+            "durability": "strict" if parts.is_strict else parts.settings.durability,
             "durable_sequence": parts.audit.durable_sequence,
+            "sync_every_seconds": 0.0 if parts.is_strict else SYNC_SECONDS,
+            "unsynced_seconds": parts.keeper.unsynced_seconds,
+            "anchor_every_seconds": parts.settings.anchor_seconds,
             "sync_error": parts.keeper.sync_error,
             "anchored_sequence": anchored.sequence if anchored else None,
             "unsigned": parts.keeper.unsigned,
