@@ -1,194 +1,264 @@
-"""A search for a drift of the sensors that makes the policy break a limit: as small as it can be, and replayable.
+"""A search for states in which the policy fails although it need not, without being told where to look.
 
-A drift adds the same offset to every observation of an episode; the environment itself stays as it is. Drifts and seeds
-are searched together by the cross-entropy method (Sankaranarayanan and Fainekos, Falsification of temporal properties
-of hybrid systems using the cross-entropy method, HSCC 2012): those that come closest to the limit are drawn from again.
+Three searches, each of which names what it finds and replays it: states that are reached by pushes and from which the
+policy fails although a recovery exists (`falsification.recovery`), narrow bands in which it chooses otherwise than on
+both sides (`falsification.lone_choices`), and, where a magnitude is declared, drifts of the sensors that break a limit.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import NDArray
 from pydantic import Field
 
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
-from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
-from loomrl.safety.constraints import check_constraint, limits, quantity, violates
-from loomrl.safety.counterexample import Failure, Replayed, describe, recorded, replay_limit
-from loomrl.safety.probes import act_with, noise_scale, shifted, to_texts, told_to_the_shield
-from loomrl.types import Act, ActFunction, Bound, Claim, Episode, FloatArray, Policy, Verdict
+from loomrl.safety.counterexample import (
+    Failure,
+    Replayed,
+    observation_counterexample,
+    recorded,
+)
+from loomrl.safety.probes import ask, is_recurrent, to_texts, told_to_the_shield
+from loomrl.safety.search.drift import drift_claims, replay_drift
+from loomrl.safety.search.lone_choices import STEEPEST, WIDEST, LoneChoice, find_lone_choices
+from loomrl.safety.search.playing import Field as PlayingField
+from loomrl.safety.search.playing import Lead
+from loomrl.safety.search.recovery import RECOVERED, Failing, Scale, Search
+from loomrl.types import Bound, Claim, Episode, Verdict
 
 NAME = "falsification"
 STAGE = FALSIFICATION
 LOCAL = False
-not_applicable = to_texts
+RECOVERY, LONE_CHOICES = f"{NAME}.recovery", f"{NAME}.lone_choices"
+_AT_RANDOM = 16  # episodes of random actions, to tell what failing is worth
 
-Array = NDArray[np.float64]
-_SHRINKINGS = 16  # sizes of a drift that is found, tried at once
+
+def not_applicable(observation_space: Any, action_space: Any) -> str | None:
+    """Why nothing is searched: for texts, and for spaces nothing can be pushed in."""
+    if reason := to_texts(observation_space, action_space):
+        return reason
+    if not isinstance(action_space, spaces.Box | spaces.Discrete):
+        return f"actions are {action_space}; what is pushed is one choice or a Box"
+    return None
 
 
 class Config(CheckConfig):
-    """Drifts of up to `magnitude` standard deviations of each component, over what was recorded.
+    """`num_leads` episodes are led somewhere and left to the policy for `horizon` steps.
 
-    Each of `num_rounds` plays `population` episodes, at most as many as `safety.num_envs`. Without a magnitude nothing
-    is searched: what a sensor can be off by is for people to say.
+    Recoveries are tried from up to `max_failures` of the states it fails from. `num_lines` lines through what was met
+    are looked along for lone choices.
+
+    With `magnitude`, drifts of up to so many standard deviations of each component are searched too: each of
+    `num_rounds` plays `population` episodes, at most as many as `safety.num_envs`. Without it none is: what a sensor
+    can be off by is for people to say.
     """
 
-    mandatory: bool = False
+    num_leads: int = Field(default=384, ge=1)
+    horizon: int = Field(default=150, ge=1)
+    max_failures: int = Field(default=64, ge=1)
+    num_lines: int = Field(default=2_048, ge=1)
     magnitude: float | None = Field(default=None, gt=0)
     num_rounds: int = Field(default=12, ge=1)
     population: int = Field(default=48, ge=4)
     num_seeds: int = Field(default=16, ge=1)
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A drift in standard deviations, (*obs), and the episode it breaks."""
-
-    drift: Array
-    episode: Episode
-
-
 def examine(context: Context, config: Config) -> list[Claim]:
-    """One claim for each declared limit, where observations are a Box."""
-    if config.magnitude is None or not isinstance(context.observation_space, spaces.Box):
-        return []
-    for constraint in context.config.constraints:
-        check_constraint(constraint, context.episodes[0])
-    search = _Search(context, config, config.magnitude)
-    return [_claim(context, config, constraint, search) for constraint in context.config.constraints]
+    """What was found by each search."""
+    claims = [_recovery(context, config)]
+    if isinstance(context.observation_space, spaces.Box) and context.observation_space.dtype.kind == "f":
+        claims.append(_lone_choices(context, config))
+    return claims + drift_claims(context, config)
 
 
-def _claim(context: Context, config: Config, constraint: ConstraintConfig, search: "_Search") -> Claim:
-    found, num_episodes = search.run(constraint)
-    claim = f"{NAME}.{constraint.name}"
-    evidence: dict[str, Any] = {
-        "kind": NAME,
-        "constraint": constraint.model_dump(mode="json"),
-        "noise_scale": search.scale.ravel().tolist(),
-        "num_episodes": num_episodes,
-        "drift": None if found is None else found.drift.ravel().tolist(),
-    }
-    size = 0.0 if found is None else float(np.abs(found.drift).max())
+def replay(failure: Failure) -> Replayed:
+    """Lead to the state again and leave the policy there, ask it about the three observations, or play the drift."""
+    replays = {RECOVERY: _replay_recovery, LONE_CHOICES: _replay_lone_choice}
+    return replays.get(failure.document["kind"], replay_drift)(failure)
+
+
+# --- states a policy fails from -----------------------------------------------------------------------------------
+
+
+def _recovery(context: Context, config: Config) -> Claim:
+    field = _field(context)
+    scale = Scale(context.episodes, _at_random(context, config.horizon), context.config.constraints, config.horizon)
+    search = Search(field, scale, context.visited)
+    first = context.config.own_seeds.start
+    seeds = range(first, first + config.num_leads)
+    latest = max(1, int(np.median([episode.length for episode in context.episodes])) // 2)
+    found = search.run(seeds, min(latest, config.horizon), context.rng(RECOVERY), config.max_failures)
+    worst = found[0] if found else None
     counterexample = None
-    finding = f"none of {num_episodes} episodes breaks it"
-    if found is not None:
-        moved = np.flatnonzero(found.drift.ravel())
-        finding = (
-            f"a drift of {size:.3g} deviations of {len(moved)} component{'s' * (len(moved) != 1)} breaks it: "
-            f"{describe(constraint, found.episode)}"
-        )
-        counterexample = recorded(context, claim, finding, found.episode)
+    finding = f"from none of {search.num_states} states does it fail of its own where a recovery exists"
+    if worst is not None:
+        finding = _told(worst)
+        counterexample = recorded(context, RECOVERY, finding, worst.episode)
+    assumptions = [
+        "a search that finds nothing proves nothing: other states may be reached",
+        "recoveries are the policy's own: what it does at observations it meets in ordinary episodes",
+    ]
     return Claim(
-        id=claim,
+        id=RECOVERY,
         stage=STAGE,
         statement=(
-            f"no drift of the sensors of up to {config.magnitude:g} deviations makes {constraint.quantity} leave "
-            f"{limits(constraint)}"
+            "where pushes and misled sensors lead an episode, the policy goes on as well as its own ordinary behaviour "
+            "would, wherever that recovers"
         ),
         mandatory=config.mandatory,
-        method=f"cross-entropy search over drifts and {config.num_seeds} seeds",
-        verdict=Verdict.SUPPORTED if found is None else Verdict.REFUTED,
-        assumptions=[
-            "a search that finds nothing proves nothing: other drifts and seeds may break it",
-            *told_to_the_shield(context),
-        ],
-        bound=Bound(kind="smallest drift found", measured=size, limit=search.magnitude, unit="deviations")
-        if found is not None
-        else None,
-        num_samples=num_episodes,
-        evidence=[context.evidence.json(claim, evidence)],
+        method=f"{config.num_leads} led episodes; recoveries tried from up to {config.max_failures} failures",
+        verdict=Verdict.SUPPORTED if worst is None else Verdict.REFUTED,
+        assumptions=[*assumptions, *told_to_the_shield(context)],
+        bound=None
+        if worst is None
+        else Bound(kind="loss", measured=worst.recovered - worst.worth, limit=RECOVERED, unit="ordinary returns"),
+        num_samples=search.num_states,
+        evidence=[context.evidence.json(RECOVERY, _recovery_evidence(search, scale, worst))],
         counterexample=counterexample,
         finding=finding,
     )
 
 
-def replay(failure: Failure) -> Replayed:
-    """Play the episode with the drift that broke it."""
-    document, space = failure.document, failure.observation_space
-    offset = np.asarray(document["drift"]).reshape(space.shape) * np.asarray(document["noise_scale"]).reshape(
-        space.shape
+def _recovery_evidence(search: Search, scale: Scale, worst: Failing | None) -> dict[str, Any]:
+    found = {"kind": RECOVERY, "num_states": search.num_states, "horizon": scale.horizon, "scale": scale.size}
+    if worst is None:
+        return found
+    step = worst.lead.stop
+    return found | {
+        "seed": worst.lead.seed,
+        "step": step,
+        "state": worst.episode.obs[step].tolist(),
+        "actions": worst.episode.action[:step].tolist(),
+        "earned": _earned(worst.episode, step),
+        "recovery": worst.by,
+        "recovery_actions": worst.recovery.action[step:].tolist(),
+        "recovery_earned": _earned(worst.recovery, step),
+        "contradiction": worst.contradiction,
+        "neighbours": worst.neighbours,
+        "confirmed": worst.confirmed,
+    }
+
+
+def _told(worst: Failing) -> str:
+    step = worst.lead.stop
+    return (
+        f"in the episode of seed {worst.lead.seed}, {step - worst.lead.start} steps of other actions from step "
+        f"{worst.lead.start} on lead to {_shown(worst.episode.obs[step])}; from there the policy earns "
+        f"{_earned(worst.episode, step):.6g}, {worst.by} {_earned(worst.recovery, step):.6g}; so it is from "
+        f"{worst.confirmed} of {worst.neighbours} states close by, and at the most it is {worst.contradiction:.3g} "
+        "times as sure as usual of what contradicts its ordinary behaviour"
     )
-    return replay_limit(failure, _drifting(failure.policy, space, offset[None]))
 
 
-class _Search:
-    def __init__(self, context: Context, config: Config, magnitude: float) -> None:
-        self.context, self.config, self.magnitude = context, config, magnitude
-        self.scale = np.asarray(noise_scale(context.visited, 1.0), np.float64)
-        self.population = min(config.population, context.config.num_envs)
-        self.seeds = np.array(context.config.seeds[: config.num_seeds])
-
-    def run(self, constraint: ConstraintConfig) -> tuple[_Found | None, int]:
-        """The smallest drift that was found, and how many episodes were played."""
-        rng = self.context.rng(f"{NAME}.{constraint.name}")
-        shape = self.scale.shape
-        mean, spread = np.zeros(shape), np.full(shape, 0.5 * self.magnitude)
-        weights = np.full(len(self.seeds), 1.0 / len(self.seeds))
-        played = 0
-        for _ in range(self.config.num_rounds):
-            drifts = np.clip(
-                mean + spread * rng.standard_normal((self.population, *shape)), -self.magnitude, self.magnitude
-            )
-            seeds = rng.choice(self.seeds, size=self.population, p=weights)
-            episodes = self._play(drifts, seeds)
-            played += len(episodes)
-            distances = np.array([_distance(constraint, episode) for episode in episodes])
-            broken = [index for index in np.argsort(distances).tolist() if violates(constraint, episodes[index])]
-            if broken:
-                best = broken[0]
-                found, more = self._shrink(constraint, _Found(drifts[best], episodes[best]))
-                return found, played + more
-            elite = np.argsort(distances, kind="stable")[: max(2, self.population // 6)]
-            mean, spread = drifts[elite].mean(0), 0.7 * drifts[elite].std(0) + 0.3 * spread
-            counts = np.array([np.count_nonzero(seeds[elite] == seed) for seed in self.seeds])
-            weights = 0.5 * counts / counts.sum() + 0.5 / len(self.seeds)
-        return None, played
-
-    def _shrink(self, constraint: ConstraintConfig, found: _Found) -> tuple[_Found, int]:
-        """The same drift in fewer components, then smaller, as long as it still breaks the limit."""
-        played = 0
-        for place in np.argsort(np.abs(found.drift).ravel(), kind="stable").tolist():
-            fewer = found.drift.copy()
-            fewer.flat[place] = 0.0
-            (episode,) = self._play(fewer[None], np.array([found.episode.seed]))
-            played += 1
-            if violates(constraint, episode):
-                found = _Found(fewer, episode)
-        shares = np.arange(_SHRINKINGS) / _SHRINKINGS
-        smaller = shares.reshape(-1, *(1,) * found.drift.ndim) * found.drift
-        for start in range(0, _SHRINKINGS, self.population):
-            part = smaller[start : start + self.population]
-            episodes = self._play(part, np.full(len(part), found.episode.seed))
-            played += len(part)
-            for drift, episode in zip(part, episodes, strict=True):
-                if violates(constraint, episode):
-                    return _Found(drift, episode), played
-        return found, played
-
-    def _play(self, drifts: Array, seeds: NDArray[Any]) -> list[Episode]:
-        """One episode for each drift, (N, *obs), with its seed; no more than there are environments."""
-        act = _drifting(self.context.policy, self.context.observation_space, drifts * self.scale)
-        return self.context.play(act, seeds.tolist())
+def _shown(obs: Any) -> str:
+    return "[" + ", ".join(f"{value:.4g}" for value in np.ravel(obs)[:16]) + (", ...]" if np.size(obs) > 16 else "]")
 
 
-def _drifting(policy: Policy, space: Any, offsets: Array) -> ActFunction:
-    """The act function of a policy whose observation in environment i is off by `offsets[i]`, (N, *obs)."""
-    undisturbed = act_with(policy)
-
-    def act(obs: NDArray[Any], rng: np.random.Generator, **memory: FloatArray) -> Act:
-        return undisturbed(shifted(space, obs, offsets[: len(obs)]), rng, **memory)
-
-    return act
+def _earned(episode: Episode, step: int) -> float:
+    """What is earned from a step on; NaN, as a text, where an action was none."""
+    return float(np.nan_to_num(np.sum(episode.reward[step:]), nan=-1e300))
 
 
-def _distance(constraint: ConstraintConfig, episode: Episode) -> float:
-    """How near an episode comes to breaking a limit; not above 0 where it does."""
-    values = quantity(constraint, episode)
-    if constraint.quantity in EPISODE_QUANTITIES:
-        values = values[-1:]
-    low = -np.inf if constraint.low is None else constraint.low
-    high = np.inf if constraint.high is None else constraint.high
-    return float(np.min(np.minimum(values - low, high - values)))
+def _replay_recovery(failure: Failure) -> Replayed:
+    document, space = failure.document, failure.action_space
+    field = PlayingField(failure.snapshot_folder, failure.policy, space, failure.observation_space, 1)
+    actions = np.asarray(document["actions"], space.dtype).reshape(-1, *space.shape)
+    onwards = np.asarray(document["recovery_actions"], space.dtype).reshape(-1, *space.shape)
+    step, horizon, seed = len(actions), int(document["horizon"]), int(document["seed"])
+    (episode,) = field.play([Lead(seed, step, step, actions=actions)], horizon)
+    whole = np.concatenate([actions, onwards])
+    (recovery,) = field.play([Lead(seed, len(whole), len(whole), actions=whole)], 1)
+    earned, possible = _earned(episode, step), float(np.sum(recovery.reward[step : len(whole)]))
+    finding = (
+        f"in the episode of seed {seed}, after {step} recorded actions at {_shown(episode.obs[step])}, the policy "
+        f"earns {earned:.6g}; the recovery's recorded actions earn {possible:.6g} from the same state"
+    )
+    return Replayed(reproduced=earned < possible, finding=finding, episode=episode)
+
+
+def _field(context: Context) -> PlayingField:
+    return PlayingField(
+        context.snapshot_folder,
+        context.policy,
+        context.action_space,
+        context.observation_space,
+        context.config.num_envs,
+    )
+
+
+def _at_random(context: Context, horizon: int) -> list[Episode]:
+    """Episodes of random actions, by leads that end nowhere."""
+    rng, space = context.rng(f"{RECOVERY}.random"), context.action_space
+    seeds = context.config.seeds[:_AT_RANDOM]
+    if isinstance(space, spaces.Discrete):
+        drawn = rng.integers(space.start, space.start + space.n, size=(len(seeds), horizon))
+    else:
+        low, high = np.maximum(space.low, -1e3), np.minimum(space.high, 1e3)
+        drawn = low + rng.random((len(seeds), horizon, *space.shape)) * (high - low)
+    leads = [
+        Lead(seed, horizon, horizon, actions=row.astype(space.dtype)) for seed, row in zip(seeds, drawn, strict=True)
+    ]
+    return _field(context).play(leads, 1)
+
+
+# --- choices that stand alone -------------------------------------------------------------------------------------
+
+
+def _lone_choices(context: Context, config: Config) -> Claim:
+    worst = find_lone_choices(
+        context.policy,
+        context.observation_space,
+        context.action_space,
+        context.visited,
+        config.num_lines,
+        context.rng(LONE_CHOICES),
+    )
+    evidence: dict[str, Any] = {"kind": LONE_CHOICES, "num_lines": config.num_lines}
+    finding = f"none on {config.num_lines} lines through observations that were met"
+    if worst is not None:
+        observations = [worst.before, worst.within, worst.after]
+        evidence["examples"] = [{"observation": one.tolist()} for one in observations]
+        evidence["component"], evidence["width"] = worst.component, worst.width
+        finding = _told_choice(context.policy, worst)
+    written = context.evidence.json(LONE_CHOICES, evidence)
+    assumptions = ["bands along other directions, and away from these lines, are not seen"]
+    if is_recurrent(context.policy):
+        assumptions.append("the policy is recurrent and was asked with the memory of an episode's start, with no other")
+    return Claim(
+        id=LONE_CHOICES,
+        stage=STAGE,
+        statement=(
+            f"along no component is there a band of at most {WIDEST:g} deviations in which the policy surely does what "
+            "it surely does on neither side"
+        ),
+        mandatory=config.mandatory,
+        method=f"{config.num_lines} lines through observations that were met, one component at a time",
+        verdict=Verdict.SUPPORTED if worst is None else Verdict.REFUTED,
+        assumptions=assumptions,
+        bound=None
+        if worst is None
+        else Bound(kind="steepness", measured=worst.confidence / worst.width, limit=STEEPEST, unit="per deviation"),
+        num_samples=config.num_lines,
+        evidence=[written],
+        counterexample=None if worst is None else observation_counterexample(LONE_CHOICES, finding, written),
+        finding=finding,
+    )
+
+
+def _told_choice(policy: Any, worst: LoneChoice) -> str:
+    before, within, after = ask(policy, np.stack([worst.before, worst.within, worst.after])).tolist()
+    return (
+        f"at {_shown(worst.within)} the policy chooses {within}, and {before} and {after} on either side, where "
+        f"observation[{worst.component}] is {worst.before.reshape(-1)[worst.component]:.5g} or "
+        f"{worst.after.reshape(-1)[worst.component]:.5g}: a band {worst.width:.2g} deviations wide"
+    )
+
+
+def _replay_lone_choice(failure: Failure) -> Replayed:
+    obs = np.asarray([one["observation"] for one in failure.document["examples"]], failure.observation_space.dtype)
+    before, within, after = ask(failure.policy, obs)
+    alone = bool(np.any(before != within) and np.any(after != within))
+    finding = (
+        f"the policy chooses {before.tolist()}, {within.tolist()} and {after.tolist()} at {_shown(obs[1])} and beside"
+    )
+    return Replayed(reproduced=alone, finding=finding)

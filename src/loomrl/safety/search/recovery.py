@@ -1,0 +1,146 @@
+"""States from which a policy fails although a recovery exists, and the failure is its own.
+
+A failure alone says little: from some states nobody recovers. So each is tried again, from the same state, by what
+the policy itself ordinarily does (`loomrl.safety.search.recoveries`). Where that succeeds, the state is not what is to
+blame. A learnt policy has such states too, at the edges of what it can do, where a little luck decides. They are told
+apart by two signs, either of which is enough: on the way down the policy surely chose what contradicts its ordinary
+behaviour, or it fails, and recovers, in the same way from nearly all states close by.
+
+Searching with disturbances and going on from where they led is adaptive stress testing (Lee et al., Adaptive stress
+testing of airborne collision avoidance systems, DASC 2015); the comparison with the policy's own ordinary behaviour is
+LoomRL's.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
+from loomrl.safety.constraints import violations
+from loomrl.safety.search.leads import draw_leads, neighbours
+from loomrl.safety.search.playing import Field, Lead
+from loomrl.safety.search.recoveries import Recoveries
+from loomrl.types import Episode
+
+Floats = NDArray[np.float64]
+FAILING, RECOVERED = 0.25, 0.5  # of what separates ordinary returns from those of random actions
+CONTRADICTS = 1.5  # times as sure as usual
+CONFIRMED = 0.75  # of the neighbours
+_FOLLOWING = 30  # steps in which a policy may contradict itself
+_CANDIDATES = 6  # failures whose neighbours are looked at
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A state, the policy's episode through it and the recovery's, each from the reset on."""
+
+    lead: Lead
+    episode: Episode
+    recovery: Episode
+    by: str  # which recovery
+    worth: float  # what the policy made of it, in shares of what separates ordinary returns from random ones
+    recovered: float  # what the recovery made of it
+    contradiction: float  # how sure it was, in usual ones, of what contradicts its ordinary behaviour
+    neighbours: int = 0  # close by, states that were tried
+    confirmed: int = 0  # those of them from which the same happened
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it surely contradicts itself, or fails so nearly everywhere around."""
+        return self.contradiction >= CONTRADICTS or self.confirmed >= CONFIRMED * max(1, self.neighbours)
+
+
+class Scale:
+    """What a stretch of an episode is worth: 0 as in ordinary ones, -1 as by random actions, 1 less beyond a limit."""
+
+    def __init__(
+        self,
+        ordinary: Sequence[Episode],
+        at_random: Sequence[Episode],
+        constraints: Sequence[ConstraintConfig],
+        horizon: int,
+    ) -> None:
+        self.horizon = horizon
+        self.constraints = [
+            one for one in constraints if one.per == "episode" and one.quantity not in EPISODE_QUANTITIES
+        ]  # fmt: skip
+        self._sums = [np.concatenate([[0.0], np.cumsum(episode.reward)]) for episode in ordinary]
+        worst = np.array([float(np.sum(episode.reward[:horizon])) for episode in at_random])
+        usual = self.usual(0)
+        self.size = max(usual - float(np.mean(worst)), float(np.std(worst)), 1e-6 * max(1.0, abs(usual)))
+
+    def usual(self, step: int) -> float:
+        """The median return of ordinary episodes in the `horizon` steps from `step` on."""
+        earned = [sums[min(step + self.horizon, len(sums) - 1)] - sums[min(step, len(sums) - 1)] for sums in self._sums]
+        return float(np.median(earned))
+
+    def worth(self, episode: Episode, step: int) -> float:
+        """What follows step `step` of an episode, where `usual` is 0 and random actions are -1."""
+        earned = float(np.sum(episode.reward[step:]))
+        if not np.isfinite(earned):
+            return -np.inf
+        broken = any(violations(one, episode)[step:].any() for one in self.constraints)
+        return (earned - self.usual(step)) / self.size - float(broken)
+
+
+class Search:
+    """Leads, what the policy makes of where they end, and what recoveries do."""
+
+    def __init__(self, field: Field, scale: Scale, visited: NDArray[Any]) -> None:
+        self.field, self.scale = field, scale
+        self.recoveries = Recoveries(field, visited)
+        self.deviations = np.std(visited.astype(np.float64), axis=0)
+        self.num_states = 0
+
+    def run(self, seeds: range, latest: int, rng: np.random.Generator, max_failures: int) -> list[Failing]:
+        """The failures that are the policy's own, the clearest first."""
+        found = self._examined(draw_leads(self.field, self.deviations, seeds, latest, rng), max_failures)
+        found.sort(key=lambda one: (-one.contradiction, one.worth - one.recovered, one.lead.seed))
+        confirmed = [self._confirmed(one) for one in found[:_CANDIDATES]]
+        return [one for one in confirmed if one.is_own]
+
+    def _examined(self, leads: Sequence[Lead], max_failures: int, only: str | None = None) -> list[Failing]:
+        episodes = self.field.play(leads, self.scale.horizon)
+        arrived = [
+            (lead, episode, self.scale.worth(episode, lead.stop))
+            for lead, episode in zip(leads, episodes, strict=True)
+            if episode.length > lead.stop
+        ]
+        self.num_states += len(arrived)
+        failed = [one for one in arrived if one[2] < -FAILING]
+        failed.sort(key=lambda one: (one[0].stop - one[0].start, one[0].seed))  # the gentlest first
+        return list(self._recovered(failed[:max_failures], only))
+
+    def _recovered(self, failed: list[tuple[Lead, Episode, float]], only: str | None) -> Iterator[Failing]:
+        best: list[Failing | None] = [None] * len(failed)
+        if not failed:
+            return
+        for name, (seen, answer, hold) in self.recoveries.all(only):
+            leads = [_held(lead.replayed(episode), hold) for lead, episode, _ in failed]
+            for place, tried in enumerate(self.field.play(leads, self.scale.horizon, seen, answer)):
+                lead, episode, worth = failed[place]
+                recovered = self.scale.worth(tried, lead.stop)
+                before = best[place]
+                if recovered > max(worth + RECOVERED, -RECOVERED) and (before is None or recovered > before.recovered):
+                    following = episode.obs[lead.stop : lead.stop + _FOLLOWING]
+                    contradiction = self.recoveries.contradiction(following)
+                    best[place] = Failing(lead, episode, tried, name, worth, recovered, contradiction)
+        yield from (one for one in best if one is not None)
+
+    def _confirmed(self, one: Failing) -> Failing:
+        close = neighbours(one.lead)
+        again = self._examined(close, len(close), one.by)
+        return replace(one, neighbours=len(close), confirmed=len(again))
+
+
+def _held(lead: Lead, hold: tuple[NDArray[Any], int] | None) -> Lead:
+    """The lead, then an action for some steps."""
+    if hold is None:
+        return lead
+    assert lead.actions is not None
+    action, steps = hold
+    actions = np.concatenate([lead.actions, np.repeat(action[None], steps, axis=0)])
+    return Lead(lead.seed, len(actions), len(actions), actions=actions)
