@@ -137,6 +137,9 @@ def test_beyond_a_limit_on_observations_the_policy_does_not_decide(tmp_path: Pat
     assert choices.explored == [True, False]
     assert choices.action[1].tolist() == [0.0, 0.0]
     assert choices.propensity[1] == 1.0
+    assert choices.marks["asked_to_explore"] == [True, True], (
+        "else the second would look like one that nobody asked for"
+    )
 
 
 # --- certified --------------------------------------------------------------------------------------------------

@@ -94,8 +94,10 @@ def _off_policy_table(report: "OffPolicyReport") -> "Table":
 
 
 def _off_policy_lines(report: "OffPolicyReport") -> list[str]:
-    lines = [f"{report.num_episodes} episodes, {report.num_decisions} decisions, both versions {report.acting}"]
+    who = f"{report.num_episodes} episodes of {report.num_agents} agents"
+    lines = [f"{who}, {report.num_decisions} decisions, both versions {report.acting}"]
     lines += [f"left out: {number} episodes, {reason}" for reason, number in report.left_out.items()]
+    lines += [f"not seen whole: {number} episodes, {reason}" for reason, number in report.incomplete.items()]
     if report.effective_sample_size is not None:
         lines.append(
             f"worth {report.effective_sample_size:.1f} episodes of the challenger's own; mean weight "
