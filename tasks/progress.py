@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from loomrl import registry
 from loomrl.runs import read_run
 from tasks.say import say
+from tasks.tensorboard import Board
 
 ARTIFACT_SECONDS = 2.0
 METRICS_SECONDS = 5.0
@@ -29,6 +30,7 @@ class Follower:
         self._key = f"{stage}-{record.policy}".replace("_", "-")  # Prefect allows no underscore
         self._mlflow_run_id = record.mlflow_run_id
         self._rows: list[tuple[str, float, int, int]] = []
+        self._board = Board(record.policy, run_id)
         self._artifact: UUID | None = None
         self._artifact_time = self._metrics_time = 0.0
         self._bar = Progress(
@@ -56,7 +58,8 @@ class Follower:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._bar.stop()
-        self._send_metrics()
+        with self._board:
+            self._send_metrics()
 
     def read(self) -> None:
         """Handle every whole line that was appended since the last call."""
@@ -108,6 +111,7 @@ class Follower:
         for name, value in event.items():
             if name not in ("event", "step", "time") and isinstance(value, int | float):
                 self._rows.append((f"{self._stage}/{name}", float(value), step, milliseconds))
+                self._board.add(f"{self._stage}/{name}", float(value), step, event["time"])
 
     def _publish(self, percent: float, force: bool = False) -> None:
         now = time.monotonic()

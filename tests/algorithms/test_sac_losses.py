@@ -56,6 +56,8 @@ def test_critic_loss_by_a_loop_over_the_critics() -> None:
     values, target = torch.randn(2, 7, generator=generator), torch.randn(7, generator=generator)
     by_hand = sum(0.5 * sum((float(v) - float(t)) ** 2 for v, t in zip(one, target, strict=True)) / 7 for one in values)
     assert float(sac.critic_loss(values, target)) == pytest.approx(by_hand, rel=1e-5)
+    distances = [abs(float(v) - float(t)) for one in values for v, t in zip(one, target, strict=True)]
+    assert float(sac.td_error(values, target)) == pytest.approx(sum(distances) / 14, rel=1e-5)
 
 
 def test_actor_loss_and_its_gradient_against_torchs_reparameterised_sample() -> None:

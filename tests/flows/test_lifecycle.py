@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from event_files import scalars
 from prefect_api import prefect_api
 from projects import copy_project, copy_state, git, records, run, run_json, start, until
 
@@ -88,7 +89,16 @@ def test_a_challenger_is_compared_and_a_barely_trained_one_refused(project: Path
     assert aliases(project) == {"1": ["previous"], "2": ["champion"]}
     acting = champion(project)
 
-    output = run(project, *CARTPOLE, "--set", "training.total_env_steps=2048", expect=1)
+    boards = str(project / "boards")
+    output = run(project, *CARTPOLE, "--set", "training.total_env_steps=2048", expect=1, LOOMRL_TENSORBOARD=boards)
+    curves = json.loads((project / "artifacts" / "cartpole" / "training" / "curves.json").read_text())
+    [validation] = curves["validations"]
+    points = scalars(project / "boards" / "cartpole")
+    rate = ("training/validation_success_rate", validation["step"], validation["success_rate"])
+    assert rate in points
+    assert {"training/policy_loss", "training/value_loss", "training/entropy", "training/approx_kl"} <= {
+        name for name, _, _ in points
+    }
     refused = records(project)[-1]
     assert refused["state"] == "refused"
     assert [stage["status"] for stage in refused["stages"]][-1] == "refused"

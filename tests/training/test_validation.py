@@ -68,6 +68,15 @@ def validated(returns: list[float], **config: Any) -> Validation:
     return validation
 
 
+def test_the_success_rate_is_the_share_of_episodes_that_reach_the_success_return() -> None:
+    validation = validated([1, 7], success_return=7.0)
+    assert [row["success_rate"] for row in validation.rows] == [0.0, 1.0]
+    assert "success_rate" not in validated([1]).rows[0]
+    policy = ActorCriticPolicy.for_spaces("ppo", Echo.observation_space, Echo.action_space, (4,), "tanh", False)
+    by_threshold = Validation(ValidationConfig(num_episodes=2), echo, reward_threshold=-1.0)
+    assert by_threshold.play(policy, 10)["success_rate"] == 1.0
+
+
 def test_the_best_policy_is_kept_and_of_equals_the_latest() -> None:
     validation = validated([1, 7, 3, 7, 2])
     assert (validation.best_return, validation.best_step) == (7.0, 40)

@@ -37,7 +37,7 @@ from loomrl.types import Act, Trajectory
 
 NAME = "sac"
 Policy = SACPolicy
-STEP_METRICS = ("critic_loss", "q_value", "actor_loss", "entropy")  # means over the gradient steps of an update
+STEP_METRICS = ("critic_loss", "q_value", "actor_loss", "entropy", "td_error")  # means over an update's gradient steps
 DISCRETE_ENTROPY_SHARE = 0.5
 MOST_STEPS_AT_ONCE = 64  # gradient steps whose batches are drawn together
 CRITICS, ACTOR, TEMPERATURE = range(3)  # the vectors that learners have in common, in the order of `Peers.follow`
@@ -117,6 +117,11 @@ def soft_targets(reward: Tensor, discount: Tensor, terminated: Tensor, next_valu
 def critic_loss(values: Tensor, target: Tensor) -> Tensor:
     """Half the squared error, mean over rows and summed over the twins (arXiv 1812.05905, eq. 5); (2, N) and (N,)."""
     return 0.5 * (values - target).square().mean(-1).sum()
+
+
+def td_error(values: Tensor, target: Tensor) -> Tensor:
+    """How far the twins are from their targets, the mean of |Q_k - y|; (2, N) and (N,)."""
+    return (values - target).abs().mean()
 
 
 def actor_loss(values: Tensor, log_prob: Tensor, temperature: float) -> Tensor:

@@ -69,13 +69,13 @@ class TorchLearner:
         temperature = self.temperature
         imagined = self._imagine(features, noise[0])  # before the critics move: the actor they are judged by
         target = self._target(batches, rows, next_features, noise[1], temperature)
-        critic_loss, q_value = self._improve_critics(features, torch.from_numpy(batches.action[rows]), target)
+        critic_loss, q_value, td_error = self._improve_critics(features, torch.from_numpy(batches.action[rows]), target)
         actor_loss, entropy = self._improve_actor(features, imagined, temperature)
         if self.config.temperature is None:
             self._improve_temperature(entropy)
         self._target_vector.lerp_(self._critics.vector.detach(), self.config.tau)
         self._peers.stepped(1)
-        return torch.stack([critic_loss, q_value, actor_loss, entropy])
+        return torch.stack([critic_loss, q_value, actor_loss, entropy, td_error])
 
     def _imagine(self, features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Of continuous actions a sample (N, A) and its log-density (N,); of discrete ones log-probabilities, twice."""
@@ -97,7 +97,9 @@ class TorchLearner:
         )
         return sac.soft_targets(reward, discount, terminated, value)
 
-    def _improve_critics(self, features: Tensor, action: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    def _improve_critics(self, features: Tensor, action: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One step of both on features (N, D), actions (N, *action) and targets (N,); their loss, mean value and mean
+        absolute error before it."""
         if self.policy.is_discrete:
             index = (action - int(getattr(self.policy.action_space, "start", 0))).expand(2, -1).unsqueeze(-1)
             values = self.policy.critics(features).gather(-1, index).squeeze(-1)  # (2, N)
@@ -107,7 +109,7 @@ class TorchLearner:
         self._critics.gradient.zero_()
         torch.autograd.backward(loss)
         self._move("critics", self._critics.gradient, sac.CRITICS)
-        return loss.detach(), values.detach().mean()
+        return loss.detach(), values.detach().mean(), sac.td_error(values.detach(), target)
 
     def _improve_actor(
         self, features: Tensor, imagined: tuple[Tensor, Tensor], temperature: float

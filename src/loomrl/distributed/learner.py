@@ -23,7 +23,6 @@ from loomrl.training.job import Job
 from loomrl.training.loop import TrainingLoop
 from loomrl.training.saver import Saver
 from loomrl.training.threads import one_thread
-from loomrl.training.validation import Validation
 from loomrl.types import Json
 
 TELL_SECONDS = 0.2  # at least so long between two updates that are told
@@ -100,7 +99,7 @@ class Learner:
             Watchdog(config.hang_timeout_seconds, self._warn) as self._watchdog,
         ):
             job = unpacked(self._share(), self._assignment.files, Path(folder) / "snapshot")
-            with one_thread(job.engine), closing(Validation(job.config.validation, job.environments)) as validation:
+            with one_thread(job.engine), closing(job.validation()) as validation:
                 peers = make_peers(config, self._watchdog)
                 algorithm = job.algorithm(Path(folder), peers)
                 collecting = self._workers(job, algorithm) if config.rollout_workers_per_learner else None

@@ -13,6 +13,10 @@ PANELS = {
     "entropy": ("Entropy", "How undecided the policy is; should fall slowly, not collapse."),
     "approx_kl": ("Approximate KL", "How far one update moves the policy."),
     "value_loss": ("Value loss", "Error of the value estimate."),
+    "td_error": ("TD error", "Mean distance of values from their targets; should settle."),
+    "q_value": ("Q value", "Mean value of the actions that were replayed; should converge, not grow without end."),
+    "critic_loss": ("Critic loss", "Half the squared TD error, summed over the twin critics."),
+    "temperature": ("Temperature", "How much entropy counts beside the reward."),
     "policy_loss": ("Policy loss", "The clipped surrogate objective, negated."),
     "clip_fraction": ("Clip fraction", "Share of samples where the ratio was clipped."),
     "explained_variance": ("Explained variance", "1: the value estimate explains the returns; 0: it does not."),
@@ -37,11 +41,16 @@ def read_curves(document: Any, reward_threshold: float | None) -> list[Curve]:
         reference=reward_threshold,
         reference_label="reward threshold",
     )
+    successes = Curve(
+        title="Success rate",
+        explanation="Share of greedy episodes (validation) that reached the success return.",
+        series=[series("validation", validations, "success_rate")],
+    )
     panels = [
         Curve(title=title, explanation=explanation, series=[series(title, updates, metric)])
         for metric, (title, explanation) in PANELS.items()
     ]
-    return [curve for curve in (learning, *panels) if any(one.env_steps for one in curve.series)]
+    return [curve for curve in (learning, successes, *panels) if any(one.env_steps for one in curve.series)]
 
 
 def series(label: str, rows: Sequence[dict[str, Any]], metric: str) -> Series:

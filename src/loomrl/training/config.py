@@ -21,6 +21,7 @@ class ValidationConfig(Section):
     stop_at_return: float | None = None  # good enough: stop when the mean reaches it ...
     stop_after_validations: int = Field(default=1, ge=1)  # ... in this many validations in a row
     objective: str | None = None  # a number in the info of each step, summed over an episode, to be recorded beside it
+    success_return: float | None = None  # of an episode that succeeds; default: the environment's reward_threshold
 
     @property
     def seeds(self) -> range:

@@ -58,6 +58,10 @@ class Job:
         """What the folder holds."""
         return load_snapshot(self.snapshot_folder)
 
+    def validation(self) -> Validation:
+        """Of the policy while it learns, in environments without bounds."""
+        return Validation(self.config.validation, self.environments, self.snapshot.spec.reward_threshold)
+
     @cached_property
     def spaces(self) -> tuple[Any, Any]:
         """Of observations and actions."""

@@ -52,7 +52,7 @@ def train_policy(
         algorithm = job.algorithm(checkpoints / _FILES)
         stack.callback(getattr(algorithm, "close", lambda: None))
         with (
-            closing(Validation(config.validation, job.environments)) as validation,
+            closing(job.validation()) as validation,
             events.progress("training", config.total_env_steps) as bar,
             Narrator(bar, job.engine) as narrator,
         ):

@@ -223,7 +223,9 @@ class PPOTrainer:
             total_env_steps=total_timesteps,
             total_episodes=config.total_episodes,
             segment_env_steps=None,
-            validation=Validation(validation, self._environments) if validation else None,
+            validation=Validation(validation, self._environments, self._definition.reward_threshold)
+            if validation
+            else None,
             on_update=self._narrate,
         )
 

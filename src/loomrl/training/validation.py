@@ -34,8 +34,9 @@ class Validation:
     not known: they are made anew.
     """
 
-    def __init__(self, config: ValidationConfig, make_envs: MakeEnvs) -> None:
+    def __init__(self, config: ValidationConfig, make_envs: MakeEnvs, reward_threshold: float | None = None) -> None:
         self.config = config
+        self._success_return = reward_threshold if config.success_return is None else config.success_return
         self._make_envs = make_envs
         self.rows: list[Json] = []
         self.best: dict[str, NDArray[Any]] = {}  # the policy's state
@@ -52,7 +53,8 @@ class Validation:
         return bool(step // self.config.interval_env_steps > last // self.config.interval_env_steps)
 
     def play(self, policy: LearntPolicy, step: int, cost_limit: float | None = None) -> Json:
-        """Play the episodes; returns the row for the curves, with `mean_cost` where episodes cost, for `judge`."""
+        """Play the episodes; returns the row for the curves, with `mean_cost` where episodes cost and `success_rate`
+        where it is known what a success is, for `judge`."""
         returns, lengths, told = self._play(policy, whole=cost_limit is not None or self.config.objective is not None)
         row: Json = {
             "step": step,
@@ -61,6 +63,8 @@ class Validation:
             "max_return": float(np.max(returns)),
             "mean_length": float(np.mean(lengths)),
         }
+        if self._success_return is not None:
+            row["success_rate"] = float(np.mean(np.asarray(returns) >= self._success_return))
         costs = [cost for episode in told if (cost := episode.episode_cost) is not None]
         if costs:
             row["mean_cost"] = float(np.mean(costs))

@@ -28,6 +28,7 @@ from loomrl.algorithms.compiled.sac_memory import (
     SECOND,
     SEEN,
     SLOPE,
+    TD_ERROR,
     TWO,
     VALUE,
     Batches,
@@ -192,16 +193,18 @@ def _critic_gradient(
     forward(networks.critics, table, settings.activation, work.inputs[SEEN], hidden, values)
     num_rows = values.shape[0]
     temperature, share = np.exp(networks.log_temperature[VALUE]), np.float32(1.0 / num_rows)
-    loss, total = 0.0, 0.0
+    loss, total, distance = 0.0, 0.0, 0.0
     for row in range(num_rows):
         lower = min(work.values[NEXT, 0, row, 0], work.values[NEXT, 1, row, 0])
         soft_value = lower - temperature * work.log_prob[1, row]
         error = values[row, 0] - (batches.reward[number, row] + batches.keep[number, row] * soft_value)
         slopes[row, 0] = share * error
         loss += error * error
+        distance += abs(error)
         total += values[row, 0]
     work.sums[critic, CRITIC_LOSS] += 0.5 * loss / num_rows
     work.sums[critic, Q_VALUE] += 0.5 * total / num_rows
+    work.sums[critic, TD_ERROR] += 0.5 * distance / num_rows
     backward(
         networks.critics, table, settings.activation, work.inputs[SEEN], hidden, slopes, work.critics_gradient,
         work.critic_scratch[critic],

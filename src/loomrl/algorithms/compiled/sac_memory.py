@@ -14,7 +14,7 @@ from loomrl.algorithms.compiled.jit import compiled
 TWO = np.float32(2.0)
 SEEN, NEXT, IMAGINED = 0, 1, 2  # whose inputs, and values, the critics' are
 VALUE, FIRST, SECOND, SLOPE = 0, 1, 2, 3  # of the log temperature: itself, Adam's moments, its gradient
-CRITIC_LOSS, Q_VALUE, ACTOR_LOSS, ENTROPY = range(4)  # columns of the sums
+CRITIC_LOSS, Q_VALUE, ACTOR_LOSS, ENTROPY, TD_ERROR = range(5)  # columns of the sums
 
 
 class Networks(NamedTuple):
