@@ -51,6 +51,8 @@ def test_a_good_policy_passes(good: Policy, tmp_path: Path) -> None:
         "statistical_limits.pole_is_upright",
         "action_bounds",
         "disturbed_return",
+        "falsification.lone_choices",
+        "falsification.recovery",
         "finiteness",
         "robustness",
         "out_of_distribution",
