@@ -71,6 +71,18 @@ def test_costs_are_told_by_feedback_and_lie_in_a_range(loomrl_home: object) -> N
     assert (cost.champion_mean, cost.challenger_mean, cost.finding) == (5.0, 1.0, "better")
 
 
+def test_without_feedback_an_episode_is_over_when_its_agent_begins_another(loomrl_home: object) -> None:
+    log = AuditLog("cartpole")
+    for number in ("one", "two"):
+        for agent, version in enumerate(both(100)):
+            told = {"experiment": "e", "dealt": version, "shares": {"1": 0.5, "2": 0.5}}
+            for angle in (0.0, 0.0 if version == "1" else 0.5):
+                decide(log, f"agent {agent}", number, [0.0, 0.0, angle, 0.0], version, **told)
+    limit = compared(read_window("cartpole", {}, []).episodes).of("limits.pole")
+    assert limit is not None
+    assert (limit.champion_mean, limit.challenger_mean, limit.finding) == (0.0, 1.0, "worse")
+
+
 def test_episodes_without_an_experiment_are_not_side_by_side(loomrl_home: object) -> None:
     log = AuditLog("cartpole")
     for number in range(50):

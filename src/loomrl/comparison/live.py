@@ -175,10 +175,13 @@ def _quantities(
     else:
         span = config.cost_range
         found.append(_Quantity(COST, "lower", span, partial(_cost, config=config, span=span, known=known)))
-    limits = _shown(constraints)
+    limits, left = _shown(constraints), _left(trial)
+
+    def is_over(episode: LiveEpisode) -> bool:
+        return episode.ended or id(episode) in left or _is_given_up(episode, config, known)
+
     found += [
-        _Quantity(f"limits.{one.name}", "lower", (0.0, 1.0), partial(_broken, one, config=config, known=known))
-        for one in limits
+        _Quantity(f"limits.{one.name}", "lower", (0.0, 1.0), partial(_broken, one, is_over=is_over)) for one in limits
     ]
     for one in constraints:
         if one not in limits:
@@ -213,15 +216,19 @@ def _cost(episode: LiveEpisode, config: ComparisonConfig, span: Interval, known:
     return span
 
 
-def _broken(limit: ConstraintConfig, episode: LiveEpisode, config: ComparisonConfig, known: Known) -> Interval:
+def _left(trial: Trial) -> set[int]:
+    """Episodes without any feedback whose agent has begun another: no decision is to come."""
+    return {id(one) for agent in trial.agents for one in agent.episodes[:-1] if not one.can_end}
+
+
+def _broken(limit: ConstraintConfig, episode: LiveEpisode, is_over: Callable[[LiveEpisode], bool]) -> Interval:
     """Whether the episode breaks the limit, or the share of its steps that do: a broken one stays broken."""
     if not episode.observations:
         return 0.0, 1.0
     share = float(np.mean(violations(limit, episode.as_episode())))
-    is_over = episode.ended or _is_given_up(episode, config, known)
     if limit.per == "step":
-        return (share, share) if is_over else (0.0, 1.0)
-    return (1.0, 1.0) if share > 0.0 else (0.0, 0.0 if is_over else 1.0)
+        return (share, share) if is_over(episode) else (0.0, 1.0)
+    return (1.0, 1.0) if share > 0.0 else (0.0, 0.0 if is_over(episode) else 1.0)
 
 
 def _is_given_up(episode: LiveEpisode, config: ComparisonConfig, known: Known) -> bool:
