@@ -188,6 +188,22 @@ def versions(server: Inside, count: int = 400) -> list[dict[str, Any]]:
     return server.ask("POST", "/decide", {"requests": asks}).json()["decisions"]
 
 
+def test_records_say_what_was_dealt_whoever_decides(pair: tuple[Inside, str]) -> None:
+    server, other = pair
+    order(server, "PUT", "/plan", split={other: 0.25}, experiment="e")
+    first = [one["version"] for one in versions(server, 40)]
+    own = next(version for version in first if version != other)
+    order(server, "POST", "/override", action=1)
+    versions(server, 40)
+    server.decide("agent-0", LEFT)
+    written = [entry for entry in records("cartpole") if entry["kind"] == "decision"]
+    assert {entry["role"] for entry in written} == {"champion", "split", "override"}
+    assert {entry["experiment"] for entry in written} == {"e"}
+    assert [entry["shares"] for entry in written] == [{other: 0.25, own: 0.75}] * 81
+    dealt = {entry["agent_id"]: entry["dealt"] for entry in written if entry["role"] == "override"}
+    assert [dealt[f"agent-{number}"] for number in range(40)] == first
+
+
 def test_agents_are_dealt_and_keep_their_version(pair: tuple[Inside, str]) -> None:
     server, other = pair
     order(server, "PUT", "/plan", split={other: 0.25}, experiment="e")
