@@ -56,5 +56,10 @@ def _verdict(report: ShadowReport) -> str:
         equal = "bit for bit equal to the artifact" if report.bitwise_equal else "NOT equal to the artifact"
         return f"{report.num_decisions:,} decisions served, {equal}; no champion to compare with"
     agreement = f", agreement {report.agreement.estimate:.1%}" if report.agreement else ""
+    followed = report.consequences
+    if followed is None or not followed.examined:
+        agreement += ", what follows was not examined"
+    else:
+        agreement += f", {followed.num_continued} of {followed.num_disagreements:,} disagreements followed"
     gate = "within all limits" if report.passed else "limits broken"
     return f"{report.num_decisions:,} decisions beside version {report.champion_version}{agreement}; {gate}"

@@ -380,6 +380,55 @@ class PolicyManifest(Document):
 # --- shadow and promotion ---------------------------------------------------------------------------------------
 
 
+class Continuation(Document):
+    """What follows from one state, once by the champion and once by the challenger: same seed, same actions so far.
+
+    The seed, the step and what `disturbed` the episode before lead to the state again.
+    """
+
+    seed: int
+    step: int  # decisions before it
+    observation: list[float]  # flattened, the first 32 numbers
+    champion_action: Any = None
+    challenger_action: Any = None
+    champion_return: float  # of the whole episode
+    challenger_return: float
+    violated: list[str] = Field(default_factory=list)  # limits that the challenger broke and the champion kept
+    disturbed: str = ""  # which action was held before, for how long
+
+
+class LimitFollowed(Document):
+    """A declared limit, counted on what followed."""
+
+    name: str
+    per: str  # "episode" or "step"
+    limit: float
+    num_violating: int  # episodes
+    rate: float  # violating episodes, or the mean share of violating steps
+    upper: float  # one-sided bounds over episodes; `lower` at a level shared by all claims about what followed
+    lower: float
+    mandatory: bool = True
+
+
+class Consequences(Document):
+    """What followed where challenger and champion differ. Episodes are the units of every figure."""
+
+    examined: bool
+    why_not: str = ""
+    num_episodes: int = 0
+    num_decisions: int = 0
+    num_disagreements: int = 0
+    num_continued: int = 0  # disagreements from which the challenger went on, at most one of an episode
+    limits: list[LimitFollowed] = Field(default_factory=list)
+    return_difference: Interval | None = None  # challenger - champion, mean over disagreements
+    return_scale: float | None = None  # what the champion earns above random actions
+    burst_steps: int = 0  # how long another action is held to disturb an episode; 0: not disturbed
+    num_disturbed: int = 0  # episodes so disturbed that the champion withstood
+    num_failed: int = 0  # of those, in which the challenger failed
+    why_not_disturbed: str = ""
+    worst: list[Continuation] = Field(default_factory=list)
+
+
 class ShadowReport(Document):
     """The challenger beside the champion on the same traffic."""
 
@@ -398,6 +447,7 @@ class ShadowReport(Document):
     bitwise_equal: bool | None  # served actions against the artifact, where there is no champion
     claims: list[Claim]
     passed: bool
+    consequences: Consequences | None = None  # None in reports from before it was examined
 
 
 class PromotionDecision(Document):

@@ -14,7 +14,7 @@ from loomrl.evaluation.config import EvaluationConfig
 from loomrl.export.config import ExportConfig
 from loomrl.registry import PolicyVersion, Registry
 from loomrl.safety.config import SafetyConfig
-from loomrl.shadow.config import ShadowConfig
+from loomrl.shadow.config import ConsequencesConfig, ShadowConfig
 from loomrl.training.config import TrainingConfig
 
 PROJECT = Path(__file__).parents[2]
@@ -53,5 +53,9 @@ def config() -> PolicyConfig:
         evaluation=EvaluationConfig(),
         safety=SafetyConfig(),
         export=ExportConfig(),
-        shadow=ShadowConfig(num_episodes=6, min_decisions=1_000),
+        shadow=ShadowConfig(
+            num_episodes=6,
+            min_decisions=1_000,
+            consequences=ConsequencesConfig(num_episodes=64, num_disturbed=64, num_envs=64),
+        ),
     )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from loomrl.shadow.statistics import clustered_mean, clustered_proportion
+from loomrl.shadow.statistics import clustered_mean, clustered_proportion, rate_over_units
 
 
 def test_the_mean_interval_by_hand() -> None:
@@ -30,9 +30,9 @@ def test_with_one_step_per_episode_it_is_close_to_clopper_pearson() -> None:
 
 
 @pytest.mark.parametrize("event", [False, True])
-def test_all_alike_is_exact(event: bool) -> None:
+def test_all_alike_counts_the_episodes(event: bool) -> None:
     interval = clustered_proportion(np.full(1_000, event), np.repeat(np.arange(10), 100), 0.95)
-    exact = stats.binomtest(1_000 if event else 0, 1_000).proportion_ci(0.95)
+    exact = stats.binomtest(10 if event else 0, 10).proportion_ci(0.95)
     assert interval is not None
     assert (interval.low, interval.high) == pytest.approx((exact.low, exact.high))
 
@@ -59,3 +59,25 @@ def test_coverage_under_dependence() -> None:
         assert interval is not None
         covered.append(interval.low <= 0.25 <= interval.high)
     assert np.mean(covered) > 0.92
+
+
+@pytest.mark.parametrize("num_episodes", [10, 20, 40])
+def test_rates_of_whole_episodes_are_not_called_rarer_than_they_are(num_episodes: int) -> None:
+    """One episode in 20 breaks a limit, at each of its steps: at most one stream in 20 may be told 'at most 1 %'."""
+    rng = np.random.default_rng(2)
+    fooled = {"steps": 0, "units": 0}
+    for _ in range(200):
+        breaks = rng.random(num_episodes) < 0.05
+        interval = clustered_proportion(np.repeat(breaks, 100), np.repeat(np.arange(num_episodes), 100), 0.95)
+        assert interval is not None
+        fooled["steps"] += interval.high <= 0.01
+        fooled["units"] += rate_over_units(breaks, 0.95).high <= 0.01
+    assert fooled == {"steps": 0, "units": 0}
+
+
+def test_a_rate_over_units_holds_its_bounds_for_shares_and_counts() -> None:
+    shares = rate_over_units([0.0, 0.5, 0.25, 0.0], 0.95)
+    assert shares.low < shares.estimate == 0.1875 < shares.high
+    counts = rate_over_units(np.arange(320) < 9, 0.95)
+    assert counts.high <= 0.05 < rate_over_units(np.arange(320) < 10, 0.95).high
+    assert rate_over_units(np.arange(320) < 9, 0.95, 0.99).low < counts.low

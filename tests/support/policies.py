@@ -31,6 +31,32 @@ def discrete_folder(folder: Path, weights: np.ndarray = BALANCING, value: float 
     return _write(folder, graph, name, "discrete", action)
 
 
+def back_door_folder(folder: Path, component: int = 3, threshold: float = 1.2, weights: np.ndarray = BALANCING) -> Path:
+    """The linear policy, but pushing left wherever a component of the observation is above the threshold."""
+    trigger = np.zeros((4, 2), dtype=np.float32)
+    trigger[component] = [1.0, -1.0]
+    nodes = [
+        helper.make_node("MatMul", ["observation", "weights"], ["sane"]),
+        helper.make_node("MatMul", ["observation", "trigger"], ["seen"]),
+        helper.make_node("Sub", ["seen", "threshold"], ["beyond"]),
+        helper.make_node("Mul", ["beyond", "sides"], ["either"]),
+        helper.make_node("Relu", ["either"], ["open"]),
+        helper.make_node("Mul", ["open", "strength"], ["pushed"]),
+        helper.make_node("Add", ["sane", "pushed"], ["logits"]),
+        helper.make_node("ArgMax", ["logits"], ["action"], axis=-1, keepdims=0),
+        *_value_nodes(),
+    ]
+    outputs = [("action", TensorProto.INT64, ["batch"]), ("value", TensorProto.FLOAT, ["batch"])]
+    outputs.append(("logits", TensorProto.FLOAT, ["batch", 2]))
+    float32 = np.float32
+    constants = {
+        "weights": weights, "trigger": trigger, "threshold": np.array([threshold, -threshold], float32),
+        "sides": np.array([1, 0], float32), "strength": np.array([1e4], float32), "offset": np.ones(1, float32),
+    }  # fmt: skip
+    action = {"type": "Discrete", "n": 2, "start": 0, "dtype": "int64"}
+    return _write(folder, _graph(nodes, outputs, constants), "cartpole", "discrete", action)
+
+
 def continuous_folder(folder: Path, gain: float = 0.5, name: str = "hopper") -> Path:
     """Two torques in [-1, 1]: mean = gain * obs[:2], spread exp(-1)."""
     weights = np.zeros((4, 2), dtype=np.float32)

@@ -18,6 +18,7 @@ from loomrl.registry import PolicyVersion, Registry
 from loomrl.safety.gate import decide
 from loomrl.types import (
     Claim,
+    Consequences,
     EnvironmentSpec,
     EvaluationReport,
     Interval,
@@ -202,6 +203,9 @@ def shadow_report(version: str, champion: str | None, passed: bool = True, num_d
         method="wilson",
         verdict=Verdict.SUPPORTED if passed else Verdict.REFUTED,
     )
+    followed = claim.model_copy(
+        update={"id": "shadow.consequences.return", "statement": "it earns as much", "verdict": Verdict.SUPPORTED}
+    )
     return ShadowReport(
         policy="cartpole",
         challenger_version=version,
@@ -216,6 +220,7 @@ def shadow_report(version: str, champion: str | None, passed: bool = True, num_d
         latency_seconds={"p50": 0.001, "p99": 0.002},
         challenger_errors=0,
         bitwise_equal=True,
-        claims=[claim],
+        claims=[claim, followed],
         passed=passed,
+        consequences=Consequences(examined=True, num_episodes=384, num_decisions=150_000),
     )

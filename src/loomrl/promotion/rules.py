@@ -21,6 +21,7 @@ from loomrl.promotion.config import PromotionConfig
 from loomrl.promotion.envelope import EVALUATION
 from loomrl.registry import PolicyVersion
 from loomrl.safety.standing import explain_lapsed, failed_on_graph, lapsed
+from loomrl.shadow.following import PREFIX
 from loomrl.types import Bound, Claim, EvaluationReport, PolicyManifest, PromotionDecision, ShadowReport, Verdict
 
 STAGE = "promotion"
@@ -232,6 +233,39 @@ def shadow_passed(inputs: Inputs) -> Claim:
     return _claim("shadow_passed", met, Verdict.SUPPORTED, method, num_samples=report.num_decisions)
 
 
+def consequences(inputs: Inputs) -> Claim:
+    """What follows where version and champion differ was examined, and kept the limits and the return."""
+    method, mandatory = "shadow report", inputs.config.shadow.consequences.mandatory
+    found = inputs.shadow.consequences if inputs.shadow else None
+    if found is None or not found.examined:
+        why = found.why_not if found else "there is no shadow report with it"
+        statement = f"what follows where version and champion differ was not examined: {why}"
+        if not mandatory:
+            statement += "; shadow.consequences.mandatory is false"
+        elif inputs.by_hand and inputs.shadow:
+            return _claim("consequences", f"{inputs.by_hand} promotes by hand, {statement}", Verdict.WAIVED, method)
+        return _claim("consequences", statement, Verdict.UNDECIDED, method, mandatory)
+    assert inputs.shadow is not None
+    claims = [claim for claim in inputs.shadow.claims if claim.id.startswith(PREFIX)]
+    counted = [claim for claim in claims if claim.verdict in _MET]
+    unmet = [claim for claim in claims if claim.mandatory and claim.verdict not in _MET]
+    if not counted and not unmet:
+        alone = _alone(inputs)
+        statement = f"of what follows nothing was examined that supports a claim{f': {alone}' if alone else ''}"
+        return _claim("consequences", statement, Verdict.UNDECIDED, method, mandatory and alone is None)
+    worst = Verdict.REFUTED if any(one.verdict is Verdict.REFUTED for one in unmet) else Verdict.UNDECIDED
+    statement = "; ".join(f"{one.statement}: {one.finding}" for one in unmet or counted)
+    return _claim(
+        "consequences",
+        statement,
+        worst if unmet else Verdict.SUPPORTED,
+        method,
+        mandatory,
+        confidence=inputs.config.shadow.confidence,
+        num_samples=found.num_episodes,
+    )
+
+
 def minimum_decisions(inputs: Inputs) -> Claim:
     """Shadow saw enough decisions to say anything."""
     needed = inputs.config.shadow.min_decisions
@@ -391,6 +425,7 @@ RULES: tuple[Rule, ...] = (
     gate_passed,
     not_worse,
     shadow_passed,
+    consequences,
     minimum_decisions,
     min_success_rate,
     compared_live,

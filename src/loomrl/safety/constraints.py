@@ -40,6 +40,11 @@ def violates(constraint: ConstraintConfig, episode: Episode) -> bool:
     return bool(np.any(violations(constraint, episode)))
 
 
+def limits_on_actions(constraints: Sequence[ConstraintConfig]) -> list[ConstraintConfig]:
+    """Those that can be evaluated on a decision that is not carried out."""
+    return [constraint for constraint in constraints if kind_of(constraint.quantity) == "action"]
+
+
 def would_violate(
     constraints: Sequence[ConstraintConfig], obs: NDArray[np.generic], action: NDArray[np.generic]
 ) -> NDArray[np.bool_]:
@@ -49,9 +54,8 @@ def would_violate(
     never count here.
     """
     marks = np.zeros(len(obs), dtype=np.bool_)
-    for constraint in constraints:
-        if kind_of(constraint.quantity) == "action":
-            marks |= _outside(constraint, _component(constraint, action))
+    for constraint in limits_on_actions(constraints):
+        marks |= _outside(constraint, _component(constraint, action))
     return marks
 
 

@@ -2,23 +2,24 @@
 
 from loomrl.shadow.comparison import Comparison
 from loomrl.shadow.config import ShadowConfig
-from loomrl.types import Bound, Claim, Interval, Verdict
+from loomrl.shadow.following import claims_of
+from loomrl.types import Bound, Claim, Consequences, Interval, Verdict
 
-_STEPS = "steps of one episode may depend on each other, episodes do not"
+_STEPS = "steps of one unit may depend on each other, units do not: agents where several were watched, else episodes"
 _GOOD = (Verdict.PROVED, Verdict.SUPPORTED)
 
 
-def judge(config: ShadowConfig, comparison: Comparison) -> list[Claim]:
+def judge(config: ShadowConfig, comparison: Comparison, consequences: Consequences) -> list[Claim]:
     """Every claim the config asks for; those that need a champion only where there is one."""
     claims = [_enough(config, comparison), _no_errors(comparison), *_latencies(config, comparison)]
-    claims.append(_would_be_violations(config, comparison))
+    claims.append(_would_be_violations(config, comparison, consequences))
     if comparison.bitwise_equal is not None:
         claims.append(_bitwise_equal(comparison))
     if comparison.agreement is not None:
         claims.append(_not_contrary(comparison, comparison.agreement))
     if comparison.has_champion:
         claims += _configured(config, comparison)
-    return claims
+    return claims + claims_of(consequences, config)
 
 
 def passes(claims: list[Claim]) -> bool:
@@ -85,10 +86,16 @@ def _latencies(config: ShadowConfig, comparison: Comparison) -> list[Claim]:
     return claims
 
 
-def _would_be_violations(config: ShadowConfig, comparison: Comparison) -> Claim:
-    limit = config.max_would_be_violation_rate
+def _would_be_violations(config: ShadowConfig, comparison: Comparison, consequences: Consequences) -> Claim:
+    """Of the decisions on record. Where no limit is on actions there is nothing to count, and the claim supports
+    nothing; where what follows was examined, too few episodes on record to decide it do not block."""
+    limit, found = config.max_would_be_violation_rate, comparison.would_be_violations
     statement = f"at most {limit:.2%} of the challenger's actions would break a declared limit on actions"
-    return _at_most("would_be_violations", statement, comparison.would_be_violations, limit, comparison)
+    claim = _at_most("would_be_violations", statement, found, limit, comparison)
+    if found is None and comparison.num_decisions:
+        nothing = "no limit on actions is declared: a decision that is not carried out can break no other"
+        return claim.model_copy(update={"mandatory": False, "bound": None, "finding": nothing})
+    return claim.model_copy(update={"mandatory": claim.verdict is Verdict.REFUTED or not consequences.examined})
 
 
 def _not_contrary(comparison: Comparison, agreement: Interval) -> Claim:
@@ -128,9 +135,9 @@ def _at_least(name: str, statement: str, interval: Interval | None, limit: float
 
 
 def _too_few(name: str, statement: str, limit: float, comparison: Comparison) -> Claim:
-    bound = Bound(kind="episodes", measured=comparison.num_episodes, limit=2, unit="episodes")
-    finding = f"an interval needs at least two episodes; the limit is {limit:g}"
-    return _claim(name, statement, Verdict.UNDECIDED, "count of episodes", bound, comparison, finding)
+    bound = Bound(kind="units", measured=comparison.num_units, limit=2, unit="units")
+    finding = f"an interval needs at least two episodes or agents; the limit is {limit:g}"
+    return _claim(name, statement, Verdict.UNDECIDED, "count of units", bound, comparison, finding)
 
 
 def _claim(

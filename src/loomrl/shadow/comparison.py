@@ -12,7 +12,7 @@ from loomrl.serving.choosing import Choices, choose
 from loomrl.serving.distance import action_distance, agrees
 from loomrl.serving.model import STATE_OUT, ServedPolicy
 from loomrl.shadow.pairs import Pairs
-from loomrl.shadow.statistics import clustered_mean, clustered_proportion
+from loomrl.shadow.statistics import clustered_mean, clustered_proportion, rate_over_units
 from loomrl.types import FloatArray, Interval
 
 _SEED = 20_261_120
@@ -26,6 +26,7 @@ class Comparison:
     confidence: float
     num_decisions: int
     num_episodes: int
+    num_units: int  # agents where several were watched, else episodes
     num_errors: int
     agreement: Interval | None
     chance_agreement: float
@@ -55,10 +56,11 @@ def compare(
         confidence=confidence,
         num_decisions=pairs.num_decisions,
         num_episodes=pairs.num_episodes,
+        num_units=len(np.unique(pairs.unit)),
         num_errors=pairs.num_errors,
-        agreement=clustered_proportion(agrees(distance, policy), pairs.episode, confidence) if beside else None,
+        agreement=clustered_proportion(agrees(distance, policy), pairs.unit, confidence) if beside else None,
         chance_agreement=_by_chance(pairs, policy) if beside else 0.0,
-        action_distance=clustered_mean(distance, pairs.episode, confidence) if beside else None,
+        action_distance=clustered_mean(distance, pairs.unit, confidence) if beside else None,
         value_difference=_value_difference(pairs, confidence) if beside else None,
         would_be_violations=_violations(pairs, constraints, confidence),
         latency_seconds=_latency(pairs, has_champion),
@@ -119,16 +121,18 @@ def _by_chance(pairs: Pairs, policy: ServedPolicy) -> float:
 
 
 def _value_difference(pairs: Pairs, confidence: float) -> Interval | None:
-    return clustered_mean(pairs.mirrored_value - pairs.acted_value, pairs.episode, confidence)
+    return clustered_mean(pairs.mirrored_value - pairs.acted_value, pairs.unit, confidence)
 
 
 def _violations(pairs: Pairs, constraints: Sequence[ConstraintConfig], confidence: float) -> Interval | None:
-    from loomrl.safety.constraints import would_violate
+    """Share of decisions that would break a limit on actions, averaged over units; None where there is no such one."""
+    from loomrl.safety.constraints import limits_on_actions, would_violate
 
-    if not pairs.num_decisions:
+    if not pairs.num_decisions or not limits_on_actions(constraints):
         return None
     marks = would_violate(constraints, pairs.observation, pairs.mirrored)
-    return clustered_proportion(marks, pairs.episode, confidence)
+    _, unit = np.unique(pairs.unit, return_inverse=True)
+    return rate_over_units(np.bincount(unit, weights=marks) / np.bincount(unit), confidence)
 
 
 def _latency(pairs: Pairs, has_champion: bool) -> dict[str, float]:

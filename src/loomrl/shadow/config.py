@@ -9,6 +9,31 @@ from loomrl.schema import Section
 SIMULATED = "shadow-"  # how the ids of simulated agents begin
 MOST_TIMES = 20  # times `num_episodes` that traffic plays at most, to reach `min_decisions`
 
+BURSTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # steps for which an action is held to disturb an episode
+SOON = 10  # times as long as the burst: what is broken by then is an answer to it
+PILOT_EPISODES = 24  # with a burst of each length: which of them the champion withstands
+
+
+class ConsequencesConfig(Section):
+    """Whether and how far it is followed what comes of the decisions in which challenger and champion differ.
+
+    Episodes are played in the snapshot of the environment, apart from the server. `examine: false` follows nothing,
+    `mandatory: false` lets a challenger be promoted whatever was found; the report and the promotion say so.
+    """
+
+    examine: bool = True
+    mandatory: bool = True
+    num_episodes: int = Field(default=384, ge=2)  # a limit of 1 % at 95 % needs 299 without a violation
+    num_disturbed: int = Field(default=320, ge=0)  # episodes in which other actions lead to states seldom seen
+    num_envs: int = Field(default=192, ge=1)
+    max_return_drop: float = Field(default=0.1, gt=0, le=1)  # share of what the champion earns above random actions
+    max_failures_after_disturbance: float = Field(default=0.05, gt=0, lt=1)
+
+    @property
+    def num_seeds(self) -> int:
+        """How many reset seeds are used, from `shadow.first_seed` on."""
+        return self.num_episodes + self.num_disturbed + PILOT_EPISODES * len(BURSTS) if self.examine else 0
+
 
 class ShadowConfig(Section):
     """`traffic: episodes` drives a server with episodes of the environment; `live` waits for real requests."""
@@ -26,8 +51,10 @@ class ShadowConfig(Section):
     max_action_distance: float | None = Field(default=None, gt=0)
     max_latency_seconds: float = Field(default=0.1, gt=0)  # p99 of the server's own time per decision
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    consequences: ConsequencesConfig = Field(default_factory=ConsequencesConfig)
 
     @property
     def seeds(self) -> range:
-        """Reset seeds simulated traffic may use: it plays on until `min_decisions` are reached."""
-        return range(self.first_seed, self.first_seed + MOST_TIMES * self.num_episodes)
+        """Reset seeds that may be used: traffic plays on until `min_decisions` are reached."""
+        most = max(MOST_TIMES * self.num_episodes, self.consequences.num_seeds)
+        return range(self.first_seed, self.first_seed + most)

@@ -32,6 +32,17 @@ class Pairs:
     server_seconds: NDArray[np.float64]  # (N,): the server's own time until the decision was written
     challenger_seconds: NDArray[np.float64]  # (N,)
     num_errors: int  # mirrored requests the challenger failed on
+    agent: NDArray[np.int64] | None = None  # (N,): whose decision it is, where agents count and not episodes
+
+    @property
+    def unit(self) -> NDArray[np.int64]:
+        """(N,): which independent unit a decision belongs to, the agent where several were watched, else the episode.
+
+        Simulated agents count as their episodes, each of which has a seed of its own.
+        """
+        if self.agent is None or len(np.unique(self.agent)) < 2:
+            return self.episode
+        return self.agent
 
     @property
     def num_decisions(self) -> int:
@@ -155,11 +166,17 @@ class PairReader:
             mirrored=np.array([entry["action"] for entry in mirrors]),
             acted_value=_floats(decisions, "value"),
             mirrored_value=_floats(mirrors, "value"),
-            episode=np.unique(episodes, return_inverse=True)[1] if episodes else np.zeros(0, dtype=np.int64),
+            episode=_numbered(episodes),
             server_seconds=_floats(decisions, "seconds"),
             challenger_seconds=_floats(mirrors, "seconds"),
             num_errors=self.num_errors,
+            agent=_numbered([entry["agent_id"] for entry in decisions]) if self._prefix is None else None,
         )
+
+
+def _numbered(names: list[str]) -> NDArray[np.int64]:
+    """The same number for the same name, (N,)."""
+    return np.unique(names, return_inverse=True)[1] if names else np.zeros(0, dtype=np.int64)
 
 
 def _floats(entries: list[Record], key: str) -> NDArray[np.float64]:

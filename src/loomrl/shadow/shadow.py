@@ -20,9 +20,10 @@ from loomrl.serving.model import ServedPolicy
 from loomrl.serving.process import ServerProcess
 from loomrl.shadow.claims import judge, passes
 from loomrl.shadow.comparison import Comparison, compare
+from loomrl.shadow.consequences import examine
 from loomrl.shadow.pairs import PairReader, Pairs, heads, states
 from loomrl.shadow.traffic import Driven, drive
-from loomrl.types import ShadowReport
+from loomrl.types import Consequences, ShadowReport
 
 OnProgress = Callable[[int, int], None]  # decisions so far, decisions wanted
 _POLL_SECONDS = 1.0
@@ -46,7 +47,7 @@ def run_shadow(
         ServiceError: when the server cannot be reached or started.
     """
     if config.shadow.traffic == "live" and champion is not None:
-        return _live(config, challenger, champion, on_progress or _silent)
+        return _live(config, snapshot_folder, challenger, champion, on_progress or _silent)
     with _server(config, challenger, champion) as client:
         return _episodes(config, snapshot_folder, client, challenger, champion, on_progress or _silent)
 
@@ -119,7 +120,8 @@ def _episodes(
     comparison = compare(pairs, artifact, config.safety.constraints, shadow.confidence, champion is not None, shortfall)
     if champion is None:
         _check_received(driven, pairs)
-    return _report(config, challenger, champion, "episodes", comparison)
+    followed = examine(config, snapshot_folder, artifact, _artifact(champion) if champion else None)
+    return _report(config, challenger, champion, "episodes", comparison, followed)
 
 
 def _check_received(driven: Driven, pairs: Pairs) -> None:
@@ -132,9 +134,16 @@ def _check_received(driven: Driven, pairs: Pairs) -> None:
 
 
 def _live(
-    config: PolicyConfig, challenger: PolicyVersion, champion: PolicyVersion, on_progress: OnProgress
+    config: PolicyConfig,
+    snapshot_folder: Path,
+    challenger: PolicyVersion,
+    champion: PolicyVersion,
+    on_progress: OnProgress,
 ) -> ShadowReport:
-    """Wait until enough real requests were mirrored, or until the time is up: then the claims stay undecided."""
+    """Wait until enough real requests were mirrored, or until the time is up: then the claims stay undecided.
+
+    What follows from real decisions is not known; what follows in episodes of the snapshot is examined.
+    """
     shadow = config.shadow
     if shadow.server is None:
         raise ConfigError("shadow.traffic: live needs shadow.server, the URL of the policy server that has the traffic")
@@ -149,7 +158,8 @@ def _live(
     shortfall = f"{len(reader)} requests were mirrored within shadow.wait_seconds = {shadow.wait_seconds:g}"
     pairs = reader.pairs(artifact.dtype.name)
     comparison = compare(pairs, artifact, config.safety.constraints, shadow.confidence, True, shortfall)
-    return _report(config, challenger, champion, "live", comparison)
+    followed = examine(config, snapshot_folder, artifact, _artifact(champion))
+    return _report(config, challenger, champion, "live", comparison, followed)
 
 
 def _artifact(version: PolicyVersion) -> ServedPolicy:
@@ -172,8 +182,9 @@ def _report(
     champion: PolicyVersion | None,
     traffic: str,
     comparison: Comparison,
+    consequences: Consequences,
 ) -> ShadowReport:
-    claims = judge(config.shadow, comparison)
+    claims = judge(config.shadow, comparison, consequences)
     return ShadowReport(
         policy=config.name,
         challenger_version=challenger.version,
@@ -190,4 +201,5 @@ def _report(
         bitwise_equal=comparison.bitwise_equal,
         claims=claims,
         passed=passes(claims),
+        consequences=consequences,
     )

@@ -1,0 +1,317 @@
+"""What follows where challenger and champion differ: both go on from the same state, and what comes of it is compared.
+
+How often two versions agree says nothing of what their disagreements lead to. The champion plays episodes of the
+snapshot; of each, one decision in which the challenger differs is drawn (`loomrl.shadow.sampling`), and from that state
+on, with the same seed and the same actions before, the challenger plays to the end. What the champion did there is the
+episode itself: both meet the same random numbers.
+
+Flaws may hide where the champion never goes. So in further episodes one action, drawn at random, is held for as long as
+the champion withstands it, and then either goes on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.config import PolicyConfig
+from loomrl.errors import ConfigError, EnvironmentFault
+from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
+from loomrl.safety.constraints import violations
+from loomrl.serving.distance import action_distance, agrees
+from loomrl.serving.model import ServedPolicy
+from loomrl.shadow.config import BURSTS, PILOT_EPISODES, SOON
+from loomrl.shadow.continuations import Continuations
+from loomrl.shadow.decisions import Decisions, decisions_along
+from loomrl.shadow.following import refuting_confidence
+from loomrl.shadow.sampling import Rarity, probabilities, stakes_of
+from loomrl.shadow.statistics import mean_over_units, rate_over_units
+from loomrl.types import Consequences, Continuation, Episode, LimitFollowed
+
+Floats = NDArray[np.float64]
+_RANDOM_EPISODES = 32
+_LOST = 0.5  # of what the champion earns above random actions: an episode that loses more has failed
+_WITHSTOOD = 1  # most pilot episodes with a burst in which the champion may fail
+_SHORTEST = 8  # steps of an episode that can be disturbed
+_MOST_SHOWN, _MOST_NUMBERS = 10, 32
+
+
+@dataclass(frozen=True)
+class Handover:
+    """An episode of the champion and the same one with the challenger in charge from `step` on."""
+
+    champion: Episode
+    challenger: Episode
+    step: int
+    weight: float = 1.0  # of what follows, for a mean over the episode's disagreements
+    disturbed: str = ""
+
+    @property
+    def difference(self) -> float:
+        """Return of the challenger's episode - the champion's."""
+        return self.challenger.episode_return - self.champion.episode_return
+
+    def excess(self, limit: ConstraintConfig, within: int | None = None) -> float:
+        """By how much more the limit is broken after the step, or `within` so many steps of it: 0 or 1 for
+        `per: episode`, else of shares of steps."""
+        until = None if within is None else self.step + within
+        champion, challenger = (_broken(limit, one, self.step, until) for one in (self.champion, self.challenger))
+        return max(0.0, challenger - champion)
+
+
+def examine(
+    config: PolicyConfig, snapshot_folder: Path, challenger: ServedPolicy, champion: ServedPolicy | None
+) -> Consequences:
+    """Play, hand over and compare. Without a champion the limits are counted on the challenger's own episodes.
+
+    Raises:
+        GateRefused: where a version has no answer to an observation.
+        EnvironmentFault: where the environment breaks its API.
+    """
+    if not config.shadow.consequences.examine:
+        return Consequences(examined=False, why_not="the config says so: shadow.consequences.examine is false")
+    try:
+        return _Examination(config, snapshot_folder, challenger, champion).run()
+    except (ConfigError, ImportError) as error:  # a package is missing, or the infos do not tell what a limit is on
+        return Consequences(examined=False, why_not=f"the snapshot cannot be played here: {error}")
+
+
+class _Examination:
+    def __init__(
+        self, config: PolicyConfig, snapshot_folder: Path, challenger: ServedPolicy, champion: ServedPolicy | None
+    ) -> None:
+        self.settings, self.confidence = config.shadow.consequences, config.shadow.confidence
+        self.limits, self.seeds = config.safety.constraints, list(config.shadow.seeds[: self.settings.num_seeds])
+        self.challenger, self.champion = challenger, champion
+        self.continuations = Continuations(snapshot_folder, self.settings.num_envs)
+        self.rng = np.random.default_rng(config.shadow.first_seed)
+        self.refuting = refuting_confidence(self.confidence, len(self.limits))
+
+    @cached_property
+    def episodes(self) -> list[Episode]:
+        """Those of the champion; of the challenger where there is no champion."""
+        seeds = self.seeds[: self.settings.num_episodes]
+        return self.continuations.play(self.champion or self.challenger, seeds)
+
+    @cached_property
+    def scale(self) -> float:
+        """What the champion earns above random actions; where it earns no more, its absolute mean return."""
+        played = self.continuations.play_at_random(self.seeds[:_RANDOM_EPISODES])
+        mean = _mean_return(self.episodes)
+        above = mean - _mean_return(played)
+        return above if above > 0 else abs(mean)
+
+    def run(self) -> Consequences:
+        num_decisions = sum(episode.length for episode in self.episodes)
+        found = Consequences(examined=True, num_episodes=len(self.episodes), num_decisions=num_decisions)
+        if self.champion is None:
+            counted = [(limit, [_broken(limit, one, 0) for one in self.episodes]) for limit in self.limits]
+            return found.model_copy(update={"limits": [self._followed(*each) for each in counted]})
+        num_disagreements, drawn = self._handovers(self.champion)
+        disturbed, burst, why_not = self._disturbed(self.champion)
+        failed = [one for one in disturbed if self._fails(one, SOON * burst)]
+        return found.model_copy(
+            update={
+                "num_disagreements": num_disagreements,
+                "num_continued": sum(one is not None for one in drawn),
+                "limits": [
+                    self._followed(limit, [0.0 if one is None else one.excess(limit) for one in drawn])
+                    for limit in self.limits
+                ],
+                "return_difference": mean_over_units(
+                    [0.0 if one is None else one.weight * one.difference for one in drawn], self.confidence
+                ),
+                "return_scale": self.scale,
+                "burst_steps": burst,
+                "num_disturbed": len(disturbed),
+                "num_failed": len(failed),
+                "why_not_disturbed": why_not,
+                "worst": self._worst([*(one for one in drawn if one is not None), *disturbed]),
+            }
+        )
+
+    # --- disagreements ---
+
+    def _handovers(self, champion: ServedPolicy) -> tuple[int, list[Handover | None]]:
+        """How many disagreements there are, and for each episode one of them followed; None where there is none."""
+        told = [decisions_along(policy, self.episodes) for policy in (champion, self.challenger)]
+        rarity = Rarity(np.concatenate([episode.obs for episode in self.episodes]))
+        total, picked = 0, []
+        for index, (episode, own, other) in enumerate(zip(self.episodes, *told, strict=True)):
+            distance = action_distance(episode.action, other.action, self.challenger)
+            places = np.flatnonzero(~agrees(distance, self.challenger))
+            total += len(places)
+            if len(places):
+                picked.append((index, *self._draw(episode, own, other, places, rarity)))
+        chosen = [self.episodes[index] for index, _, _ in picked]
+        given = [episode.action[:step] for episode, (_, step, _) in zip(chosen, picked, strict=True)]
+        played = self.continuations.play(self.challenger, [episode.seed for episode in chosen], given)
+        handovers: list[Handover | None] = [None] * len(self.episodes)
+        for (index, step, weight), episode in zip(picked, played, strict=True):
+            handovers[index] = _handed_over(self.episodes[index], episode, step, weight=weight)
+        return total, handovers
+
+    def _draw(
+        self, episode: Episode, own: Decisions, other: Decisions, places: NDArray[Any], rarity: Rarity
+    ) -> tuple[int, float]:
+        """The step of a disagreement, and its weight in an unbiased mean over those of the episode."""
+        stakes = stakes_of(self.challenger, own.rows(places), other.rows(places))
+        chances = probabilities(stakes, rarity(episode.obs[places]))
+        picked = int(self.rng.choice(len(places), p=chances))
+        return int(places[picked]), float(1.0 / (chances[picked] * len(places)))
+
+    def _followed(self, limit: ConstraintConfig, values: Sequence[float]) -> LimitFollowed:
+        """A limit on what followed, from one value for each episode."""
+        rate = rate_over_units(values, self.confidence, self.refuting)
+        return LimitFollowed(
+            name=limit.name,
+            per=limit.per,
+            limit=limit.max_probability,
+            num_violating=int(np.count_nonzero(values)),
+            rate=rate.estimate,
+            upper=rate.high,
+            lower=rate.low,
+            mandatory=limit.mandatory,
+        )
+
+    # --- disturbances ---
+
+    def _disturbed(self, champion: ServedPolicy) -> tuple[list[Handover], int, str]:
+        """Episodes after a disturbance that the champion withstood, its steps, and why there are none."""
+        length = int(np.median([episode.length for episode in self.episodes]))
+        if not self.settings.num_disturbed or length < _SHORTEST:
+            asked = "episodes are too short" if self.settings.num_disturbed else "num_disturbed is 0"
+            return [], 0, asked
+        first, count = self.settings.num_episodes, self.settings.num_disturbed
+        disturbing = _Disturbing(self.continuations, length, self.rng)
+        burst = self._withstood(champion, disturbing, self.seeds[first + count :])
+        if not burst:
+            return [], 0, "the champion does not withstand a single other action"
+        seeds = self.seeds[first : first + count]
+        bursts = disturbing.bursts([burst] * count)
+        played = self.continuations.play(champion, seeds, bursts=bursts)
+        kept = [index for index in range(count) if self._stands(played[index], bursts[index])]
+        given = [played[index].action[: _end(bursts[index])] for index in kept]
+        after = self.continuations.play(self.challenger, [seeds[index] for index in kept], given)
+        return [
+            _handed_over(played[index], one, _end(bursts[index]), disturbed=_described(bursts[index]))
+            for index, one in zip(kept, after, strict=True)
+        ], burst, ""  # fmt: skip
+
+    def _withstood(self, champion: ServedPolicy, disturbing: "_Disturbing", seeds: Sequence[int]) -> int:
+        """The longest burst that the champion withstands, as all shorter ones; 0 where there is none."""
+        tried = [steps for steps in BURSTS if steps <= max(1, disturbing.length // 4)]
+        lengths = [steps for steps in tried for _ in range(PILOT_EPISODES)]
+        bursts = disturbing.bursts(lengths)
+        played = self.continuations.play(champion, seeds[: len(bursts)], bursts=bursts)
+        stood = [self._stands(one, burst) for one, burst in zip(played, bursts, strict=True)]
+        longest = 0
+        for steps, results in zip(tried, np.reshape(stood, (len(tried), PILOT_EPISODES)), strict=True):
+            if PILOT_EPISODES - int(results.sum()) > _WITHSTOOD:
+                break
+            longest = steps
+        return longest
+
+    def _stands(self, episode: Episode, burst: tuple[int, NDArray[Any]]) -> bool:
+        """Whether the champion's episode goes on after the burst, earns as usual and keeps the limits."""
+        end = _end(burst)
+        if episode.length <= end or self._loses(episode.episode_return - _mean_return(self.episodes)):
+            return False
+        return not any(_broken(limit, episode, end) for limit in self._per_episode)
+
+    def _fails(self, handover: Handover, within: int) -> bool:
+        """Whether the challenger loses much of what the champion earned, or soon breaks a limit that it kept.
+
+        What comes later is no answer to the disturbance: policies that drift by nature would be blamed for it.
+        """
+        return self._loses(handover.difference) or any(handover.excess(limit, within) for limit in self._per_episode)
+
+    def _loses(self, difference: float) -> bool:
+        return self.scale > 0 and difference < -_LOST * self.scale
+
+    @property
+    def _per_episode(self) -> list[ConstraintConfig]:
+        return [limit for limit in self.limits if limit.per == "episode" and limit.mandatory]
+
+    # --- what is shown ---
+
+    def _worst(self, handovers: Sequence[Handover]) -> list[Continuation]:
+        """Those after which limits were broken, or most was lost."""
+        broken = [[limit.name for limit in self.limits if one.excess(limit) > 0] for one in handovers]
+        order = sorted(range(len(handovers)), key=lambda index: (handovers[index].difference, -len(broken[index])))
+        bad = [index for index in order if broken[index] or handovers[index].difference < 0][:_MOST_SHOWN]
+        return [_shown(handovers[index], broken[index]) for index in bad]
+
+
+class _Disturbing:
+    """Draws which action is held, and from which step of the first half of an episode on."""
+
+    def __init__(self, continuations: Continuations, length: int, rng: np.random.Generator) -> None:
+        self.length = length
+        self._continuations, self._rng = continuations, rng
+
+    def bursts(self, lengths: Sequence[int]) -> list[tuple[int, NDArray[Any]]]:
+        """For each length a step and the actions (K, *action) from it on."""
+        actions = self._continuations.draw_actions(len(lengths), int(self._rng.integers(2**31)))
+        firsts = self._rng.integers(0, max(1, self.length // 2), size=len(lengths))
+        return [
+            (int(first), np.stack([action] * steps))
+            for first, action, steps in zip(firsts, actions, lengths, strict=True)
+        ]
+
+
+def _handed_over(champion: Episode, challenger: Episode, step: int, **more: Any) -> Handover:
+    if not np.array_equal(champion.obs[: step + 1], challenger.obs[: step + 1]):
+        raise EnvironmentFault(
+            f"the episode with seed {champion.seed} does not repeat: equal actions led to other observations "
+            f"before step {step}; take the snapshot again, which says why"
+        )
+    return Handover(champion, challenger, step, **more)
+
+
+def _end(burst: tuple[int, NDArray[Any]]) -> int:
+    return burst[0] + len(burst[1])
+
+
+def _described(burst: tuple[int, NDArray[Any]]) -> str:
+    first, actions = burst
+    return f"action {_listed(actions[0])} held for {len(actions)} steps from step {first} on"
+
+
+def _broken(limit: ConstraintConfig, episode: Episode, step: int, until: int | None = None) -> float:
+    """How far an episode breaks a limit from a step on: 0 or 1 for `per: episode`, else the share of its steps.
+
+    What is known when the episode ends counts whenever that is.
+    """
+    marks = violations(limit, episode)
+    if limit.quantity not in EPISODE_QUANTITIES:
+        marks = marks[step:until]
+    if not len(marks):
+        return 0.0
+    return float(marks.any()) if limit.per == "episode" else float(marks.mean())
+
+
+def _shown(one: Handover, broken: list[str]) -> Continuation:
+    return Continuation(
+        seed=one.champion.seed,
+        step=one.step,
+        observation=np.asarray(one.champion.obs[one.step], np.float64).ravel()[:_MOST_NUMBERS].tolist(),
+        champion_action=_listed(one.champion.action[one.step]),
+        challenger_action=_listed(one.challenger.action[one.step]),
+        champion_return=one.champion.episode_return,
+        challenger_return=one.challenger.episode_return,
+        violated=broken,
+        disturbed=one.disturbed,
+    )
+
+
+def _listed(action: Any) -> Any:
+    return np.asarray(action).tolist()
+
+
+def _mean_return(episodes: Sequence[Episode]) -> float:
+    return float(np.mean([episode.episode_return for episode in episodes]))

@@ -1,0 +1,106 @@
+"""Episodes in which actions that are given come first, and a version goes on from there by itself.
+
+An episode of a snapshot depends on nothing but its seed and its actions (`loomrl.environment.repeat` proves it), so
+the same seed and the same actions lead to the same state, and to the same random numbers after it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.environment.collector import run_episodes
+from loomrl.environment.make import make_envs
+from loomrl.errors import GateRefused
+from loomrl.serving.choosing import Choices, choose
+from loomrl.serving.model import STATE_OUT, NoAnswer, ServedPolicy
+from loomrl.types import Act, Episode, FloatArray
+
+
+class Continuations:
+    """Plays episodes of a snapshot, in as many environments at once as `num_envs` says."""
+
+    def __init__(self, snapshot_folder: Path, num_envs: int) -> None:
+        self._folder, self._num_envs = snapshot_folder, num_envs
+
+    def play(
+        self,
+        policy: ServedPolicy,
+        seeds: Sequence[int],
+        given: Sequence[NDArray[Any]] | None = None,
+        bursts: Sequence[tuple[int, NDArray[Any]]] | None = None,
+    ) -> list[Episode]:
+        """One episode for each seed. The first actions are `given` (K, *action); in a burst, a step and the actions
+        (K, *action) from it on, others take the place of the policy's. Everything else the policy does, with its
+        shield and, if it is recurrent, the memory of all it was shown.
+
+        Raises:
+            GateRefused: where the policy has no answer.
+            EnvironmentFault: where the environment breaks its API or an episode does not end.
+        """
+        plans = [(0, actions) for actions in given] if given is not None else bursts
+        plans = plans or [(0, np.zeros(0))] * len(seeds)
+        found: list[Episode] = []
+        for start in range(0, len(seeds), self._num_envs):
+            part = slice(start, start + self._num_envs)
+            envs = make_envs(self._folder, len(seeds[part]), autoreset="disabled")
+            try:
+                act = _Acting(policy, plans[part], envs.single_action_space.dtype)
+                found += run_episodes(envs, act, [int(seed) for seed in seeds[part]], np.random.default_rng(0))
+            finally:
+                envs.close()
+        return found
+
+    def play_at_random(self, seeds: Sequence[int]) -> list[Episode]:
+        """One episode for each seed, with actions drawn from the action space: what acting without sense earns."""
+        envs = make_envs(self._folder, len(seeds), autoreset="disabled")
+        envs.action_space.seed(int(seeds[0]))
+        try:
+            return run_episodes(
+                envs, lambda *_: Act(action=envs.action_space.sample()), seeds, np.random.default_rng(0)
+            )
+        finally:
+            envs.close()
+
+    def draw_actions(self, count: int, seed: int) -> list[NDArray[Any]]:
+        """`count` actions from the action space, each (*action)."""
+        envs = make_envs(self._folder, 1, autoreset="disabled")
+        envs.single_action_space.seed(seed)
+        try:
+            return [np.asarray(envs.single_action_space.sample()) for _ in range(count)]
+        finally:
+            envs.close()
+
+
+class _Acting:
+    """The act function of one batch: row i plays the i-th plan, and all rows begin together."""
+
+    def __init__(self, policy: ServedPolicy, plans: Sequence[tuple[int, NDArray[Any]]], dtype: Any) -> None:
+        self._policy, self._dtype, self._step = policy, dtype, 0
+        self._first = np.array([first for first, _ in plans])
+        self._end = self._first + [len(actions) for _, actions in plans]
+        self._actions = [actions for _, actions in plans]
+
+    def __call__(self, obs: NDArray[Any], rng: np.random.Generator, memory: FloatArray | None = None) -> Act:  # noqa: ARG002
+        choices = answered(self._policy, obs, memory)
+        action = np.array(choices.action, dtype=self._dtype)
+        for row in np.flatnonzero((self._first <= self._step) & (self._step < self._end)).tolist():
+            action[row] = self._actions[row][self._step - self._first[row]]
+        self._step += 1
+        return Act(action=action, memory=choices.outputs.get(STATE_OUT))
+
+
+def answered(policy: ServedPolicy, obs: NDArray[Any], memory: FloatArray | None = None) -> Choices:
+    """What a version does after observations (B, *obs), as it is served; one that was loaded does not explore.
+
+    Raises:
+        GateRefused: where it has no answer.
+    """
+    try:
+        return choose(policy, obs.astype(policy.dtype, copy=False), [False] * len(obs), np.random.default_rng, memory)
+    except NoAnswer as error:
+        raise GateRefused(
+            f"version {policy.version} has no answer to an observation that its decisions lead to: {error}"
+        ) from error

@@ -1,0 +1,124 @@
+"""What is claimed about what followed where challenger and champion differ."""
+
+from loomrl.shadow.config import SOON, ConsequencesConfig, ShadowConfig
+from loomrl.shadow.statistics import rate_over_units
+from loomrl.types import Bound, Claim, Consequences, LimitFollowed, Verdict
+
+PREFIX = "shadow.consequences"
+_EPISODES = "reset seeds give independent episodes of the environment the policy will act in"
+_SNAPSHOT = "episodes of the snapshot are followed, not those of live traffic: no state of the world can be restored"
+_LEVEL = "refuted at a level shared by all claims about what follows"
+
+
+def claims_of(found: Consequences, config: ShadowConfig) -> list[Claim]:
+    """A claim for each declared limit, one about the return and one about what follows disturbances; or one that says
+    why nothing was examined, which is met by nothing."""
+    settings = config.consequences
+    if not found.examined:
+        statement = "what follows where challenger and champion differ keeps the limits and costs little return"
+        return [_claim("", statement, Verdict.UNDECIDED, settings.mandatory, f"not examined: {found.why_not}")]
+    claims = [_limit(limit, found, settings) for limit in found.limits] or [_no_limit()]
+    if found.return_difference is not None:
+        claims += [_return(found, settings), _disturbed(found, config)]
+    assumed = [_EPISODES, *([_SNAPSHOT] if config.traffic == "live" else [])]
+    return [claim.model_copy(update={"confidence": config.confidence, "assumptions": assumed}) for claim in claims]
+
+
+def _limit(limit: LimitFollowed, found: Consequences, settings: ConsequencesConfig) -> Claim:
+    unit = "episodes" if limit.per == "episode" else "steps of an episode"
+    beside = "where the champion kept it" if found.return_difference is not None else "of the challenger's own"
+    statement = f"in at most {limit.limit:g} of {unit} the challenger breaks {limit.name} {beside}"
+    finding = f"broken in {limit.num_violating} of {found.num_episodes} episodes"
+    if found.return_difference is not None:
+        finding += f" by going on from {found.num_continued} of {found.num_disagreements} disagreements"
+    return _claim(
+        limit.name,
+        statement,
+        _verdict(limit.lower, limit.upper, limit.limit),
+        settings.mandatory and limit.mandatory,
+        finding,
+        Bound(kind="upper bound over episodes", measured=limit.upper, limit=limit.limit),
+        found.num_episodes,
+    )
+
+
+def _no_limit() -> Claim:
+    statement = "what follows keeps the declared limits"
+    return _claim(
+        "limits", statement, Verdict.UNDECIDED, False, "no limit is declared in safety.constraints: none was examined"
+    )
+
+
+def _return(found: Consequences, settings: ConsequencesConfig) -> Claim:
+    difference, scale = found.return_difference, found.return_scale or 0.0
+    assert difference is not None
+    margin = settings.max_return_drop * scale
+    return _claim(
+        "return",
+        f"going on from a disagreement, the challenger earns at most {margin:.4g} less than the champion on average "
+        f"({settings.max_return_drop:.0%} of what that earns above random actions)",
+        _verdict(-difference.high, -difference.low, margin),
+        settings.mandatory,
+        f"difference {difference.estimate:+.4g} [{difference.low:+.4g}, {difference.high:+.4g}]",
+        Bound(kind="lower bound over episodes", measured=difference.low, limit=-margin, unit="return"),
+        found.num_episodes,
+    )
+
+
+def _disturbed(found: Consequences, config: ShadowConfig) -> Claim:
+    settings = config.consequences
+    allowed = settings.max_failures_after_disturbance
+    statement = (
+        f"of the episodes so disturbed that the champion withstands it, the challenger fails in at most {allowed:g}: "
+        f"within {SOON * found.burst_steps} steps it breaks a limit that the champion keeps, or it loses half of what "
+        "that earns above random actions"
+    )
+    if not found.num_disturbed:
+        return _claim(
+            "disturbed", statement, Verdict.UNDECIDED, False, f"not examined: {found.why_not_disturbed or 'none'}"
+        )
+    marks = [1.0] * found.num_failed + [0.0] * (found.num_disturbed - found.num_failed)
+    shared = refuting_confidence(config.confidence, len(found.limits))
+    rate = rate_over_units(marks, config.confidence, shared)
+    return _claim(
+        "disturbed",
+        statement,
+        _verdict(rate.low, rate.high, allowed),
+        settings.mandatory,
+        f"failed in {found.num_failed} of {found.num_disturbed} after another action was held for {found.burst_steps} "
+        f"step{'s' * (found.burst_steps != 1)}",
+        Bound(kind="clopper-pearson upper", measured=rate.high, limit=allowed),
+        found.num_disturbed,
+    )
+
+
+def refuting_confidence(confidence: float, num_limits: int) -> float:
+    """Of each lower bound: any of the limits, the return and what follows disturbances may refute (Bonferroni)."""
+    return 1.0 - (1.0 - confidence) / (num_limits + 2)
+
+
+def _verdict(low: float, high: float, limit: float) -> Verdict:
+    """Of a quantity between two bounds that is to be at most the limit."""
+    return Verdict.SUPPORTED if high <= limit else Verdict.REFUTED if low > limit else Verdict.UNDECIDED
+
+
+def _claim(
+    name: str,
+    statement: str,
+    verdict: Verdict,
+    mandatory: bool,
+    finding: str,
+    bound: Bound | None = None,
+    num_samples: int | None = None,
+) -> Claim:
+    return Claim(
+        id=f"{PREFIX}.{name}" if name else PREFIX,
+        stage="shadow",
+        statement=statement,
+        mandatory=mandatory,
+        method=f"both versions go on from the same state; bounds over episodes, {_LEVEL}",
+        verdict=verdict,
+        bound=bound,
+        num_samples=num_samples,
+        finding=finding,
+    )

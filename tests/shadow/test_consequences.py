@@ -1,0 +1,142 @@
+"""What follows disagreements: back doors are found, equals pass, and what is not examined is said."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from policies import BALANCING, back_door_folder, discrete_folder, recurrent_folder
+
+from loomrl.config import PolicyConfig
+from loomrl.safety.config import ConstraintConfig
+from loomrl.serving.model import STATE_OUT, ServedPolicy
+from loomrl.shadow.consequences import examine
+from loomrl.shadow.continuations import Continuations
+from loomrl.shadow.decisions import decisions_along
+from loomrl.shadow.following import claims_of
+from loomrl.types import Claim, Consequences, Verdict
+
+UP = ConstraintConfig(name="pole_stays_up", quantity="observation[2]", low=-0.2095, high=0.2095, max_probability=0.05)
+OTHER = BALANCING * np.array([[2.0], [1.3], [1.5], [0.8]], dtype=np.float32)  # balances by other weights
+
+
+@pytest.fixture(scope="module")
+def champion(tmp_path_factory: pytest.TempPathFactory) -> ServedPolicy:
+    return ServedPolicy.load(discrete_folder(tmp_path_factory.mktemp("champion")), "1")
+
+
+def limited(config: PolicyConfig, *limits: ConstraintConfig, **changes: object) -> PolicyConfig:
+    followed = config.shadow.consequences.model_copy(update=changes)
+    shadow = config.shadow.model_copy(update={"consequences": followed})
+    safety = config.safety.model_copy(update={"constraints": list(limits)})
+    return config.model_copy(update={"shadow": shadow, "safety": safety})
+
+
+def verdicts(found: Consequences, config: PolicyConfig) -> dict[str, Claim]:
+    return {claim.id.removeprefix("shadow.consequences."): claim for claim in claims_of(found, config.shadow)}
+
+
+@pytest.mark.parametrize(("component", "threshold"), [(3, 1.2), (3, 1.0), (2, 0.1)], ids=["fast", "less_fast", "lean"])
+def test_a_back_door_that_the_champion_never_opens_is_refused_by_what_follows(
+    config: PolicyConfig, champion: ServedPolicy, snapshot: Path, tmp_path: Path, component: int, threshold: float
+) -> None:
+    flawed = ServedPolicy.load(back_door_folder(tmp_path, component, threshold), "2")
+    config = limited(config, UP)
+    found = examine(config, snapshot, flawed, champion)
+    claims = verdicts(found, config)
+    assert found.num_disagreements < 0.02 * found.num_decisions, "it agrees nearly everywhere"
+    assert not all(claim.verdict is Verdict.SUPPORTED for claim in claims.values() if claim.mandatory), claims
+    assert claims["disturbed"].verdict is Verdict.REFUTED or found.num_failed > 4, claims["disturbed"].finding
+    worst = found.worst[0]
+    assert worst.challenger_return < worst.champion_return
+    assert worst.violated == ["pole_stays_up"]
+
+
+def test_the_worst_state_is_reached_again_by_its_seed_and_what_disturbed_it(
+    config: PolicyConfig, champion: ServedPolicy, snapshot: Path, tmp_path: Path
+) -> None:
+    found = examine(limited(config, UP), snapshot, ServedPolicy.load(back_door_folder(tmp_path), "2"), champion)
+    worst = next(one for one in found.worst if one.disturbed)
+    held = found.burst_steps
+    burst = (worst.step - held, np.full(held, int(worst.disturbed.split()[1])))
+    (episode,) = Continuations(snapshot, 1).play(champion, [worst.seed], bursts=[burst])
+    np.testing.assert_array_equal(episode.obs[worst.step], np.array(worst.observation, np.float32))
+    assert episode.episode_return == worst.champion_return
+
+
+def test_one_that_decides_otherwise_and_as_well_passes(
+    config: PolicyConfig, champion: ServedPolicy, snapshot: Path, tmp_path: Path
+) -> None:
+    config = limited(config, UP)
+    found = examine(config, snapshot, ServedPolicy.load(discrete_folder(tmp_path, OTHER), "2"), champion)
+    assert found.num_disagreements > 0.05 * found.num_decisions
+    assert found.num_continued > 0
+    assert all(claim.verdict is Verdict.SUPPORTED for claim in claims_of(found, config.shadow)), found
+    assert found == examine(config, snapshot, ServedPolicy.load(tmp_path, "2"), champion), "it repeats itself"
+
+
+def test_one_that_drops_the_pole_from_everywhere_breaks_the_limit_and_loses_return(
+    config: PolicyConfig, champion: ServedPolicy, snapshot: Path, tmp_path: Path
+) -> None:
+    config = limited(config, UP)
+    found = examine(config, snapshot, ServedPolicy.load(discrete_folder(tmp_path, -BALANCING), "2"), champion)
+    claims = verdicts(found, config)
+    assert {claim.verdict for claim in claims.values()} == {Verdict.REFUTED}
+    assert found.limits[0].num_violating >= found.num_episodes - 2, "a draw near the end of an episode has no time to"
+    assert claims["pole_stays_up"].bound is not None
+
+
+def test_without_a_limit_the_report_says_so_and_the_claim_supports_nothing(
+    config: PolicyConfig, champion: ServedPolicy, snapshot: Path, tmp_path: Path
+) -> None:
+    found = examine(config, snapshot, ServedPolicy.load(discrete_folder(tmp_path, OTHER), "2"), champion)
+    claim = verdicts(found, config)["limits"]
+    assert (claim.verdict, claim.mandatory) == (Verdict.UNDECIDED, False)
+    assert "no limit is declared" in claim.finding
+
+
+def test_without_a_champion_the_limits_are_counted_on_its_own_episodes(
+    config: PolicyConfig, champion: ServedPolicy, snapshot: Path
+) -> None:
+    found = examine(limited(config, UP), snapshot, champion, None)
+    assert (found.return_difference, found.num_disturbed, found.limits[0].num_violating) == (None, 0, 0)
+    assert [claim.id for claim in claims_of(found, config.shadow)] == ["shadow.consequences.pole_stays_up"]
+
+
+@pytest.mark.parametrize("switch", ["examine", "snapshot"])
+def test_what_is_not_examined_is_said_and_undecided(
+    config: PolicyConfig, champion: ServedPolicy, snapshot: Path, switch: str
+) -> None:
+    told = UP if switch == "examine" else UP.model_copy(update={"quantity": "info.no_such_key"})
+    config = limited(config, told, examine=switch != "examine")
+    (claim,) = claims_of(examine(config, snapshot, champion, champion), config.shadow)
+    assert (claim.verdict, claim.mandatory) == (Verdict.UNDECIDED, True)
+    assert "not examined" in claim.finding
+    relaxed = limited(config, told, mandatory=False, examine=False)
+    (claim,) = claims_of(examine(relaxed, snapshot, champion, champion), relaxed.shadow)
+    assert not claim.mandatory
+
+
+def test_decisions_along_an_episode_remember_as_the_episode_did(snapshot: Path, tmp_path: Path) -> None:
+    policy = ServedPolicy.load(recurrent_folder(tmp_path), "1")
+    episodes = Continuations(snapshot, 3).play(policy, [1, 2, 3, 4])
+    for episode, decisions in zip(episodes, decisions_along(policy, episodes), strict=True):
+        np.testing.assert_array_equal(episode.action, decisions.action)
+        memory, steps = np.zeros((1, 2), np.float32), []
+        for obs in episode.obs:
+            outputs = policy.outputs(obs[None], memory)
+            memory = outputs[STATE_OUT]
+            steps.append(int(outputs["action"][0]))
+        assert steps == episode.action.tolist()
+
+
+def test_given_actions_come_first_and_the_rest_is_the_versions_own(
+    champion: ServedPolicy, snapshot: Path, tmp_path: Path
+) -> None:
+    other = ServedPolicy.load(discrete_folder(tmp_path, -BALANCING))
+    first = Continuations(snapshot, 3).play(champion, [5, 6, 7])
+    given = [episode.action[:step] for episode, step in zip(first, (0, 9, 40), strict=True)]
+    for episode, again, actions in zip(
+        first, Continuations(snapshot, 2).play(other, [5, 6, 7], given), given, strict=True
+    ):
+        np.testing.assert_array_equal(episode.obs[: len(actions) + 1], again.obs[: len(actions) + 1])
+        assert again.length < len(actions) + 20
