@@ -95,6 +95,7 @@ class PolicyConfig(Section):
             "evaluation": self.evaluation.seeds,
             "safety": self.safety.own_seeds,
             "shadow": self.shadow.seeds,
+            "shadow.consequences": self.shadow.consequences.seeds,
         }
 
 

@@ -127,6 +127,20 @@ def test_shadow_counts(ready_home: Path, tmp_path: Path) -> None:
     assert few.reasons == ["99 decisions in shadow, at least 100 are demanded"]
 
 
+def test_what_follows_disagreements_is_demanded(ready_home: Path, tmp_path: Path) -> None:
+    versions = Versions(tmp_path, {}, {})
+    report = shadow_report("2", "1")
+    unseen = report.model_copy(update={"consequences": None})
+    assert versions.decide(shadow=report).decision == "promoted"
+    decision = versions.decide(shadow=unseen)
+    assert decision.decision == "refused"
+    assert "was not examined" in " ".join(decision.reasons)
+    assert versions.decide(shadow=unseen, by_hand="Ada").decision == "promoted", "a person may accept an old report"
+    refuted = [claim.model_copy(update={"verdict": Verdict.REFUTED}) for claim in report.claims]
+    worse = report.model_copy(update={"claims": refuted})
+    assert versions.decide(shadow=worse).decision == "refused"
+
+
 @pytest.mark.parametrize(("low", "decision"), [(0.95, "promoted"), (0.94, "refused")])
 def test_the_success_rate_counts_by_its_lower_bound(
     ready_home: Path, tmp_path: Path, low: float, decision: str

@@ -15,6 +15,8 @@ from loomrl.runs import RunRecord, StageRecord, run_folder, write_run
 from loomrl.types import (
     Bound,
     Claim,
+    Consequences,
+    Continuation,
     Counterexample,
     DynamicsFingerprint,
     EnvironmentSnapshot,
@@ -249,6 +251,31 @@ def shadow_report() -> ShadowReport:
         bitwise_equal=None,
         claims=claims()[:1],
         passed=True,
+        consequences=Consequences(
+            examined=True,
+            num_episodes=384,
+            num_decisions=190_000,
+            num_disagreements=700,
+            num_continued=350,
+            return_difference=interval(-1.5, -3.0, 0.0),
+            return_scale=470.0,
+            burst_steps=4,
+            num_disturbed=320,
+            num_failed=71,
+            worst=[
+                Continuation(
+                    seed=6_000_014,
+                    step=9,
+                    observation=[-0.00885, -0.949, 0.0146, 1.405],
+                    champion_action=1,
+                    challenger_action=0,
+                    champion_return=500.0,
+                    challenger_return=14.0,
+                    violated=["pole_stays_up"],
+                    disturbed="action 0 held for 4 steps from step 5 on",
+                )
+            ],
+        ),
     )
 
 

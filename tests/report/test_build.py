@@ -88,6 +88,13 @@ def test_whole_run_shows_every_section(make_run, project) -> None:
     assert len(report.chain) == 8
 
 
+def test_the_worst_of_what_followed_is_shown_with_state_actions_and_outcomes(make_run, project) -> None:
+    page, _ = built(make_run().run_id, project)
+    words = page.words()
+    for told in ("What followed", "6000014, 9", "-0.949", "1.405", "pole_stays_up", "failed in 71", "held for 4 steps"):
+        assert told in words, told
+
+
 def test_json_holds_the_facts_and_validates(make_run, project) -> None:
     record = make_run()
     path = build_report(record.run_id, project).with_name("report.json")

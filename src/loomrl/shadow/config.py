@@ -23,6 +23,7 @@ class ConsequencesConfig(Section):
 
     examine: bool = True
     mandatory: bool = True
+    first_seed: int = Field(default=6_000_000, ge=0)
     num_episodes: int = Field(default=384, ge=2)  # a limit of 1 % at 95 % needs 299 without a violation
     num_disturbed: int = Field(default=320, ge=0)  # episodes in which other actions lead to states seldom seen
     num_envs: int = Field(default=192, ge=1)
@@ -30,9 +31,10 @@ class ConsequencesConfig(Section):
     max_failures_after_disturbance: float = Field(default=0.05, gt=0, lt=1)
 
     @property
-    def num_seeds(self) -> int:
-        """How many reset seeds are used, from `shadow.first_seed` on."""
-        return self.num_episodes + self.num_disturbed + PILOT_EPISODES * len(BURSTS) if self.examine else 0
+    def seeds(self) -> range:
+        """Reset seeds that may be used; those of the simulated traffic come before them."""
+        count = self.num_episodes + self.num_disturbed + PILOT_EPISODES * len(BURSTS) if self.examine else 0
+        return range(self.first_seed, self.first_seed + count)
 
 
 class ShadowConfig(Section):
@@ -55,6 +57,5 @@ class ShadowConfig(Section):
 
     @property
     def seeds(self) -> range:
-        """Reset seeds that may be used: traffic plays on until `min_decisions` are reached."""
-        most = max(MOST_TIMES * self.num_episodes, self.consequences.num_seeds)
-        return range(self.first_seed, self.first_seed + most)
+        """Reset seeds simulated traffic may use: it plays on until `min_decisions` are reached."""
+        return range(self.first_seed, self.first_seed + MOST_TIMES * self.num_episodes)

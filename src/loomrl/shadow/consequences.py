@@ -85,7 +85,9 @@ class _Examination:
         self, config: PolicyConfig, snapshot_folder: Path, challenger: ServedPolicy, champion: ServedPolicy | None
     ) -> None:
         self.settings, self.confidence = config.shadow.consequences, config.shadow.confidence
-        self.limits, self.seeds = config.safety.constraints, list(config.shadow.seeds[: self.settings.num_seeds])
+        self.limits = config.safety.constraints
+        watched = config.shadow.seeds[: min(config.shadow.num_episodes, self.settings.num_episodes)]
+        self.seeds = [*watched, *self.settings.seeds]
         self.challenger, self.champion = challenger, champion
         self.continuations = Continuations(snapshot_folder, self.settings.num_envs)
         self.rng = np.random.default_rng(config.shadow.first_seed)
