@@ -134,6 +134,42 @@ def lineage(
 
 
 @app.command()
+def decisions(
+    origin: Annotated[
+        str,
+        typer.Argument(
+            metavar="ORIGIN",
+            help="POLICY[@VERSION], run:ID, commit:SHA, snapshot:DIGEST, config:FILE or config:SHA256.",
+        ),
+    ],
+    ids: Annotated[bool, typer.Option("--ids", help="Every decision, one a line, in place of the counts.")] = False,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="ID", help="With --ids: those behind this one.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="With --ids: at most so many.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show which decisions came of a config, commit, snapshot, run or version: how many, when, on which host."""
+    from itertools import islice
+
+    from loomrl.errors import ConfigError
+    from loomrl.loomdb.database import LoomDB
+    from loomrl.promotion import decisions as forward
+    from loomrl.promotion import show
+    from loomrl.registry import Registry
+
+    if not ids and (after is not None or limit is not None):
+        raise ConfigError("--after and --limit are for --ids")
+    if ids:
+        for one in islice(forward.each_decision(origin, Registry(), after), limit):
+            show.print_decision_id(one, as_json)
+        return
+    with LoomDB.open() as db:
+        found = forward.decisions_of(origin, Registry(), db)
+    show.print_json(found.to_json()) if as_json else show.print_decisions(found)
+
+
+@app.command()
 def rebuild(
     reference: Reference,
     keep: Annotated[Path | None, typer.Option("--keep", metavar="FOLDER", help="Keep the rebuilt project.")] = None,

@@ -63,7 +63,7 @@ def parse_version(text: str) -> tuple[str, str]:
 
 def trace(version: PolicyVersion, registry: Registry, db: LoomDB) -> Lineage:
     """Everything a version came from."""
-    record = _run(version)
+    record = find_run(version)
     digest = version.tags.get(SNAPSHOT_TAG)
     aliases = registry.aliases(version.policy)
     moves = [move for move in ledger.moves(db, version.policy) if move["version"] == version.version]
@@ -131,7 +131,7 @@ def _is_later(node: str, other: str) -> bool:
     return after > before
 
 
-def _run(version: PolicyVersion) -> RunRecord | None:
+def find_run(version: PolicyVersion) -> RunRecord | None:
     """The record of the run that made a version; None where it lies on another machine."""
     if (run_folder(version.run_id) / RECORD).is_file():
         return read_run(version.run_id)

@@ -11,6 +11,7 @@ from rich.tree import Tree
 
 from loomrl.loomdb.database import LoomDB
 from loomrl.promotion import ledger
+from loomrl.promotion.decisions import DecisionsOf
 from loomrl.promotion.lineage import Descendants, Lineage
 from loomrl.promotion.promote import CHAMPION_SINCE, DECISION, REASON
 from loomrl.promotion.rebuild import RebuildReport
@@ -122,6 +123,28 @@ def print_lineage(found: Lineage | Descendants) -> None:
     """A tree: backwards for a version, forwards for a node."""
     tree = _forward(found) if isinstance(found, Descendants) else _backward(found)
     _console().print(tree, highlight=False, soft_wrap=True)
+
+
+def print_decisions(found: DecisionsOf) -> None:
+    """A table: a row for each version and host."""
+    table = Table(title=f"decisions that came of {escape(found.origin)}", title_justify="left")
+    for column in ("version", "chain", "host", "decisions", "taken over", "first", "last"):
+        table.add_column(column, overflow="fold")
+    for version in found.versions:
+        name = f"{version.policy}@{version.version}"
+        for chain in version.chains:
+            counts = str(chain.num_decisions), str(chain.num_taken_over)
+            table.add_row(name, chain.chain, chain.host or "", *counts, chain.first[:19], chain.last[:19])
+        if not version.chains:
+            table.add_row(name, "", "", "0", "0", "", "")
+    _console().print(table, highlight=False)
+    for line in found.missing:
+        print(f"missing: {line}")
+
+
+def print_decision_id(found: Json, as_json: bool) -> None:
+    """One decision, in one line."""
+    print(json.dumps(found) if as_json else f"{found['decision_id']}  {found['timestamp']}  {found['chain']}")
 
 
 def _forward(found: Descendants) -> Tree:

@@ -15,7 +15,7 @@ from loomrl.serving.audit import audit_folder
 from loomrl.serving.records import DECISION, DECISIONS, SEVERAL, expand, record_of
 from loomrl.serving.segments import RESERVE, segments, segments_after, waiting_lines, whole_lines
 
-_DECISION_MARKS = tuple(b'{"kind":"%b"' % kind.encode() for kind in (DECISION, DECISIONS))
+DECISION_MARKS = tuple(b'{"kind":"%b"' % kind.encode() for kind in (DECISION, DECISIONS))
 
 
 def chains(policy: str | None = None) -> list[Path]:
@@ -58,7 +58,7 @@ def count_decisions(policy: str | None = None) -> int:
     """How many decisions stand in all chains, without reading what they were."""
     count = 0
     for line in (line for folder in chains(policy) for path in segments(folder) for line in whole_lines(path)):
-        if line.startswith(_DECISION_MARKS):
+        if line.startswith(DECISION_MARKS):
             entry = orjson.loads(line)
             count += entry["shared"]["count"] if entry["kind"] == DECISIONS else 1
     return count
@@ -78,7 +78,7 @@ def find_decision(decision_id: str) -> dict[str, Any] | None:
     for folder in chains():
         for path in segments(folder):
             for number, line in enumerate(whole_lines(path), start=1):
-                if mark in line and line.startswith(_DECISION_MARKS):
+                if mark in line and line.startswith(DECISION_MARKS):
                     found = {entry["decision_id"]: entry for entry in expand(_parse(line, path, number))}
                     return found.get(decision_id)
     return None
