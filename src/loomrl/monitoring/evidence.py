@@ -1,30 +1,25 @@
-"""What is gathered about one version: its monitors, its open episodes, its rewards beside those of its control."""
+"""What is gathered about one version: what its agents showed, its open episodes, its rewards beside its control's."""
 
-from collections import defaultdict, deque
-from collections.abc import Iterator, Set
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
+from datetime import datetime
 
 import numpy as np
 
-from loomrl.monitoring.monitor import Monitor, Trigger
+from loomrl.monitoring.monitor import Agents, Monitor, Place, Trigger
+from loomrl.monitoring.trial import Arm, Trial
+from loomrl.monitoring.units import FEW, num_left_out
 from loomrl.monitoring.watch import REWARD, UNANSWERED, Level, Signs, Watch
 from loomrl.serving.columns import Columns
 from loomrl.types import Json
 
 _MOST_EPISODES = 10_000  # open ones; the oldest are forgotten
-_MOST_REWARDS = 512  # the newest, as controls of other versions
-_PATIENCE = 8  # whole episodes that may wait for an older one, and two more for each that is not whole
+_NEXT_LOOK = 1.05  # as many returns as at the last one
+_WINDOW_CHARACTERS = len("2026-01-01T00:0")  # of a timestamp: ten minutes
+_WINDOW_SECONDS = 600.0
 
 Key = tuple[str, str]  # agent_id, episode_id
-
-
-@dataclass(slots=True)
-class Stretch:
-    """Requests of an episode that follow each other, of which one, drawn when the first comes, gives the values."""
-
-    drawn: int  # its number in the episode
-    bets: dict[str, int]  # monitor -> number of its value, which counts as 0 until then
 
 
 @dataclass(slots=True)
@@ -34,13 +29,15 @@ class LiveEpisode:
     agent_id: str
     episode_id: str
     cut: bool  # another decided in it too: its return is not this version's
-    num_requests: int = 0
+    number: int = 0  # among the agent's episodes since the version began, from 1 on
+    number_in_window: int = 0
+    window: str = ""  # in which it began
+    place: int = 0  # among the agent's returns in its experiment
     num_decisions: int = 0
     num_rewards: int = 0
     total: float = 0.0
     ended: bool = False
-    kept: dict[str, int] | None = None  # monitor of a limit not broken yet -> number of the value that says so
-    stretches: dict[int, Stretch] = field(default_factory=dict)  # by length; those whose drawn request is to come
+    broken: list[str] = field(default_factory=list)  # monitors of limits per episode that it broke
 
     @property
     def key(self) -> Key:
@@ -52,38 +49,28 @@ class LiveEpisode:
         """Whether it has ended and every reward of it has come."""
         return self.ended and self.num_rewards >= self.num_decisions
 
-    def forget(self, monitors: Set[str]) -> None:
-        """These have begun anew: what they bet on it is void."""
-        for bets in (self.kept or {}, *(stretch.bets for stretch in self.stretches.values())):
-            for name in monitors & bets.keys():
-                del bets[name]
 
+@dataclass
+class Counts:
+    """How many values of a kind each agent has had."""
 
-@dataclass(slots=True)
-class Rewards:
-    """A version's rewards, and those of its control that wait for their pair; the newest come last."""
+    before: dict[str, int] = field(default_factory=dict)  # the window began
+    window: dict[str, int] = field(default_factory=dict)
 
-    own: list[float] = field(default_factory=list)
-    controls: list[float] = field(default_factory=list)
-    span: tuple[float, float] | None = None  # the lowest and the highest of all pairs
+    def count(self, agent_id: str) -> tuple[int, int]:
+        """One more; its number in all, and in the window."""
+        number = self.window[agent_id] = self.window.get(agent_id, 0) + 1
+        return self.before.get(agent_id, 0) + number, number
 
-    def loss(self, reward: float, reference: float | None, span: tuple[float, float] | None) -> float | None:
-        """How a reward compares with the control's: 0 is better by the whole `span`, 1 is worse by it.
+    def begin_window(self) -> None:
+        """From now on."""
+        self.before, self.window = self.life(), {}
 
-        None where no control is left, or no two rewards have differed yet. Where no span is stated it is that of the
-        pairs before, so that both rewards are clipped alike.
-        """
-        keep(self.own, reward)
-        control = self.controls.pop() if self.controls else reference
-        if control is None:
-            return None
-        before, pair = span or self.span, (control, reward)
-        self.span = min(*pair, *(self.span or pair)), max(*pair, *(self.span or pair))
-        if before is None or before[0] == before[1]:
-            return None
-        low, high = before
-        difference = min(max(control, low), high) - min(max(reward, low), high)
-        return (difference / (high - low) + 1.0) / 2.0
+    def life(self) -> dict[str, int]:
+        """By agent, since the version began."""
+        found = Counter(self.before)
+        found.update(self.window)
+        return dict(found)
 
 
 @dataclass
@@ -91,21 +78,59 @@ class Evidence:
     """All that was gathered about one version, as plain values."""
 
     version: str
-    control: str | None  # the version that acted last when this one came
     num_decisions: int = 0  # its own
+    begun: str = ""  # the window it began in
+    window: str = ""  # the newest
+    unnamed: dict[str, bool] = field(default_factory=dict)  # agent -> whether its first request named no episode
+    requests: Counts = field(default_factory=Counts)
+    episodes: Counts = field(default_factory=Counts)  # of agents that name them
     monitors: dict[str, Monitor] = field(default_factory=dict)
-    rewards: Rewards = field(default_factory=Rewards)
-    episodes: list[LiveEpisode] = field(default_factory=list)  # in the order they began
+    arm: Arm | None = None  # in the newest experiment
+    open_episodes: list[LiveEpisode] = field(default_factory=list)  # in the order they began
     trigger: Trigger | None = None
 
+    def enter_experiment(self, experiment: str | None, is_champion: bool) -> None:
+        """Agents are dealt by this one from now on; by another one anew."""
+        if experiment is None:
+            self.arm = None
+        elif self.arm is None or (self.arm.experiment, self.arm.is_champion) != (experiment, is_champion):
+            self.arm = Arm(experiment, is_champion)
+
+    def enter_window(self, timestamp: str) -> None:
+        """What comes now belongs to the window of this time; a clock that goes back changes nothing."""
+        window = timestamp[:_WINDOW_CHARACTERS]
+        if window <= self.window:
+            return
+        self.begun, self.window = self.begun or window, window
+        for counts in (self.requests, self.episodes):
+            counts.begin_window()
+        for monitor in self.monitors.values():
+            monitor.window = {}
+
     def describe(self) -> Json:
-        """For whoever looks."""
+        """For whoever looks, while nothing more is known of the version."""
+        trigger = None if self.trigger is None else self.trigger.to_json() | {"reason": self.trigger.reason}
         return {
-            "control": self.control,
+            "control": None,
             "num_decisions": self.num_decisions,
-            "trigger": None if self.trigger is None else self.trigger.to_json() | {"reason": self.trigger.reason},
-            "monitors": {name: monitor.describe() for name, monitor in self.monitors.items()},
+            "num_agents": len(self.unnamed),
+            "trigger": trigger,
+            "monitors": {},
         }
+
+    @property
+    def num_windows_before(self) -> int:
+        """Between the first and the newest, those without a decision too."""
+        first, last = (datetime.fromisoformat(f"{one}0Z") for one in (self.begun, self.window))
+        return int((last - first).total_seconds() // _WINDOW_SECONDS)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What is known beside a version's own evidence."""
+
+    is_alone: bool  # the policy has but one agent
+    champion: Evidence | None  # that of the same experiment
 
 
 class VersionMonitors:
@@ -116,21 +141,16 @@ class VersionMonitors:
         self.evidence, self._watch = evidence, watch
         former = evidence.monitors
         evidence.monitors = {name: _going_on(former.get(name), level) for name, level in watch.levels.items()}
-        for episode in evidence.episodes:
-            episode.forget({name for name in former if former[name] is not evidence.monitors.get(name)})
-        self._shown = watch.shown
-        self._per_episode = [one.monitor for one in watch.limits if one.per_episode and one.monitor in watch.levels]
-        self._by_length = defaultdict[int, list[str]](list)  # monitors that take one value of so many decisions
-        for name in sorted(set(self._shown) - set(self._per_episode)):
-            self._by_length[watch.spacing(name)].append(name)
-        self._open = {episode.key: episode for episode in evidence.episodes if not episode.is_whole}
-        self._in_order = deque(episode for episode in evidence.episodes if not episode.cut)
-        self._num_whole = sum(episode.is_whole for episode in self._in_order)
+        self._per_episode = {one.monitor for one in watch.limits if one.per_episode and one.monitor in watch.levels}
+        self._per_request = [name for name in watch.shown if name not in self._per_episode]
+        self._num_returns = [0, 0]  # that came, and that had come when they were last looked at
+        self._open = {episode.key: episode for episode in evidence.open_episodes}
 
     def list_episodes(self) -> None:
         """Put the episodes that are not done with into the evidence."""
-        in_order = [episode for episode in self._in_order if not episode.cut]
-        self.evidence.episodes = [*in_order, *(episode for episode in self._open.values() if episode.cut)]
+        self.evidence.open_episodes = list(self._open.values())
+
+    # --- episodes -----------------------------------------------------------------------------------------------
 
     def has_open(self, key: Key) -> bool:
         """Whether this version decides in the episode."""
@@ -140,10 +160,10 @@ class VersionMonitors:
         """The open episode of this key; begun now if there is none. `elsewhere`: another version began it."""
         if self.has_open(key):
             return self._open[key]
-        self.leave(key)
-        episode = self._open[key] = LiveEpisode(*key, cut=elsewhere)
-        if not elsewhere:
-            self._in_order.append(episode)
+        self._open.pop(key, None)
+        episode = self._open[key] = LiveEpisode(*key, cut=elsewhere, window=self.evidence.window)
+        if not self.evidence.unnamed.setdefault(key[0], False):
+            episode.number, episode.number_in_window = self.evidence.episodes.count(key[0])
         if len(self._open) > _MOST_EPISODES:
             self.leave(next(iter(self._open)))
         return episode
@@ -153,142 +173,247 @@ class VersionMonitors:
         episode = self._open.pop(key, None)
         if episode is not None:
             episode.cut = True
-            self._withdraw(episode)
         return episode is not None
+
+    def rewarded(self, feedback: Json, key: Key) -> LiveEpisode | None:
+        """Take the feedback on a decision in a named episode; the episode, where its return counts now."""
+        episode = self._open.get(key)
+        if episode is None:
+            return None
+        episode.num_rewards += 1
+        episode.total += feedback["reward"]
+        episode.ended |= feedback["terminated"] or feedback["truncated"]
+        if not episode.is_whole:
+            return None
+        del self._open[key]
+        return None if episode.cut else episode
+
+    # --- decisions ----------------------------------------------------------------------------------------------
+
+    def decided_alone(self, agent_ids: Sequence[str], signs: Signs) -> None:
+        """Take decisions of the version's own, (B,), each without an episode."""
+        evidence = self.evidence
+        evidence.num_decisions += len(agent_ids)
+        for agent_id in set(agent_ids) - evidence.unnamed.keys():
+            evidence.unnamed[agent_id] = True
+        rows = np.flatnonzero(np.logical_or.reduce(list(signs.values()))).tolist() if signs else []
+        done = 0
+        for row in rows:
+            self._count(agent_ids[done:row])
+            done = row + 1
+            self._show(row, signs, agent_ids[row], None)
+        self._count(agent_ids[done:])
+
+    def decided(self, row: int, signs: Signs, agent_id: str, episode: LiveEpisode | None) -> None:
+        """Take a decision of the version's own: this row of those whose signs these are."""
+        self.evidence.num_decisions += 1
+        self.evidence.unnamed.setdefault(agent_id, episode is None)
+        self._show(row, signs, agent_id, episode)
+
+    def unanswered(self, agent_id: str, episode: LiveEpisode | None) -> None:
+        """Take a request that the version had no finite answer to; it shows nothing else."""
+        self.evidence.unnamed.setdefault(agent_id, episode is None)
+        self._add(UNANSWERED, agent_id, 1.0, self._request(agent_id, episode))
+
+    def _count(self, agent_ids: Sequence[str]) -> None:
+        """Requests that nothing speaks against, without an episode."""
+        window, unnamed = self.evidence.requests.window, self.evidence.unnamed
+        for agent_id in agent_ids:
+            window[agent_id] = window.get(agent_id, 0) + 1
+            if not unnamed[agent_id]:
+                self.evidence.episodes.count(agent_id)
+
+    def _request(self, agent_id: str, episode: LiveEpisode | None) -> tuple[int, int]:
+        """Count one."""
+        if episode is None and not self.evidence.unnamed[agent_id]:
+            self.evidence.episodes.count(agent_id)  # of one decision, by an agent that names others
+        return self.evidence.requests.count(agent_id)
+
+    def _show(self, row: int, signs: Signs, agent_id: str, episode: LiveEpisode | None) -> None:
+        number = self._request(agent_id, episode)
+        for name in self._per_request:
+            if _speaks(signs, name, row):
+                self._add(name, agent_id, 1.0, number)
+        for name in self._per_episode:
+            if _speaks(signs, name, row):
+                self._break_limit(name, agent_id, episode, number)
+
+    def _break_limit(self, name: str, agent_id: str, episode: LiveEpisode | None, number: tuple[int, int]) -> None:
+        """An episode breaks a limit once; to an agent that names none each decision is one."""
+        evidence = self.evidence
+        if not evidence.unnamed[agent_id]:
+            if episode is None:
+                number = evidence.episodes.before.get(agent_id, 0), evidence.episodes.window[agent_id]
+                number = sum(number), number[1]
+            elif name in episode.broken:
+                return
+            else:
+                episode.broken.append(name)
+                number = episode.number, episode.number_in_window * (episode.window == evidence.window)
+        self._add(name, agent_id, 1.0, number)
 
     def signs(self, decisions: Columns) -> Signs:
         """What speaks against the version in each of its decisions."""
         return self._watch.signs(decisions)
 
-    def decided_alone(self, count: int, signs: Signs) -> None:
-        """Take decisions of the version's own, each without an episode; those behind a trigger are left."""
-        row = 0
-        for unusual in np.flatnonzero(np.logical_or.reduce(list(signs.values()))).tolist() if signs else ():
-            self._decided_well(unusual - row)
-            self.decided(unusual, signs, None)
-            if self.evidence.trigger is not None:
-                return
-            row = unusual + 1
-        self._decided_well(count - row)
+    # --- rewards ------------------------------------------------------------------------------------------------
 
-    def decided(self, row: int, signs: Signs, episode: LiveEpisode | None) -> None:
-        """Take a decision of the version's own: this row of those whose signs these are."""
-        self.evidence.num_decisions += 1
-        if episode is None:
-            for name in self._shown:
-                self._add(name, _speaks(signs, name, row))
+    def has_returns(self) -> None:
+        """It, or what it is held against, has brought in something; looked at when there is a twentieth more."""
+        self._num_returns[0] += 1
+        seen, now = self._num_returns[1], self._num_returns[0]
+        if (monitor := self.evidence.monitors.get(REWARD)) is not None and now > seen * _NEXT_LOOK:
+            self._num_returns[1] = now
+            monitor.is_new = True
+
+    def returned(self, agent_id: str, value: float, episode: LiveEpisode | None) -> None:
+        """Hold a return, or the reward of a decision without an episode, against the stated reference."""
+        config, level = self._watch.config, self._watch.levels.get(REWARD)
+        if level is None or config.reference is None or config.reward_range is None:
             return
-        self._hold_limits(row, signs, episode)
-        for name, number in self._drawn(episode).items():
-            if _speaks(signs, name, row):
-                self._correct(name, number)
+        low, high = config.reward_range
+        missing = (high - min(max(value, low), high)) / (high - low)
+        if episode is not None and episode.number:
+            number = episode.number, episode.number_in_window * (episode.window == self.evidence.window)
+        else:
+            counts = self.evidence.requests  # it came of one of these; which, matters little
+            number = sum(one.get(agent_id, 0) for one in (counts.before, counts.window)), counts.window.get(agent_id, 0)
+        if missing and number[0]:
+            self._add(REWARD, agent_id, missing, number)
 
-    def _decided_well(self, count: int) -> None:
-        """Take decisions that nothing speaks against, each without an episode."""
-        self.evidence.num_decisions += count
-        for name in self._shown:
-            self.evidence.monitors[name].add_zeros(count)
+    # --- what it amounts to -------------------------------------------------------------------------------------
 
-    def unanswered(self, episode: LiveEpisode | None) -> None:
-        """Take a request that the version had no finite answer to."""
-        if episode is None:
-            self._add(UNANSWERED, True)
-            return
-        bets = self._drawn(episode)
-        if (number := bets.pop(UNANSWERED, None)) is not None:
-            self._correct(UNANSWERED, number)
-        for name, number in bets.items():  # there is no decision that would show more
-            self.evidence.monitors[name].withdraw(number)
+    def look(self, beside: Beside, is_asked: bool = False) -> Trigger | None:
+        """Weigh what has come, or all if it is asked for; a trigger where the evidence came to suffice."""
+        evidence, weigher = self.evidence, Weigher(self.evidence, self._watch, beside)
+        for name, monitor in evidence.monitors.items():
+            if monitor.is_new or (is_asked and not weigher.is_paired(name)):
+                monitor.look(weigher.num_values(name), self._combined(name, weigher.e_value(name)))
+            if evidence.trigger is None and monitor.refutes:
+                evidence.trigger = weigher.trigger(name)
+        return evidence.trigger
 
-    def rewarded(self, feedback: Json, key: Key) -> Iterator[float]:
-        """Take the feedback on a decision in a named episode; the returns that count now."""
-        episode = self._open.get(key)
-        if episode is None:
-            return
-        episode.num_rewards += 1
-        episode.total += feedback["reward"]
-        if feedback["terminated"] or feedback["truncated"]:
-            episode.ended = True
-            self._withdraw(episode)
-        if episode.is_whole:
-            del self._open[key]
-            self._num_whole += not episode.cut
-            yield from self._next_returns()
+    def describe(self, beside: Beside) -> Json:
+        """For whoever looks."""
+        self.look(beside, is_asked=self.evidence.trigger is None)
+        weigher = Weigher(self.evidence, self._watch, beside)
+        told = {
+            "control": weigher.control,
+            "monitors": {name: weigher.describe(name) for name in self.evidence.monitors},
+        }
+        return self.evidence.describe() | told
 
-    def compare(self, reward: float) -> None:
-        """Hold a return, or the reward of a decision without an episode, against one of the control's."""
-        config = self._watch.config
-        loss = self.evidence.rewards.loss(reward, config.reference, config.reward_range)
-        if loss is not None:
-            self._add(REWARD, loss)
+    def _combined(self, name: str, e_value: float) -> float:
+        return e_value
 
-    def _drawn(self, episode: LiveEpisode) -> dict[str, int]:
-        """Count a request of an episode. Where it is the one drawn of its stretch: the bets on what it shows."""
-        request, bets = episode.num_requests, dict[str, int]()
-        episode.num_requests += 1
-        for length, names in self._by_length.items():
-            if request % length == 0:
-                begun = {name: self.evidence.monitors[name].add(0.0) for name in names}
-                episode.stretches[length] = Stretch(request + _draw(episode.key, request, length), begun)
-            if length in episode.stretches and episode.stretches[length].drawn == request:
-                bets |= episode.stretches.pop(length).bets
-        return bets
-
-    def _withdraw(self, episode: LiveEpisode) -> None:
-        """The episode is over before the drawn requests came."""
-        for stretch in episode.stretches.values():
-            for name, number in stretch.bets.items():
-                self.evidence.monitors[name].withdraw(number)
-        episode.stretches.clear()
-
-    def _hold_limits(self, row: int, signs: Signs, episode: LiveEpisode) -> None:
-        """An episode keeps its limits when it begins, and breaks each once."""
-        if episode.kept is None:
-            episode.kept = {name: self.evidence.monitors[name].add(0.0) for name in self._per_episode}
-        for name in self._per_episode:
-            if name in episode.kept and _speaks(signs, name, row):
-                self._correct(name, episode.kept.pop(name))
-
-    def _next_returns(self) -> Iterator[float]:
-        """In the order of their beginnings; an episode that keeps too many waiting is left out."""
-        while self._in_order:
-            first = self._in_order[0]
-            num_open = len(self._in_order) - self._num_whole
-            if not (first.is_whole or first.cut or self._num_whole > _PATIENCE + 2 * num_open):
-                return
-            self._in_order.popleft()
-            if first.is_whole and not first.cut:
-                self._num_whole -= 1
-                yield first.total
-
-    def _add(self, name: str, value: float) -> None:
+    def _add(self, name: str, agent_id: str, value: float, number: tuple[int, int]) -> None:
         monitor = self.evidence.monitors.get(name)
         if monitor is None:
             return
-        monitor.add(float(value))
-        if value > monitor.test.limit:
-            self._look(name, monitor)
+        of_episodes = name in self._per_episode or name == REWARD
+        block = 1 if of_episodes and not self.evidence.unnamed[agent_id] else monitor.block
+        monitor.add(agent_id, value, Place(*number, block, has_blocks=len(self.evidence.unnamed) < FEW))
 
-    def _correct(self, name: str, number: int) -> None:
-        monitor = self.evidence.monitors[name]
-        monitor.correct(number)
-        self._look(name, monitor)
 
-    def _look(self, name: str, monitor: Monitor) -> None:
-        evidence, test = self.evidence, monitor.test
-        if evidence.trigger is not None or not monitor.refutes:
-            return
-        evidence.trigger = Trigger(
+class Weigher:
+    """What evidence amounts to, monitor by monitor."""
+
+    def __init__(self, evidence: Evidence, watch: Watch, beside: Beside) -> None:
+        self._evidence, self._watch = evidence, watch
+        self._trial = _trial(evidence, beside.champion, watch)
+        self._per_episode = {one.monitor for one in watch.limits if one.per_episode}
+        self._left_out = num_left_out(len(evidence.unnamed), beside.is_alone)
+        self._requests = evidence.requests.before, evidence.requests.window
+        self._known: dict[bool, Agents] = {}
+
+    def e_value(self, name: str) -> float:
+        """The evidence against the version."""
+        monitor = self._evidence.monitors[name]
+        if self.is_paired(name):
+            return 1.0 if self._trial is None else self._trial.evidence(self._watch.config.max_reward_loss)
+        return self._agents(self._is_of_episodes(name)).evidence(monitor)
+
+    @property
+    def control(self) -> str | None:
+        """The version whose returns are held against this one's."""
+        return None if self._trial is None else self._trial.control_version
+
+    def num_values(self, name: str) -> int:
+        """How many there are, those that are 0 so far among them."""
+        if self.is_paired(name):
+            return 0 if self._trial is None else sum(one.num_returns for one in self._trial.own.agents.values())
+        return sum(sum(one.values()) for one in self._agents(self._is_of_episodes(name)).counts)
+
+    def trigger(self, name: str) -> Trigger:
+        """That this monitor refutes the version."""
+        evidence, monitor = self._evidence, self._evidence.monitors[name]
+        mean, limit = self._shown(name)
+        return Trigger(
             version=evidence.version,
             monitor=name,
-            e_value=test.e_value,
+            e_value=monitor.e_value,
             threshold=monitor.threshold,
-            mean=test.mean,
-            limit=test.limit,
-            num_values=test.num_values,
+            mean=mean,
+            limit=limit,
+            num_values=self.num_values(name),
             num_decisions=evidence.num_decisions,
-            control=evidence.control if name == REWARD else None,
+            num_agents=len(evidence.unnamed),
+            control=self.control if self.is_paired(name) else None,
         )
+
+    def describe(self, name: str) -> Json:
+        """For whoever looks: how far it is from its threshold, how it came there, and which agents stand out."""
+        monitor, num_values = self._evidence.monitors[name], self.num_values(name)
+        mean, limit = self._shown(name)
+        return {
+            "limit": limit,
+            "mean": mean,
+            "num_values": num_values,
+            "e_value": monitor.e_value,
+            "threshold": monitor.threshold,
+            "trace": [*monitor.trace, (num_values, monitor.e_value)],
+            "odd_agents": [] if self.is_paired(name) else self._agents(self._is_of_episodes(name)).odd(monitor),
+        }
+
+    def _shown(self, name: str) -> tuple[float, float]:
+        """The mean of all values and what it may be; of rewards (1 + how much worse in parts of the range) / 2."""
+        monitor, config = self._evidence.monitors[name], self._watch.config
+        if self.is_paired(name):
+            return (1.0 + (0.0 if self._trial is None else self._trial.loss)) / 2.0, monitor.limit
+        mean = monitor.total / max(self.num_values(name), 1)
+        if name != REWARD:
+            return mean, monitor.limit
+        worse = mean - monitor.limit + config.max_reward_loss
+        return (1.0 + worse) / 2.0, (1.0 + config.max_reward_loss) / 2.0
+
+    def is_paired(self, name: str) -> bool:
+        """Whether returns are held against the champion's."""
+        return name == REWARD and self._watch.config.reference is None
+
+    def _is_of_episodes(self, name: str) -> bool:
+        return name in self._per_episode or name == REWARD
+
+    def _agents(self, of_episodes: bool) -> Agents:
+        if of_episodes not in self._known:
+            counts = self._counts_of_episodes() if of_episodes else self._requests
+            left_out, number = self._left_out, self._evidence.num_windows_before
+            self._known[of_episodes] = Agents(counts, self._evidence.unnamed, number, of_episodes, left_out)
+        return self._known[of_episodes]
+
+    def _counts_of_episodes(self) -> list[dict[str, int]]:
+        """To agents that name none each request is one."""
+        evidence = self._evidence
+        episodes, unnamed = (evidence.episodes.before, evidence.episodes.window), evidence.unnamed
+        return [
+            named | {agent: count for agent, count in requests.items() if unnamed[agent]}
+            for requests, named in zip(self._requests, episodes, strict=True)
+        ]
+
+
+def _trial(evidence: Evidence, champion: Evidence | None, watch: Watch) -> Trial | None:
+    if evidence.arm is None or champion is None or champion.arm is None:
+        return None
+    return Trial(evidence.arm, champion.arm, champion.version, watch.config.reward_range)
 
 
 def _speaks(signs: Signs, name: str, row: int) -> bool:
@@ -296,20 +421,8 @@ def _speaks(signs: Signs, name: str, row: int) -> bool:
     return name in signs and bool(signs[name][row])
 
 
-def _draw(key: Key, begin: int, length: int) -> int:
-    """Which request of a stretch is looked at: each is equally likely, and a restart draws the same."""
-    digest = blake2b("\n".join((*key, str(begin))).encode(), digest_size=8).digest()
-    return int.from_bytes(digest) % length
-
-
 def _going_on(former: Monitor | None, level: Level) -> Monitor:
-    if former is None or former.test.limit != level.limit:
+    if former is None or (former.limit, former.block) != (level.limit, level.block):
         return Monitor.at(level)
     former.threshold = level.threshold
     return former
-
-
-def keep(rewards: list[float], newest: float) -> None:
-    """Append the newest; the oldest of too many go."""
-    rewards.append(newest)
-    del rewards[:-_MOST_REWARDS]

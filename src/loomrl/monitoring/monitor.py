@@ -1,211 +1,134 @@
-"""One monitor: a sequential test of one quantity, what refutes it, and how it went."""
+"""One monitor: what agents have shown of one quantity, what refutes it, and how it went."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from operator import mul
 
+import numpy as np
+
+from loomrl.monitoring.units import FEW, NUM_SCALES, Blocks, over_agents, scales, within_agents
 from loomrl.monitoring.watch import REWARD, VIOLATIONS, Level
 from loomrl.schema import Document
 from loomrl.types import Json
 
-_STAKES = tuple(0.9 / 2.0**power for power in range(6))  # how much of a fortune is staked
-_GENERATION = 64  # values after which bets begin anew beside those that run
-_NEWEST = 2  # generations that are kept beside the first
 _TRACE = 128  # points that are kept to draw how a monitor went
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """Bets that began together: their fortunes, one per stake."""
-
-    begun: int  # the number of its first value
-    wealth: tuple[float, ...]
-
-    @classmethod
-    def at(cls, begun: int) -> "Generation":
-        """With what there is to stake at the value of this number."""
-        number = (begun - 1) // _GENERATION + 1
-        return cls(begun, (1.0 / (number * (number + 1.0) * len(_STAKES)),) * len(_STAKES))
-
-    def times(self, gains: tuple[float, ...]) -> "Generation":
-        """With its bets on one value, or on several at once, paid out."""
-        return Generation(self.begun, tuple(map(mul, self.wealth, gains)))
-
-
-@dataclass(slots=True)
-class MeanTest:
-    """Evidence against "given what came before, every value's mean is at most `limit`", for values in [0, 1].
-
-    The bets of `loomrl.sequential.LimitTest` in scalars, and with them values that are known late: one that has
-    counted as 0 may become 1 (`correct`). Generation g = 0, 1, ... begins with 1 / ((g + 1) (g + 2)) of what there is
-    to stake, so that what changes late is still seen; it gains from a correction only where it has bet on that value.
-    The e-value's expectation never passes 1 while the claim is true, so it ever reaches 1 / alpha with a probability
-    of at most alpha.
-
-    Nearly all values are 0, and each only makes the evidence smaller: they are counted, and paid out together once
-    something else comes or somebody looks.
-    """
-
-    limit: float
-    count: int = 0
-    num_withdrawn: int = 0
-    total: float = 0.0
-    unpaid: int = 0  # zeros that came last and are not in the fortunes
-    generations: list[Generation] = field(default_factory=list)  # the first and the newest
-
-    def add(self, value: float) -> int:
-        """Bet on one value; returns its number."""
-        if value == 0.0:
-            return self.add_zeros(1)
-        self._pay()
-        if self.count % _GENERATION == 0:
-            self.generations = _kept([*self.generations, Generation.at(self.count + 1)])
-        self.count += 1
-        self.total += value
-        self._multiply(_gains(value, self.limit), self.count)
-        return self.count
-
-    def add_zeros(self, count: int) -> int:
-        """Bet on so many values, all 0; returns the number of the last."""
-        self.count += count
-        self.unpaid += count
-        return self.count
-
-    def correct(self, number: int) -> None:
-        """The value of this number, counted as 0, has become 1."""
-        self._pay()
-        self.total += 1.0
-        self._multiply(_late_gains(self.limit), number)
-
-    def withdraw(self, number: int) -> None:
-        """There is no value of this number, which counted as 0: the bets on it are returned."""
-        self._pay()
-        self.num_withdrawn += 1
-        self._multiply(_returns(self.limit), number)
-
-    def paid(self) -> list[Generation]:
-        """The generations with all bets paid out."""
-        if not self.unpaid:
-            return self.generations
-        first = self.count - self.unpaid + 1  # of the zeros
-        begun = range(first + -(first - 1) % _GENERATION, self.count + 1, _GENERATION)  # of generations among them
-        new = [Generation.at(number) for number in (*begun[:1], *begun[1:][-_NEWEST:])]
-        return [
-            one.times(_zero_gains(self.limit, self.count + 1 - max(first, one.begun)))
-            for one in _kept([*self.generations, *new])
-        ]
-
-    @property
-    def e_value(self) -> float:
-        """The evidence; 1 before the first value."""
-        num_generations = -(-self.count // _GENERATION)
-        return sum(sum(one.wealth) for one in self.paid()) + 1.0 / (num_generations + 1.0)
-
-    @property
-    def num_values(self) -> int:
-        """How many there are, those that count as 0 so far among them."""
-        return self.count - self.num_withdrawn
-
-    @property
-    def mean(self) -> float:
-        """Of all values; 0 where there are none."""
-        return self.total / max(self.num_values, 1)
-
-    def _pay(self) -> None:
-        self.generations, self.unpaid = self.paid(), 0
-
-    def _multiply(self, gains: tuple[float, ...], number: int) -> None:
-        """Pay out the bets on the value of this number."""
-        self.generations = [one.times(gains) if one.begun <= number else one for one in self.generations]
-
-
-def _kept(generations: list[Generation]) -> list[Generation]:
-    """The first and the newest."""
-    return generations[:1] + generations[1:][-_NEWEST:]
-
-
-@lru_cache(maxsize=256)
-def _gains(value: float, limit: float) -> tuple[float, ...]:
-    """What 1 becomes with one value, per stake: its expectation is at most 1 while the mean is at most `limit`."""
-    return tuple(1.0 + stake * (value / limit - 1.0) for stake in _STAKES)
-
-
-@lru_cache(maxsize=1024)
-def _zero_gains(limit: float, count: int) -> tuple[float, ...]:
-    """What 1 becomes with so many values, all 0, per stake."""
-    return tuple(gain**count for gain in _gains(0.0, limit))
-
-
-@lru_cache(maxsize=64)
-def _late_gains(limit: float) -> tuple[float, ...]:
-    """What remained of 1 after a value of 0 becomes this much more when the value turns out to be 1."""
-    return tuple(one / zero for one, zero in zip(_gains(1.0, limit), _gains(0.0, limit), strict=True))
-
-
-@lru_cache(maxsize=64)
-def _returns(limit: float) -> tuple[float, ...]:
-    """What remained of 1 after a value of 0 becomes this much more when that value is withdrawn."""
-    return tuple(1.0 / zero for zero in _gains(0.0, limit))
+_MOST_NAMED = 5  # agents that stand out
+_FEW_PART, _LIFE_PART, _WINDOW_PART = 0.5, 0.25, 0.25  # of what is staked
 
 
 @dataclass(slots=True)
 class Monitor:
-    """A test, what refutes it, and how it went."""
+    """What agents have shown. Only those are listed that showed something: to the others all values were 0."""
 
-    test: MeanTest
+    limit: float
     threshold: float
+    block: int  # so many values of an agent are one, to what may depend on each other
+    total: float = 0.0  # of all values
+    life: dict[str, list[float]] = field(default_factory=dict)  # agent -> sums of its first values, by scale
+    window: dict[str, list[float]] = field(default_factory=dict)  # the same since the window began
+    blocks: dict[str, Blocks] = field(default_factory=dict)  # while there are few agents
+    e_value: float = 1.0  # when it was last looked at
+    is_new: bool = False  # something has come since
     trace: list[tuple[int, float]] = field(default_factory=list)  # (number of values, e-value)
     stride: int = 1  # values between points of the trace
 
     @classmethod
     def at(cls, level: Level) -> "Monitor":
         """One that has seen nothing."""
-        return cls(MeanTest(level.limit), level.threshold)
+        return cls(level.limit, level.threshold, level.block)
 
-    def add(self, value: float) -> int:
-        """Take one value; returns its number."""
-        number = self.test.add(value)
-        if number % self.stride == 0:
-            self._draw()
-        return number
-
-    def add_zeros(self, count: int) -> None:
-        """Take so many values, all 0."""
-        while (left := self.stride - self.test.count % self.stride) <= count:
-            self.test.add_zeros(left)
-            self._draw()
-            count -= left
-        self.test.add_zeros(count)
-
-    def correct(self, number: int) -> None:
-        """The value of this number, counted as 0, has become 1."""
-        self.test.correct(number)
-
-    def withdraw(self, number: int) -> None:
-        """There is no value of this number, which counted as 0."""
-        self.test.withdraw(number)
+    def add(self, agent_id: str, value: float, place: "Place") -> None:
+        """A value that is not 0; `place` is its number among the agent's, from 1 on."""
+        self.is_new = True
+        self.total += value
+        sizes = scales(place.block)
+        _sum(self.life.setdefault(agent_id, [0.0] * NUM_SCALES), value, place.life, sizes)
+        if place.in_window:
+            _sum(self.window.setdefault(agent_id, [0.0] * NUM_SCALES), value, place.in_window, sizes)
+        if place.has_blocks:
+            self.blocks.setdefault(agent_id, Blocks()).add(place.life, value, place.block, self.limit)
 
     @property
     def refutes(self) -> bool:
         """Whether the evidence suffices now."""
-        return self.test.e_value >= self.threshold
+        return self.e_value >= self.threshold
 
-    def describe(self) -> Json:
-        """For whoever looks: how far it is from its threshold, and how it came there."""
-        test = self.test
-        return {
-            "limit": test.limit,
-            "mean": test.mean,
-            "num_values": test.num_values,
-            "e_value": test.e_value,
-            "threshold": self.threshold,
-            "trace": [*self.trace, (test.count, test.e_value)],
-        }
-
-    def _draw(self) -> None:
-        self.trace.append((self.test.count, self.test.e_value))
+    def look(self, num_values: int, e_value: float) -> None:
+        """Keep what the evidence is now."""
+        self.e_value, self.is_new = e_value, False
+        if not self.trace or num_values >= self.trace[-1][0] + self.stride:
+            self.trace.append((num_values, e_value))
         if len(self.trace) == _TRACE:
-            self.trace, self.stride = self.trace[1::2], 2 * self.stride
+            self.trace, self.stride = self.trace[1::2], max(2 * self.stride, num_values // _TRACE)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value stands among an agent's: its number since the version began, and in the window (0: not in it)."""
+
+    life: int
+    in_window: int
+    block: int
+    has_blocks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Agents:
+    """The agents of a version, as one kind of value counts them."""
+
+    counts: Sequence[Mapping[str, int]]  # agent -> number of its values: before the window, and in it
+    unnamed: Mapping[str, bool]  # agent -> whether it names no episodes
+    window_number: int  # windows before this one
+    of_episodes: bool  # to those that name them, a value is of an episode
+    left_out: int
+
+    def evidence(self, monitor: Monitor) -> float:
+        """What is staked is split: half for few agents' blocks, the rest for all of life and for the window."""
+        number = self.window_number
+        begun = 1.0 / ((number + 1.0) * (number + 2.0))
+        newest = begun * self._bets(monitor, monitor.window, self.counts[1]) + 1.0 / (number + 2.0)
+        few = self._few(monitor) if len(self.unnamed) < FEW else 0.0
+        return _FEW_PART * few + _LIFE_PART * self._bets(monitor, monitor.life, self.unnamed) + _WINDOW_PART * newest
+
+    def count(self, agent: str) -> int:
+        """How many values an agent has had."""
+        return sum(counts.get(agent, 0) for counts in self.counts)
+
+    def _bets(self, monitor: Monitor, shown: Mapping[str, list[float]], agents: Mapping[str, int]) -> float:
+        means = np.array(list(shown.values())).reshape(-1, NUM_SCALES) / scales(monitor.block)
+        num_clean = np.full(NUM_SCALES, float(len(agents) - len(shown)))
+        named = [place for place, agent in enumerate(shown) if not self.unnamed[agent]]
+        if named and self.of_episodes:
+            means[named] *= np.array(scales(monitor.block)) / scales(1)
+        elif not self.of_episodes:
+            means[named, 0] = np.nan
+            num_clean[0] = sum(self.unnamed[agent] for agent in agents) - (len(shown) - len(named))
+        return over_agents(means, num_clean, monitor.limit, self.left_out)
+
+    def _few(self, monitor: Monitor) -> float:
+        nothing = Blocks()
+        found = []
+        for agent, is_unnamed in self.unnamed.items():
+            block = 1 if self.of_episodes and not is_unnamed else monitor.block
+            blocks = monitor.blocks.get(agent, nothing)
+            takes_first = is_unnamed or self.of_episodes
+            found.append(blocks.fortunes(self.count(agent), block, monitor.limit, takes_first))
+        return within_agents(found, self.left_out)
+
+    def odd(self, monitor: Monitor) -> list[Json]:
+        """The agents beyond the limit by most, as far as they may be what is broken: for a person to look at."""
+        rates = {agent: sums[-1] / max(self.count(agent), 1) for agent, sums in monitor.life.items() if sums[-1] >= 2.0}
+        most = sorted(rates, key=lambda agent: (-rates[agent], agent))[:_MOST_NAMED]
+        return [
+            {"agent_id": agent, "mean": rates[agent], "num_values": self.count(agent)}
+            for agent in most
+            if rates[agent] > monitor.limit
+        ]
+
+
+def _sum(sums: list[float], value: float, number: int, sizes: tuple[int, ...]) -> None:
+    for scale, size in enumerate(sizes):
+        if number <= size:
+            sums[scale] += value
 
 
 class Trigger(Document):
@@ -219,6 +142,7 @@ class Trigger(Document):
     limit: float  # that their mean may have
     num_values: int
     num_decisions: int  # the version's own, until then
+    num_agents: int = 0  # the version's
     control: str | None = None  # whose rewards it was held against
 
     @property
@@ -231,8 +155,11 @@ class Trigger(Document):
         """For a person."""
         if self.monitor == REWARD:
             than = "the stated reference" if self.control is None else f"version {self.control}"
-            found = f"{2 * self.mean - 1:.1%} of the range below {than} in {self.num_values} pairs"
+            found = f"{2 * self.mean - 1:.1%} of the range below {than} in {self.num_values} returns"
             allowed = f"{2 * self.limit - 1:.1%}"
         else:
             found, allowed = f"{self.mean:.1%} of {self.num_values} decisions", f"{self.limit:.1%}"
-        return f"{self.monitor}: {found}, {allowed} allowed (e-value {self.e_value:.3g} of {self.threshold:.3g})"
+        agents = f" of {self.num_agents} agents" if self.num_agents else ""
+        return (
+            f"{self.monitor}: {found}{agents}, {allowed} allowed (e-value {self.e_value:.3g} of {self.threshold:.3g})"
+        )

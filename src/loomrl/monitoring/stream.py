@@ -1,22 +1,25 @@
 """Monitors on the live stream: is a version that decides now what it was promoted as? Asked after every decision.
 
-Each monitor bets against "given what came before, the mean of its values is at most its limit" (`monitor.MeanTest`), so
-it may be looked at after every value. The chance of a false alarm is divided among them: a version that keeps its
-promises is *ever* taken back with a probability of at most 1 - `confidence`, all monitors together.
+The unit is the agent: agents differ, one may be broken, and a split assigns agents, not decisions. What each monitor
+bets against:
 
-What counts as one value:
+- Limits (violations, shield, out of distribution, unanswered, latency, and rewards where a `reference` is stated) are
+  absolute: "but for a few agents (`units.num_left_out`), the mean over agents of what they show is at most the limit".
+  Agents are taken to be independent of each other, nothing is assumed within an agent. As long as there are fewer than
+  `units.FEW` agents, half of the stake bets against "but for those few, no agent shows more than the limit in the mean of
+  a block of its decisions, given what came before"; of a policy's only agent this is all that can be said. One agent alone
+  takes no version out; those that stand out are told (`odd_agents`).
+- The reward is compared (`trial.Trial`): "agents of the version bring in no less than agents that the same experiment
+  dealt to its champion at the same time". Without a split and without a `reference` it stays undecided: what was earned
+  before, under another version, may have been easier.
 
-- Steps of an episode depend on each other. Of each stretch of `spacing` decisions of a named episode one counts, which
-  its ids draw: each is equally likely, in short episodes too. Its value stands from the stretch's beginning on, as 0
-  until the decision comes, and is withdrawn where the episode is over before. So values come in an order that
-  does not depend on what they will be, also where all agents begin at once in states that are rare later on.
-- A decision without `episode_id` stands for itself. A person's and an exploratory decision says nothing about the
-  version.
-- A limit per episode counts an episode once: as kept when it begins, as broken from its first violation on. Waiting
-  for its end would let those count first that fail early.
-- A reward is that of an episode, its return, or of a decision without one. Each is paired with one of the control's,
-  the version that acted last when it came, before or beside it. Two equal versions can be exchanged within a pair, so
-  the difference is 0 in the mean. Returns count in the order in which their episodes began.
+The chance of a false alarm is divided among the monitors: a version that keeps its promises is *ever* taken back with a
+probability of at most 1 - `confidence`, all together.
+
+A person's and an exploratory decision says nothing about the version, but has its number among the agent's. A limit per
+episode counts an episode once, as kept when it begins, as broken from its first violation on; to an agent that names no
+episodes each decision is one. Of agents that name episodes, whose beginnings may be unlike the rest, only blocks of
+`spacing` decisions are judged.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,16 +28,38 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from loomrl.monitoring.evidence import Evidence, LiveEpisode, Rewards, VersionMonitors, keep
+from loomrl.monitoring.evidence import Beside, Evidence, LiveEpisode, VersionMonitors
 from loomrl.monitoring.monitor import Trigger
+from loomrl.monitoring.trial import Arm
 from loomrl.monitoring.watch import Watch
 from loomrl.serving.columns import Columns, runs, version_of
-from loomrl.serving.records import DECISION, DECISIONS
+from loomrl.serving.records import CHAMPION, DECISION, DECISIONS, ON_TRIAL, column
 from loomrl.shadow.config import SIMULATED
 from loomrl.types import Json
 
+ALONE_AFTER = 300  # requests of one agent in a row, none of another between: the policy has but this one
 _MOST_VERSIONS = 8
 _MOST_REMEMBERED = 10_000
+
+
+@dataclass
+class Alone:
+    """Whether a policy has but one agent: who decided last, and how often without another in between."""
+
+    agent_id: str | None = None
+    count: int = 0
+
+    def saw(self, agent_ids: Sequence[str]) -> None:
+        """Requests of these agents, in their order."""
+        last = agent_ids[-1]
+        others = next((place for place, one in enumerate(reversed(agent_ids)) if one != last), len(agent_ids))
+        goes_on = last == self.agent_id and others == len(agent_ids)
+        self.agent_id, self.count = last, others + (self.count if goes_on else 0)
+
+    @property
+    def is_certain(self) -> bool:
+        """Enough to say so."""
+        return self.count >= ALONE_AFTER
 
 
 @dataclass
@@ -43,6 +68,7 @@ class StreamState:
 
     versions: list[Evidence] = field(default_factory=list)  # the one that acted last comes last
     by_others: list[str] = field(default_factory=list)  # decisions without an episode that say nothing of their version
+    alone: Alone = field(default_factory=Alone)
 
 
 STATE: TypeAdapter[StreamState] = TypeAdapter(StreamState)
@@ -58,16 +84,20 @@ class Stream:
         self._evidence = {one.version: one for one in state.versions}  # the version that acted last comes last
         self._monitors: dict[str, VersionMonitors] = {}  # at work
         self._by_others = dict.fromkeys(state.by_others)
+        self._alone = state.alone
 
     def state(self) -> StreamState:
         """What was gathered, to be kept across a restart."""
         for monitors in self._monitors.values():
             monitors.list_episodes()
-        return StreamState(list(self._evidence.values()), list(self._by_others))
+        return StreamState(list(self._evidence.values()), list(self._by_others), self._alone)
 
     def take(self, records: Sequence[Json]) -> list[Trigger]:
         """Take records in their order; a trigger for each version that the evidence came to suffice against."""
-        found = (self._take(run) for run in runs(records))
+        for run in runs(records):
+            self._take(run)
+        watched = [one for one in self._monitors.values() if one.evidence.trigger is None]
+        found = [monitors.look(self._beside(monitors.evidence)) for monitors in watched]
         return [trigger for trigger in found if trigger is not None]
 
     @property
@@ -81,38 +111,48 @@ class Stream:
         self._monitors.pop(version, None)
 
     def describe(self) -> dict[str, Any]:
-        """All monitors by version, as JSON values."""
-        return {version: evidence.describe() for version, evidence in self._evidence.items()}
+        """All monitors by version, as JSON values; only the number of decisions of one that is not at work."""
+        return {
+            version: self._monitors[version].describe(self._beside(evidence))
+            if version in self._monitors
+            else evidence.describe()
+            for version, evidence in self._evidence.items()
+        }
 
-    def _take(self, run: list[Json]) -> Trigger | None:
+    def _take(self, run: list[Json]) -> None:
         """Take what `runs` has put together."""
         kind = run[0]["kind"]
         if kind in (DECISION, DECISIONS):
-            return self._take_decisions(version_of(run[0]), Columns(run))
+            self._take_decisions(run)
+            return
         (record,) = run
         if kind not in ("unanswered", "feedback") or record["agent_id"].startswith(SIMULATED):
-            return None
+            return
         monitors = self._of(record["version"])
         if monitors is None or monitors.evidence.trigger is not None:
-            return None
+            return
+        monitors.evidence.enter_window(record["timestamp"])
         if kind == "feedback":
             self._rewarded(record, monitors)
         else:
-            monitors.unanswered(self._episode(record["agent_id"], record["episode_id"], monitors))
-        return monitors.evidence.trigger
+            self._alone.saw([record["agent_id"]])
+            episode = self._episode(record["agent_id"], record["episode_id"], monitors)
+            monitors.unanswered(record["agent_id"], episode)
 
-    def _take_decisions(self, version: str, decisions: Columns) -> Trigger | None:
+    def _take_decisions(self, run: list[Json]) -> None:
+        version, decisions = version_of(run[0]), Columns(run)
         agent_ids = decisions.of("agent_id")
         if SIMULATED in "".join(agent_ids):
             decisions = decisions.only([not agent_id.startswith(SIMULATED) for agent_id in agent_ids])
         monitors = self._of(version) if len(decisions) else None
         if monitors is None:
-            return None
+            return
+        self._alone.saw(decisions.of("agent_id"))
         self._evidence[version] = self._evidence.pop(version)  # it acted last
-        if monitors.evidence.trigger is not None:
-            return None
-        self._decided(decisions, monitors)
-        return monitors.evidence.trigger
+        if monitors.evidence.trigger is None:
+            monitors.evidence.enter_window(run[-1]["timestamp"])
+            self._enrol(run, monitors.evidence)
+            self._decided(decisions, monitors)
 
     def _of(self, version: str) -> VersionMonitors | None:
         if version not in self._monitors:
@@ -124,26 +164,40 @@ class Stream:
         watch = None if version in self._monitors else self._watch(version)
         if watch is None:
             return
-        evidence = self._evidence.setdefault(version, self._begun(version))
+        evidence = self._evidence.setdefault(version, Evidence(version))
         self._monitors[version] = VersionMonitors(evidence, watch)
         if len(self._evidence) > _MOST_VERSIONS:
             self.forget(next(iter(self._evidence)))
 
-    def _begun(self, version: str) -> Evidence:
-        """A version that comes is held against the one that acted last, and was not refuted."""
-        others = [one for one in self._evidence.values() if one.trigger is None and one.version != version]
-        if not others:
-            return Evidence(version, control=None)
-        return Evidence(version, others[-1].version, rewards=Rewards(controls=list(others[-1].rewards.own)))
+    def _enrol(self, run: Sequence[Json], evidence: Evidence) -> None:
+        """Agents that an experiment dealt to a version."""
+        for record in run:
+            role, experiment = (column(record, name)[0] for name in ("role", "experiment"))
+            if role not in ON_TRIAL:
+                continue
+            evidence.enter_experiment(experiment, role == CHAMPION)
+            if evidence.arm is not None:
+                for agent_id in column(record, "agent_id"):
+                    if agent_id not in evidence.arm.agents and not agent_id.startswith(SIMULATED):
+                        evidence.arm.enrol(agent_id, record["timestamp"], column(record, "assignment_probability")[0])
+
+    def _beside(self, evidence: Evidence) -> Beside:
+        return Beside(self._alone.is_certain, self._champion_of(evidence))
+
+    def _champion_of(self, evidence: Evidence) -> Evidence | None:
+        """Of the experiment in which a version is on trial."""
+        if evidence.arm is None or evidence.arm.is_champion:
+            return None
+        return next((one for one in reversed(self._evidence.values()) if _is_champion_of(one, evidence.arm)), None)
 
     def _decided(self, decisions: Columns, monitors: VersionMonitors) -> None:
-        """Take decisions of one version, and leave those behind a trigger."""
+        """Take decisions of one version."""
         own, signs = decisions.own(), monitors.signs(decisions)
-        episode_ids = decisions.of("episode_id")
+        agent_ids, episode_ids = decisions.of("agent_id"), decisions.of("episode_id")
         if all(own) and episode_ids.count(None) == len(episode_ids):
-            monitors.decided_alone(len(own), signs)
+            monitors.decided_alone(agent_ids, signs)
             return
-        names = zip(decisions.of("agent_id"), episode_ids, decisions.ids(), own, strict=True)
+        names = zip(agent_ids, episode_ids, decisions.ids(), own, strict=True)
         for row, (agent_id, episode_id, decision_id, is_own) in enumerate(names):
             episode = self._episode(agent_id, episode_id, monitors)
             if episode is not None:
@@ -152,9 +206,7 @@ class Stream:
             elif not is_own:
                 self._note_others(decision_id)
             if is_own:
-                monitors.decided(row, signs, episode)
-            if monitors.evidence.trigger is not None:
-                return
+                monitors.decided(row, signs, agent_id, episode)
 
     def _note_others(self, decision_id: str) -> None:
         """A decision without an episode that says nothing of its version: nor will its reward."""
@@ -170,20 +222,36 @@ class Stream:
         if monitors.has_open(key):
             return monitors.opened(key, elsewhere=False)
         left = [one.leave(key) for one in self._monitors.values() if one is not monitors]
-        return monitors.opened(key, elsewhere=any(left))
+        episode = monitors.opened(key, elsewhere=any(left))
+        arm = monitors.evidence.arm
+        episode.place = 0 if arm is None else arm.begins(agent_id)
+        return episode
 
     def _rewarded(self, record: Json, monitors: VersionMonitors) -> None:
-        for reward in self._rewards(record, monitors):
-            monitors.compare(reward)
-            for other in self._evidence.values():
-                if other.control == monitors.evidence.version:
-                    keep(other.rewards.controls, reward)
-
-    def _rewards(self, record: Json, monitors: VersionMonitors) -> list[float]:
-        """What feedback completes: returns of episodes, or the reward of a decision that stands for itself."""
+        """Take feedback: it completes a named episode, or is the reward of a decision that stands for itself."""
+        agent_id, value, arm = record["agent_id"], record["reward"], monitors.evidence.arm
         if record["episode_id"] is not None:
-            return list(monitors.rewarded(record, (record["agent_id"], record["episode_id"])))
-        if record["decision_id"] in self._by_others:
+            episode = monitors.rewarded(record, (agent_id, record["episode_id"]))
+            if episode is None:
+                return
+            value, place = episode.total, episode.place
+        elif record["decision_id"] in self._by_others:
             del self._by_others[record["decision_id"]]
-            return []
-        return [record["reward"]]
+            return
+        else:
+            episode, place = None, 0 if arm is None else arm.begins(agent_id)
+        monitors.returned(agent_id, value, episode)
+        if arm is not None:
+            arm.returned(agent_id, value, place)
+            self._have_returns(monitors.evidence)
+
+    def _have_returns(self, evidence: Evidence) -> None:
+        """Whoever is compared with this version has to look again."""
+        for version, one in self._evidence.items():
+            is_compared = one is evidence or (one.arm is not None and _is_champion_of(evidence, one.arm))
+            if is_compared and version in self._monitors:
+                self._monitors[version].has_returns()
+
+
+def _is_champion_of(evidence: Evidence, arm: Arm) -> bool:
+    return evidence.arm is not None and evidence.arm.is_champion and evidence.arm.experiment == arm.experiment

@@ -15,6 +15,7 @@ from loomrl.types import Json, PolicyManifest
 
 REWARD, SHIELD, OUT_OF_DISTRIBUTION = "reward", "shield", "out_of_distribution"
 UNANSWERED, LATENCY, VIOLATIONS = "unanswered", "latency", "violations."  # VIOLATIONS is followed by a limit's name
+_LEAST = 1e-3  # that a limit is away from 0 and 1
 Signs = dict[str, NDArray[np.bool_]]  # by monitor, (B,) each: what speaks against a version in which of B decisions
 _COMPONENT = re.compile(r"^(observation|action)(?:\[(\d+)\])?$")
 
@@ -91,6 +92,7 @@ class Level:
 
     limit: float
     threshold: float  # 1 / its share of the chance of a false alarm
+    block: int  # so many decisions of an agent may depend on each other
 
 
 @dataclass(frozen=True)
@@ -146,8 +148,8 @@ class Watch:
 
     @property
     def shown(self) -> list[str]:
-        """The monitors whose values decisions show, in the order in which they are looked at."""
-        names = [*(one.monitor for one in self.limits), SHIELD, UNANSWERED, LATENCY, OUT_OF_DISTRIBUTION]
+        """The monitors whose values decisions show."""
+        names = [*(one.monitor for one in self.limits), SHIELD, LATENCY, OUT_OF_DISTRIBUTION]
         return [name for name in dict.fromkeys(names) if name in self.levels]
 
     @cached_property
@@ -156,21 +158,29 @@ class Watch:
         kinds: set[str] = {one.kind for one in self.limits if one.monitor in self.levels}
         return kinds if self.alarm is None else kinds | {"observation"}
 
-    def spacing(self, monitor: str) -> int:
-        """Of so many decisions of a named episode one gives this monitor a value."""
-        config = self.config
-        return config.out_of_distribution_spacing if monitor == OUT_OF_DISTRIBUTION else config.spacing
-
 
 def _levels(limits: Sequence[Limit], alarm: Alarm | None, config: MonitorsConfig) -> dict[str, Level]:
     """The chance of a false alarm is shared out by weight among the monitors this version can have."""
     weights = config.weights
     wanted = {one.monitor: (one.max_probability, weights.violations / len(limits)) for one in limits}
     wanted[SHIELD] = (config.max_shield_rate, weights.shield)
-    wanted[REWARD] = ((1.0 + config.max_reward_loss) / 2.0, weights.reward)
+    wanted[REWARD] = (_reward_limit(config), weights.reward)
     wanted[UNANSWERED] = (config.max_unanswered_rate, weights.unanswered)
     wanted[LATENCY] = (config.max_slow_rate, weights.latency)
     if alarm is not None:
         wanted[OUT_OF_DISTRIBUTION] = (config.max_out_of_distribution_rate, weights.out_of_distribution)
     total = (1.0 - config.confidence) / (sum(weight for _, weight in wanted.values()) or 1.0)
-    return {name: Level(limit, 1.0 / (total * weight)) for name, (limit, weight) in wanted.items() if weight > 0}
+    blocks = {OUT_OF_DISTRIBUTION: config.out_of_distribution_spacing}
+    return {
+        name: Level(limit, 1.0 / (total * weight), blocks.get(name, config.spacing))
+        for name, (limit, weight) in wanted.items()
+        if weight > 0
+    }
+
+
+def _reward_limit(config: MonitorsConfig) -> float:
+    """Of what is missing of the range's end below the reference; without one, of (1 + how much worse) / 2 in pairs."""
+    if config.reference is None or config.reward_range is None:
+        return (1.0 + config.max_reward_loss) / 2.0
+    low, high = config.reward_range
+    return min(max((high - config.reference) / (high - low) + config.max_reward_loss, _LEAST), 1.0 - _LEAST)
