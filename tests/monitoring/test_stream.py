@@ -3,7 +3,7 @@
 import json
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ import pytest
 from loomrl.errors import ConfigError
 from loomrl.monitoring.config import MonitorsConfig
 from loomrl.monitoring.monitor import Trigger
-from loomrl.monitoring.stream import STATE, Stream
+from loomrl.monitoring.sharing import Shared, together
+from loomrl.monitoring.stream import ALONE_AFTER, STATE, Stream
 from loomrl.monitoring.watch import Watch
 from loomrl.schema import Document
 from loomrl.serving.columns import Columns
@@ -23,6 +24,9 @@ from loomrl.types import EnvironmentSpec, Json, PolicyManifest
 LEAN = {"name": "lean", "quantity": "observation[0]", "low": -1.0, "high": 1.0, "per": "episode"}
 PUSH = {"name": "push", "quantity": "action", "low": None, "high": 1.0, "per": "step"}
 UNSEEN = {"name": "length", "quantity": "length", "low": 10.0, "high": None, "per": "episode"}
+TIME = "2026-01-01T00:00:00.000000Z"
+UNANSWERED = {"kind": "unanswered", "agent_id": "a", "episode_id": None, "version": "1", "timestamp": TIME}
+SPLIT = [{"role": role, "experiment": "x", "shares": {"1": 0.5, "2": 0.5}} for role in ("champion", "split")]
 OBSERVED = np.dtype(np.float32)
 ALARM = {"mean": [0.0, 0.0], "precision": [[1.0, 0.0], [0.0, 1.0]], "threshold": 9.0, "alpha": 0.01}
 
@@ -52,9 +56,9 @@ def watch(**settings: Any) -> Watch:
 class Log:
     """Feeds a stream with records as a server would write them."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, is_shared: bool = False, **settings: Any) -> None:
         self.watch = watch(**settings)
-        self.stream = Stream(lambda version: self.watch)
+        self.stream = Stream(lambda version: self.watch, is_shared=is_shared)
         self.count = 0
 
     def decide(self, version: str = "1", agent: str = "a", episode: str | None = None, **changes: Any) -> str:
@@ -64,6 +68,9 @@ class Log:
             "agent_id": agent,
             "episode_id": episode,
             "version": version,
+            "role": "champion",
+            "experiment": None,
+            "timestamp": TIME,
             "decision_id": str(self.count),
             "observation": [0.0, 0.0],
             "action": 0,
@@ -76,7 +83,14 @@ class Log:
         return str(self.count)
 
     def reward(self, decision: str, value: float, version: str = "1", **changes: Any) -> None:
-        feedback = {"kind": "feedback", "agent_id": "a", "episode_id": None, "version": version, "terminated": False}
+        feedback = {
+            "kind": "feedback",
+            "timestamp": TIME,
+            "agent_id": "a",
+            "episode_id": None,
+            "version": version,
+            "terminated": False,
+        }
         self.stream.take([feedback | {"truncated": False, "decision_id": decision, "reward": value} | changes])
 
     def play(self, rewards: list[float], version: str = "1", episode: str = "e", agent: str = "a") -> None:
@@ -111,60 +125,12 @@ def test_the_chance_of_a_false_alarm_is_shared_out_by_weight() -> None:
     assert sum(1 / level.threshold for level in off.values()) == pytest.approx(0.05)
 
 
-def test_of_each_20_decisions_of_an_episode_one_counts() -> None:
-    log = Log()
-    for step in range(45):
-        log.decide(episode="e", action=2 if step < 20 else 0)
-    assert (log.monitor("latency")["num_values"], log.monitor("violations.push")["num_values"]) == (3, 3)
-    assert log.monitor("violations.push")["mean"] == pytest.approx(1 / 3)
-    assert log.monitor("out_of_distribution")["num_values"] == 1  # one of each 100
-    for _ in range(5):
-        log.decide()
-    assert log.monitor("latency")["num_values"] == 8
-
-
-def test_each_decision_of_a_stretch_is_equally_likely_to_count() -> None:
-    counted = np.zeros(10)
-    for number in range(2_000):
-        log = Log(spacing=10)
-        for step in range(10):
-            log.decide(episode=str(number), shield={"chosen": 1})
-            if log.monitor("shield")["mean"] > 0:
-                counted[step] += 1
-                break
-    assert counted.sum() == 2_000
-    assert ((counted - 200) ** 2 / 200).sum() < 27.9  # chi-square, 9 degrees of freedom: 1 in 1,000
-
-
-@pytest.mark.parametrize("longest", [5, 30, 250])
-def test_the_mean_is_the_rate_over_all_decisions_however_long_episodes_are(longest: int) -> None:
-    """The first two decisions of each episode ring, and a few others."""
-    log, rng, rings = Log(max_out_of_distribution_rate=0.9), np.random.default_rng(longest), list[bool]()
-    for episode in range(60_000 // longest):
-        length = int(rng.integers(1, longest + 1))
-        for step in range(length):
-            rings.append(step < 2 or rng.random() < 0.05)
-            decision = log.decide(episode=str(episode), observation=[0.0, 9.0 if rings[-1] else 0.0])
-        log.reward(decision, 1.0, episode_id=str(episode), terminated=True)
-    found = log.monitor("out_of_distribution")
-    assert found["num_values"] == pytest.approx(len(rings) / 100, rel=0.2)
-    assert found["mean"] == pytest.approx(np.mean(rings), abs=3 * np.sqrt(0.25 / found["num_values"]))
-
-
 def test_a_request_without_an_answer_shows_nothing_else() -> None:
-    log = Log(spacing=1)
+    log = Log()
     log.decide(episode="e")
-    log.stream.take([{"kind": "unanswered", "agent_id": "a", "episode_id": "e", "version": "1"}])
+    log.stream.take([UNANSWERED | {"episode_id": "e"}])
     assert (log.monitor("unanswered")["num_values"], log.monitor("unanswered")["mean"]) == (2, 0.5)
-    assert log.monitor("shield")["num_values"] == 1
-
-
-def test_what_is_not_seen_of_an_episode_counts_as_good_until_it_is_over() -> None:
-    log = Log(spacing=1_000)
-    decision = log.decide(episode="e", shield={"chosen": 1})
-    assert (log.monitor("shield")["num_values"], log.monitor("shield")["mean"]) == (1, 0.0)
-    log.reward(decision, 1.0, episode_id="e", terminated=True)
-    assert (log.monitor("shield")["num_values"], log.monitor("shield")["e_value"]) == (0, pytest.approx(1.0))
+    assert log.monitor("shield")["mean"] == 0.0
 
 
 def test_an_episode_breaks_a_limit_once_and_at_once() -> None:
@@ -185,11 +151,12 @@ def test_each_quantity_has_its_monitor() -> None:
     log.decide(shield={"chosen": 1})
     log.decide(seconds=0.2)
     log.decide(observation=[None, 0.0])  # not finite: outside every limit
-    log.stream.take([{"kind": "unanswered", "agent_id": "a", "episode_id": None, "version": "1"}])
+    log.stream.take([UNANSWERED])
     means = {name: log.monitor(name)["mean"] for name in log.stream.describe()["1"]["monitors"]}
-    assert means["out_of_distribution"] == pytest.approx(1 / 5)
-    assert (means["shield"], means["latency"], means["violations.lean"]) == (0.2, 0.2, 0.2)
-    assert means["unanswered"] == pytest.approx(1 / 6)
+    assert {name: mean for name, mean in means.items() if mean} == pytest.approx(
+        dict.fromkeys(("out_of_distribution", "shield", "latency", "violations.lean", "unanswered"), 1 / 6)
+        | {"reward": 0.5}
+    )
     assert log.stream.describe()["1"]["num_decisions"] == 5
 
 
@@ -216,66 +183,32 @@ def test_what_the_shield_prevented_is_what_the_version_chose() -> None:
 
 
 def test_what_others_decided_says_nothing_about_the_version() -> None:
-    log = Log(spacing=3)
-    log.play([1.0] * 3)
+    log = Log(reference=1.0, reward_range=(0.0, 10.0))
+    log.play([3.0])
     held = log.decide(action=2, override={"person": "grace"})
     curious = log.decide(action=2, exploration_flag=True)
     log.decide(agent="shadow-1", action=2)
     for decision in (held, curious):
         log.reward(decision, 9.0)
     assert (log.monitor("violations.push")["num_values"], log.monitor("violations.push")["mean"]) == (1, 0.0)
-    assert log.stream.state().versions[0].rewards.own == [3.0]
-
-
-def test_returns_count_in_the_order_of_their_beginnings() -> None:
-    log = Log()
-    long = [log.decide(agent="long", episode="e") for _ in range(3)]
-    for number in range(9):
-        log.play([float(number)], episode=str(number))
-    own = log.stream.state().versions[0].rewards.own
-    assert own == []
-    for step, decision in enumerate(long, start=1):
-        log.reward(decision, 50.0, agent_id="long", episode_id="e", terminated=step == 3)
-    assert own == [150.0, *map(float, range(9))]
-    log.decide(agent="gone", episode="e")  # never heard of again
-    for number in range(12):
-        log.play([100.0], episode=f"later-{number}")
-    assert len(own) == 22
+    assert log.stream.state().versions[0].monitors["reward"].total == pytest.approx(0.7)
 
 
 def test_an_episode_that_a_swap_cut_has_no_return() -> None:
-    log = Log()
+    log = Log(reference=1.0, reward_range=(0.0, 10.0))
     first = log.decide(episode="e")
     log.reward(first, 1.0, episode_id="e")
     last = log.decide(version="2", episode="e")
     log.reward(last, 1.0, "2", episode_id="e", terminated=True)
     log.play([5.0], "2", episode="whole")
-    assert [one.rewards.own for one in log.stream.state().versions] == [[], [5.0]]
-
-
-def test_rewards_are_paired_with_the_control_each_once_and_clipped_to_what_pairs_showed() -> None:
-    log = Log()
-    for value in (0.0, 10.0, 4.0):
-        log.reward(log.decide(), value)
-    losses = []
-    for value in (4.0, 0.0, 2.0, 1.0):
-        log.reward(log.decide("2"), value, "2")
-        found = log.monitor("reward", "2")
-        losses.append(found["mean"] * found["num_values"])
-    # 4 beside 4: no two have differed. 0 beside 10: nor before that. 2 beside 0, of 0 ... 10: better by a fifth.
-    # 1: no control is left.
-    assert losses == pytest.approx([0.0, 0.0, 0.4, 0.4])
-    log.reward(log.decide(), 30.0)
-    log.reward(log.decide("2"), 0.0, "2")
-    assert log.monitor("reward", "2")["mean"] == pytest.approx((0.4 + 1.0) / 2)  # 30 is clipped to 10
-    assert log.stream.describe()["2"]["control"] == "1"
+    assert [one.monitors["reward"].total for one in log.stream.state().versions] == pytest.approx([0.0, 0.5])
 
 
 def test_no_feedback_leaves_the_reward_undecided() -> None:
     log = Log()
-    for _ in range(2_000):
-        log.decide()
-        log.decide("2")
+    for number in range(300):
+        log.decide(agent=str(number % 20), **SPLIT[0])
+        log.decide("2", agent=str(20 + number % 20), **SPLIT[1])
     assert (log.monitor("reward", "2")["num_values"], log.monitor("reward", "2")["e_value"]) == (0, 1.0)
     assert log.trigger("1") is None
     assert log.trigger("2") is None
@@ -283,8 +216,9 @@ def test_no_feedback_leaves_the_reward_undecided() -> None:
 
 def test_a_stated_reference_is_the_control_of_the_first_version() -> None:
     log = Log(reference=8.0, reward_range=(0.0, 10.0))
-    for _ in range(100):
-        log.reward(log.decide(), 2.0)
+    for number in range(400):
+        agent = f"agent-{number % 8}"
+        log.reward(log.decide(agent=agent), 2.0, agent_id=agent)
     trigger = log.trigger()
     assert trigger is not None
     assert trigger["reason"].startswith("reward: 60.0% of the range below the stated reference in ")
@@ -327,16 +261,16 @@ def batches(rng: np.random.Generator, count: int, odd: float) -> Iterator[Json]:
             "seconds": (0.2 if odd >= 1 and kinds[4][0] < 0.02 else 5e-5,) * size,
         }
         held = {"person": "grace"} if rng.random() < 0.05 else None
-        entry = decisions({"count": size, "version": version, "role": "champion", "override": held}, columns)
-        yield entry | {"decision_id": str(number)}
+        told = {"count": size, "version": version, "role": "champion", "experiment": None, "override": held}
+        yield decisions(told, columns) | {"decision_id": str(number), "timestamp": TIME}
         for row in rng.integers(size, size=3).tolist() if number % 2 else ():
             names = {"agent_id": columns["agent_id"][row], "episode_id": columns["episode_id"][row], "version": version}
             told = {"decision_id": f"{number}.{row}", "reward": float(rng.random()), "truncated": False}
-            yield {"kind": "feedback", **names, **told, "terminated": bool(rng.random() < 0.3)}
+            yield {"kind": "feedback", "timestamp": TIME, **names, **told, "terminated": bool(rng.random() < 0.3)}
 
 
 def one_by_one(entry: Json) -> Iterator[Json]:
-    yield from rows(entry) if entry["kind"] == "decisions" else (entry,)
+    yield from (one | {"timestamp": TIME} for one in rows(entry)) if entry["kind"] == "decisions" else (entry,)
 
 
 def values(found: Any) -> list[Any]:
@@ -346,29 +280,25 @@ def values(found: Any) -> list[Any]:
     return [leaf for value in found for leaf in values(value)] if isinstance(found, list | tuple) else [found]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_decisions_taken_together_are_worth_what_they_are_one_by_one(seed: int) -> None:
+    """Whatever the evidence: nobody is taken out."""
     known = watch(spacing=3, weights={"shield": 0.0} if seed % 4 == 0 else {})
+    known = replace(known, levels={name: replace(one, threshold=1e300) for name, one in known.levels.items()})
     together, alone = Stream(lambda version: known), Stream(lambda version: known)
-    is_odd, found, expected = seed % 2 == 0, [], []
-    entries = list(batches(np.random.default_rng(seed), 150, odd=1.0 if is_odd else 0.1))
+    entries = list(batches(np.random.default_rng(seed), 150, odd=1.0 if seed % 2 == 0 else 0.1))
     for start in range(0, len(entries), 10):
-        found += together.take(entries[start : start + 10])
-        singles = [row for entry in entries[start : start + 10] for row in one_by_one(entry)]
-        expected += [trigger for row in singles for trigger in alone.take([row])]
-    assert bool(found) == is_odd
-    assert values(together.describe()) == values_like(alone.describe())
-    assert values([one.to_json() for one in found]) == values_like([one.to_json() for one in expected])
-    for state in (together.state(), alone.state()):
-        for evidence in state.versions:
-            for monitor in evidence.monitors.values():
-                monitor.test.add(1.0)  # everything is paid out
+        together.take(entries[start : start + 10])
+        for entry in entries[start : start + 10]:
+            for row in one_by_one(entry):
+                alone.take([row])
     states = [STATE.dump_python(stream.state(), mode="json") for stream in (together, alone)]
-    assert values(states[0]) == values_like(states[1])
-
-
-def values_like(expected: Any) -> list[Any]:
-    return [pytest.approx(one, rel=1e-9) if isinstance(one, float) else one for one in values(expected)]
+    for evidence in (one for state in states for one in state["versions"]):
+        evidence["num_seen"] = 0
+        for monitor in evidence["monitors"].values():
+            monitor |= {"trace": [], "stride": 1, "e_value": 1.0}  # when it was looked at
+    assert states[0] == states[1]
+    assert values(together.describe()) != []
 
 
 # --- across restarts --------------------------------------------------------------------------------------------
@@ -390,28 +320,18 @@ def test_a_restart_at_any_record_changes_nothing() -> None:
 def test_a_limit_that_was_changed_begins_anew() -> None:
     log = Log()
     for action in (0, 2, 0):
-        log.decide(action=action)
+        log.decide(action=action, seconds=0.2)
     state = log.stream.state()
     other = watch(max_slow_rate=0.5)
     stream = Stream(lambda version: other, state)
-    stream.take([{"kind": "unanswered", "agent_id": "a", "episode_id": None, "version": "1"}])
+    stream.take([UNANSWERED])
     monitors = stream.describe()["1"]["monitors"]
-    assert (monitors["latency"]["num_values"], monitors["violations.push"]["num_values"]) == (0, 3)
+    assert (monitors["latency"]["mean"], monitors["violations.push"]["mean"]) == (0.0, 0.25)
 
 
-def test_what_an_open_episode_bet_on_a_limit_that_was_changed_is_void() -> None:
-    log = Log()
-    log.decide(episode="e")
-    other = watch(max_slow_rate=0.5)
-    stream = Stream(lambda version: other, log.stream.state())
-    ended = {"kind": "feedback", "agent_id": "a", "episode_id": "e", "version": "1", "truncated": False}
-    stream.take([ended | {"decision_id": "1", "reward": 1.0, "terminated": True}])
-    monitors = stream.describe()["1"]["monitors"]
-    assert (monitors["latency"]["num_values"], monitors["latency"]["e_value"]) == (0, 1.0)
-    assert monitors["shield"]["num_values"] == 0
+# --- how soon, and how seldom wrongly: more of it in `make calibration` -----------------------------------------
 
-
-# --- how soon, and how seldom wrongly ---------------------------------------------------------------------------
+NUM_AGENTS = 80
 
 
 @dataclass(frozen=True)
@@ -426,11 +346,11 @@ class Behaviour:
 
 
 def records(rng: np.random.Generator, count: int, first: Behaviour, second: Behaviour, named: bool) -> Iterator[Json]:
-    """Eight agents, every other one with version 2 from the ninth decision on, in episodes of ten steps on average;
-    rewards come at once."""
-    left, number, breaks = [0] * 8, [0] * 8, [False] * 8
-    for decision, (agent, *draws) in enumerate(zip(rng.integers(8, size=count), *rng.random((6, count)), strict=True)):
-        version, does = ("2", second) if agent % 2 and decision >= 8 else ("1", first)
+    """Eighty agents, dealt to two versions by chance, in episodes of ten steps on average; rewards come at once."""
+    left, number, breaks = [0] * NUM_AGENTS, [0] * NUM_AGENTS, [False] * NUM_AGENTS
+    dealt, agents = rng.random(NUM_AGENTS) < 0.5, rng.integers(NUM_AGENTS, size=count)
+    for decision, (agent, *draws) in enumerate(zip(agents.tolist(), *rng.random((6, count)), strict=True)):
+        version, does = ("2", second) if dealt[agent] else ("1", first)
         if left[agent] == 0:
             left[agent], breaks[agent] = int(rng.geometric(0.1)), draws[0] < does.breaks
             number[agent] += 1
@@ -440,6 +360,8 @@ def records(rng: np.random.Generator, count: int, first: Behaviour, second: Beha
             "episode_id": str(number[agent]) if named else None,
             "version": version,
             "decision_id": str(decision),
+            "timestamp": TIME,
+            **SPLIT[int(version) - 1],
         }
         leans = breaks[agent] if named else draws[0] < does.breaks
         yield names | {
@@ -458,56 +380,130 @@ def records(rng: np.random.Generator, count: int, first: Behaviour, second: Beha
 def first_trigger(seed: int, count: int, second: Behaviour, named: bool) -> Trigger | None:
     known = watch()
     stream = Stream(lambda version: known)
-    entries = records(np.random.default_rng(seed), count, Behaviour(), second, named)
-    return next((trigger for entry in entries for trigger in stream.take([entry])), None)
+    entries = list(records(np.random.default_rng(seed), count, Behaviour(), second, named))
+    looks = (entries[start : start + 10] for start in range(0, len(entries), 10))
+    return next((trigger for look in looks for trigger in stream.take(look)), None)
 
 
 def test_two_equal_versions_are_left_alone_in_95_of_100_streams() -> None:
-    """1,000 A/A splits, all monitors together, looked at after every record."""
-    alarms = [first_trigger(seed, 400, Behaviour(), named=seed % 2 == 0) for seed in range(1_000)]
-    assert sum(alarm is not None for alarm in alarms) <= 50
-
-
-def test_a_good_version_is_left_alone_where_all_agents_begin_at_once_in_states_that_are_rare_later() -> None:
-    """100 fleets of 20 agents, two episodes each; only the first five decisions of an episode ring."""
-    alarms = [_fleet(seed, num_episodes=2, lengths=(60, 140)) for seed in range(100)]
-    assert sum(alarm is not None for alarm in alarms) <= 5
-
-
-def test_episodes_that_are_all_beginning_are_what_the_alarm_is_for() -> None:
-    alarm = _fleet(1, num_episodes=40, lengths=(5, 9))
-    assert alarm is not None
-    assert alarm["monitor"] == "out_of_distribution"
-
-
-def _fleet(seed: int, num_episodes: int, lengths: tuple[int, int]) -> Json | None:
-    log, rng = Log(), np.random.default_rng(seed)
-    for episode in map(str, rng.integers(1_000_000_000, size=num_episodes)):
-        length = rng.integers(*lengths, size=20)
-        for step in range(length.max()):
-            for agent in np.flatnonzero(step < length):
-                rings = {"observation": [0.0, 9.0 if step < 5 else 0.0]}
-                decision = log.decide(agent=str(agent), episode=episode, **rings)
-                if step == length[agent] - 1:
-                    log.reward(decision, 1.0, agent_id=str(agent), episode_id=episode, terminated=True)
-    return log.trigger()
+    alarms = [first_trigger(seed, 400, Behaviour(), named=seed % 2 == 0) for seed in range(40)]
+    assert sum(alarm is not None for alarm in alarms) <= 2
 
 
 @pytest.mark.parametrize(
-    ("second", "monitor", "named"),
+    ("second", "monitor", "named", "most"),
     [
-        (Behaviour(breaks=1.0), "violations.", True),
-        (Behaviour(breaks=0.2), "violations.", False),
-        (Behaviour(success=0.3), "reward", False),
-        (Behaviour(shielded=0.8), "shield", False),
-        (Behaviour(unknown=0.8), "out_of_distribution", False),
-        (Behaviour(slow=0.5), "latency", False),
+        (Behaviour(breaks=1.0), "violations.", True, 30),
+        (Behaviour(breaks=1.0), "violations.", False, 10),
+        (Behaviour(breaks=0.2), "violations.", False, 300),
+        (Behaviour(success=0.1), "reward", False, 700),
+        (Behaviour(shielded=0.8), "shield", False, 100),
+        (Behaviour(unknown=0.8), "out_of_distribution", False, 50),
+        (Behaviour(slow=0.5), "latency", False, 150),
     ],
 )
-def test_a_bad_version_is_found_within_100_of_its_decisions_in_the_median(
-    second: Behaviour, monitor: str, named: bool
-) -> None:
-    found = [first_trigger(seed, 800, second, named) for seed in range(30)]
+def test_a_bad_version_is_found_soon(second: Behaviour, monitor: str, named: bool, most: int) -> None:
+    found = [first_trigger(seed, 1_600, second, named) for seed in range(5)]
     right = [trigger for trigger in found if trigger and trigger.version == "2" and trigger.monitor.startswith(monitor)]
-    assert len(right) >= 27
-    assert statistics.median(trigger.num_decisions for trigger in right) <= 100
+    assert len(right) >= 4
+    assert statistics.median(trigger.num_decisions for trigger in right) <= most
+
+
+# --- agents -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_agents", [2, 3, 8, 40])
+def test_one_broken_agent_takes_no_version_out_and_is_named(num_agents: int) -> None:
+    log = Log()
+    for number in range(40 * num_agents):
+        agent = number % num_agents
+        log.decide(agent=f"agent-{agent}", action=2 if agent == 1 else 0, observation=[0.0, 9.0 * (agent == 1)])
+    assert log.trigger() is None
+    for name in ("violations.push", "out_of_distribution"):
+        assert log.monitor(name)["odd_agents"] == [{"agent_id": "agent-1", "mean": 1.0, "num_values": 40}]
+
+
+@pytest.mark.parametrize(("num_agents", "most"), [(3, 60), (8, 10), (40, 10)])
+def test_what_all_agents_show_is_the_version(num_agents: int, most: int) -> None:
+    log = Log()
+    for number in range(most):
+        log.decide(agent=f"agent-{number % num_agents}", action=2)
+    trigger = log.trigger()
+    assert trigger is not None
+    assert (trigger["monitor"], trigger["num_agents"]) == ("violations.push", min(num_agents, trigger["num_decisions"]))
+
+
+def test_a_robot_alone_is_held_to_its_limits_once_it_is_known_to_be_alone() -> None:
+    log = Log()
+    for _ in range(ALONE_AFTER - 1):
+        log.decide(action=2)
+    assert log.trigger() is None
+    log.decide(action=2)
+    assert log.trigger() is not None
+    for _ in range(40):
+        log.decide("2", action=2)  # that is known by now
+    assert log.trigger("2") is not None
+
+
+def test_what_begins_late_is_seen_in_a_new_window() -> None:
+    log = Log()
+    for number in range(2_000):
+        log.decide(agent=f"agent-{number % 20}")
+    for number in range(200):
+        log.decide(agent=f"agent-{number % 20}", action=2, timestamp="2026-01-01T05:00:00.000000Z")
+    trigger = log.trigger()
+    assert trigger is not None
+    assert trigger["num_decisions"] <= 2_100
+
+
+def test_returns_are_compared_within_one_experiment_only() -> None:
+    log = Log()
+    for number in range(400):
+        agent = f"agent-{number % 40}"
+        log.reward(log.decide("1", agent=agent), 10.0, "1", agent_id=agent)
+    for number in range(400):  # after it, and in easier times or not: who knows
+        agent = f"agent-{number % 40}"
+        log.reward(log.decide("2", agent=agent), 1.0, "2", agent_id=agent)
+    found = log.monitor("reward", "2")
+    assert (found["e_value"], log.trigger("2")) == (1.0, None)
+
+
+# --- several servers ----------------------------------------------------------------------------------------------
+
+
+def shared_by(logs: list[Log], homes: list[dict[str, int]]) -> Shared:
+    """As `exchange` has it: each server's evidence, and where each agent was known first."""
+    rows = []
+    for log, known in zip(logs, homes, strict=True):
+        (evidence,) = STATE.validate_python(STATE.dump_python(log.stream.state(), mode="json")).versions
+        evidence.homes = evidence.window_homes = known
+        rows.append(evidence)
+    return Shared(1, {"1": rows}, {})
+
+
+def test_what_two_servers_see_together_is_seen() -> None:
+    logs = [Log(is_shared=True), Log(is_shared=True)]
+    homes: list[dict[str, int]] = [{}, {}]
+    for number in range(6):
+        log = logs[number % 2]
+        log.decide(agent=f"agent-{number}", action=2)
+        homes[number % 2][f"agent-{number}"] = number
+    assert [log.trigger() for log in logs] == [None, None]
+    (found,) = logs[0].stream.hear(shared_by(logs, homes))
+    assert found.monitor == "violations.push"
+    rows = shared_by(logs, homes)
+    (adopted,) = logs[1].stream.hear(rows)
+    assert adopted == found
+
+
+def test_an_agent_that_two_servers_see_counts_once() -> None:
+    logs = [Log(is_shared=True), Log(is_shared=True)]
+    for number in range(60):
+        for log in logs:
+            log.decide(agent=f"agent-{number % 2}", action=2 if number % 2 else 0)
+    homes = [{"agent-0": 1, "agent-1": 1}, {"agent-0": 2, "agent-1": 2}]
+    merged = together(shared_by(logs, homes).rows["1"])
+    alone = logs[0].stream.state().versions[0]
+    assert (merged.unnamed, merged.requests) == (alone.unnamed, alone.requests)
+    assert merged.monitors["violations.push"].life == alone.monitors["violations.push"].life
+    assert [log.stream.hear(shared_by(logs, homes)) for log in logs] == [[], []]

@@ -69,7 +69,7 @@ def decided(time: datetime, version: str, agents: list[str], flags: NDArray[np.b
         "shield": [{"by": "look-up"} if one else None for one in flags[:, 1].tolist()],
         "seconds": np.where(flags[:, 3], 0.2, 5e-5),
     }
-    names = {"role": "champion", "experiment": None, "assignment_probability": 1.0} | named
+    names = {"role": "champion", "experiment": None} | named
     told = {"count": len(agents), "version": version, "override": None, **names}
     return decisions(told, columns) | {"timestamp": time.isoformat(), "decision_id": f"{time.timestamp()}"}
 
@@ -150,7 +150,7 @@ def _split(split: Split) -> Callable[[np.random.Generator], dict[str, bool | Non
             brought = rng.normal(mean[agent] - split.drift * elapsed, split.within) if np.isfinite(mean[agent]) else 0.0
             time = _BEGUN + timedelta(seconds=60.0 * now)
             name = f"agent-{agent}"
-            named = {"role": role, "experiment": "x", "assignment_probability": abs(1 - arm[agent] - split.share)}
+            named = {"role": role, "experiment": "x", "shares": {"1": 1.0 - split.share, "2": split.share}}
             record = decided(time, version, [name], clean, **named) | {"decision_id": str(number)}
             told = {"kind": "feedback", "timestamp": time.isoformat(), "agent_id": name, "episode_id": None}
             told |= {"version": version, "decision_id": f"{number}.0", "terminated": False, "truncated": False}

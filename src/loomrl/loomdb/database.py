@@ -11,7 +11,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from sqlalchemy import Engine, Select, func, select, tuple_
+from sqlalchemy import Engine, Select, delete, func, select, tuple_
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -29,6 +29,7 @@ from loomrl.loomdb.models import (
     EdgeRow,
     EnvironmentRow,
     EventRow,
+    MonitorEvidenceRow,
     SnapshotRow,
     now,
 )
@@ -42,6 +43,7 @@ from loomrl.loomdb.records import (
     Edge,
     EnvironmentRecord,
     Event,
+    MonitorEvidence,
     SnapshotRecord,
 )
 from loomrl.schema import Document
@@ -290,6 +292,60 @@ class LoomDB:
         with self._reading() as session:
             return session.scalar(select(func.count()).where(ControlRow.policy == policy)) or 0
 
+    # --- what monitors gathered -----------------------------------------------------------------------------------
+
+    def share_evidence(
+        self, policy: str, version: str, server: str, document: Callable[[int], Mapping[str, Any]]
+    ) -> MonitorEvidence:
+        """Keep what a server's monitors have gathered about a version, in place of what it shared before.
+
+        `document` is given the revision it will have: one more than all before it of the policy, so that what is
+        shared stands in one order for all who read it.
+        """
+        key = {"policy": policy, "version": version, "server": server}
+        try:
+            with self._writing() as session:
+                revision = (session.scalar(_newest_evidence(policy)) or 0) + 1
+                number = self._server_number(session, policy, server)
+                fields = {
+                    "number": number,
+                    "revision": revision,
+                    "document": dict(document(revision)),
+                    "created": now(),
+                }
+                row = session.merge(MonitorEvidenceRow(**key, **fields))
+                session.flush()
+                return _record(MonitorEvidence, row)
+        except IntegrityError:
+            return self.share_evidence(policy, version, server, document)  # another one took the revision
+
+    def evidence_revision(self, policy: str) -> tuple[int, int]:
+        """The newest revision, and how many documents there are: while both stay, nothing was changed."""
+        rows = MonitorEvidenceRow
+        with self._reading() as session:
+            newest, count = session.execute(
+                select(func.max(rows.revision), func.count()).where(rows.policy == policy)
+            ).one()
+        return newest or 0, count
+
+    def shared_evidence(self, policy: str) -> list[MonitorEvidence]:
+        """What all servers have shared about a policy's versions, in the order in which servers came."""
+        rows = MonitorEvidenceRow
+        query = select(rows).where(rows.policy == policy).order_by(rows.number, rows.version)
+        return self._all(query, MonitorEvidence)
+
+    def forget_evidence(self, policy: str, version: str) -> None:
+        """Drop what all servers have shared about a version: it begins anew."""
+        rows = MonitorEvidenceRow
+        with self._writing() as session:
+            session.execute(delete(rows).where(rows.policy == policy, rows.version == version))
+
+    def _server_number(self, session: Session, policy: str, server: str) -> int:
+        rows = MonitorEvidenceRow
+        known = select(rows.number).where(rows.policy == policy, rows.server == server).limit(1)
+        number = session.scalar(known)
+        return number or (session.scalar(select(func.max(rows.number)).where(rows.policy == policy)) or 0) + 1
+
     # --- audit anchors and events ---------------------------------------------------------------------------------
 
     def append_audit_anchor(self, build: Callable[[int, str], AuditAnchor]) -> AuditAnchor:
@@ -403,6 +459,10 @@ class LoomDB:
                 session.add(row)
         except IntegrityError:
             return
+
+
+def _newest_evidence(policy: str) -> Select[tuple[int]]:
+    return select(func.max(MonitorEvidenceRow.revision)).where(MonitorEvidenceRow.policy == policy)
 
 
 def _record(kind: type[Record], row: Base) -> Record:

@@ -9,7 +9,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 # The newest migration. Opening compares one string with it, and needs alembic only where they differ.
-HEAD = "0004"
+HEAD = "0005"
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -156,6 +156,21 @@ class ControlRow(Base):
     actor: Mapped[str] = mapped_column(String(255))
     reason: Mapped[str] = mapped_column(Text)
     created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+
+
+class MonitorEvidenceRow(Base):
+    """What one server's monitors have gathered about one version; replaced as a whole."""
+
+    __tablename__ = "monitor_evidence"
+    __table_args__ = (UniqueConstraint("policy", "revision"),)
+
+    policy: Mapped[str] = mapped_column(String(255), primary_key=True)
+    version: Mapped[str] = mapped_column(String(1_000), primary_key=True)
+    server: Mapped[str] = mapped_column(String(255), primary_key=True)
+    number: Mapped[int] = mapped_column(Integer)  # of the server among those of the policy, from 1 on
+    revision: Mapped[int] = mapped_column(BigInteger)  # of all rows of the policy; each change has the next one
+    document: Mapped[dict[str, Any]] = mapped_column(JSON)
+    created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)  # this content
 
 
 class EventRow(Base):

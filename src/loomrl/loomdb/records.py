@@ -130,6 +130,18 @@ class Control(Document):
 _UNNUMBERED = {"revision": 0, "made_from": None}
 
 
+class MonitorEvidence(Document):
+    """What one server's monitors have gathered about one version."""
+
+    policy: str
+    version: str
+    server: str
+    number: int  # of the server among those of the policy, from 1 on
+    revision: int  # of all documents of the policy
+    document: Json
+    created: datetime
+
+
 class Event(Document):
     """One event of a trace."""
 

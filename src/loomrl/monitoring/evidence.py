@@ -1,6 +1,5 @@
 """What is gathered about one version: what its agents showed, its open episodes, its rewards beside its control's."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,6 +14,7 @@ from loomrl.serving.columns import Columns
 from loomrl.types import Json
 
 _MOST_EPISODES = 10_000  # open ones; the oldest are forgotten
+_UNNUMBERED = 5  # the number a server counts as until LoomDB has given it one
 _NEXT_LOOK = 1.05  # as many returns as at the last one
 _WINDOW_CHARACTERS = len("2026-01-01T00:0")  # of a timestamp: ten minutes
 _WINDOW_SECONDS = 600.0
@@ -62,15 +62,14 @@ class Counts:
         number = self.window[agent_id] = self.window.get(agent_id, 0) + 1
         return self.before.get(agent_id, 0) + number, number
 
+    def of(self, agent_id: str) -> tuple[int, int]:
+        """Of one agent: before the window, and in it."""
+        return self.before.get(agent_id, 0), self.window.get(agent_id, 0)
+
     def begin_window(self) -> None:
         """From now on."""
-        self.before, self.window = self.life(), {}
-
-    def life(self) -> dict[str, int]:
-        """By agent, since the version began."""
-        found = Counter(self.before)
-        found.update(self.window)
-        return dict(found)
+        self.before = {agent: sum(self.of(agent)) for agent in self.before | self.window}
+        self.window = {}
 
 
 @dataclass
@@ -79,6 +78,7 @@ class Evidence:
 
     version: str
     num_decisions: int = 0  # its own
+    num_seen: int = 0  # records about it
     begun: str = ""  # the window it began in
     window: str = ""  # the newest
     unnamed: dict[str, bool] = field(default_factory=dict)  # agent -> whether its first request named no episode
@@ -86,6 +86,8 @@ class Evidence:
     episodes: Counts = field(default_factory=Counts)  # of agents that name them
     monitors: dict[str, Monitor] = field(default_factory=dict)
     arm: Arm | None = None  # in the newest experiment
+    homes: dict[str, int] = field(default_factory=dict)  # agent -> revision of LoomDB's by which it was known first
+    window_homes: dict[str, int] = field(default_factory=dict)  # the same since the window began
     open_episodes: list[LiveEpisode] = field(default_factory=list)  # in the order they began
     trigger: Trigger | None = None
 
@@ -101,7 +103,7 @@ class Evidence:
         window = timestamp[:_WINDOW_CHARACTERS]
         if window <= self.window:
             return
-        self.begun, self.window = self.begun or window, window
+        self.begun, self.window, self.window_homes = self.begun or window, window, {}
         for counts in (self.requests, self.episodes):
             counts.begin_window()
         for monitor in self.monitors.values():
@@ -136,13 +138,15 @@ class Beside:
 class VersionMonitors:
     """The monitors of one version at work."""
 
-    def __init__(self, evidence: Evidence, watch: Watch) -> None:
-        """A monitor whose limit is another than before begins anew."""
+    def __init__(self, evidence: Evidence, watch: Watch, is_shared: bool) -> None:
+        """A monitor whose limit is another than before begins anew, as if what came before had kept it. `is_shared`: other servers may have seen more."""
         self.evidence, self._watch = evidence, watch
         former = evidence.monitors
         evidence.monitors = {name: _going_on(former.get(name), level) for name, level in watch.levels.items()}
         self._per_episode = {one.monitor for one in watch.limits if one.per_episode and one.monitor in watch.levels}
         self._per_request = [name for name in watch.shown if name not in self._per_episode]
+        self._by_all: dict[str, float] = {}  # monitor -> what all servers' evidence amounts to
+        self._own_part = 0.5**_UNNUMBERED if is_shared else None
         self._num_returns = [0, 0]  # that came, and that had come when they were last looked at
         self._open = {episode.key: episode for episode in evidence.open_episodes}
 
@@ -243,8 +247,8 @@ class VersionMonitors:
         evidence = self.evidence
         if not evidence.unnamed[agent_id]:
             if episode is None:
-                number = evidence.episodes.before.get(agent_id, 0), evidence.episodes.window[agent_id]
-                number = sum(number), number[1]
+                before, in_window = evidence.episodes.of(agent_id)
+                number = before + in_window, in_window
             elif name in episode.broken:
                 return
             else:
@@ -276,8 +280,8 @@ class VersionMonitors:
         if episode is not None and episode.number:
             number = episode.number, episode.number_in_window * (episode.window == self.evidence.window)
         else:
-            counts = self.evidence.requests  # it came of one of these; which, matters little
-            number = sum(one.get(agent_id, 0) for one in (counts.before, counts.window)), counts.window.get(agent_id, 0)
+            before, in_window = self.evidence.requests.of(agent_id)  # it came of one of these; which, matters little
+            number = before + in_window, in_window
         if missing and number[0]:
             self._add(REWARD, agent_id, missing, number)
 
@@ -303,8 +307,19 @@ class VersionMonitors:
         }
         return self.evidence.describe() | told
 
+    def hear(self, others: Evidence, beside: Beside, number: int | None) -> None:
+        """What all servers know together; `number` is this one's among them."""
+        weigher = Weigher(others, self._watch, beside)
+        self._by_all = {name: weigher.e_value(name) for name in others.monitors}
+        self._own_part = 0.5 ** (_UNNUMBERED if number is None else number)
+        for monitor in self.evidence.monitors.values():
+            monitor.is_new = True
+
     def _combined(self, name: str, e_value: float) -> float:
-        return e_value
+        """Half is staked on what all servers know together, the rest shared out among them for what each knows."""
+        if self._own_part is None:
+            return e_value
+        return (self._by_all.get(name, 1.0) + self._own_part * e_value + 1.0 - self._own_part) / 2.0
 
     def _add(self, name: str, agent_id: str, value: float, number: tuple[int, int]) -> None:
         monitor = self.evidence.monitors.get(name)
@@ -413,7 +428,7 @@ class Weigher:
 def _trial(evidence: Evidence, champion: Evidence | None, watch: Watch) -> Trial | None:
     if evidence.arm is None or champion is None or champion.arm is None:
         return None
-    return Trial(evidence.arm, champion.arm, champion.version, watch.config.reward_range)
+    return Trial(evidence.version, evidence.arm, champion.version, champion.arm, watch.config.reward_range)
 
 
 def _speaks(signs: Signs, name: str, row: int) -> bool:

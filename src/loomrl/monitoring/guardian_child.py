@@ -17,6 +17,7 @@ import argparse
 import gc
 import logging
 import os
+import secrets
 import select
 import sys
 import time
@@ -26,11 +27,16 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from filelock import FileLock
 from pydantic import Field, ValidationError
 
 from loomrl.errors import ArtifactError
+from loomrl.files import write_atomic
 from loomrl.home import home
 from loomrl.lifetime import follow_parent
+from loomrl.monitoring.evidence import Evidence
+from loomrl.monitoring.exchange import Exchange
+from loomrl.monitoring.monitor import Trigger
 from loomrl.monitoring.stream import STATE, Stream, StreamState
 from loomrl.monitoring.tail import Position, Tail
 from loomrl.monitoring.watch import Watch
@@ -42,6 +48,8 @@ _KINDS = ("decision", "decisions", "feedback", "unanswered")
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.01  # seconds before another look; at 1,000 decisions a second ten are made
 _SHOW_SECONDS = 0.5
 _SAVE_SECONDS = 5.0
+_OFFER_SECONDS = 1.0  # between two exchanges with the other servers
+_END_SECONDS = 5.0  # for the last one
 _NICENESS = 5  # behind who answers, before who only compares
 _GARBAGE = 50_000  # objects between two searches for cycles: records have none
 
@@ -61,7 +69,10 @@ class Watcher:
         self._policy, self._hearing = policy, hearing
         self._path = home() / "monitors" / policy / f"{name}.json"
         self._positions, state = _read(self._path)
-        self._stream = Stream(self._watch, state)
+        self._stream = Stream(self._watch, state, is_shared=True)
+        self._exchange = Exchange(policy, f"{_identity()}/{name}")
+        self._offered = time.monotonic()
+        self._counts: dict[str, int] = {}  # version -> records of it, when it was last offered
         self._tails: dict[str, Tail] = {}
         self._folders: list[Path] = []
         self._watches: dict[str, Watch | None] = {}
@@ -74,6 +85,7 @@ class Watcher:
     def run(self) -> None:
         """Work until told to end."""
         _say({})
+        self._exchange.start()
         pause = 0.0
         while not (self._is_last or self._is_deaf):
             self._hear(pause)
@@ -83,6 +95,7 @@ class Watcher:
             except Exception:  # a guardian that dies of one record would protect nobody
                 log.exception("watching %s failed; it goes on behind it", self._policy)
             self._keep_in_step()
+        self._exchange.offer(self._stream.gathered())
         while not self._is_deaf and self._look():
             pass
         while not self._is_deaf and self._unkept:
@@ -90,11 +103,17 @@ class Watcher:
             self._obey()
         self._save()
         self._show()
+        self._exchange.stop(_END_SECONDS)
 
     def _keep_in_step(self) -> None:
         now = time.monotonic()
         if now - self._shown >= _SHOW_SECONDS:
             self._show()
+        if now - self._offered >= _OFFER_SECONDS:
+            self._exchange.offer(self._changed())
+            self._offered = now
+        if (shared := self._exchange.take()) is not None:
+            self._tell(self._stream.hear(shared))
         if now - self._saved >= _SAVE_SECONDS and not self._is_saved:
             self._save()
 
@@ -125,6 +144,7 @@ class Watcher:
     def _forget(self, versions: Sequence[str]) -> None:
         for version in versions:
             self._stream.forget(version)
+            self._exchange.forget(version)
             self._watches.pop(version, None)
             self._unkept.discard(version)
             self._save()
@@ -157,10 +177,19 @@ class Watcher:
 
     def _take(self, records: list[Json]) -> None:
         self._is_shown = self._is_saved = False
-        for trigger in self._stream.take(records):
+        self._tell(self._stream.take(records))
+
+    def _tell(self, triggers: Sequence[Trigger]) -> None:
+        for trigger in triggers:
             self._unkept.add(trigger.version)
             _say({"trigger": trigger.to_json()})
             self._show()
+
+    def _changed(self) -> list[Evidence]:
+        """What was gathered of versions that decided since it was last asked for."""
+        found = [one for one in self._stream.gathered() if self._counts.get(one.version) != one.num_seen]
+        self._counts |= {one.version: one.num_seen for one in found}
+        return found
 
     def _show(self) -> None:
         _say({} if self._is_shown else {"shown": self._stream.describe()})
@@ -180,6 +209,16 @@ class Watcher:
         temporary.write_bytes(kept.to_bytes())
         temporary.replace(self._path)
         self._saved, self._is_saved = time.monotonic(), True
+
+
+def _identity() -> str:
+    """What tells servers of this home from those of other homes, in LoomDB; made once."""
+    path = home() / "monitors" / "server.id"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):
+        if not path.is_file():
+            write_atomic(path, secrets.token_hex(8).encode())
+    return path.read_text()
 
 
 def _say(told: Json) -> None:

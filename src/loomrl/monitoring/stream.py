@@ -22,7 +22,7 @@ episodes each decision is one. Of agents that name episodes, whose beginnings ma
 `spacing` decisions are judged.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ from pydantic import TypeAdapter
 
 from loomrl.monitoring.evidence import Beside, Evidence, LiveEpisode, VersionMonitors
 from loomrl.monitoring.monitor import Trigger
+from loomrl.monitoring.sharing import Shared, together
 from loomrl.monitoring.trial import Arm
 from loomrl.monitoring.watch import Watch
 from loomrl.serving.columns import Columns, runs, version_of
@@ -77,9 +78,13 @@ STATE: TypeAdapter[StreamState] = TypeAdapter(StreamState)
 class Stream:
     """The monitors of all versions that act, fed with the audit log's records in their order."""
 
-    def __init__(self, watch: Callable[[str], Watch | None], state: StreamState | None = None) -> None:
-        """`watch` says what is known of a version; None for one that is not loaded: its records are passed over."""
+    def __init__(
+        self, watch: Callable[[str], Watch | None], state: StreamState | None = None, is_shared: bool = False
+    ) -> None:
+        """`watch` says what is known of a version; None for one that is not loaded: its records are passed over.
+        `is_shared`: what other servers gather is to come (`hear`)."""
         state = state or StreamState()
+        self._is_shared = is_shared
         self._watch = watch
         self._evidence = {one.version: one for one in state.versions}  # the version that acted last comes last
         self._monitors: dict[str, VersionMonitors] = {}  # at work
@@ -96,6 +101,38 @@ class Stream:
         """Take records in their order; a trigger for each version that the evidence came to suffice against."""
         for run in runs(records):
             self._take(run)
+        return self._look()
+
+    def gathered(self) -> list[Evidence]:
+        """What other servers should know."""
+        return [one for version, one in self._evidence.items() if version in self._monitors and one.window]
+
+    def hear(self, shared: Shared) -> list[Trigger]:
+        """Take what all servers have gathered; triggers as from `take`, also those another server came to."""
+        known = {version: together(rows) for version, rows in shared.rows.items()}
+        for version, (life, window) in shared.homes.items():
+            if (own := self._evidence.get(version)) is not None:
+                own.homes = {**life, **own.homes}
+                own.window_homes = {
+                    agent: revision for agent, revision in window.items() if agent in own.requests.window
+                }
+        for version, one in known.items():
+            if version in self._monitors:
+                beside = Beside(self._alone.is_certain, _champion_of(one, known.values()))
+                self._monitors[version].hear(one, beside, shared.number)
+        return [*self._adopted(shared), *self._look()]
+
+    def _adopted(self, shared: Shared) -> list[Trigger]:
+        """Triggers of other servers."""
+        found = []
+        for version, rows in shared.rows.items():
+            own, triggers = self._evidence.get(version), [one.trigger for one in rows if one.trigger is not None]
+            if own is not None and own.trigger is None and triggers:
+                own.trigger = triggers[0]
+                found.append(triggers[0])
+        return found
+
+    def _look(self) -> list[Trigger]:
         watched = [one for one in self._monitors.values() if one.evidence.trigger is None]
         found = [monitors.look(self._beside(monitors.evidence)) for monitors in watched]
         return [trigger for trigger in found if trigger is not None]
@@ -131,6 +168,7 @@ class Stream:
         monitors = self._of(record["version"])
         if monitors is None or monitors.evidence.trigger is not None:
             return
+        monitors.evidence.num_seen += 1
         monitors.evidence.enter_window(record["timestamp"])
         if kind == "feedback":
             self._rewarded(record, monitors)
@@ -150,6 +188,7 @@ class Stream:
         self._alone.saw(decisions.of("agent_id"))
         self._evidence[version] = self._evidence.pop(version)  # it acted last
         if monitors.evidence.trigger is None:
+            monitors.evidence.num_seen += len(run)
             monitors.evidence.enter_window(run[-1]["timestamp"])
             self._enrol(run, monitors.evidence)
             self._decided(decisions, monitors)
@@ -165,30 +204,26 @@ class Stream:
         if watch is None:
             return
         evidence = self._evidence.setdefault(version, Evidence(version))
-        self._monitors[version] = VersionMonitors(evidence, watch)
+        self._monitors[version] = VersionMonitors(evidence, watch, self._is_shared)
         if len(self._evidence) > _MOST_VERSIONS:
             self.forget(next(iter(self._evidence)))
 
     def _enrol(self, run: Sequence[Json], evidence: Evidence) -> None:
         """Agents that an experiment dealt to a version."""
         for record in run:
-            role, experiment = (column(record, name)[0] for name in ("role", "experiment"))
+            told = record.get("shared", record)
+            role = told.get("role", CHAMPION)  # logs from before there was a plan name none
             if role not in ON_TRIAL:
                 continue
-            evidence.enter_experiment(experiment, role == CHAMPION)
-            if evidence.arm is not None:
+            evidence.enter_experiment(told.get("experiment"), role == CHAMPION)
+            if evidence.arm is not None and "shares" in told:
+                known, shares = evidence.arm.agents, told["shares"]
                 for agent_id in column(record, "agent_id"):
-                    if agent_id not in evidence.arm.agents and not agent_id.startswith(SIMULATED):
-                        evidence.arm.enrol(agent_id, record["timestamp"], column(record, "assignment_probability")[0])
+                    if agent_id not in known and not agent_id.startswith(SIMULATED):
+                        evidence.arm.enrol(agent_id, record["timestamp"], shares)
 
     def _beside(self, evidence: Evidence) -> Beside:
-        return Beside(self._alone.is_certain, self._champion_of(evidence))
-
-    def _champion_of(self, evidence: Evidence) -> Evidence | None:
-        """Of the experiment in which a version is on trial."""
-        if evidence.arm is None or evidence.arm.is_champion:
-            return None
-        return next((one for one in reversed(self._evidence.values()) if _is_champion_of(one, evidence.arm)), None)
+        return Beside(self._alone.is_certain, _champion_of(evidence, reversed(self._evidence.values())))
 
     def _decided(self, decisions: Columns, monitors: VersionMonitors) -> None:
         """Take decisions of one version."""
@@ -251,6 +286,13 @@ class Stream:
             is_compared = one is evidence or (one.arm is not None and _is_champion_of(evidence, one.arm))
             if is_compared and version in self._monitors:
                 self._monitors[version].has_returns()
+
+
+def _champion_of(evidence: Evidence, others: Iterable[Evidence]) -> Evidence | None:
+    """Of the experiment in which a version is on trial."""
+    if evidence.arm is None or evidence.arm.is_champion:
+        return None
+    return next((one for one in others if _is_champion_of(one, evidence.arm)), None)
 
 
 def _is_champion_of(evidence: Evidence, arm: Arm) -> bool:

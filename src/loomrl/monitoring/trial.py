@@ -7,6 +7,7 @@ speaks least against the version, so that an episode that goes on speaks against
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,7 +25,7 @@ class Enrolled:
     """An agent that an experiment dealt to a version."""
 
     time: str  # of its first decision, ISO 8601
-    share: float  # of agents that were dealt to this version then
+    shares: dict[str, float]  # version -> share of agents that were dealt to it then
     num_begun: int = 0  # episodes, or decisions without one
     num_returns: int = 0
     counts: list[int] = field(default_factory=lambda: [0] * len(_SIZES))  # of returns among the first so many
@@ -41,10 +42,10 @@ class Arm:
     agents: dict[str, Enrolled] = field(default_factory=dict)
     span: Span | None = None  # the lowest and the highest return
 
-    def enrol(self, agent_id: str, time: str, share: float) -> None:
+    def enrol(self, agent_id: str, time: str, shares: dict[str, float]) -> None:
         """An agent's first decision."""
         if len(self.agents) < _MOST_AGENTS:
-            self.agents.setdefault(agent_id, Enrolled(time, share))
+            self.agents.setdefault(agent_id, Enrolled(time, shares))
 
     def begins(self, agent_id: str) -> int:
         """An agent begins what will have a return: which of its returns this will be; 0 for one not enrolled."""
@@ -79,9 +80,10 @@ class Arm:
 class Trial:
     """A version beside the champion of its experiment."""
 
+    version: str
     own: Arm
-    control: Arm
     control_version: str
+    control: Arm
     declared: Span | None  # the range of returns, where it was stated
 
     @property
@@ -117,6 +119,11 @@ class Trial:
                     found[agent_id] = enrolled, arm is self.own
         return [found[agent_id] for agent_id in sorted(found, key=lambda agent_id: (found[agent_id][0].time, agent_id))]
 
+    def _chance(self, shares: Mapping[str, float]) -> float:
+        """Of an agent that was dealt to one of the two: that it was this version."""
+        own, control = (shares.get(version, 0.0) for version in (self.version, self.control_version))
+        return own / (own + control) if own + control else 0.0
+
     def _units(self, order: list[tuple[Enrolled, bool]], place: int, margin: float) -> Units:
         size = _SIZES[place]
         means = [
@@ -126,7 +133,7 @@ class Trial:
         least, greatest = min(known, default=0.0), max(known, default=0.0)
         return Units(
             is_challenger=np.array([is_own for _, is_own in order], dtype=np.bool_),
-            probability=np.array([one.share if is_own else 1.0 - one.share for one, is_own in order]),
+            probability=np.array([self._chance(one.shares) for one, _ in order]),
             low=np.array([least - 1.0 if mean is None else mean for mean in means]),
             high=np.array([greatest + 1.0 if mean is None else mean for mean in means]),
         )
