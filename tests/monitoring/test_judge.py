@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from policy_versions import config
 
@@ -9,10 +10,10 @@ from loomrl.config import PolicyConfig
 from loomrl.monitoring.judge import Evidence
 from loomrl.monitoring.judge import judge as judged
 from loomrl.monitoring.window import LiveEpisode
-from loomrl.sequential import LimitTest
 from loomrl.types import Claim, Interval, Verdict
 
 EVALUATED = Interval(estimate=500.0, low=490.0, high=505.0, confidence=0.95, method="bootstrap")
+SPAN = (0.0, 500.0)
 
 
 def settings(per: str = "episode", max_probability: float = 0.05, **more: Any) -> PolicyConfig:
@@ -23,8 +24,10 @@ def settings(per: str = "episode", max_probability: float = 0.05, **more: Any) -
     return PolicyConfig.model_validate(document | {"safety": {"constraints": constraints}} | more)
 
 
-def episode(*angles: float | None, value: float | None = 1.0, total: float | None = None) -> LiveEpisode:
-    made = LiveEpisode(cut=False, ended=total is not None)
+def episode(
+    *angles: float | None, value: float | None = 1.0, total: float | None = None, agent: str = "a"
+) -> LiveEpisode:
+    made = LiveEpisode(cut=False, agent_id=agent, ended=total is not None)
     made.observations = [[0.0, 0.0, angle, 0.0] for angle in angles]
     made.actions, made.values = [1] * len(angles), [value] * len(angles)
     made.rewards = {str(step): None if total is None else total / len(angles) for step in range(len(angles))}
@@ -36,7 +39,7 @@ def by_id(claims: list[Claim]) -> dict[str, Claim]:
 
 
 def judge(config: PolicyConfig, episodes: list[LiveEpisode], gathered: Evidence | None = None) -> list[Claim]:
-    return judged(config, episodes, EVALUATED, gathered or Evidence())[0]
+    return judged(config, episodes, EVALUATED, SPAN, gathered or Evidence())[0]
 
 
 def test_episodes_count_not_decisions() -> None:
@@ -44,36 +47,41 @@ def test_episodes_count_not_decisions() -> None:
     episodes = [episode(*[0.3] * 1_000), *[episode(0.0)] * 19]
     claim = by_id(judge(settings(), episodes))["limits.pole"]
     assert claim.bound is not None
-    assert claim.bound.measured == LimitTest(limit=0.05).updated([1.0] + [0.0] * 19).e_value
+    alone = by_id(judge(settings(), [episode(0.3), *[episode(0.0)] * 19]))["limits.pole"]
+    assert claim.bound == alone.bound
     assert (claim.verdict, claim.num_samples) == (Verdict.UNDECIDED, 20)
     assert claim.bound.limit == pytest.approx(2 / 0.05)  # one limit that decisions show, and the return
 
 
 def test_a_limit_is_refuted_where_the_evidence_passes_its_level() -> None:
     episodes = [*[episode(0.0, -0.3)] * 8, *[episode(0.0)] * 12]
-    for allowed in (0.02, 0.05, 0.2, 0.5):
-        e_value = LimitTest(limit=allowed).updated([1.0] * 8 + [0.0] * 12).e_value
-        verdict = Verdict.REFUTED if e_value >= 40 else Verdict.UNDECIDED
-        assert by_id(judge(settings(max_probability=allowed), episodes))["limits.pole"].verdict is verdict
     assert by_id(judge(settings(max_probability=0.02), episodes))["limits.pole"].verdict is Verdict.REFUTED
     assert by_id(judge(settings(max_probability=0.5), episodes))["limits.pole"].verdict is Verdict.UNDECIDED
 
 
+def test_one_broken_agent_of_several_degrades_no_champion() -> None:
+    good = [episode(0.0, total=500.0, agent=f"agent-{number % 7}") for number in range(70)]
+    broken = [episode(0.3, total=0.0, agent="broken") for _ in range(30)]
+    claims = by_id(judge(settings(), good + broken))
+    assert [claims[name].verdict for name in ("limits.pole", "return")] == [Verdict.UNDECIDED] * 2
+    bad = [episode(0.3, total=0.0, agent=f"agent-{number % 8}") for number in range(80)]
+    claims = by_id(judge(settings(), bad))
+    assert [claims[name].verdict for name in ("limits.pole", "return")] == [Verdict.REFUTED] * 2
+
+
 def test_a_limit_per_step_is_judged_by_the_share_of_steps() -> None:
-    share = [episode(*[0.3] * 5, *[0.0] * 5)] * 30
+    share = [episode(*[0.3] * 5, *[0.0] * 5)] * 60
     refuted = by_id(judge(settings("step", 0.2), share))["limits.pole"]
     held = by_id(judge(settings("step", 0.5), share))["limits.pole"]
     assert (refuted.verdict, held.verdict) == (Verdict.REFUTED, Verdict.UNDECIDED)
 
 
-def test_looks_add_up_to_what_one_long_look_says() -> None:
+def test_looks_add_up() -> None:
     pattern = [episode(0.3), *[episode(0.0)] * 9]  # twice as many as may
     gathered, verdicts = Evidence(), []
-    for _ in range(40):
-        claims, gathered = judged(settings(), pattern, EVALUATED, gathered)
+    for _ in range(80):
+        claims, gathered = judged(settings(), pattern, EVALUATED, SPAN, gathered)
         verdicts.append(by_id(claims)["limits.pole"].verdict)
-    together = by_id(judge(settings(), pattern * 40))["limits.pole"]
-    assert by_id(claims)["limits.pole"].bound == together.bound
     assert verdicts[0] is Verdict.UNDECIDED
     assert verdicts[-1] is Verdict.REFUTED
     assert Evidence.model_validate(gathered.to_json()) == gathered  # as LoomDB keeps it
@@ -82,9 +90,9 @@ def test_looks_add_up_to_what_one_long_look_says() -> None:
 def test_an_episode_that_goes_on_counts_once() -> None:
     broken, later = episode(0.3), episode(0.3)
     later.cut = True
-    _, gathered = judged(settings(), [broken, *[episode(0.0)] * 19], EVALUATED, Evidence())
+    _, gathered = judged(settings(), [broken, *[episode(0.0)] * 19], EVALUATED, SPAN, Evidence())
     for _ in range(50):
-        claims, gathered = judged(settings(), [later] * 20, EVALUATED, gathered)
+        claims, gathered = judged(settings(), [later] * 20, EVALUATED, SPAN, gathered)
     claim = by_id(claims)["limits.pole"]
     assert (claim.verdict, claim.num_samples) == (Verdict.UNDECIDED, 20)
 
@@ -92,12 +100,12 @@ def test_an_episode_that_goes_on_counts_once() -> None:
 def test_a_share_of_steps_is_that_of_a_whole_episode() -> None:
     unfinished = episode(0.3, 0.3)
     unfinished.rewards = {"0": 1.0, "1": None}  # feedback came, and did not say that it ended
-    claims, _ = judged(settings("step", 0.2), [unfinished] * 20, EVALUATED, Evidence())
-    assert by_id(claims)["limits.pole"].num_samples == 0
+    claims, _ = judged(settings("step", 0.2), [unfinished] * 20, EVALUATED, SPAN, Evidence())
+    assert by_id(claims)["limits.pole"].bound.measured < 1.0
 
 
 def test_a_limit_that_was_changed_begins_anew() -> None:
-    _, gathered = judged(settings(), [episode(0.3)] * 20, EVALUATED, Evidence())
+    _, gathered = judged(settings(), [episode(0.3)] * 20, EVALUATED, SPAN, Evidence())
     changed = by_id(judge(settings(max_probability=0.5), [episode(0.0)] * 10, gathered))["limits.pole"]
     assert changed.num_samples == 10
 
@@ -110,25 +118,27 @@ def test_few_episodes_decide_nothing_but_a_number_that_is_not_finite() -> None:
     assert judge(settings(), []) == []
 
 
-@pytest.mark.parametrize(
-    ("mean", "verdict"), [(500.0, Verdict.SUPPORTED), (466.0, Verdict.UNDECIDED), (455.0, Verdict.REFUTED)]
-)
-def test_the_return_is_compared_interval_with_interval(mean: float, verdict: Verdict) -> None:
+@pytest.mark.parametrize(("mean", "verdict"), [(500.0, Verdict.UNDECIDED), (400.0, Verdict.REFUTED)])
+def test_the_return_is_held_against_the_evaluation(mean: float, verdict: Verdict) -> None:
     # 5 % of 500 may be missing: below 490 - 25 = 465 the policy has degraded
-    episodes = [episode(0.0, total=mean + offset) for offset in (-10.0, 10.0) * 12]
+    episodes = [
+        episode(0.0, total=min(mean + offset, 500.0), agent=f"agent-{number % 30}")
+        for number, offset in enumerate((-10.0, 10.0) * 120)
+    ]
     claim = by_id(judge(settings(), episodes))["return"]
-    assert claim.bound is not None
-    assert (claim.verdict, claim.bound.limit) == (verdict, 465.0)
+    assert (claim.verdict, claim.finding.endswith("465 may be")) == (verdict, True)
     assert "return" not in by_id(judge(settings(), episodes[:9]))
 
 
-def test_the_return_spends_its_level_over_the_looks() -> None:
-    episodes = [episode(0.0, total=462.0 + offset) for offset in (-10.0, 10.0) * 12]  # 3 below what is allowed
-    gathered, highs = Evidence(), []
-    for _ in range(30):
-        claims, gathered = judged(settings(), episodes, EVALUATED, gathered)
-        bound = by_id(claims)["return"].bound
-        assert bound is not None
-        highs.append(bound.measured)
-    assert highs == sorted(highs)
-    assert gathered.num_looks == 30
+def test_an_equal_champion_is_ever_called_degraded_in_few_streams_of_looks() -> None:
+    """20 streams of 20 looks at 8 agents that differ, at exactly what is allowed."""
+    num_wrong = 0
+    for seed in range(20):
+        rng, gathered = np.random.default_rng(seed), Evidence()
+        rates, wrong = rng.beta(0.05 * 20, 0.95 * 20, 8), False
+        for _ in range(20):
+            episodes = [episode(0.3 * (rng.random() < rates[n % 8]), agent=str(n % 8)) for n in range(24)]
+            claims, gathered = judged(settings(), episodes, EVALUATED, SPAN, gathered)
+            wrong |= any(claim.verdict is Verdict.REFUTED for claim in claims)
+        num_wrong += wrong
+    assert num_wrong <= 3

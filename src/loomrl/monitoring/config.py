@@ -34,7 +34,7 @@ class MonitorsConfig(Section):
     """
 
     confidence: float = Field(default=0.95, gt=0.5, lt=1)  # that a version that keeps all this is never taken back
-    spacing: int = Field(default=20, ge=1)  # one in so many decisions of an episode is looked at: they are alike
+    spacing: int = Field(default=20, ge=1)  # so many decisions of an agent are one block: they may be alike
     out_of_distribution_spacing: int = Field(default=100, ge=1)  # the same for that alarm; beginnings are rare in it
     max_shield_rate: float = Field(default=0.2, gt=0, lt=1)
     max_out_of_distribution_rate: float = Field(default=0.1, gt=0, lt=1)  # what the gate examines the alarm by

@@ -139,7 +139,10 @@ class VersionMonitors:
     """The monitors of one version at work."""
 
     def __init__(self, evidence: Evidence, watch: Watch, is_shared: bool) -> None:
-        """A monitor whose limit is another than before begins anew, as if what came before had kept it. `is_shared`: other servers may have seen more."""
+        """A monitor whose limit is another than before begins anew, as if what came before had kept it.
+
+        `is_shared`: other servers may have seen more.
+        """
         self.evidence, self._watch = evidence, watch
         former = evidence.monitors
         evidence.monitors = {name: _going_on(former.get(name), level) for name, level in watch.levels.items()}

@@ -1,61 +1,128 @@
 """Judging the episodes of one look: limits, finiteness, return. Claims as the gate makes them, on live data.
 
-The episode is the unit, not the decision: its steps depend on each other, different episodes are taken as independent.
-An episode counts once: its first part, which violates a limit no more often than the whole, and for a limit per step
-only when it was seen whole. Limits are those a decision shows, on what it observed and what it chose. Every look adds
-to the evidence of those before it about the same version (`loomrl.sequential`), and the level is divided among the
-limits and the return: the chance that a version that keeps its promises is ever called degraded stays below
-1 - confidence, however often it is looked at.
+The agent is the unit where there are several (`loomrl.monitoring.units`): agents differ, one may be broken, and the
+episodes of one agent depend on each other. Of an agent each episode counts once, and what is not seen of it counts in
+the version's favour: its first part, which violates a limit no more often than the whole; nothing for a limit per step,
+and nothing missing of the return, until it was seen whole. So episodes that take long leave no others to be judged in
+their place. Limits are those a decision shows, on what it observed and what it chose.
+
+What is bet against: "but for a few agents, the mean over agents of what they show is at most the limit"; of returns,
+"... of what is missing up to the best return is at most what may be missing". Every look adds to the evidence of those
+before it about the same version, and the level is divided among the limits and the return: the chance that a version
+that keeps its promises is ever called degraded stays below 1 - confidence, however often it is looked at.
 """
 
-import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from loomrl.config import PolicyConfig
 from loomrl.environment.quantities import kind_of
+from loomrl.monitoring.monitor import Agents, Monitor, Place
+from loomrl.monitoring.units import FEW, num_left_out
 from loomrl.monitoring.window import LiveEpisode
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import limits, violations
 from loomrl.schema import Document
-from loomrl.sequential import LimitTest, spent
-from loomrl.types import Bound, Claim, Interval, Verdict
+from loomrl.types import Bound, Claim, Interval, Json, Verdict
 
 STAGE = "monitoring"
+_RETURN = "return"
+_LEAST = 1e-3  # that what may be missing of a return is away from none and all of it
+_BEFORE = "limits"  # where looks kept what decisions counted one by one; it is begun anew
+
+
+@dataclass
+class Tally:
+    """What agents showed in all looks, episode by episode, against one limit."""
+
+    monitor: Monitor
+    episodes: dict[str, int] = field(default_factory=dict)  # agent -> number of its episodes
+    num_looks: int = 0
+
+    @classmethod
+    def at(cls, limit: float) -> "Tally":
+        """One that has seen nothing."""
+        return cls(Monitor(limit, threshold=0.0, block=1))
+
+    def updated(self, values: Iterable[tuple[str, float]]) -> "Tally":
+        """With one look's episodes: agent and value in [0, 1] of each, in their order."""
+        found, seen = deepcopy(self), Counter[str]()
+        found.monitor.window = {}
+        for agent, value in values:
+            seen[agent] += 1
+            number = found.episodes[agent] = found.episodes.get(agent, 0) + 1
+            if value > 0.0:
+                place = Place(number, seen[agent], 1, has_blocks=len(found.episodes) < FEW)
+                found.monitor.add(agent, value, place)
+        agents = Agents(
+            counts=(self.episodes, seen),
+            unnamed=dict.fromkeys(found.episodes, False),
+            window_number=found.num_looks,
+            of_episodes=True,
+            left_out=num_left_out(len(found.episodes), is_alone=True),
+        )
+        found.num_looks += 1
+        found.monitor.e_value = agents.evidence(found.monitor)
+        return found
+
+    @property
+    def count(self) -> int:
+        """How many episodes there were."""
+        return sum(self.episodes.values())
+
+    @property
+    def mean(self) -> float:
+        """Of all values."""
+        return self.monitor.total / max(self.count, 1)
 
 
 class Evidence(Document):
     """What the looks at one version have gathered."""
 
     num_looks: int = 0  # that judged a return
-    limits: dict[str, LimitTest] = Field(default_factory=dict)  # by what they are about
+    tallies: dict[str, Tally] = Field(default_factory=dict)  # by what they are about
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former(cls, kept: Json) -> Json:
+        return {name: value for name, value in kept.items() if name != _BEFORE}
 
 
 def judge(
-    config: PolicyConfig, episodes: Sequence[LiveEpisode], evaluated: Interval, gathered: Evidence
+    config: PolicyConfig,
+    episodes: Sequence[LiveEpisode],
+    evaluated: Interval,
+    span: tuple[float, float],
+    gathered: Evidence,
 ) -> tuple[list[Claim], Evidence]:
     """All claims these episodes and what was gathered before decide on, and what is gathered then.
 
-    `evaluated` is the mean return of the champion's own evaluation. Fewer than `monitoring.min_episodes` decide only
-    whether everything is finite: one number that is not, is enough.
+    `evaluated` is the mean return of the champion's own evaluation, `span` the range of returns. Fewer than
+    `monitoring.min_episodes` decide only whether everything is finite: one number that is not, is enough.
     """
     if not episodes:
         return [], gathered
     claims = [_finiteness(episodes)]
     if len(episodes) < config.monitoring.min_episodes and claims[0].verdict is not Verdict.REFUTED:
         return claims, gathered
+    counted = [episode for episode in episodes if not episode.cut]
     shown = [limit for limit in config.safety.constraints if kind_of(limit.quantity) in ("observation", "action")]
     alpha = (1.0 - config.monitoring.confidence) / (len(shown) + 1)
-    tests = {_about(limit): _updated(limit, episodes, gathered) for limit in shown}
-    claims += [_limit(limit, tests[_about(limit)], alpha) for limit in shown]
-    num_looks = gathered.num_looks
-    returns = [value for episode in episodes if (value := episode.episode_return) is not None]
-    if len(returns) >= config.monitoring.min_episodes:
-        num_looks += 1
-        claims.append(_return(config, returns, evaluated, spent(alpha, num_looks)))
-    return claims, Evidence(num_looks=num_looks, limits=tests)
+    tallies = {}
+    for limit in shown:
+        before = gathered.tallies.get(_about(limit), Tally.at(limit.max_probability))
+        tallies[_about(limit)] = before.updated((one.agent_id, _broken(limit, one)) for one in counted)
+        claims.append(_limit(limit, tallies[_about(limit)], alpha))
+    num_whole = sum(episode.episode_return is not None for episode in counted)
+    if num_whole >= config.monitoring.min_episodes or _RETURN in gathered.tallies:
+        tallies[_RETURN], claim = _return(config, counted, evaluated, span, gathered, alpha)
+        claims.append(claim)
+    return claims, Evidence(num_looks=gathered.num_looks + (_RETURN in tallies), tallies=tallies)
 
 
 def _about(limit: ConstraintConfig) -> str:
@@ -63,13 +130,12 @@ def _about(limit: ConstraintConfig) -> str:
     return f"{limit.quantity} {limits(limit)} per {limit.per} at {limit.max_probability!r}"
 
 
-def _updated(limit: ConstraintConfig, episodes: Sequence[LiveEpisode], gathered: Evidence) -> LimitTest:
-    """The limit's test with these episodes; one of another limit is begun anew."""
-    test = gathered.limits.get(_about(limit), LimitTest(limit=limit.max_probability))
-    per_episode = limit.per == "episode"
-    counted = [one for one in episodes if not one.cut and (per_episode or one.ended or not one.can_end)]
-    share = np.array([np.mean(violations(limit, one.as_episode())) for one in counted])  # (N,)
-    return test.updated((share > 0).astype(np.float64) if per_episode else share)
+def _broken(limit: ConstraintConfig, episode: LiveEpisode) -> float:
+    """Whether an episode broke a limit, or the share of its steps that did."""
+    share = float(np.mean(violations(limit, episode.as_episode())))
+    if limit.per == "episode":
+        return float(share > 0.0)
+    return share if episode.ended or not episode.can_end else 0.0
 
 
 def _finiteness(episodes: Sequence[LiveEpisode]) -> Claim:
@@ -86,41 +152,61 @@ def _finiteness(episodes: Sequence[LiveEpisode]) -> Claim:
     )
 
 
-def _limit(limit: ConstraintConfig, test: LimitTest, alpha: float) -> Claim:
-    refuted = test.e_value >= 1.0 / alpha
+def _limit(limit: ConstraintConfig, tally: Tally, alpha: float) -> Claim:
+    e_value = tally.monitor.e_value
     what = "episodes violate" if limit.per == "episode" else "steps violate, averaged over episodes"
     return _claim(
         f"limits.{limit.name}",
         f"{limit.quantity} is {limits(limit)}, as decisions show it",
-        f"bets against the limit, over all episodes of this version, at a level of {alpha:.3g}",
-        Verdict.REFUTED if refuted else Verdict.UNDECIDED,
-        Bound(kind="e-value", measured=test.e_value, limit=1.0 / alpha, unit="e-value"),
-        test.count,
-        f"{test.mean:.2%} of {what}, in {test.count} episodes; {limit.max_probability:.2%} may",
+        f"bets against the limit, agent by agent, over all looks at this version, at a level of {alpha:.3g}",
+        Verdict.REFUTED if e_value >= 1.0 / alpha else Verdict.UNDECIDED,
+        Bound(kind="e-value", measured=e_value, limit=1.0 / alpha, unit="e-value"),
+        tally.count,
+        f"{tally.mean:.2%} of {what}, in {tally.count} episodes of {_agents(tally)}; {limit.max_probability:.2%} may",
     )
 
 
-def _return(config: PolicyConfig, returns: Sequence[float], evaluated: Interval, alpha: float) -> Claim:
-    """The mean of this look's returns; as much less is allowed as promotion allows a challenger to be worse."""
-    from scipy.special import stdtrit
-
-    promotion = config.promotion
+def _return(
+    config: PolicyConfig,
+    episodes: Sequence[LiveEpisode],
+    evaluated: Interval,
+    span: tuple[float, float],
+    gathered: Evidence,
+    alpha: float,
+) -> tuple[Tally, Claim]:
+    """As much less is allowed as promotion allows a challenger to be worse."""
+    promotion, (low, high) = config.promotion, span
     margin = max(promotion.max_regression, promotion.max_regression_fraction * abs(evaluated.estimate))
-    sample = np.array(returns)
-    mean, error = float(sample.mean()), float(sample.std(ddof=1)) / math.sqrt(len(sample))
-    reach = float(stdtrit(len(sample) - 1, 1.0 - alpha)) * error
-    low, high, allowed = mean - reach, mean + reach, evaluated.low - margin
-    verdict = Verdict.REFUTED if high < allowed else Verdict.UNDECIDED
-    return _claim(
-        "return",
+    allowed = evaluated.low - margin
+    limit = min(max((high - allowed) / (high - low), _LEAST), 1.0 - _LEAST)
+    before = gathered.tallies.get(_RETURN)
+    if before is None or before.monitor.limit != limit:
+        before = Tally.at(limit)
+    values = [(one.agent_id, one.episode_return) for one in episodes]
+    missing = [(agent, 0.0 if value is None else _part(high - value, high - low)) for agent, value in values]
+    tally = before.updated(missing)
+    returns = [value for _, value in values if value is not None]
+    seen = f"a mean of {np.mean(returns):.4g} over {len(returns)} whole episodes" if returns else "no whole episode"
+    claim = _claim(
+        _RETURN,
         f"the mean return is no more than {margin:.4g} below that of the evaluation",
-        f"one-sided t bounds of this look's episodes at a level of {alpha:.3g}, against the evaluation's interval",
-        Verdict.SUPPORTED if low >= allowed else verdict,
-        Bound(kind="t upper", measured=high, limit=allowed, unit="return"),
+        f"bets against what is missing up to {high:.4g}, agent by agent, over all looks, at a level of {alpha:.3g}",
+        Verdict.REFUTED if tally.monitor.e_value >= 1.0 / alpha else Verdict.UNDECIDED,
+        Bound(kind="e-value", measured=tally.monitor.e_value, limit=1.0 / alpha, unit="e-value"),
         len(returns),
-        f"{mean:.4g} [{low:.4g}, {high:.4g}], evaluated {evaluated.estimate:.4g} "
-        f"[{evaluated.low:.4g}, {evaluated.high:.4g}]",
+        f"{seen} of {_agents(tally)}; evaluated {evaluated.estimate:.4g} "
+        f"[{evaluated.low:.4g}, {evaluated.high:.4g}], {allowed:.4g} may be",
     )
+    return tally, claim
+
+
+def _part(value: float, whole: float) -> float:
+    return min(max(value / whole, 0.0), 1.0)
+
+
+def _agents(tally: Tally) -> str:
+    count = len(tally.episodes)
+    return "1 agent" if count == 1 else f"{count} agents"
 
 
 def _claim(

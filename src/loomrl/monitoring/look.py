@@ -18,6 +18,7 @@ from loomrl.home import home
 from loomrl.loomdb.database import LoomDB
 from loomrl.monitoring.judge import Evidence, judge
 from loomrl.monitoring.window import read_window
+from loomrl.promotion.comparison import read_returns
 from loomrl.promotion.package import EVALUATION
 from loomrl.registry import CHAMPION, PolicyVersion, Registry
 from loomrl.schema import Document
@@ -84,7 +85,7 @@ def _look(config: PolicyConfig) -> Look:
     window = read_window(config.name, since, open_before)
     own = [part for episode in window.episodes if (part := episode.part_of(champion.version)) is not None]
     earlier = before.gathered if before and before.version == champion.version else Evidence()
-    claims, gathered = judge(config, own, _evaluated(registry, champion), earlier)
+    claims, gathered = judge(config, own, *_evaluated(config, registry, champion), earlier)
     outcome = _outcome(claims, len(own), config.monitoring.min_episodes)
     moved = outcome != TOO_FEW
     return Look(
@@ -108,10 +109,16 @@ def _outcome(claims: list[Claim], num_episodes: int, min_episodes: int) -> str:
     return HEALTHY if num_episodes >= min_episodes else TOO_FEW
 
 
-def _evaluated(registry: Registry, champion: PolicyVersion) -> Interval:
+def _evaluated(
+    config: PolicyConfig, registry: Registry, champion: PolicyVersion
+) -> tuple[Interval, tuple[float, float]]:
+    """The mean return of the champion's evaluation, and the range of returns, known before anything was seen."""
     with tempfile.TemporaryDirectory(prefix="loomrl-monitoring-") as temporary:
         folder = registry.download(champion, Path(temporary) / "champion")
-        return EvaluationReport.read(folder / EVALUATION).mean_return
+        returns = read_returns(folder).values()
+        declared = None if config.promotion.comparison is None else config.promotion.comparison.return_range
+        low, high = declared or (min(0.0, *returns), max(0.0, *returns))
+        return EvaluationReport.read(folder / EVALUATION).mean_return, (low, high if low < high else low + 1.0)
 
 
 def _kind(policy: str) -> str:

@@ -5,10 +5,10 @@ bets against:
 
 - Limits (violations, shield, out of distribution, unanswered, latency, and rewards where a `reference` is stated) are
   absolute: "but for a few agents (`units.num_left_out`), the mean over agents of what they show is at most the limit".
-  Agents are taken to be independent of each other, nothing is assumed within an agent. As long as there are fewer than
-  `units.FEW` agents, half of the stake bets against "but for those few, no agent shows more than the limit in the mean of
-  a block of its decisions, given what came before"; of a policy's only agent this is all that can be said. One agent alone
-  takes no version out; those that stand out are told (`odd_agents`).
+  Agents are taken to be independent of each other, nothing is assumed within an agent. While there are fewer than
+  `units.FEW` agents, half of the stake bets against "but for those few, no agent shows more than the limit in the mean
+  of a block of its decisions, given what came before"; of a policy's only agent this is all that can be said. One agent
+  alone takes no version out; those that stand out are told (`odd_agents`).
 - The reward is compared (`trial.Trial`): "agents of the version bring in no less than agents that the same experiment
   dealt to its champion at the same time". Without a split and without a `reference` it stays undecided: what was earned
   before, under another version, may have been easier.
@@ -16,7 +16,8 @@ bets against:
 The chance of a false alarm is divided among the monitors: a version that keeps its promises is *ever* taken back with a
 probability of at most 1 - `confidence`, all together.
 
-A person's and an exploratory decision says nothing about the version, but has its number among the agent's. A limit per
+What a person decided, or an agent asked to explore, says nothing about the version; what the server's own `share` of
+exploration drew does, for it is part of how the version is served. A limit per
 episode counts an episode once, as kept when it begins, as broken from its first violation on; to an agent that names no
 episodes each decision is one. Of agents that name episodes, whose beginnings may be unlike the rest, only blocks of
 `spacing` decisions are judged.
@@ -227,7 +228,7 @@ class Stream:
 
     def _decided(self, decisions: Columns, monitors: VersionMonitors) -> None:
         """Take decisions of one version."""
-        own, signs = decisions.own(), monitors.signs(decisions)
+        own, signs = decisions.as_served(), monitors.signs(decisions)
         agent_ids, episode_ids = decisions.of("agent_id"), decisions.of("episode_id")
         if all(own) and episode_ids.count(None) == len(episode_ids):
             monitors.decided_alone(agent_ids, signs)

@@ -2,8 +2,8 @@
 
 A split deals agents to versions by chance. If the versions are equal, it changes nothing which one an agent was dealt,
 however agents differ, whoever is broken and whatever drifts: that is what `loomrl.assignment.log_evidence` tests. An
-agent's value is its first return, or the mean of its first 4, 16 or 64. While it is not known, the agent stands where it
-speaks least against the version, so that an episode that goes on speaks against nobody.
+agent's value is its first return, or the mean of its first 4, 16 or 64. While it is not known, the agent stands where
+it speaks least against the version, so that an episode that goes on speaks against nobody.
 """
 
 import math

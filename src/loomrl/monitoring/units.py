@@ -1,8 +1,8 @@
 """Evidence that a mean over agents has passed its limit, whatever happens within an agent and whenever one looks.
 
-The unit is the agent, for agents are what differs, breaks and is assigned. Two tests, each an e-process: its expectation
-never passes 1 while what it tests is true, so it ever reaches 1 / alpha with a probability of at most alpha (Ville's
-inequality; Ramdas, Grünwald, Vovk and Shafer, Game-theoretic statistics and safe anytime-valid inference, 2023).
+The unit is the agent, for agents are what differs, breaks and is assigned. Two tests, each an e-process: its
+expectation never passes 1 while what it tests is true, so it ever reaches 1 / alpha with a probability of at most alpha
+(Ville's inequality; Ramdas, Grünwald, Vovk and Shafer, Game-theoretic statistics and safe anytime-valid inference, 2023).
 
 `over_agents`: agents are independent, and the mean of an agent's first m values, in [0, 1], is at most `limit` in
 expectation. An agent is one bet, at several stakes and for several m at once (Waudby-Smith and Ramdas, Estimating means
@@ -15,8 +15,8 @@ show more than 1 / `limit`.
 `limit` in expectation. Blocks are what counts, bets may begin at every block (Shin, Ramdas and Rinaldo, E-detectors,
 2024), and evidence grows with time.
 
-Both leave out the agents that say most (`num_left_out`). The product over the others is the least over all ways to leave
-out so many: it is an e-process also if any so many agents are broken.
+Both leave out the agents that say most (`num_left_out`). The product over the others is the least over all ways to
+leave out so many: it is an e-process also if any so many agents are broken.
 """
 
 import math
@@ -45,8 +45,8 @@ def scales(block: int) -> tuple[int, ...]:
 
 
 def num_left_out(num_agents: int, is_alone: bool) -> int:
-    """How many agents may break any limit before the version is what breaks it: one of up to four, two of up to 40, then
-    5 %; none where it is known that there is but one."""
+    """How many agents may break any limit before the version is what breaks it: one of up to four, two of up to 40,
+    then 5 %; none where it is known that there is but one."""
     if num_agents <= 1:
         return 0 if is_alone else 1
     return max(1, min((num_agents - 1) // 2, max(2, math.ceil(_TOLERATED_SHARE * num_agents))))

@@ -61,6 +61,11 @@ class Columns:
         """Whether the version that is named chose it, for each: not a person, not a fallback, not chance; (N,)."""
         return self._gathered(_own)
 
+    def as_served(self) -> list[bool]:
+        """Whether the version that is named decided it as it is served, for each: what the server's `share` of
+        exploration drew is part of that; what a person, a fallback or an agent asked for is not; (N,)."""
+        return self._gathered(_as_served)
+
     def only(self, wanted: Sequence[bool]) -> Self:
         """Those decisions, of N, that are wanted."""
         if all(wanted):
@@ -144,3 +149,11 @@ def _own(entry: Json) -> list[bool]:
     if is_taken_over(entry["shared"]):
         return [False] * entry["shared"]["count"]
     return [not flag for flag in column(entry, "exploration_flag")]
+
+
+def _as_served(entry: Json) -> list[bool]:
+    if is_taken_over(entry.get("shared", entry)):
+        return [False] * count_of(entry)
+    told = "asked_to_explore" in entry or "asked_to_explore" in entry.get("shared", {}) | entry.get("columns", {})
+    asked: list[bool] = column(entry, "asked_to_explore" if told else "exploration_flag")
+    return [not flag for flag in asked]
