@@ -1,6 +1,16 @@
 """What servers share of their monitors' evidence: replaced as a whole, in one order, forgotten together."""
 
+from collections.abc import Iterator
+
+import pytest
+
 from loomrl.loomdb.database import LoomDB
+
+
+@pytest.fixture
+def db(database_url: str) -> Iterator[LoomDB]:
+    with LoomDB.open(database_url) as opened:
+        yield opened
 
 
 def test_each_server_has_one_row_and_each_change_the_next_revision(db: LoomDB) -> None:

@@ -2,7 +2,8 @@
 
 The unit is the agent, for agents are what differs, breaks and is assigned. Two tests, each an e-process: its
 expectation never passes 1 while what it tests is true, so it ever reaches 1 / alpha with a probability of at most alpha
-(Ville's inequality; Ramdas, Grünwald, Vovk and Shafer, Game-theoretic statistics and safe anytime-valid inference, 2023).
+(Ville's inequality; Ramdas, Grünwald, Vovk and Shafer, Game-theoretic statistics and safe anytime-valid inference,
+2023).
 
 `over_agents`: agents are independent, and the mean of an agent's first m values, in [0, 1], is at most `limit` in
 expectation. An agent is one bet, at several stakes and for several m at once (Waudby-Smith and Ramdas, Estimating means
