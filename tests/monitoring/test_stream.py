@@ -329,7 +329,7 @@ def test_a_limit_that_was_changed_begins_anew() -> None:
     assert (monitors["latency"]["mean"], monitors["violations.push"]["mean"]) == (0.0, 0.25)
 
 
-# --- how soon, and how seldom wrongly: more of it in `make calibration` -----------------------------------------
+# --- how soon, and how seldom wrongly -----------------------------------------------------------------------------
 
 NUM_AGENTS = 80
 
