@@ -113,3 +113,30 @@ def test_a_torn_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "b" / "episodes.parquet").write_bytes(b"PAR1 torn")
     with pytest.raises(ArtifactError, match=r"episodes\.parquet cannot be read"):
         compare(good, tmp_path / "b", STRICT)
+
+
+@pytest.mark.parametrize("chance", [0.01, 0.05])
+def test_a_challenger_with_a_rare_ruin_is_seldom_called_not_worse_where_the_range_is_known(chance: float) -> None:
+    """Worse than is allowed by a hair; the t-test calls it not worse in 38 % and in 11 % of such comparisons."""
+    rng = np.random.default_rng(21)
+    margin = 0.999 * chance * 400.0
+    allowed = PromotionConfig(max_regression=margin, max_regression_fraction=0, return_range=(0.0, 500.0))
+    claimed = [
+        compare_returns(np.where(rng.random(100) < chance, 50.0, 450.0), np.full(100, 450.0), allowed).verdict
+        for _ in range(200)
+    ]
+    assert np.mean([verdict is Verdict.SUPPORTED for verdict in claimed]) <= 0.09
+
+
+def test_with_a_range_equals_pass_and_worse_ones_are_refuted() -> None:
+    rng = np.random.default_rng(22)
+    allowed = PromotionConfig(max_regression=25.0, return_range=(0.0, 500.0))
+    champion = 450.0 + 10.0 * rng.normal(size=400)
+    for loss, verdict in ((0.0, Verdict.SUPPORTED), (60.0, Verdict.REFUTED)):
+        found = compare_returns(champion - loss + 10.0 * rng.normal(size=400), champion, allowed)
+        assert (found.verdict, found.low <= -loss <= found.high) == (verdict, True)
+
+
+def test_a_range_of_returns_goes_up() -> None:
+    with pytest.raises(ValueError, match="return_range .* must go from the least to the greatest"):
+        PromotionConfig(return_range=(5.0, 5.0))

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from loomrl.comparison.config import ComparisonConfig
 from loomrl.offpolicy.config import OffPolicyConfig
@@ -12,7 +12,8 @@ from loomrl.schema import Section
 class PromotionConfig(Section):
     """How much lower than the champion's the paired mean return may be: the larger of `max_regression`, in units of
     return, and `max_regression_fraction` of the champion's absolute mean return. Both 0 demand that the challenger is
-    shown to be at least as good, which noise denies to most equals.
+    shown to be at least as good, which noise denies to most equals. With `return_range`, the least and the greatest
+    return of an episode, the comparison is exact for returns of any distribution; it takes more episodes.
 
     With `comparison` the two must have been compared live, with `off_policy` by the champion's logged decisions.
     """
@@ -26,5 +27,12 @@ class PromotionConfig(Section):
     approval: Literal["none", "human"] = "none"
     approval_timeout_seconds: float = Field(default=86_400.0, gt=0)
     # Left out where they are None, so that decisions from before there were such rules keep their digest.
+    return_range: tuple[float, float] | None = Field(default=None, exclude_if=lambda span: span is None)
     comparison: ComparisonConfig | None = Field(default=None, exclude_if=lambda rule: rule is None)
     off_policy: OffPolicyConfig | None = Field(default=None, exclude_if=lambda rule: rule is None)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "PromotionConfig":
+        if self.return_range is not None and self.return_range[0] >= self.return_range[1]:
+            raise ValueError(f"return_range {list(self.return_range)} must go from the least to the greatest")
+        return self

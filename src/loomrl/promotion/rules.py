@@ -153,7 +153,8 @@ def gate_passed(inputs: Inputs) -> Claim:
 
 def not_worse(inputs: Inputs) -> Claim:
     """The challenger is not worse than the champion on the same seeds: see `loomrl.promotion.comparison`."""
-    method = "one-sided paired t-test of non-inferiority on the same seeds"
+    is_ranged = inputs.config.promotion.return_range is not None
+    method = f"one-sided paired {'bounds by betting' if is_ranged else 't-test'} of non-inferiority on the same seeds"
     mandatory = inputs.config.promotion.require_not_worse
     champion = inputs.champion
     if champion is None or inputs.champion_folder is None:
@@ -177,7 +178,12 @@ def not_worse(inputs: Inputs) -> Claim:
         comparison.verdict,
         method,
         mandatory,
-        bound=Bound(kind="paired t lower", measured=comparison.low, limit=-comparison.margin, unit="return"),
+        bound=Bound(
+            kind=f"paired {'betting' if is_ranged else 't'} lower",
+            measured=comparison.low,
+            limit=-comparison.margin,
+            unit="return",
+        ),
         confidence=comparison.confidence,
         num_samples=comparison.num_pairs,
     )
