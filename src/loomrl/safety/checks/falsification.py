@@ -84,8 +84,8 @@ def _recovery(context: Context, config: Config) -> Claim:
     field = _field(context)
     scale = Scale(context.episodes, _at_random(context, config.horizon), context.config.constraints, config.horizon)
     search = Search(field, scale, context.visited)
-    first = context.config.own_seeds.start
-    seeds = range(first, first + config.num_leads)
+    own = context.config.seeds
+    seeds = [own[index % len(own)] for index in range(config.num_leads)]
     latest = max(1, int(np.median([episode.length for episode in context.episodes])) // 2)
     found = search.run(seeds, min(latest, config.horizon), context.rng(RECOVERY), config.max_failures)
     worst = found[0] if found else None

@@ -4,6 +4,7 @@ Pushes are actions in the policy's place, as somebody leaning on the machine wou
 itself, misled about one component of what it observes, carries the episode where it seldom is.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ _NEIGHBOURS = (-4, -3, -2, -1, 1, 2, 3, 4)  # steps sooner or later
 
 
 def draw_leads(
-    field: Field, scale: NDArray[np.float64], seeds: range, latest: int, rng: np.random.Generator
+    field: Field, scale: NDArray[np.float64], seeds: Sequence[int], latest: int, rng: np.random.Generator
 ) -> list[Lead]:
     """One for each seed: two in four push, one acts against the policy, one misleads it. `latest` is a step."""
     misleads = isinstance(field.observations, spaces.Box)

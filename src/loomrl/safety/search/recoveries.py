@@ -71,6 +71,7 @@ class Recoveries:
         if isinstance(space, spaces.Box):
             spread = np.maximum(between(space, others[0], others[1]), between(space, others[1], others[2]))
             off = np.min([between(space, chosen, one) for one in others], axis=0) / _OPPOSED
+            off = np.where(np.isfinite(off), off, 1 / _OPPOSED)  # no action at all
             return float(np.max(np.where(spread <= _AGREE, off, 0.0), initial=0.0))
         agreed = (others[0] == others[1]) & (others[1] == others[2]) & (others[0] != chosen)
         sure = choices(policy, space, obs)[1][:, 0] / self.usual

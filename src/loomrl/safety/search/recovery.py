@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
@@ -28,7 +29,7 @@ from loomrl.types import Episode
 Floats = NDArray[np.float64]
 FAILING, RECOVERED = 0.25, 0.5  # of what separates ordinary returns from those of random actions
 CONTRADICTS = 1.5  # times as sure as usual
-CONFIRMED = 0.75  # of the neighbours
+CONFIRMED, CONFIRMED_BESIDE = 0.75, 0.5  # of the neighbours: alone, and beside a contradiction
 _FOLLOWING = 30  # steps in which a policy may contradict itself
 _CANDIDATES = 6  # failures whose neighbours are looked at
 
@@ -47,10 +48,16 @@ class Failing:
     neighbours: int = 0  # close by, states that were tried
     confirmed: int = 0  # those of them from which the same happened
 
-    @property
-    def is_own(self) -> bool:
-        """Whether it surely contradicts itself, or fails so nearly everywhere around."""
-        return self.contradiction >= CONTRADICTS or self.confirmed >= CONFIRMED * max(1, self.neighbours)
+    def is_own(self, continuous: bool) -> bool:
+        """Whether it surely contradicts itself, or fails so nearly everywhere around.
+
+        Where actions are continuous both are needed, the latter in half of the places: a body that falls is soon where
+        no two ways to act agree.
+        """
+        share = self.confirmed / max(1, self.neighbours)
+        if self.contradiction >= CONTRADICTS:
+            return share >= CONFIRMED_BESIDE if continuous else True
+        return share >= CONFIRMED
 
 
 class Scale:
@@ -95,12 +102,13 @@ class Search:
         self.deviations = np.std(visited.astype(np.float64), axis=0)
         self.num_states = 0
 
-    def run(self, seeds: range, latest: int, rng: np.random.Generator, max_failures: int) -> list[Failing]:
+    def run(self, seeds: Sequence[int], latest: int, rng: np.random.Generator, max_failures: int) -> list[Failing]:
         """The failures that are the policy's own, the clearest first."""
         found = self._examined(draw_leads(self.field, self.deviations, seeds, latest, rng), max_failures)
         found.sort(key=lambda one: (-one.contradiction, one.worth - one.recovered, one.lead.seed))
         confirmed = [self._confirmed(one) for one in found[:_CANDIDATES]]
-        return [one for one in confirmed if one.is_own]
+        continuous = isinstance(self.field.actions, spaces.Box)
+        return [one for one in confirmed if one.is_own(continuous)]
 
     def _examined(self, leads: Sequence[Lead], max_failures: int, only: str | None = None) -> list[Failing]:
         episodes = self.field.play(leads, self.scale.horizon)
