@@ -9,7 +9,7 @@ export DVC_NO_ANALYTICS := 1
 unexport PYTHONDONTWRITEBYTECODE  # a module is compiled when it is first imported, not in every process
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format up down peers kserve atropos bench soak mutations calibration manipulations clean
+.PHONY: help setup run test check format up down peers kserve atropos bench soak faults mutations calibration manipulations clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -116,6 +116,9 @@ bench: peers atropos | $(BIN)/loomrl  ## measure speed and learning beside the p
 
 soak: | $(BIN)/loomrl  ## what must never happen to a server or a cluster, at length: kills, swaps, bad versions, fuzzing, lost hosts; takes hours
 	PYTHONPATH=tests/support python -m tests.soak
+
+faults: | $(BIN)/loomrl  ## a person intervenes while the registry, LoomDB, MLflow, the disk or a clock is broken, alone and in pairs; takes root, and an hour
+	PYTHONPATH=tests/support python -m tests.faults
 
 mutations: | $(BIN)/loomrl  ## plant classic silent bugs one at a time and see which the tests notice; takes an hour
 	python benchmarks/mutations.py run

@@ -30,7 +30,11 @@ hypothesis.settings.load_profile("gate")
 
 # Their tests cost most, stand alone, and most of them copy the finished project.
 SPREAD = ("flows", "docs", "faults", "examples")
-ONE_SCOPE = ("test_servers.py", "test_thermostat_plugin.py")  # files with a fixture of their own
+ONE_SCOPE = (
+    "test_servers.py",
+    "test_thermostat_plugin.py",
+    "faults/test_orders.py",
+)  # files with a fixture of their own
 LONG = ("test_lifecycle.py", "README.md", "operations.md", "test_a_corrupt_newest")  # a minute or so each
 MAKES_THE_PROJECT = "test_a_first_run_goes_through_all_seven_stages_and_promotes"
 

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +56,6 @@ for act in sys.argv[1:]:
 orders = controls.orders
 print(json.dumps([orders.kill_switch is not None, sorted(one.agent_id for one in orders.active_overrides())]))
 """
-
-
-def cases() -> list[tuple[str, ...]]:
-    """Each fault alone, and in pairs that can be."""
-    pairs = [pair for pair in combinations(FAULTS, 2) if set(pair) != {"clock ahead", "clock behind"}]
-    return [*((fault,) for fault in FAULTS), *pairs]
 
 
 @dataclass
@@ -143,8 +136,17 @@ class World:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    def breaks(self, fault: str, moment: str) -> None:
-        """Have one thing broken from now on."""
+    def breaks(self, faults: Sequence[str], moment: str) -> None:
+        """Have these broken from now on; the disk last, for whatever else is still written."""
+        for fault in sorted(faults, key="disk".__eq__):
+            self._break(fault, moment)
+
+    def mend(self, faults: Sequence[str]) -> None:
+        """Have them whole again."""
+        for fault in faults:
+            self._mend(fault)
+
+    def _break(self, fault: str, moment: str) -> None:
         if fault == "registry":
             self._registry = sqlite3.connect(self.given.folder / "mlflow.db", isolation_level=None, timeout=60.0)
             self._registry.execute("BEGIN EXCLUSIVE")
@@ -155,12 +157,11 @@ class World:
             self.disk.fill()
         elif fault == "clocks of hosts":
             self.others.jump(DAY)
-            self.ask_other("on", "exchange", "off", "exchange")  # orders of a wrong clock, older than what comes now
+            self.ask_other("exchange", "on", "off", "exchange")  # by a wrong clock, and before what comes now
         else:
             self.clock.jump(DAY if fault == "clock ahead" else -DAY)
 
-    def mend(self, fault: str) -> None:
-        """Have it whole again."""
+    def _mend(self, fault: str) -> None:
         if fault == "registry" and self._registry is not None:
             self._registry.close()
             self._registry = None
@@ -174,39 +175,45 @@ class World:
             self.clock.jump(0.0)
 
 
-def run(given: Services, faults: Sequence[str], moment: str, workers: int = 1) -> dict[str, Any]:
-    """One case; returns after how many seconds the orders were in force.
+def run(given: Services, faults: Sequence[str], moments: Sequence[str], workers: int = 1) -> dict[str, Any]:
+    """One case: broken before the server starts, while it runs, or (mended in between) both.
+
+    Returns after how many seconds each order was in force, by moment.
 
     Raises:
         AssertionError: when one is not in force, not on record, or does not survive.
     """
-    name = "-".join((*faults, moment, str(workers))).replace(" ", "_")
+    name = "-".join((*faults, *moments, str(workers))).replace(" ", "_")
+    seconds: dict[str, Any] = {}
     with ExitStack() as stack:
         world = World(stack, given, name, workers)
-        if moment == "start":
-            for fault in faults:
-                world.breaks(fault, moment)
+        if "start" in moments:
+            world.breaks(faults, "start")
         with ServerProcess("cartpole", wait_ready=False, **world.options) as server, server.client() as client:
-            if moment == "running":
+            if "start" in moments:
+                seconds["start"] = _intervene(client, is_recorded="disk" not in faults)
+                _check_on_record(world)
+            if "running" in moments:
+                world.mend(faults)
                 _until(client.is_ready)
+                client.set_kill_switch(False, **BY)
+                client.clear_override()
                 client.set_override(action=1, agent_id="early", expires_in_seconds=3_600, **BY)
-                for fault in faults:
-                    world.breaks(fault, moment)
-            seconds = _intervene(client, is_recorded="disk" not in faults)
-            _check_on_record(world)
+                world.breaks(faults, "running")
+                seconds["running"] = _intervene(client, is_recorded="disk" not in faults)
+                _check_on_record(world)
             assert server.process is not None
             os.kill(server.process.pid, signal.SIGKILL)
             server.process.wait()
         with ServerProcess("cartpole", wait_ready=False, **world.options) as server, server.client() as client:
-            _until(lambda: _is_in_force(client))
-            for fault in faults:
-                world.mend(fault)
+            _until(lambda: _answers(client) and _is_in_force(client))
+            world.mend(faults)
             _until(client.is_ready)
             _until(lambda: _role(client, "a") == "kill_switch" and _role(client, "b") == "override")
-            agents = ["b", "early"] if moment == "running" else ["b"]
+            agents = ["b", "early"] if "running" in moments else ["b"]
             _until(lambda: world.ask_other("exchange") == json.dumps([True, agents]))
         _check_on_record(world)
-        return {name: round(one, 3) for name, one in seconds.items()}
+    return seconds
 
 
 def _intervene(client: PolicyClient, is_recorded: bool) -> dict[str, float]:
@@ -220,7 +227,7 @@ def _intervene(client: PolicyClient, is_recorded: bool) -> dict[str, float]:
         started = time.monotonic()
         order()
         role = _role(client, agent_id)
-        seconds[what] = time.monotonic() - started
+        seconds[what] = round(time.monotonic() - started, 3)
         assert role == (what if is_recorded else "507"), f"{what}: {role}"
     assert _is_in_force(client)
     return seconds

@@ -1,9 +1,11 @@
 """The kill switch and an override under each fault alone, at the start and while the server runs: see `orders`."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
+from tests.faults import __main__ as faults
 from tests.faults import orders
 
 
@@ -13,11 +15,17 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[orders.Servic
         yield found
 
 
-@pytest.mark.parametrize("moment", orders.MOMENTS)
-@pytest.mark.parametrize("fault", orders.FAULTS)
-def test_a_person_can_intervene_whatever_is_broken(services: orders.Services, fault: str, moment: str) -> None:
-    orders.run(services, [fault], moment, workers=1 + (moment == "running"))
+@pytest.mark.parametrize(("fault", "workers"), zip(orders.FAULTS, (1, 2, 1, 2, 1, 1, 1), strict=True))
+def test_a_person_can_intervene_whatever_is_broken(services: orders.Services, fault: str, workers: int) -> None:
+    seconds = orders.run(services, [fault], orders.MOMENTS, workers)
+    assert {moment: sorted(found) for moment, found in seconds.items()} == {
+        moment: ["kill_switch", "override"] for moment in orders.MOMENTS
+    }
 
 
-def test_each_pair_is_a_case() -> None:
-    assert len(orders.cases()) == len(set(orders.cases())) == 7 + 20
+def test_each_fault_and_pair_is_a_case_and_what_is_kept_is_in_time() -> None:
+    assert len(faults.cases()) == len(set(faults.cases())) == (7 + 20) * 2 * 2
+    kept = json.loads(faults.RESULTS.read_text())["results"] if faults.RESULTS.is_file() else {}
+    assert set(kept) <= {faults.key_of(case) for case in faults.cases()}
+    seconds = [second for one in kept.values() for order in one["value"].values() for second in order.values()]
+    assert all(second < faults.MOST_SECONDS for second in seconds)

@@ -1,20 +1,22 @@
 """A file system without room, or without room for another file: nothing is decided unrecorded, and it goes on."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from policies import OBSERVATIONS, discrete_folder
 from small_disk import SmallDisk, small_disk
 
-from loomrl.errors import ServiceError
+from loomrl.errors import ArtifactError, ServiceError
 from loomrl.serving.audit import AuditLog, AuditUnwritable
 from loomrl.serving.client import PolicyClient, Refused
 from loomrl.serving.history import records
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.records import record
+from loomrl.serving.records import operation, record
+from loomrl.serving.reserve import SLOT_BYTES, Reserve, kept_text
 from loomrl.serving.segments import segments, whole_lines
-from loomrl.serving.verification import verify_chain
+from loomrl.serving.verification import Anchor, verify_chain
 
 OBS = OBSERVATIONS[0].tolist()
 
@@ -99,3 +101,73 @@ def test_a_server_does_not_start_without_room_and_says_so(disk: SmallDisk, tmp_p
     with server_of(tmp_path) as server, server.client() as client:
         client.decide("a", OBS)
     assert verify_chain(disk.folder / "cartpole" / "server-0").intact
+
+
+def order(what: str) -> dict[str, object]:
+    return operation("cartpole", what, "Ada", "test")
+
+
+def test_records_of_orders_find_room_on_a_full_disk_and_stand_in_the_chain(disk: SmallDisk) -> None:
+    log = AuditLog("cartpole", reserves=True)
+    log.append([record("decision", decision_id=None)])
+    disk.fill()
+    with suppress(AuditUnwritable):
+        for _ in range(1_000):  # what is left of the last page
+            log.append([record("decision", decision_id=None)])
+    sequences = log.append_order([order("first")]) + log.append_order([order("second")])
+    head = log.head
+    assert [entry.get("operation") for entry in records("cartpole")][-2:] == ["first", "second"]
+    anchored = Anchor(head.sequence, head.digest, segment=head.segment)
+    report = verify_chain(log.folder, [anchored])
+    assert (report.intact, report.head_sequence) == (True, sequences[-1]), report.findings
+    assert any("wait in reserve" in note for note in report.notes)
+    (log.folder / "reserve").rename(disk.folder / "taken")
+    assert not verify_chain(log.folder, [anchored]).intact  # it shows that they are gone
+    (disk.folder / "taken").rename(log.folder / "reserve")
+    disk.make_room()
+    log.append([record("decision", decision_id=None)])
+    log.close()
+    assert b'"operation":"second"' in segments(log.folder)[-1].read_bytes()
+    assert verify_chain(log.folder, [anchored]).intact
+    assert log.num_waiting_bytes == 0
+
+
+def test_a_chain_goes_on_over_restarts_without_room(disk: SmallDisk) -> None:
+    AuditLog("cartpole", reserves=True).close()
+    disk.fill()
+    anchors = []
+    for number in range(3):
+        log = AuditLog("cartpole", reserves=True)
+        with pytest.raises(AuditUnwritable):
+            log.append([record("decision", decision_id=None) for _ in range(1_000)])
+        log.append_order([order(str(number))])
+        anchors.append(Anchor(log.head.sequence, log.head.digest, segment=log.head.segment))
+        log.close()
+        assert verify_chain(log.folder, anchors).intact
+    disk.make_room()
+    log = AuditLog("cartpole", reserves=True)
+    log.append([record("decision", decision_id=None)])
+    log.close()
+    report = verify_chain(log.folder, anchors)
+    assert report.intact, report.findings
+    done = [entry["operation"] for entry in records("cartpole") if entry["kind"] == "operation"]
+    assert done == ["0", "1", "2"]
+    assert all(next(whole_lines(path)).startswith(b'{"kind":"open"') for path in segments(log.folder))
+
+
+def test_what_a_reserve_held_outlives_who_is_killed_while_writing(tmp_path: Path) -> None:
+    reserve = Reserve(tmp_path / "reserve")
+    for text in (b"first", b"second", b"third"):
+        reserve.write(text)
+    whole = (tmp_path / "reserve").read_bytes()
+    reserve.write(b"fourth")
+    after = (tmp_path / "reserve").read_bytes()
+    (place,) = {index // SLOT_BYTES for index, pair in enumerate(zip(whole, after, strict=True)) if pair[0] != pair[1]}
+    for cut in (1, 20, 45):  # bytes of it that came to the disk
+        start = place * SLOT_BYTES
+        (tmp_path / "torn").write_bytes(whole[:start] + after[start : start + cut] + whole[start + cut :])
+        assert kept_text(tmp_path / "torn") == Reserve(tmp_path / "torn").read() == b"third"
+    assert reserve.read() == b"fourth"
+    with pytest.raises(ArtifactError, match="more than is reserved"):
+        reserve.write(bytes(SLOT_BYTES))
+    assert reserve.read() == b"fourth"
