@@ -103,8 +103,10 @@ class World:
         self.home = self.folder / "disk" / "home"
         shutil.copytree(given.home, self.home, ignore=shutil.ignore_patterns("*.sock"))
         database = f"case_{abs(hash(name))}"
-        with create_engine(given.postgresql, isolation_level="AUTOCOMMIT").connect() as connection:
+        admin = create_engine(given.postgresql, isolation_level="AUTOCOMMIT")
+        with admin.connect() as connection:
             connection.execute(text(f"CREATE DATABASE {database}"))
+        admin.dispose()
         server = given.postgresql.rpartition("/")[0]
         self.database = f"{server}/{database}"
         LoomDB.open(self.database).close()

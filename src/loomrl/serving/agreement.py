@@ -34,7 +34,7 @@ class Agreement:
         size = (_VOTES + 3 * num_workers) * _WORD
         self._num_workers = num_workers
         if is_new:
-            path.unlink(missing_ok=True)
+            begin_anew(path, size + 2 * _MAX_VERSION_BYTES)
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         reserve_all(self._handle, path, size + 2 * _MAX_VERSION_BYTES)
         mapped = memoryview(mmap.mmap(self._handle, size + 2 * _MAX_VERSION_BYTES))
@@ -142,6 +142,26 @@ def reserve_all(handle: int, path: Path, num_bytes: int) -> None:
         os.posix_fallocate(handle, 0, num_bytes)
     except OSError as error:
         raise ArtifactError(f"{path} cannot be made: {error.strerror}; free some space") from error
+
+
+def begin_anew(path: Path, num_bytes: int) -> None:
+    """Put zeros in place of a file that is mapped, in a new one, apart from processes that have not ended yet.
+
+    Where there is no room for that the file there is keeps its own, and gets zeros.
+    """
+    made = path.with_suffix(".new")
+    handle = os.open(made, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        reserve_all(handle, made, num_bytes)
+        made.replace(path)
+    except ArtifactError:
+        made.unlink()
+        if not path.is_file():
+            raise
+        with path.open("r+b") as file:
+            file.write(bytes(path.stat().st_size))
+    finally:
+        os.close(handle)
 
 
 def _mark(version: str) -> int:

@@ -22,7 +22,7 @@ _TOTAL = struct.Struct("=d")  # at the beginning: of the bucket of all agents
 _SLOTS = 8  # of a row; an agent has its bucket in one of the slots of one row
 _ROW = struct.Struct(f"={_SLOTS}Q{_SLOTS}d")  # hashed agents, 0 for a free slot; times
 _NUM_ROWS = 2**15
-_SIZE = (1 + _NUM_ROWS) * _ROW.size
+LIMITS_BYTES = (1 + _NUM_ROWS) * _ROW.size
 
 
 class SharedRateLimiter(RateLimiter):
@@ -34,8 +34,8 @@ class SharedRateLimiter(RateLimiter):
     def __init__(self, path: Path, rate: float, burst: float | None = None, total_rate: float | None = None) -> None:
         super().__init__(rate, burst, total_rate)
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        reserve_all(self._handle, path, _SIZE)
-        self._table = mmap.mmap(self._handle, _SIZE)
+        reserve_all(self._handle, path, LIMITS_BYTES)
+        self._table = mmap.mmap(self._handle, LIMITS_BYTES)
 
     def take(self, agents: Sequence[str]) -> Refusal | None:
         """Take one token for each entry, or none at all and say which agent must wait."""

@@ -22,11 +22,12 @@ from typing import Self
 from loomrl.errors import ArtifactError, ServiceError
 from loomrl.home import home
 from loomrl.lifetime import pause_seconds
-from loomrl.serving.agreement import Agreement
+from loomrl.serving.agreement import Agreement, begin_anew
 from loomrl.serving.audit import default_name
 from loomrl.serving.place import Place, chain_of, door_of, doors
 from loomrl.serving.server import GRACE_SECONDS
 from loomrl.serving.settings import ServerSettings
+from loomrl.serving.shared_limits import LIMITS_BYTES
 from loomrl.serving.worker import TASK, Task
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class Supervisor:
             for index, door in enumerate(self._doors)
         ]
         place = self.workers[0].place
-        place.limits.unlink(missing_ok=True)
+        begin_anew(place.limits, LIMITS_BYTES)
         self._agreement = Agreement(place.agreement, place.count, is_new=True)
         self._hindered: float | None = None  # since when, time.monotonic() seconds
 
