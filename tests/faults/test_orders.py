@@ -15,7 +15,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[orders.Servic
         yield found
 
 
-@pytest.mark.parametrize(("fault", "workers"), zip(orders.FAULTS, (1, 2, 1, 2, 1, 1, 1), strict=True))
+@pytest.mark.parametrize(("fault", "workers"), list(zip(orders.FAULTS, (1, 2, 1, 2, 1, 1, 1), strict=True)))
 def test_a_person_can_intervene_whatever_is_broken(services: orders.Services, fault: str, workers: int) -> None:
     seconds = orders.run(services, [fault], orders.MOMENTS, workers)
     assert {moment: sorted(found) for moment, found in seconds.items()} == {
