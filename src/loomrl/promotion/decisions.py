@@ -108,19 +108,19 @@ def each_decision(origin: str, registry: Registry, after: str | None = None) -> 
     Raises:
         ConfigError: where `after` is none of them.
     """
-    waits = after is not None
+    behind = after
     for policy, versions in _by_policy(versions_of(origin, registry)).items():
         for logged in _records(chains_of_all_hosts(policy), set(versions)):
             entry, version = logged.entry, version_of(logged.entry)
             whole = entry["decision_id"]
             ids = row_ids(whole, 0, count_of(entry)) if entry["kind"] == DECISIONS else [whole]
-            if waits:
-                if after not in ids:
+            if behind is not None:
+                if behind not in ids:
                     continue
-                waits, ids = False, ids[ids.index(after) + 1 :]
+                behind, ids = None, ids[ids.index(behind) + 1 :]
             told = {"policy": policy, "version": version, "chain": logged.chain, "timestamp": entry["timestamp"]}
             yield from ({"decision_id": name, **told} for name in ids)
-    if waits:
+    if behind is not None:
         raise ConfigError(f"--after {after!r}: no such decision came of {origin!r}")
 
 
