@@ -52,7 +52,7 @@ class Recoveries:
 
     def cut(self, obs: NDArray[Any]) -> NDArray[Any]:
         """Observations (B, *obs) within the usual range of each component."""
-        return np.clip(obs, self.low, self.high).astype(self.space.dtype)
+        return np.asarray(np.clip(obs, self.low, self.high).astype(self.space.dtype))
 
     def half(self, obs: NDArray[Any]) -> NDArray[Any]:
         """Observations (B, *obs) half as far from the median."""
