@@ -32,7 +32,7 @@ def _row(one: Found) -> list[str]:
     measured = f"{one.num_true / one.num_claimed:.1%}" if one.num_claimed else "nothing claimed"
     stated = f"{_KINDS[one.rate.kind]} {one.rate.stated:.1%}"
     what = f"{one.rate.kind}: {one.rate.outcome}"
-    met = "yes" if one.is_met else "**no**"
+    met = "**no**" if one.is_rejected else "yes" if one.is_met else f"unfinished: {one.setting.num_streams:,} wanted"
     return [one.setting.name, what, stated, measured, f"{one.num_claimed:,}", f"{one.num_streams:,}", met]
 
 

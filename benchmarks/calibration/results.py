@@ -25,9 +25,19 @@ class Found:
     num_streams: int
 
     @property
+    def is_complete(self) -> bool:
+        """Whether there were as many streams as demanded."""
+        return self.num_streams >= self.setting.num_streams
+
+    @property
+    def is_rejected(self) -> bool:
+        """Whether the streams there were contradict the stated rate."""
+        return not self.rate.is_met(self.num_true, self.num_claimed)
+
+    @property
     def is_met(self) -> bool:
         """Whether the stated rate stands, and there were as many streams as demanded."""
-        return self.num_streams >= self.setting.num_streams and self.rate.is_met(self.num_true, self.num_claimed)
+        return self.is_complete and not self.is_rejected
 
 
 def store(topic: Topic, folder: Path = RESULTS) -> Store:

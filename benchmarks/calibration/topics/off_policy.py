@@ -81,8 +81,8 @@ class World:
 
 @dataclass(frozen=True)
 class Case:
-    """How agents and server explore, and what goes wrong. `asks`: `never`, `always`, in half of the `episodes`, or in
-    most `decisions`."""
+    """How agents and server explore, and what goes wrong. `asks`: `never`, `always`, in half of the `episodes`, in most
+    `decisions`, or `until_paid`."""
 
     exploration: dict[str, Any]
     asks: str = "never"
@@ -172,6 +172,8 @@ class Play:
                 return self.asked
             case "decisions":
                 return np.asarray(self.rng.random(len(self.asked)) < 0.7)
+            case "until_paid":
+                return np.asarray(self.place == 0)
         return np.zeros(len(self.asked), bool)
 
 
@@ -247,7 +249,9 @@ def _in_process(case: Case, plays: list[Play], folder: Path, seed: int) -> Itera
 def _over_http(case: Case, plays: list[Play], folder: Path, seed: int) -> Iterator[tuple[Play, str]]:
     """The same on a server of its own, over its port."""
     explore = ",".join(f"{name}={value}" for name, value in case.exploration.items())
-    server = ServerProcess("cartpole", champion_folder=folder, explore=explore, rate=1e9, seed=seed)
+    server = ServerProcess(
+        "cartpole", champion_folder=folder, explore=explore, rate=1e9, seed=seed, ready_seconds=900.0
+    )
 
     async def play_all(play: Play) -> str:
         async with httpx.AsyncClient(base_url=server.url, timeout=120.0) as client:
@@ -308,6 +312,8 @@ _CASES = {
     "share, and agents ask in half of their episodes": Case(_SHARE, "episodes", config={"min_propensity": 0.2}),
     "share, and agents ask in most decisions": Case(_SHARE, "decisions", config={"min_propensity": 0.2}),
     "agents ask in most decisions, no share": Case(_EPSILON, "decisions", config={"max_left_out_share": 0.9}),
+    "share, and agents ask until they are paid": Case(_SHARE, "until_paid", config={"min_propensity": 0.2}),
+    "softmax, both versions greedy": Case({"kind": "softmax", "temperature": 2.0}, "always"),
     "both versions sampled": Case({"kind": "policy"}, "always", config={"acting": "sampled"}),
     "the world drifts": Case(_SHARE, config={"min_propensity": 0.2}, drifts=True),
     "episodes and rewards are missing": Case(_SHARE, config={"min_propensity": 0.2}, breaks_off=True),
