@@ -117,7 +117,8 @@ def each_decision(origin: str, registry: Registry, after: str | None = None) -> 
             if behind is not None:
                 if behind not in ids:
                     continue
-                behind, ids = None, ids[ids.index(behind) + 1 :]
+                ids = ids[ids.index(behind) + 1 :]
+                behind = None
             told = {"policy": policy, "version": version, "chain": logged.chain, "timestamp": entry["timestamp"]}
             yield from ({"decision_id": name, **told} for name in ids)
     if behind is not None:
