@@ -117,7 +117,7 @@ class Trajectory:
         return self.reward.size
 
     def cut(self) -> "Trajectory":
-        """The same, with the episodes that go on after the last step truncated."""
+        """The same, with the episodes that go on after the last step truncated, where they cannot be saved."""
         truncated = self.truncated.copy()
         truncated[-1] |= ~self.terminated[-1]
         return replace(self, truncated=truncated, cut_short=truncated[-1] & ~self.truncated[-1])

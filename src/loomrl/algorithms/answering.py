@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from loomrl.environment.seeds import FIRST_TRAINING_SEED
 from loomrl.environment.text import decode_text
+from loomrl.environment.vector.states import State
 from loomrl.errors import ConfigError
 from loomrl.language.examples import example
 from loomrl.language.groups import TokenGroup
@@ -47,10 +48,6 @@ class Answered:
     def accuracy(self) -> float:
         """The share of answers that earned the full reward."""
         return float(np.mean(self.reward >= RIGHT))
-
-    def cut(self) -> "Answered":
-        """The same: no episode goes on."""
-        return self
 
     def unusable_reward(self) -> tuple[int, float] | None:
         """The first reward that float32 cannot hold, and its environment."""
@@ -90,6 +87,16 @@ class AnswerCollector:
     def __init__(self, envs: VectorEnv[Any, Any, Any], student: Student) -> None:
         self.envs, self._student = envs, student
         self.finished: list[tuple[float, int]] = []
+
+    is_resumable = True
+
+    def state_dict(self) -> State:
+        """Nothing: no episode goes on from one `collect` to the next."""
+        return {}
+
+    def load_state_dict(self, state: State) -> int:  # noqa: ARG002
+        """No environment has to begin anew, hence 0."""
+        return 0
 
     def collect(self, act: ActFunction, num_steps: int, rng: np.random.Generator) -> Answered:  # noqa: ARG002
         """Draw tasks, answer each `num_samples` times, or once where examples are wanted, and take the rewards.

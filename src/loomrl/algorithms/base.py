@@ -82,7 +82,8 @@ class Algorithm(Protocol):
     of what computes its updates, `device`, the name of what it runs on, `close()`, which lets go of its files,
     `cost_limit`, what an episode may cost in the mean for validation to prefer a policy for its return, and its policy
     `play(envs, seeds)`: see `loomrl.algorithms.compiled.policy`. What its own collector gives may be another kind of
-    trajectory, with `num_transitions`, `cut()` and `unusable_reward()` as `Trajectory` has them.
+    trajectory, with `num_transitions` and `unusable_reward()` as `Trajectory` has them; and `cut()` where the collector
+    is not resumable, so that training ends all episodes at a checkpoint.
     """
 
     num_envs: int

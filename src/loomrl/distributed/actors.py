@@ -13,6 +13,7 @@ from loomrl.algorithms.peers import Moments
 from loomrl.distributed.actor_config import ActorConfig
 from loomrl.distributed.environment_shares import Share, ShareOfNoise, divided
 from loomrl.distributed.rollouts import PolicyState, Rollout, beside, demand_fresh, finished_in_order
+from loomrl.environment.vector.states import State
 from loomrl.training.collecting import OwnEnvironments, SegmentCollector
 from loomrl.training.seeds import Purpose, derive
 from loomrl.training.threads import one_thread
@@ -51,22 +52,20 @@ class RolloutWorker:
             derive(self._site.seed, Purpose.ACTIONS)
         )  # the same for all: see ShareOfNoise
         self._version = 0
-        self._own: OwnEnvironments | None = None
-        share = divided(self._algorithm.num_envs, [1.0] * self._site.num_workers)[index]
-        self._segment = (share, derive(self._site.seed, Purpose.EPISODES))
-        self._collector: SegmentCollector | None = None
+        self._share = divided(self._algorithm.num_envs, [1.0] * self._site.num_workers)[index]
+        self._seed, self._state = derive(self._site.seed, Purpose.EPISODES), State()
+        self._own: tuple[OwnEnvironments, SegmentCollector] | None = None
 
-    def begin(self, share: Share, seed: int) -> None:
-        """Go on with new episodes in these environments; number i of the learner's is seeded with `seed + i`."""
-        before, _ = self._segment
-        self._segment, self._collector = (share, seed), None
-        if share.num_envs != before.num_envs:
-            self._let_go()
+    def begin(self, share: Share, seed: int, state: State) -> None:
+        """Go on with these environments, from their state; without one they begin anew, and number i of the learner's
+        is seeded with `seed + i`."""
+        self._let_go()
+        self._share, self._seed, self._state = share, seed, state
 
-    def _begun(self) -> SegmentCollector:
-        share, seed = self._segment
-        self._own = self._own or OwnEnvironments(self._algorithm, self._site.environments, share.num_envs)
-        return self._own.begin(seed + share.first)
+    def _begun(self) -> tuple[OwnEnvironments, SegmentCollector]:
+        own = OwnEnvironments(self._algorithm, self._site.environments, self._share.num_envs)
+        own.load_state_dict(self._state)
+        return own, own.begin(self._seed + self._share.first)
 
     def sync_policy(self, state: PolicyState) -> None:
         """Act with this policy from now on."""
@@ -84,27 +83,27 @@ class RolloutWorker:
         algorithm: Any = self._algorithm
         rng = rng or self._rng
         with one_thread(getattr(algorithm, "engine", "torch")):
-            if self._collector is None:
-                self._collector = self._begun()
+            own, collector = self._own = self._own or self._begun()
             began = time.perf_counter()
-            noise = ShareOfNoise(rng, self._segment[0])
-            trajectory = self._collector.collect(self._act, algorithm.rollout_length, noise)
+            noise = ShareOfNoise(rng, self._share)
+            trajectory = collector.collect(self._act, algorithm.rollout_length, noise)
             seconds = time.perf_counter() - began
             if with_log_prob:
                 trajectory = algorithm.with_log_prob(trajectory)
-        finished = list(self._collector.finished)
-        self._collector.finished.clear()
-        return Rollout(trajectory, finished, self._version, dict(rng.bit_generator.state), seconds)
+        finished = list(collector.finished)
+        collector.finished.clear()
+        rng_state, environments = dict(rng.bit_generator.state), own.state_dict()
+        return Rollout(trajectory, finished, self._version, rng_state, seconds, environments)
 
     def _act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
-        share = self._segment[0]
+        share = self._share
         chosen = self._algorithm.act(share.padded(obs), rng)
         own = share.batch_rows
         return Act(chosen.action[own], extras={name: values[own] for name, values in chosen.extras.items()})
 
     def _let_go(self) -> None:
         if self._own is not None:
-            self._own.close()
+            self._own[0].close()
             self._own = None
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ import numpy as np
 from loomrl.algorithms.base import Algorithm
 from loomrl.distributed.crew import Crew, Task
 from loomrl.distributed.rollouts import PolicyState, beside, demand_fresh, finished_in_order
+from loomrl.environment.vector.states import State
 from loomrl.types import ActFunction, Trajectory
 
 
@@ -23,12 +24,19 @@ class CollectedByWorkers:
         self._num_left: float = 0  # rollouts of the segment
         self._ahead: Task | None = None
         self._num_told = 0
+        self._saved: State = {}
+
+    @property
+    def is_resumable(self) -> bool:
+        """See `Collecting`."""
+        return bool(self._crew.state)
 
     def begin(self, seed: int, num_rollouts: int | None) -> "CollectedByWorkers":
         """See `Collecting`."""
         self._num_left = float("inf") if num_rollouts is None else num_rollouts
         self.finished.clear()
-        self._crew.begin(seed)
+        self._crew.begin(seed, self._saved or self._crew.state)
+        self._saved = {}
         return self
 
     def collect(self, act: ActFunction, num_steps: int, rng: np.random.Generator) -> Trajectory:  # noqa: ARG002
@@ -61,6 +69,14 @@ class CollectedByWorkers:
         """See `Collecting`."""
         told, self._num_told = self._num_told, self._crew.num_replaced
         return {"workers_replaced": float(self._num_told - told)}
+
+    def state_dict(self) -> State:
+        """See `Collecting`."""
+        return self._saved or self._crew.state
+
+    def load_state_dict(self, state: State) -> None:
+        """See `Collecting`."""
+        self._saved = state
 
     def close(self) -> None:
         """See `Collecting`."""

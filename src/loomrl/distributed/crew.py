@@ -1,7 +1,10 @@
 """Rollout workers as Ray actors: their shares of a learner's environments follow their measured speed, and whoever is
-lost, hangs or is slow is replaced."""
+lost, hangs or is slow is replaced.
+
+Every rollout brings the state of its environments, where they have one: with it another worker goes on."""
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -13,6 +16,7 @@ from loomrl.distributed.actors import RolloutWorker, Site
 from loomrl.distributed.calls import Calls
 from loomrl.distributed.environment_shares import Share, divided
 from loomrl.distributed.rollouts import Rollout
+from loomrl.environment.vector.states import State, joined, rows_of
 from loomrl.training.seeds import Purpose, derive
 
 CLOSE_SECONDS = 5.0
@@ -57,6 +61,9 @@ class Crew:
         self._seconds: dict[int, float] = {}  # of the last rollout
         self._new, self._replaced_as_slow = set[int](), set[int]()
         self._begun: dict[int, list[Any]] = {}  # what began a worker's segment, until its next rollout
+        self._state: State = {}  # of all environments, after the last rollout
+        self._is_first = True  # the rollout under way, since environments began anew
+        self._losses = Counter[int]()  # of each worker, in that rollout
         self.num_replaced = 0
         self.workers = [self._made(index) for index in range(site.num_workers)]
         self._seed = derive(site.seed, Purpose.EPISODES)
@@ -68,16 +75,27 @@ class Crew:
 
     # --- shares ---
 
-    def begin(self, seed: int) -> None:
-        """All environments begin anew; number i is seeded with `seed + i`. Here workers' shares may change."""
+    @property
+    def state(self) -> State:
+        """Of all environments after the last rollout, in their order; empty before it, and where they have none."""
+        return self._state
+
+    def begin(self, seed: int, state: State) -> None:
+        """All environments go on from a state. Without one they begin anew, and number i is seeded with `seed + i`.
+        Here workers' shares may change."""
         self._seed = seed
+        before = self.shares
         self._replace_slow()
         self._divide()
-        for index in range(len(self.workers)):
-            self._begin(index, seed)
+        stays = state is self._state and bool(state)
+        self._state, self._is_first = state, not state
+        for index, share in enumerate(self.shares):
+            if not stays or share != before[index] or index in self._new:
+                self._begin(index, seed, state)
 
-    def _begin(self, index: int, seed: int) -> None:
-        self._begun[index] = [self.workers[index].begin.remote(self.shares[index], seed)]
+    def _begin(self, index: int, seed: int, state: State) -> None:
+        share = self.shares[index]
+        self._begun[index] = [self.workers[index].begin.remote(share, seed, rows_of(state, share.rows))]
 
     def _divide(self) -> None:
         if len(self._speeds) < len(self.workers):
@@ -124,8 +142,9 @@ class Crew:
         task.calls.add(index, rollout, before, index in self._new)
 
     def answers(self, task: Task) -> list[Rollout]:
-        """Wait for all rollouts, in the order of workers. One that is lost is collected again by another worker, with
-        other episodes.
+        """Wait for all rollouts, in the order of workers. One that is lost is collected again by another worker: the
+        same one, from the state after the last rollout; where there is none, or for the second time, with other
+        episodes.
 
         Raises:
             LoomRLError: of a worker, such as an `EnvironmentFault`; or when workers are lost again and again.
@@ -133,7 +152,7 @@ class Crew:
 
         def collect_again(index: int, reason: str) -> None:
             self._replace(index, reason)
-            self._begin(index, derive(self._seed, Purpose.EPISODES, self.num_replaced))
+            self._begin_again(index)
             self._send(index, task)
 
         with self._waiting():
@@ -141,7 +160,18 @@ class Crew:
         rollouts = [found[index] for index in range(len(self.workers))]
         self._measure(rollouts)
         self._new.clear()
+        self._is_first = False
+        self._losses.clear()
+        self._state = joined([rollout.environments for rollout in rollouts])
         return rollouts
+
+    def _begin_again(self, index: int) -> None:
+        """Where the rollout began; once, for what was lost there may be lost there again."""
+        self._losses[index] += 1
+        if self._losses[index] == 1 and (self._state or self._is_first):
+            self._begin(index, self._seed, self._state)
+        else:
+            self._begin(index, derive(self._seed, Purpose.EPISODES, self.num_replaced), {})
 
     def _replace(self, index: int, reason: str) -> None:
         import ray

@@ -3,7 +3,8 @@
 Where their number changes, what all have in common stays: parameters, statistics, counts, curves, the best policy.
 What differs from learner to learner is dealt out anew:
 
-- replayed transitions, and whatever else belongs to one environment: environment by environment;
+- environments with their episodes under way, replayed transitions, and whatever else belongs to one environment:
+  environment by environment; where rounding up makes more of them, the first are dealt again;
 - float arrays, such as Adam's moments after steps of their own, target networks, the outer momentum and what
   compression left out: everyone gets their mean, which for error feedback is what they would have sent together;
 - generators of random numbers: each keeps its own; a new learner's is seeded with another's state and its rank;
@@ -19,11 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.algorithms.base import State, below
+from loomrl.environment.vector import states
 from loomrl.replay.columns import dealt
 from loomrl.training.checkpoints import Checkpoint
+from loomrl.training.loop import ENVIRONMENTS
 from loomrl.types import Json
 
-_OWN = ("algorithm.", "peers.")  # arrays of a checkpoint that differ from learner to learner
+_OWN = ("algorithm.", "peers.", ENVIRONMENTS)  # arrays of a checkpoint that differ from learner to learner
 _OWN_VALUES = ("algorithm", "rng")
 _OTHERS = re.compile(r"learner\d+(\.|$)")
 _REPLAY = "algorithm.replay."
@@ -66,19 +69,21 @@ def divided(checkpoint: Checkpoint, number: int, num_envs: int) -> Checkpoint:
     if len(old) == number:
         return checkpoint
     replays = _dealt_replays(old, number, num_envs)
-    return joined([_part(old, rank, num_envs, replays[rank]) for rank in range(number)])
+    environments = states.joined([below(ENVIRONMENTS, part.arrays) for part in old])
+    return joined([_part(old, rank, num_envs, replays[rank], environments) for rank in range(number)])
 
 
-def _part(old: list[Checkpoint], rank: int, num_envs: int, replay: State) -> Checkpoint:
+def _part(old: list[Checkpoint], rank: int, num_envs: int, replay: State, environments: states.State) -> Checkpoint:
     own = old[rank % len(old)]
-    environments = np.arange(rank * num_envs, (rank + 1) * num_envs)
-    arrays = {name: array for name, array in own.arrays.items() if not name.startswith(_REPLAY)}
+    places = np.arange(rank * num_envs, (rank + 1) * num_envs)
+    arrays = {name: array for name, array in own.arrays.items() if not name.startswith((_REPLAY, ENVIRONMENTS))}
     for name in arrays:
         theirs = [part.arrays[name] for part in old]
         if name in _BY_ENVIRONMENT:
-            arrays[name] = np.concatenate(theirs).take(environments, mode="wrap")
+            arrays[name] = np.concatenate(theirs).take(places, mode="wrap")
         elif name.startswith(_OWN):
             arrays[name] = _common(theirs, rank)
+    arrays |= {f"{ENVIRONMENTS}{name}": value.take(places, 0, mode="wrap") for name, value in environments.items()}
     arrays |= {f"{_REPLAY}{name}": value for name, value in replay.items() if isinstance(value, np.ndarray)}
     numbers = {f"replay.{name}": value for name, value in replay.items() if not isinstance(value, np.ndarray)}
     values = own.values | {

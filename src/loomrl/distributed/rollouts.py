@@ -4,12 +4,13 @@ Every rollout is stamped with the version of the policy that made it: how many u
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loomrl.environment.vector.states import State
 from loomrl.errors import ConfigError
 from loomrl.types import FloatArray, Json, Trajectory
 
@@ -27,13 +28,15 @@ class PolicyState:
 @dataclass(frozen=True)
 class Rollout:
     """One worker's, with (return, length) of the episodes that ended in it, the state of the generator that drew its
-    noise afterwards, and how long stepping took."""
+    noise afterwards, how long stepping took, and the state of the environments afterwards, empty where they cannot be
+    saved."""
 
     trajectory: Trajectory
     finished: list[tuple[float, int]]
     policy_version: int
     rng_state: Json
     seconds: float
+    environments: State = field(default_factory=dict)
 
     @property
     def speed(self) -> float:

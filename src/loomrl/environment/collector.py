@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from loomrl.environment.episode_log import COST, EpisodeLog
+from loomrl.environment.vector.states import State
 from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
 from loomrl.types import Act, ActFunction, Episode, FloatArray, Trajectory
 
@@ -20,10 +21,11 @@ LONGEST_EPISODE = 1_000_000  # steps after which an episode counts as one that n
 
 
 class Collector:
-    """Steps vectorised environments that restart in the step that ends an episode (`autoreset="same_step"`).
+    """Steps vectorised environments that restart in the step that ends an episode (`autoreset="same_step"` or
+    "resumable").
 
     Episodes go on from one `collect` to the next. `finished` holds (return, length) of every episode that ended
-    since it was last cleared.
+    since it was last cleared. Where `is_resumable`, they also go on in another collector, from `state_dict()`.
     """
 
     def __init__(self, envs: VectorEnv[Any, Any, Any], seed: int) -> None:
@@ -58,6 +60,31 @@ class Collector:
             self._memory = _remembered(chosen, ended)
             self._obs = successor
         return buffers.trajectory()
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether the environments can be saved, as those made with `autoreset="resumable"` mostly can."""
+        return hasattr(self.envs, "state_dict")
+
+    def state_dict(self) -> State:
+        """Of the environments and their episodes so far, after the first `collect`: arrays (B, ...)."""
+        assert self._obs is not None, "nothing was collected"
+        episodes = {"obs": self._obs.copy(), "returns": self._returns.copy(), "lengths": self._lengths.copy()}
+        envs: Any = self.envs
+        return episodes | self._memory | {f"envs.{name}": values for name, values in envs.state_dict().items()}
+
+    def load_state_dict(self, state: State) -> int:
+        """Go on from `state_dict()` of as many environments; returns how many did not come back to where they were, and
+        begin another episode."""
+        envs: Any = self.envs
+        inner = {name.removeprefix("envs."): value for name, value in state.items() if name.startswith("envs.")}
+        self._obs = envs.load_state_dict(inner)
+        lost = np.array([not np.array_equal(*pair) for pair in zip(self._obs, state["obs"], strict=True)])
+        self._returns = np.where(lost, 0.0, state["returns"])
+        self._lengths = np.where(lost, 0, state["lengths"])
+        if "memory" in state:
+            self._memory = {"memory": np.where(lost[:, None], 0, state["memory"])}
+        return int(np.count_nonzero(lost))
 
     def _count(self, reward: FloatArray, ended: NDArray[np.bool_]) -> None:
         self._returns += reward

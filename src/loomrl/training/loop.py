@@ -1,10 +1,13 @@
 """The training loop: collect, update, validate, and a checkpoint from which it goes on to the bit.
 
-Environments cannot be saved: third-party ones hold whatever they like, and nothing is ever pickled. So training is cut
-into segments, one for each checkpoint. Every segment starts with environments as good as new, seeded from the run's
-seed and the segment's number, in a run that goes on as in one that is resumed; both then see the same episodes.
-Episodes under way at the cut are truncated: the last step bootstraps from its true successor, as at a time limit, and
-they do not count in the metrics. Checkpoints that are far apart make this rare.
+Training goes in segments, one for each checkpoint. Episodes go on from one segment to the next, and in a run that is
+resumed: a checkpoint holds the state of environments that are arrays or MuJoCo's simulations, and of all others the
+seed of the episode under way and the actions taken in it, which they take again (`loomrl.environment.vector.episodes`).
+
+Environments that have neither (EnvPool's, and vectors that Gymnasium's registry names) cannot be saved. For them every
+segment begins with environments as good as new, seeded from the run's seed and the segment's number, and episodes under
+way at its end are truncated: the last step bootstraps from its true successor, as at a time limit, and they do not
+count in the metrics. Training says so.
 """
 
 import itertools
@@ -17,7 +20,7 @@ import numpy as np
 
 from loomrl.algorithms.base import Algorithm, below
 from loomrl.algorithms.peers import ALONE, Peers
-from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
+from loomrl.errors import ArtifactError, ConfigError, EnvironmentFault, LoomRLError
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.collecting import Collecting, OwnEnvironments
 from loomrl.training.rows import CurveRows
@@ -27,6 +30,7 @@ from loomrl.types import Json, Trajectory
 
 OnRow = Callable[[Json], None]
 _PEERS = "peers."  # arrays of a checkpoint
+ENVIRONMENTS = "environments."  # (B, ...) each
 
 
 class TrainingLoop:
@@ -69,6 +73,7 @@ class TrainingLoop:
         self.num_episodes = 0
         self.stop_reason: str | None = None
         self.rows = CurveRows()
+        self.cuts_episodes = False  # at a checkpoint, of environments that cannot be saved
         self._segment = 0
 
     def run(self, due: Callable[[], bool] = lambda: True) -> Iterator[Checkpoint]:
@@ -94,8 +99,8 @@ class TrainingLoop:
         for update in itertools.count(1):
             trajectory = collector.collect(self.algorithm.act, self.algorithm.rollout_length, self._rng)
             last = update == self._segment_updates
-            if last:
-                trajectory = trajectory.cut()
+            if last and not self._collecting.is_resumable:
+                trajectory, self.cuts_episodes = trajectory.cut(), True
             self._update(trajectory, collector.finished, last)
             collector.finished.clear()
             self._validate()
@@ -177,12 +182,15 @@ class TrainingLoop:
             "env_steps": self.env_steps,
             "num_episodes": self.num_episodes,
             "segment": self._segment,
+            "cuts_episodes": self.cuts_episodes,
             "stop_reason": self.stop_reason,
             "rows": self.rows.state_dict(),
             "rng": self._rng.bit_generator.state,
             "algorithm": {name: value for name, value in state.items() if not isinstance(value, np.ndarray)},
         }
         arrays |= {f"{_PEERS}{name}": np.asarray(value) for name, value in self._peers.state_dict().items()}
+        if self.stop_reason is None:  # else no episode goes on
+            arrays |= {f"{ENVIRONMENTS}{name}": value for name, value in self._collecting.state_dict().items()}
         if self.validation is not None:
             values["validation"] = self.validation.state_dict()
             arrays |= {f"best.{name}": value for name, value in self.validation.best.items()}
@@ -193,14 +201,22 @@ class TrainingLoop:
         it learns no more, and its files may be gone.
 
         Raises:
-            ArtifactError: when the algorithm's files do not hold what the checkpoint refers to; nothing has changed.
+            ArtifactError: when the algorithm's files do not hold what the checkpoint refers to, or a LoomRL that cut
+                episodes at checkpoints has saved it; nothing has changed.
         """
         values = checkpoint.values
+        if "cuts_episodes" not in values:
+            raise ArtifactError(
+                f"the checkpoint at step {checkpoint.step} is of an older LoomRL, which ended all episodes at a "
+                "checkpoint; finish that training with it, or begin anew"
+            )
         if values["stop_reason"] is None:
             self.algorithm.load_state_dict({**below("algorithm.", checkpoint.arrays), **values["algorithm"]})
             self._peers.load_state_dict(below(_PEERS, checkpoint.arrays))
+            self._collecting.load_state_dict(below(ENVIRONMENTS, checkpoint.arrays))
         self.env_steps, self.num_episodes = values["env_steps"], values["num_episodes"]
         self._segment, self.stop_reason = values["segment"], values["stop_reason"]
+        self.cuts_episodes = values["cuts_episodes"]
         self.rows.load_state_dict(values["rows"])
         self._rng.bit_generator.state = values["rng"]
         if self.validation is not None:

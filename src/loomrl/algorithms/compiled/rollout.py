@@ -15,6 +15,7 @@ from gymnasium.vector import VectorEnv
 from numba import types
 from numpy.typing import NDArray
 
+from loomrl.algorithms.base import below
 from loomrl.algorithms.compiled.dense import Vector, forward
 from loomrl.algorithms.compiled.jit import inlined, source_digest
 from loomrl.algorithms.compiled.normalizer import normalize_row
@@ -24,6 +25,7 @@ from loomrl.environment.collector import LONGEST_EPISODE, diverged
 from loomrl.environment.vector.batched import BatchedVectorEnv
 from loomrl.environment.vector.dynamics import Dynamics, specialise
 from loomrl.environment.vector.results import not_finite, place
+from loomrl.environment.vector.states import State
 from loomrl.errors import EnvironmentFault
 from loomrl.types import FloatArray, Trajectory
 
@@ -65,6 +67,19 @@ class CompiledCollector:
         self._draw: DrawNoise = draw or (negated_gumbel if policy.is_discrete else gaussian_noise)
         self._returns, self._lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
         envs.reset(seed=seed)
+
+    is_resumable = True
+
+    def state_dict(self) -> State:
+        """Of the environments and their episodes so far: arrays (B, ...)."""
+        episodes = {"returns": self._returns.copy(), "lengths": self._lengths.copy()}
+        return episodes | {f"envs.{name}": values for name, values in self.envs.state_dict().items()}
+
+    def load_state_dict(self, state: State) -> int:
+        """Go on from `state_dict()` of as many environments; all of them do, hence 0."""
+        self.envs.load_state_dict(below("envs.", state))
+        self._returns, self._lengths = state["returns"].copy(), state["lengths"].copy()
+        return 0
 
     def collect(self, act: object, num_steps: int, rng: np.random.Generator) -> Trajectory:  # noqa: ARG002
         """Take `num_steps` steps in every environment.

@@ -5,19 +5,21 @@ returns and lengths of episodes summed, values checked for being finite, and fin
 Shapes: T steps, B environments.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from loomrl.algorithms.actor_critic import ActorCriticPolicy
+from loomrl.algorithms.base import below
 from loomrl.algorithms.distributions import CategoricalActions, Distribution, GaussianActions, Parameters
 from loomrl.algorithms.noise import TINY
 from loomrl.algorithms.ppo.returns import sums_so_far
 from loomrl.environment.collector import demand_finite
 from loomrl.environment.vector.device import DeviceVectorEnv
 from loomrl.environment.vector.results import check_finite
+from loomrl.environment.vector.states import State
 from loomrl.errors import ConfigError
 from loomrl.types import Trajectory
 
@@ -52,12 +54,6 @@ class DeviceTrajectory:
         """T x B."""
         return self.reward.numel()
 
-    def cut(self) -> "DeviceTrajectory":
-        """The same, with the episodes that go on after the last step truncated."""
-        truncated = self.truncated.clone()
-        truncated[-1] |= ~self.terminated[-1]
-        return replace(self, truncated=truncated)
-
     def unusable_reward(self) -> tuple[int, float] | None:
         """The first reward that is not finite, and its environment. Waits for the device."""
         bad = ~self.reward.isfinite()
@@ -84,6 +80,22 @@ class DeviceCollector:
         self._generator = torch.Generator(envs.device).manual_seed(int(own_seed) >> 1)
         self._obs, _ = envs.reset(seed=seed)
         self._so_far = torch.zeros(envs.num_envs, 2, dtype=torch.float64, device=envs.device)
+
+    is_resumable = True
+
+    def state_dict(self) -> State:
+        """Of the environments, their episodes so far, and both generators."""
+        tensors = {"so_far": self._so_far, "generator": self._generator.get_state()}
+        tensors |= {f"envs.{name}": values for name, values in self.envs.state_dict().items()}
+        return {name: values.cpu().numpy().copy() for name, values in tensors.items()}
+
+    def load_state_dict(self, state: State) -> int:
+        """Go on from `state_dict()` of as many environments; all of them do, hence 0."""
+        tensors = {name: torch.from_numpy(values.copy()) for name, values in state.items()}
+        self._obs = self.envs.load_state_dict(below("envs.", tensors))
+        self._so_far = tensors["so_far"].to(self.envs.device)
+        self._generator.set_state(tensors["generator"])
+        return 0
 
     @torch.no_grad()
     def collect(self, act: object, num_steps: int, rng: np.random.Generator) -> DeviceTrajectory:  # noqa: ARG002

@@ -17,6 +17,7 @@ from loomrl.environment.vector.dynamics import Dynamics, find_dynamics
 from loomrl.environment.vector.kernels import BAD_ACTION, STEPPED, batch_kernels
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.environment.vector.results import not_finite, place
+from loomrl.environment.vector.states import State, generator_words, generators_of
 from loomrl.errors import EnvironmentFault
 from loomrl.types import FloatArray
 
@@ -157,6 +158,30 @@ class BatchedVectorEnv(VectorEnv[NDArray[np.float32], NDArray[Any], NDArray[Any]
         """Be as newly made ones are: a reset with seeds leaves nothing of what was before, so there is little to do."""
         self._rngs = [None] * self.num_envs
         self._ended, self._ready = np.ones(self.num_envs, np.bool_), False
+
+    def state_dict(self) -> State:
+        """All that going on to the bit needs: states, steps so far, resets drawn ahead, and generators.
+
+        Raises:
+            EnvironmentFault: before the first reset.
+        """
+        generators = [rng for rng in self._rngs if rng is not None]
+        if len(generators) < self.num_envs:
+            raise EnvironmentFault(f"environment {self.name!r}: call reset before state_dict")
+        return {
+            "states": self.states.copy(), "elapsed": self.elapsed.copy(), "ended": self._ended.copy(),
+            "pending": self.pending.copy(), "cursor": self.cursor.copy(),
+            "generators": generator_words(generators),
+        }
+
+    def load_state_dict(self, state: State) -> NDArray[np.float32]:
+        """Go on from `state_dict()` of as many; returns what is observed, (B, O)."""
+        self.states, self.elapsed = state["states"].copy(), state["elapsed"].copy()
+        self.pending, self.cursor = state["pending"].copy(), state["cursor"].copy()
+        self._rngs = [*generators_of(state["generators"])]
+        self._ended = state["ended"].copy()
+        self._ready = not self._ended.any()
+        return self.observe()
 
     def _end_episodes(self, ended: NDArray[np.bool_], final_obs: NDArray[np.float32]) -> dict[str, Any]:
         if not self._restart:

@@ -20,14 +20,18 @@ from loomrl.environment.resolve import Definition
 from loomrl.environment.vector.recipe import Backend, Recipe
 from loomrl.errors import ConfigError
 
-Autoreset = Literal["same_step", "disabled"]
+Autoreset = Literal["same_step", "resumable", "disabled"]
 
 FASTEST_FIRST = ("batched", "mujoco", "serial")  # what "auto" chooses from; the others are for a config to ask for
 CONSTRUCTED = ("serial", "processes")  # made by `construct`, hence with all its wrappers
 NO_BOUNDS = "keeps no bounds, which training.boundaries and training.max_episode_cost ask for"
 NUM_ENVS, NUM_STEPS, EPISODE_STEPS = 3, 250, 100  # of the proof: every environment meets the time limit twice
 TOLERANCE = 2.0**-22  # relative and absolute: two float32 beside each other
-_MODES = {"same_step": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
+_MODES = {
+    "same_step": AutoresetMode.SAME_STEP,
+    "resumable": AutoresetMode.SAME_STEP,
+    "disabled": AutoresetMode.DISABLED,
+}
 _EXTRAS = {"batched": "train", "mujoco": "mujoco", "envpool": "envpool", "device": "train"}
 
 log = logging.getLogger(__name__)
@@ -117,6 +121,9 @@ def make_vector(recipe: Recipe, num_envs: int, autoreset: Autoreset, backend: st
     """Make environments with a named back-end; "auto" chooses one.
 
     Back-ends that are not exact cannot play an episode of a given seed: with `disabled` an exact one takes their place.
+    With `resumable` episodes begin anew as with `same_step`, and the vector has `state_dict()` and `load_state_dict()`,
+    but for those of others (`envpool`, `gymnasium`). Where environments are constructed, each of their episodes then
+    has a seed of its own.
 
     Raises:
         ConfigError: when the back-end is unknown, lacks the environment or a package.
@@ -130,6 +137,7 @@ def make_vector(recipe: Recipe, num_envs: int, autoreset: Autoreset, backend: st
     if autoreset == "disabled" and not can_seed_episodes(name):
         name = choose(recipe.definition)
     with installed(name):
+        recipe = replace(recipe, is_resumable=autoreset == "resumable")
         envs = load_backend(name).create(recipe, num_envs, _MODES[autoreset])
     if envs is None:
         raise ConfigError(f'environment.backend {name!r} does not have {recipe.definition.name!r}; use "auto"')

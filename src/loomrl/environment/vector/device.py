@@ -157,7 +157,8 @@ class DeviceVectorEnv(VectorEnv[Tensor, Tensor, Tensor]):
             "generator": self.generator.get_state(),
         }
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Go on from `state_dict()`."""
+    def load_state_dict(self, state: dict[str, Tensor]) -> Tensor:
+        """Go on from `state_dict()`; returns what is observed, (B, O)."""
         self.states, self.elapsed = state["states"].to(self.device), state["elapsed"].to(self.device)
         self.generator.set_state(state["generator"])
+        return self._dynamics.observe(self.states)

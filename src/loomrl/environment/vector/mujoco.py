@@ -24,11 +24,13 @@ from loomrl.environment.vector.arguments import check_actions, reset_arguments
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.environment.vector.results import check_finite, place
 from loomrl.environment.vector.robots.base import Info, Robot
+from loomrl.environment.vector.states import State, generator_words, generators_of
 from loomrl.errors import EnvironmentFault
 from loomrl.processors import num_processors
 from loomrl.types import FloatArray
 
 IS_EXACT = True  # the same bits as Gymnasium's environments, proved for each snapshot before it is chosen
+_STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)  # all that the next step depends on
 _FEWEST = 8  # environments for which a further thread pays
 _AFTER_CONSTRAINTS = {"cacc", "cfrc_int", "cfrc_ext"}  # computed by `mj_rnePostConstraint` only
 
@@ -194,6 +196,39 @@ class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):
         """Be as newly made ones are: a reset with seeds leaves nothing of what was before, so there is little to do."""
         self._rngs = [None] * self.num_envs
         self._ended[:] = True
+
+    def state_dict(self) -> State:
+        """All that going on to the bit needs: MuJoCo's state with time and warm start, what was read of it after the
+        last step, steps so far and generators.
+
+        Raises:
+            EnvironmentFault: before the first reset.
+        """
+        generators = [rng for rng in self._rngs if rng is not None]
+        if len(generators) < self.num_envs:
+            raise EnvironmentFault(f"environment {self._name!r}: call reset before state_dict")
+        states = np.empty((self.num_envs, mujoco.mj_stateSize(self._model, _STATE)))
+        for row, data in zip(states, self._data, strict=True):
+            mujoco.mj_getState(self._model, data, row, _STATE)
+        now = {f"now.{name}": values.copy() for name, values in self._now.items()}
+        words = generator_words(generators)
+        return {
+            "states": states,
+            **now,
+            "elapsed": self._elapsed.copy(),
+            "ended": self._ended.copy(),
+            "generators": words,
+        }
+
+    def load_state_dict(self, state: State) -> FloatArray:
+        """Go on from `state_dict()` of as many; returns what is observed, (B, O)."""
+        for row, data in zip(state["states"], self._data, strict=True):
+            mujoco.mj_resetData(self._model, data)
+            mujoco.mj_setState(self._model, data, row, _STATE)
+        self._now = {name: state[f"now.{name}"].copy() for name in self._views}
+        self._elapsed, self._ended = state["elapsed"].copy(), state["ended"].copy()
+        self._rngs = [*generators_of(state["generators"])]
+        return self._robot.observe(self._bare, self._now)
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002
         """End the threads and close the environment the settings came from."""

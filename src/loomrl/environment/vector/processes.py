@@ -20,6 +20,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
 from loomrl.environment.vector.arguments import seed_list
+from loomrl.environment.vector.episodes import SavedByActions
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import EnvironmentFault, LoomRLError
 
@@ -36,7 +37,8 @@ def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> "ProcessesVect
     Raises:
         EnvironmentFault: when a process dies, or has not made its environment in time.
     """
-    return ProcessesVectorEnv(recipe, num_envs, mode)
+    kind = ResumableProcesses if recipe.is_resumable else ProcessesVectorEnv
+    return kind(recipe, num_envs, mode)
 
 
 class ProcessesVectorEnv(AsyncVectorEnv):
@@ -84,6 +86,32 @@ class ProcessesVectorEnv(AsyncVectorEnv):
 
         return self._answered("step", step)
 
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """An attribute of each environment.
+
+        Raises:
+            EnvironmentFault: when one fails, dies or does not answer in time.
+        """
+        return self._answered(name, lambda: self._call(name))
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute, a value for each environment.
+
+        Raises:
+            EnvironmentFault: when one fails, dies or does not answer in time.
+        """
+
+        def send() -> None:
+            for pipe, value in zip(self.parent_pipes, values, strict=True):
+                pipe.send(("_setattr", (name, value)))
+            self._answers()
+
+        self._answered(name, send)
+
+    def _call(self, name: str) -> tuple[Any, ...]:
+        self.call_async(name)
+        return self.call_wait(self.timeout_seconds)
+
     def renew(self) -> None:
         """Close all environments and make new ones in the same processes: without the start of Python and its imports.
 
@@ -92,13 +120,8 @@ class ProcessesVectorEnv(AsyncVectorEnv):
         Raises:
             EnvironmentFault: when one fails, dies or does not answer in time.
         """
-
-        def call(name: str) -> tuple[Any, ...]:
-            self.call_async(name)
-            return self.call_wait(self.timeout_seconds)
-
-        self._answered("close", lambda: call("leave"))
-        self._demand_spaces(self._answered("__init__", lambda: call("enter")))
+        self._answered("close", lambda: self._call("leave"))
+        self._demand_spaces(self._answered("__init__", lambda: self._call("enter")))
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:  # noqa: ARG002
         """Close the environments and end their processes; with `terminate`, end these without more ado.
@@ -203,6 +226,10 @@ class ProcessesVectorEnv(AsyncVectorEnv):
         self._state = AsyncState.DEFAULT
         self.close(terminate=True)
         return EnvironmentFault(f"{what}; all its processes were ended")
+
+
+class ResumableProcesses(SavedByActions, ProcessesVectorEnv):
+    """Those whose episodes can be saved."""
 
 
 def _how(code: int) -> str:

@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from loomrl.environment.backends import TIMEOUT_SECONDS
 from loomrl.environment.construct import construct
 from loomrl.environment.resolve import Definition
+from loomrl.environment.vector.episodes import SeededEpisodes
 
 
 @dataclass(frozen=True)
@@ -18,21 +19,29 @@ class Recipe:
     """A definition, and how another process makes the same environment.
 
     Without `elsewhere` the environment's code must be importable there; that of a snapshot need not be.
-    `timeout_seconds` is how long that process may take for being made, a reset, a step or being closed.
+    `timeout_seconds` is how long that process may take for being made, a reset, a step or being closed. Those that are
+    resumable seed every episode: see `SeededEpisodes`.
     """
 
     definition: Definition
     elsewhere: Callable[[], gymnasium.Env[Any, Any]] | None = None
     timeout_seconds: float = TIMEOUT_SECONDS
+    is_resumable: bool = False
 
     def make(self) -> gymnasium.Env[Any, Any]:
         """One environment in this process, guarded and with its time limit."""
-        return construct(self.definition)
+        env = construct(self.definition)
+        return SeededEpisodes(env) if self.is_resumable else env
 
     @property
     def make_elsewhere(self) -> Callable[[], gymnasium.Env[Any, Any]]:
         """What to send to another process to have it make one."""
-        return self.elsewhere or partial(construct, self.definition)
+        make = self.elsewhere or partial(construct, self.definition)
+        return partial(_resumable, make) if self.is_resumable else make
+
+
+def _resumable(make: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
+    return SeededEpisodes(make())
 
 
 class Backend(Protocol):

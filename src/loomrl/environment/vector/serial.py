@@ -4,6 +4,7 @@ from typing import Any
 
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from loomrl.environment.vector.episodes import ResumableSyncVectorEnv
 from loomrl.environment.vector.recipe import Recipe
 
 IS_EXACT = True
@@ -11,4 +12,5 @@ IS_EXACT = True
 
 def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> VectorEnv[Any, Any, Any]:
     """Gymnasium's own; it works for every environment."""
-    return SyncVectorEnv([recipe.make] * num_envs, autoreset_mode=mode)
+    kind = ResumableSyncVectorEnv if recipe.is_resumable else SyncVectorEnv
+    return kind([recipe.make] * num_envs, autoreset_mode=mode)

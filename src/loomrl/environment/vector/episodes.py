@@ -1,0 +1,131 @@
+"""Episodes of environments whose state cannot be read: what saves one is its seed and the actions taken in it.
+
+Every episode gets a seed of its own, so that the actions of the one under way are all there is to keep. To go on with
+it, the environment is reset with that seed and takes these actions again. Shapes: B environments, at most L actions.
+"""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import SyncVectorEnv
+from numpy.typing import NDArray
+
+from loomrl.environment.seeds import FIRST_TRAINING_SEED
+from loomrl.environment.vector.states import State
+
+_FIRST_ROOM = 64  # actions
+
+
+def episode_seed(first: int, number: int) -> int:
+    """The seed of an environment's episode: `first` for number 0, for the others one that training may use."""
+    if number == 0:
+        return first
+    (word,) = np.random.SeedSequence([first, number]).generate_state(1)
+    return FIRST_TRAINING_SEED + int(word) % FIRST_TRAINING_SEED
+
+
+class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Seeds every episode: a reset with a seed begins a series of them, a reset without one the next of the series.
+
+    `under_way` is what saves the episode. Whoever steps the environment in a batch has it go on from there by assigning
+    orders to `going_on`, which Gymnasium's vectors can do for each environment: ("begin", seed, number) the episode
+    again, ("take", action), and at last ("expect", observation). Where another one is seen by then, the next episode of
+    the series begins. None changes nothing.
+    """
+
+    going_on: Any
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._first, self._number = 0, -1
+        self._actions = np.zeros((0, *(env.action_space.shape or ())), env.action_space.dtype)  # with room for more
+        self._num_actions = 0
+        self._seen: Any = None
+        self._over = False  # the episode ended
+
+    @property
+    def under_way(self) -> tuple[int, int, NDArray[Any], NDArray[Any]]:
+        """The series' seed, the number of its episode under way, the actions taken in it, and what is seen now."""
+        return self._first, self._number, self._actions[: self._num_actions], np.asarray(self._seen)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin a series, or its next episode."""
+        if seed is None:
+            self._number += 1
+        else:
+            self._first, self._number = seed, 0
+        self._num_actions, self._over = 0, False
+        self._seen, info = self.env.reset(seed=episode_seed(self._first, self._number), options=options)
+        return self._seen, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """The environment's step."""
+        self._keep(action)
+        self._seen, reward, terminated, truncated, info = self.env.step(action)
+        self._over = bool(terminated or truncated)
+        return self._seen, reward, terminated, truncated, info
+
+    def _keep(self, action: Any) -> None:
+        if self._num_actions == len(self._actions):
+            found = np.asarray(action)
+            grown = np.zeros((max(_FIRST_ROOM, 2 * self._num_actions), *found.shape), found.dtype)
+            grown[: self._num_actions] = self._actions[: self._num_actions]
+            self._actions = grown
+        self._actions[self._num_actions] = action
+        self._num_actions += 1
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "going_on":
+            super().__setattr__(name, value)
+        elif value is not None:
+            self._go_on(*value)
+
+    def _go_on(self, order: str, *values: Any) -> None:
+        if order == "begin":
+            self._first, self._number = values[0], values[1] - 1
+            self.reset()
+        elif order == "take":
+            if not self._over:
+                self.step(values[0])
+        elif self._over or not np.array_equal(self._seen, values[0]):
+            self.reset()
+
+
+class SavedByActions:
+    """A vector of `SeededEpisodes` that can be saved, and goes on from what was."""
+
+    get_attr: Any
+    set_attr: Any
+
+    def state_dict(self) -> State:
+        """Of each environment the series' seed `first`, the `number` of the episode, its actions and what is `seen`."""
+        first, number, actions, seen = zip(*self.get_attr("under_way"), strict=True)
+        num_actions = [len(taken) for taken in actions]
+        padded = np.zeros((len(actions), max(num_actions), *actions[0].shape[1:]), actions[0].dtype)  # (B, L, *action)
+        for row, taken in zip(padded, actions, strict=True):
+            row[: len(taken)] = taken
+        numbers = {"first": first, "number": number, "num_actions": num_actions}
+        return {name: np.array(values, np.int64) for name, values in numbers.items()} | {
+            "actions": padded,
+            "seen": np.stack(seen),
+        }
+
+    def load_state_dict(self, state: State) -> NDArray[Any]:
+        """Go on from `state_dict()`; returns what is seen, (B, *obs).
+
+        An environment that does not see what it saw then, after the same actions, begins the next episode.
+        """
+        begun = zip(state["first"].tolist(), state["number"].tolist(), strict=True)
+        self.set_attr("going_on", [("begin", *episode) for episode in begun])
+        num_actions = state["num_actions"].tolist()
+        for step in range(max(num_actions)):
+            left = [step < number for number in num_actions]
+            taken = state["actions"][:, step]
+            self.set_attr("going_on", [("take", one) if more else None for one, more in zip(taken, left, strict=True)])
+        self.set_attr("going_on", [("expect", seen) for seen in state["seen"]])
+        return np.stack([seen for *_, seen in self.get_attr("under_way")])
+
+
+class ResumableSyncVectorEnv(SavedByActions, SyncVectorEnv):
+    """Gymnasium's: one environment after the other in this process."""
