@@ -176,8 +176,23 @@ class Policy(Protocol):
 # --- training ---------------------------------------------------------------------------------------------------
 
 
+class ComputingProcess(Document):
+    """A process that a policy was computed by, as it describes itself."""
+
+    name: str  # "learner 0", "worker 1 of learner 0"
+    engine: str  # "compiled", "torch" or "device"
+    device: str  # "cpu", or the name of the GPU
+    num_threads: int
+    processor: str
+    software: str  # SHA-256 over the digests of the code that learns, and the versions of what it computes with
+
+
 class TrainingReport(Document):
-    """How a policy came to be. Holds nothing that differs between two equal runs."""
+    """How a policy came to be. Holds nothing that differs between two equal runs.
+
+    `engine`, `device`, `num_threads` and `processor` are those of the processes that learnt; where these differ they
+    are listed with their names.
+    """
 
     algorithm: str
     seed: int
@@ -192,6 +207,8 @@ class TrainingReport(Document):
     device: str = "cpu"  # what the engine "device" ran on: "cpu", or the name of the GPU
     num_threads: int
     processor: str  # family and instruction set: results are equal bit for bit only within it
+    processes: list[ComputingProcess] = Field(default_factory=list)  # all that ever computed something of it
+    warnings: list[str] = Field(default_factory=list)  # what the figures do not show, with the fix
 
 
 # --- evaluation -------------------------------------------------------------------------------------------------

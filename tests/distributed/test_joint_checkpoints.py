@@ -13,6 +13,7 @@ def test_a_learner_gets_back_what_it_left(rank: int) -> None:
     own, left = part_of(whole, rank), left_by(rank)
     for name, array in left.arrays.items():
         np.testing.assert_array_equal(own.arrays[name], array)
+    left.values["processes"] = [{"name": f"learner {number}"} for number in range(3)]  # all know all
     assert {name: own.values[name] for name in left.values} == left.values
     assert own.step == left.step
 
@@ -30,6 +31,13 @@ def test_other_learners_get_what_is_common_and_the_mean_of_what_is_not(number: i
         assert (own.step, own.values["rows"], own.values["segment"]) == (512, [1, 2], 3)
     running = np.concatenate([own.arrays["algorithm.reward_scaler.running"] for own in parts])
     assert running.tolist() == [0, 1, 10, 11, 20, 21, 0, 1][: number * num_envs]
+    numbers = np.concatenate([own.arrays["environments.envs.number"] for own in parts])
+    np.testing.assert_array_equal(numbers, running)  # an environment goes on where what belongs to it does
+    actions = np.concatenate([own.arrays["environments.envs.actions"] for own in parts])
+    assert actions.shape == (number * num_envs, 3, 1)
+    assert actions[..., 0].tolist() == [
+        [n // 10 * 10.0 if step <= n // 10 else 0.0 for step in range(3)] for n in numbers
+    ]
 
 
 def test_new_learners_draw_numbers_of_their_own() -> None:

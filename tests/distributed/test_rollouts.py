@@ -13,6 +13,7 @@ from loomrl.distributed.rollouts import PolicyState, Rollout, beside, demand_fre
 from loomrl.distributed.workplace import Workplace, packed
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.vector.states import joined, rows_of
 from loomrl.errors import ConfigError
 from loomrl.training.collecting import OwnEnvironments
 from loomrl.training.config import TrainingConfig
@@ -62,9 +63,12 @@ def test_workers_collect_what_the_learner_would_to_the_bit(
     rng, other = np.random.default_rng(3), np.random.default_rng(3)
     with one_thread():
         for segment, cut in enumerate(cuts):
+            state = own.state_dict()  # empty at first
             collector = own.begin(SEED + segment)
-            workers[0].begin(Share(0, cut, num_envs), SEED + segment)
-            workers[1].begin(Share(cut, num_envs - cut, num_envs), SEED + segment)
+            for worker, share in zip(
+                workers, (Share(0, cut, num_envs), Share(cut, num_envs - cut, num_envs)), strict=True
+            ):
+                worker.begin(share, SEED + segment, rows_of(state, share.rows))
             for version in range(2):
                 wanted = collector.collect(algorithm.act, algorithm.rollout_length, rng)
                 rollouts = collected(workers, PolicyState(version, algorithm.policy.arrays()), other)
@@ -72,6 +76,9 @@ def test_workers_collect_what_the_learner_would_to_the_bit(
                 assert finished_in_order(rollouts) == collector.finished
                 assert rng.bit_generator.state == other.bit_generator.state
                 collector.finished.clear()
+                together = joined([rollout.environments for rollout in rollouts])
+                for name, values in own.state_dict().items():
+                    np.testing.assert_array_equal(together[name], values, strict=True)
                 algorithm.update(wanted, rng)  # so that the policy, and its normaliser, change
                 other.bit_generator.state = rng.bit_generator.state
     own.close()

@@ -312,10 +312,13 @@ def left_by(rank: int, step: int = 512) -> Checkpoint:
         "algorithm.reward_scaler.running": np.array([10.0 * rank, 10.0 * rank + 1]),  # of two environments
         "algorithm.recent": np.zeros(rank),
         "peers.left_out": np.full(1, float(rank)),
+        "environments.envs.actions": np.full((2, rank + 1, 1), 10.0 * rank),  # of two environments, so many each
+        "environments.envs.number": np.array([10 * rank, 10 * rank + 1]),
         "best.weight": np.zeros(2),
     }
+    processes = [{"name": f"learner {rank}"}]
     own = {"algorithm": {"scale": rank}, "rng": np.random.default_rng(rank).bit_generator.state}
-    return Checkpoint(step, arrays, {"env_steps": step, "rows": [1, 2], "segment": 3, **own})
+    return Checkpoint(step, arrays, {"env_steps": step, "rows": [1, 2], "segment": 3, **own, "processes": processes})
 
 
 class OrderOf:

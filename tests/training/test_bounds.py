@@ -77,7 +77,7 @@ def test_what_is_learnt_from_has_bounds_and_what_judges_has_none(
     monkeypatch.setattr(job, "make_envs", told)
     config = bounded()
     train_policy(config, cartpole, tmp_path / "output", tmp_path / "home")
-    assert set(made) == {("same_step", "serial", config.bounds), ("disabled", "batched")}
+    assert set(made) == {("resumable", "serial", config.bounds), ("disabled", "batched")}
     for row in curves(learnt)["updates"]:
         assert row["episode_return"] < row["episode_length"]  # CartPole's reward is 1 for every step; less penalties
     for row in curves(learnt)["validations"]:

@@ -60,7 +60,7 @@ class Memory:
 
 
 def make_envs(num_envs: int, autoreset: str) -> VectorEnv[Any, Any, Any]:
-    modes = {"same_step": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
+    modes = {"resumable": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
     return SyncVectorEnv([Walk] * num_envs, autoreset_mode=modes[autoreset])
 
 

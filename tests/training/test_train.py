@@ -216,7 +216,7 @@ def test_a_fault_keeps_the_checkpoints(
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[VectorEnv[Any, Any, Any]]]:
     """The vectors that training makes from now on, by their autoreset: "disabled" are those for validation."""
-    vectors: dict[str, list[VectorEnv[Any, Any, Any]]] = {"same_step": [], "disabled": []}
+    vectors: dict[str, list[VectorEnv[Any, Any, Any]]] = {"resumable": [], "disabled": []}
 
     def counted(folder: Path, num_envs: int, autoreset: Autoreset, *more: Any) -> VectorEnv[Any, Any, Any]:
         vectors[autoreset].append(make_envs(folder, num_envs, autoreset, *more))
@@ -240,7 +240,7 @@ def test_environments_that_are_kept_change_nothing(
         monkeypatch.delattr(BatchedVectorEnv, "renew")
     train_policy(small_config(), cartpole, tmp_path / "output", tmp_path / "home")
     assert sums(tmp_path / "output") == sums(undisturbed)  # curves, report and policy
-    assert (len(made["same_step"]), len(made["disabled"])) == (num_made, num_made)
+    assert (len(made["resumable"]), len(made["disabled"])) == (1, num_made)
     assert all(envs.closed for vectors in made.values() for envs in vectors)
 
 

@@ -17,6 +17,7 @@ from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError
 from loomrl.training.sections import Sections, read_section
 from loomrl.training.seeds import Purpose, derive
+from loomrl.types import Json
 
 if TYPE_CHECKING:
     from loomrl.algorithms.ppo.compiled import CompiledPPO
@@ -74,6 +75,10 @@ class ActorConfig:
         algorithm = ppo.build(parameters, *self.spaces, seed=seed, total_env_steps=1)
         algorithm.restart(None)  # schedules that have no end
         return algorithm
+
+    def process(self, index: int, algorithm: Any) -> Json:  # noqa: ARG002
+        """Nothing: no report is written of it."""
+        return {}
 
     def close(self) -> None:
         """There is nothing to let go of."""

@@ -17,7 +17,7 @@ from loomrl.environment.vector.states import State
 from loomrl.training.collecting import OwnEnvironments, SegmentCollector
 from loomrl.training.seeds import Purpose, derive
 from loomrl.training.threads import one_thread
-from loomrl.types import Act
+from loomrl.types import Act, Json
 
 
 class Site(Protocol):
@@ -37,6 +37,9 @@ class Site(Protocol):
     def environments(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
         """To learn from."""
 
+    def process(self, index: int, algorithm: Algorithm) -> Json:
+        """What the process of worker `index` says of itself."""
+
     def close(self) -> None:
         """Let go of what is kept on this machine."""
 
@@ -47,13 +50,15 @@ class RolloutWorker:
     def __init__(self, config: Site | Mapping[str, Any], index: int = 0) -> None:
         """`index` counts workers, from 0; until `begin` is called, environments are divided evenly among them."""
         self._site: Site = ActorConfig.read(config) if isinstance(config, Mapping) else config
+        self._index = index
+        self._process: Json = {}
         self._algorithm = self._site.algorithm()
         self._rng = np.random.default_rng(
             derive(self._site.seed, Purpose.ACTIONS)
         )  # the same for all: see ShareOfNoise
         self._version = 0
         self._share = divided(self._algorithm.num_envs, [1.0] * self._site.num_workers)[index]
-        self._seed, self._state = derive(self._site.seed, Purpose.EPISODES), State()
+        self._seed, self._state = derive(self._site.seed, Purpose.EPISODES), dict[str, Any]()
         self._own: tuple[OwnEnvironments, SegmentCollector] | None = None
 
     def begin(self, share: Share, seed: int, state: State) -> None:
@@ -93,7 +98,8 @@ class RolloutWorker:
         finished = list(collector.finished)
         collector.finished.clear()
         rng_state, environments = dict(rng.bit_generator.state), own.state_dict()
-        return Rollout(trajectory, finished, self._version, rng_state, seconds, environments)
+        self._process = self._process or self._site.process(self._index, algorithm)
+        return Rollout(trajectory, finished, self._version, rng_state, seconds, environments, self._process)
 
     def _act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
         share = self._share

@@ -6,7 +6,8 @@ from loomrl.algorithms.base import Algorithm
 from loomrl.distributed.crew import Crew, Task
 from loomrl.distributed.rollouts import PolicyState, beside, demand_fresh, finished_in_order
 from loomrl.environment.vector.states import State
-from loomrl.types import ActFunction, Trajectory
+from loomrl.training.processes import union
+from loomrl.types import ActFunction, Json, Trajectory
 
 
 class CollectedByWorkers:
@@ -25,6 +26,7 @@ class CollectedByWorkers:
         self._ahead: Task | None = None
         self._num_told = 0
         self._saved: State = {}
+        self._processes: list[Json] = []
 
     @property
     def is_resumable(self) -> bool:
@@ -47,6 +49,7 @@ class CollectedByWorkers:
         """
         rollouts = self._crew.answers(self._ahead or self._ask(rng))
         demand_fresh(rollouts, self._version, self._max_staleness)
+        self._processes = union(self._processes, [rollout.process for rollout in rollouts])
         self._num_left -= 1
         self._ahead = None
         if self._max_staleness == 0:
@@ -69,6 +72,10 @@ class CollectedByWorkers:
         """See `Collecting`."""
         told, self._num_told = self._num_told, self._crew.num_replaced
         return {"workers_replaced": float(self._num_told - told)}
+
+    def processes(self) -> list[Json]:
+        """See `Collecting`."""
+        return self._processes
 
     def state_dict(self) -> State:
         """See `Collecting`."""

@@ -24,6 +24,7 @@ from loomrl.environment.vector import states
 from loomrl.replay.columns import dealt
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.loop import ENVIRONMENTS
+from loomrl.training.processes import union
 from loomrl.types import Json
 
 _OWN = ("algorithm.", "peers.", ENVIRONMENTS)  # arrays of a checkpoint that differ from learner to learner
@@ -44,6 +45,7 @@ def joined(parts: Sequence[Checkpoint]) -> Checkpoint:
     for rank, part in enumerate(others, 1):
         arrays |= {f"learner{rank}.{name}": array for name, array in part.arrays.items() if name.startswith(_OWN)}
         values[f"learner{rank}"] = {name: part.values[name] for name in _OWN_VALUES}
+    values["processes"] = union(*(part.values["processes"] for part in parts))
     return Checkpoint(first.step, arrays, values)
 
 

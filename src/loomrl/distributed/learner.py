@@ -112,7 +112,7 @@ class Learner:
     def _workers(self, share: Job, algorithm: Algorithm) -> CollectedByWorkers:
         """That collect for this learner."""
         config = self._assignment.distributed
-        place = Workplace(share, self._assignment.files, config.rollout_workers_per_learner)
+        place = Workplace(share, self._assignment.files, config.rollout_workers_per_learner, self._rank)
         crew = Crew(
             place,
             algorithm.num_envs,

@@ -28,8 +28,8 @@ class PolicyState:
 @dataclass(frozen=True)
 class Rollout:
     """One worker's, with (return, length) of the episodes that ended in it, the state of the generator that drew its
-    noise afterwards, how long stepping took, and the state of the environments afterwards, empty where they cannot be
-    saved."""
+    noise afterwards, how long stepping took, the state of the environments afterwards, empty where they cannot be
+    saved, and what the worker's process says of itself."""
 
     trajectory: Trajectory
     finished: list[tuple[float, int]]
@@ -37,6 +37,7 @@ class Rollout:
     rng_state: Json
     seconds: float
     environments: State = field(default_factory=dict)
+    process: Json = field(default_factory=dict)
 
     @property
     def speed(self) -> float:

@@ -15,6 +15,7 @@ from loomrl.distributed.hosts import demand_software
 from loomrl.files import write_atomic
 from loomrl.training.inputs import software
 from loomrl.training.job import Job
+from loomrl.types import Json
 
 
 def packed(folder: Path) -> dict[str, bytes]:
@@ -30,10 +31,10 @@ def unpacked(job: Job, files: Mapping[str, bytes], folder: Path) -> Job:
 
 
 class Workplace:
-    """What the workers of one learner are given; `job` is the learner's."""
+    """What the workers of one learner, known by its rank, are given; `job` is the learner's."""
 
-    def __init__(self, job: Job, files: Mapping[str, bytes], num_workers: int) -> None:
-        self._packed, self._files = job, files
+    def __init__(self, job: Job, files: Mapping[str, bytes], num_workers: int, learner: int = 0) -> None:
+        self._packed, self._files, self._learner = job, files, learner
         self._software = software(job.config.algorithm, job.backend)
         self.seed, self.num_workers = job.config.seed, num_workers
 
@@ -57,6 +58,10 @@ class Workplace:
     def environments(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
         """See `loomrl.distributed.actors.Site`."""
         return self._job.environments_to_learn_from(num_envs, autoreset)
+
+    def process(self, index: int, algorithm: Algorithm) -> Json:
+        """See `loomrl.distributed.actors.Site`."""
+        return self._job.process(f"worker {index} of learner {self._learner}", algorithm)
 
     def close(self) -> None:
         """See `loomrl.distributed.actors.Site`."""

@@ -11,7 +11,7 @@ from loomrl.algorithms.base import Algorithm
 from loomrl.environment.collector import Collector
 from loomrl.environment.vector.states import State
 from loomrl.training.validation import MakeEnvs
-from loomrl.types import ActFunction, Trajectory
+from loomrl.types import ActFunction, Json, Trajectory
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,9 @@ class Collecting(Protocol):
 
     def counts(self) -> dict[str, float]:
         """How often what has happened since this was last asked; the same names on all learners."""
+
+    def processes(self) -> list[Json]:
+        """Of the others that have collected, as `loomrl.training.processes` describes them."""
 
     def state_dict(self) -> State:
         """Of the environments, between two segments: arrays (B, ...). Empty where they are not resumable."""
@@ -90,6 +93,10 @@ class OwnEnvironments:
     def counts(self) -> dict[str, float]:
         """See `Collecting`."""
         return {}
+
+    def processes(self) -> list[Json]:
+        """See `Collecting`."""
+        return []
 
     def state_dict(self) -> State:
         """See `Collecting`."""

@@ -30,7 +30,7 @@ class ValidationConfig(Section):
 
 
 def _interval(given: dict[str, Any]) -> int:
-    """Long trainings are cut about a hundred times: every cut ends the episodes under way, and costs a little."""
+    """Of a long training about a hundred states are saved: each costs a little."""
     return max(20_000, int(given["total_env_steps"]) // 100)
 
 

@@ -31,7 +31,8 @@ def _draw_panels(updates: list[Json], validations: list[Json], path: Path) -> No
     trained = [row for row in updates if "episode_return" in row]
     left.plot(*_series(trained, "episode_return"), color="#9aa5b1", label="exploring")
     left.plot(*_series(validations, "mean_return"), color="#1f5fa8", marker="o", markersize=3, label="greedy")
-    left.set(xlabel="environment steps", ylabel="mean episode return", title="Return")
+    title = "Return" if trained or not updates else "Return (no episode of training ended)"
+    left.set(xlabel="environment steps", ylabel="mean episode return", title=title)
     left.legend()
     right.plot(*_series(updates, "entropy"), color="#b3541e", label="entropy [nats]")
     right.plot(*_series(updates, "explained_variance"), color="#2d7d46", label="explained variance")

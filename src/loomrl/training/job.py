@@ -24,9 +24,10 @@ from loomrl.training.collecting import Collecting
 from loomrl.training.config import TrainingConfig
 from loomrl.training.inputs import inputs_digest
 from loomrl.training.loop import OnRow, TrainingLoop
+from loomrl.training.processes import describe_process
 from loomrl.training.seeds import Purpose, derive
 from loomrl.training.validation import Validation
-from loomrl.types import EnvironmentSnapshot
+from loomrl.types import EnvironmentSnapshot, Json
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,10 @@ class Job:
             **{name: value for name, value in offered.items() if name in accepted},
         )
 
+    def process(self, name: str, algorithm: Algorithm) -> Json:
+        """What this process, which computes with an algorithm of this job, says of itself."""
+        return describe_process(name, algorithm, self.config.algorithm, self.learning_backend)
+
     def loop(
         self,
         algorithm: Algorithm,
@@ -142,6 +147,7 @@ class Job:
             on_validation=on_validation,
             peers=peers,
             collecting=collecting,
+            process=self.process(f"learner {peers.rank}", algorithm),
         )
 
 

@@ -23,6 +23,7 @@ from loomrl.algorithms.peers import ALONE, Peers
 from loomrl.errors import ArtifactError, ConfigError, EnvironmentFault, LoomRLError
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.collecting import Collecting, OwnEnvironments
+from loomrl.training.processes import union
 from loomrl.training.rows import CurveRows
 from loomrl.training.seeds import Purpose, derive
 from loomrl.training.validation import MakeEnvs, Validation
@@ -39,6 +40,8 @@ class TrainingLoop:
     `on_update` and `on_validation` are told each row of the curves; control never depends on them. `stop_reason` is
     None until training has ended. Without `segment_env_steps` training is one segment, of any length. With
     `needs_costs` the first rollout must tell one.
+
+    `process` describes the one it runs in; `processes` are all that have computed something of what was learnt.
 
     With `peers` it is one of several loops that learn one policy: limits, counts and rows are those of all of them, and
     the first one validates. With `collecting` others collect for it, and `make_envs` is not called.
@@ -59,6 +62,7 @@ class TrainingLoop:
         on_validation: OnRow = lambda row: None,
         peers: Peers = ALONE,
         collecting: Collecting | None = None,
+        process: Json | None = None,
     ) -> None:
         self.algorithm, self.validation, self._peers = algorithm, validation, peers
         self._seed = seed
@@ -74,6 +78,8 @@ class TrainingLoop:
         self.stop_reason: str | None = None
         self.rows = CurveRows()
         self.cuts_episodes = False  # at a checkpoint, of environments that cannot be saved
+        self._process = [process] if process is not None else []
+        self.processes: list[Json] = []
         self._segment = 0
 
     def run(self, due: Callable[[], bool] = lambda: True) -> Iterator[Checkpoint]:
@@ -85,6 +91,7 @@ class TrainingLoop:
             while self.stop_reason is None:
                 self._run_segment()
                 self._segment += 1
+                self.processes = union(self.processes, self._process, self._collecting.processes())
                 if self.stop_reason is not None or self._peers.from_first(lambda: {"due": due()})["due"]:
                     yield self.checkpoint()
 
@@ -183,6 +190,7 @@ class TrainingLoop:
             "num_episodes": self.num_episodes,
             "segment": self._segment,
             "cuts_episodes": self.cuts_episodes,
+            "processes": self.processes,
             "stop_reason": self.stop_reason,
             "rows": self.rows.state_dict(),
             "rng": self._rng.bit_generator.state,
@@ -216,7 +224,7 @@ class TrainingLoop:
             self._collecting.load_state_dict(below(ENVIRONMENTS, checkpoint.arrays))
         self.env_steps, self.num_episodes = values["env_steps"], values["num_episodes"]
         self._segment, self.stop_reason = values["segment"], values["stop_reason"]
-        self.cuts_episodes = values["cuts_episodes"]
+        self.cuts_episodes, self.processes = values["cuts_episodes"], values["processes"]
         self.rows.load_state_dict(values["rows"])
         self._rng.bit_generator.state = values["rng"]
         if self.validation is not None:

@@ -21,10 +21,12 @@ from loomrl.training.curves import write_curves
 from loomrl.training.job import Job
 from loomrl.training.loop import TrainingLoop
 from loomrl.training.narrator import Narrator
+from loomrl.training.processes import common
+from loomrl.training.remarks import remarks
 from loomrl.training.saver import Saver
-from loomrl.training.threads import NUM_THREADS, one_thread, processor_family
+from loomrl.training.threads import one_thread
 from loomrl.training.validation import Validation
-from loomrl.types import Json, TrainingReport
+from loomrl.types import ComputingProcess, Json, TrainingReport
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +110,8 @@ def _write(job: Job, loop: TrainingLoop, validation: Validation, folder: Path) -
     policy.load_arrays(validation.best)
     policy.save(folder)
     write_curves(loop.rows.all(), validation.rows, folder)
+    processes = [ComputingProcess.model_validate(process) for process in loop.processes]
+    learners = [process for process in processes if process.name.startswith("learner")]
     report = TrainingReport(
         algorithm=job.config.algorithm,
         seed=job.config.seed,
@@ -117,12 +121,17 @@ def _write(job: Job, loop: TrainingLoop, validation: Validation, folder: Path) -
         policy_digest=sha256_file(folder / WEIGHTS),
         parameters=job.parameters.model_dump(mode="json"),
         final_metrics=_final_metrics(loop, validation),
-        engine=job.engine,
+        engine=common(learners, "engine"),
         backend=job.learning_backend,
-        device=job.device,
-        num_threads=NUM_THREADS,
-        processor=processor_family(),
+        device=common(learners, "device"),
+        num_threads=max(process.num_threads for process in learners),
+        processor=common(learners, "processor"),
+        processes=processes,
+        warnings=remarks(job, loop),
     )
+    for warning in report.warnings:
+        log.warning(warning)
+        events.emit("warning", message=warning)
     report.write(folder / REPORT)
     return report
 

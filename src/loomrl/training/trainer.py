@@ -34,6 +34,7 @@ from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError
 from loomrl.training.config import ValidationConfig
 from loomrl.training.loop import TrainingLoop
+from loomrl.training.remarks import no_episode_ended
 from loomrl.training.sections import PolicySection, Sections
 from loomrl.training.seeds import Purpose, derive
 from loomrl.training.threads import one_thread
@@ -150,8 +151,8 @@ class PPOTrainer:
 
         A second call goes on with the same policy. The work runs in a thread, so the event loop stays responsive;
         when the task is cancelled, training ends after the update under way. With validation the best validated
-        policy is kept. Several learners leave checkpoints, a hundredth of the steps apart (at least 20,000) and cut
-        their episodes there: what is lost, or cancelled, goes back to the last one.
+        policy is kept. Several learners leave checkpoints, a hundredth of the steps apart (at least 20,000): what is
+        lost, or cancelled, goes back to the last one.
 
         Raises:
             ConfigError: when neither `total_timesteps` nor `total_episodes` limits training, or learners cannot share
@@ -239,6 +240,9 @@ class PPOTrainer:
             else:
                 for _ in loop.run():
                     pass
+        if loop.num_episodes == 0:
+            limit = self._definition.max_episode_steps
+            log.warning(no_episode_ended(loop.env_steps, self.config.num_envs, limit))
         if self.config.validation is None:
             validation = None
         if validation is not None and validation.best:

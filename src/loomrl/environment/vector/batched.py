@@ -169,8 +169,11 @@ class BatchedVectorEnv(VectorEnv[NDArray[np.float32], NDArray[Any], NDArray[Any]
         if len(generators) < self.num_envs:
             raise EnvironmentFault(f"environment {self.name!r}: call reset before state_dict")
         return {
-            "states": self.states.copy(), "elapsed": self.elapsed.copy(), "ended": self._ended.copy(),
-            "pending": self.pending.copy(), "cursor": self.cursor.copy(),
+            "states": self.states.copy(),
+            "elapsed": self.elapsed.copy(),
+            "ended": self._ended.copy(),
+            "pending": self.pending.copy(),
+            "cursor": self.cursor.copy(),
             "generators": generator_words(generators),
         }
 

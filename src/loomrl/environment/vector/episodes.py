@@ -34,8 +34,6 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
     the series begins. None changes nothing.
     """
 
-    going_on: Any
-
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
         self._first, self._number = 0, -1
@@ -75,11 +73,14 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._actions[self._num_actions] = action
         self._num_actions += 1
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name != "going_on":
-            super().__setattr__(name, value)
-        elif value is not None:
-            self._go_on(*value)
+    @property
+    def going_on(self) -> None:
+        """Takes orders only: see the class."""
+
+    @going_on.setter
+    def going_on(self, order: tuple[Any, ...] | None) -> None:
+        if order is not None:
+            self._go_on(*order)
 
     def _go_on(self, order: str, *values: Any) -> None:
         if order == "begin":

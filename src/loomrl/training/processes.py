@@ -1,0 +1,41 @@
+"""Which processes a policy was computed by: said by each of them about itself, whoever began the training."""
+
+import sys
+from collections.abc import Iterable
+
+from loomrl.algorithms.base import Algorithm
+from loomrl.files import canonical_json, sha256
+from loomrl.training.inputs import software
+from loomrl.training.threads import NUM_THREADS, processor_family
+from loomrl.types import ComputingProcess, Json
+
+
+def describe_process(name: str, algorithm: Algorithm, algorithm_name: str, backend: str) -> Json:
+    """A `ComputingProcess` about this process, which computes with `algorithm`."""
+    torch = sys.modules.get("torch")
+    return ComputingProcess(
+        name=name,
+        engine=getattr(algorithm, "engine", "torch"),
+        device=getattr(algorithm, "device", "cpu"),
+        num_threads=torch.get_num_threads() if torch is not None else NUM_THREADS,
+        processor=processor_family(),
+        software=sha256(canonical_json(software(algorithm_name, backend))),
+    ).to_json()
+
+
+def union(*groups: Iterable[Json]) -> list[Json]:
+    """What is in any of them, once, in the order in which it came."""
+    found: list[Json] = []
+    for process in (one for group in groups for one in group):
+        if process not in found:
+            found.append(process)
+    return found
+
+
+def common(processes: Iterable[ComputingProcess], fact: str) -> str:
+    """A fact of all processes; where they differ, each value once with the first process that has it, as
+    `A (learner 0), B (learner 1)`."""
+    first: dict[str, str] = {}
+    for process in processes:
+        first.setdefault(str(getattr(process, fact)), process.name)
+    return next(iter(first)) if len(first) == 1 else ", ".join(f"{value} ({name})" for value, name in first.items())
