@@ -91,6 +91,7 @@ bench: peers atropos | $(BIN)/loomrl  ## measure speed and learning beside the p
 	python benchmarks/compare.py learn
 	python benchmarks/compare.py render
 	python benchmarks/learning.py
+	python -m benchmarks.episodes --show
 	python benchmarks/stepping.py
 	python benchmarks/replay.py
 	python benchmarks/sealed_replay.py

@@ -1,27 +1,38 @@
 """Do policies learn as well, and as fast, when episodes go on over checkpoints as when every checkpoint ended them?
 
-    python benchmarks/episodes.py --before ../before/.venv/bin/python    # the interpreter of a checkout of 0375cfd
+    python -m benchmarks.episodes --before ../before/.venv/bin/python  # of a checkout of 0375cfd after `make setup`
+    python -m benchmarks.episodes --show                               # what is kept, without training
 
-Four tasks, ten seeds each, trained alike by the code before (every checkpoint ended all episodes) and by this code. The
-kept policy plays 50 episodes on seeds of the benchmark's own; a seed's score is their mean return. For each task: the
-interquartile means of both, and a 95 % interval of their difference, by a bootstrap over the seeds, whose two scores
-stay together. Speed is processor time, before and after in turns. Results that are there already are kept, as long as
-the code and the settings they came from are the same.
+Four tasks, ten seeds each, trained alike by the code before (every checkpoint ended all episodes) and by this code, in
+turns. The kept policy plays 50 episodes on seeds of the benchmark's own; a seed's score is their mean return. For each
+task: the interquartile mean of both, and the one-sided 95 % bound and the two-sided 95 % interval of their difference,
+by a bootstrap over seeds, whose two scores stay together, as shares of the mean before. Speed is processor time for a
+step, the median over the pairs. Results are kept in `benchmarks/results/episodes.json`, each with the digests of the
+files it was made from, and a run that is stopped goes on where it was. Ends with 1 where a bound is below -5 %, or no
+seed was trained by both.
 """
 
+import argparse
 import json
+import subprocess
 import sys
 import tempfile
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from loomrl.evaluation.statistics import interquartile_mean
+from loomrl.files import canonical_json, sha256
+
 PROJECT = Path(__file__).resolve().parents[1]
 RESULTS = PROJECT / "benchmarks" / "results" / "episodes.json"
+SOURCES = ("src/loomrl/algorithms", "src/loomrl/environment", "src/loomrl/training")
 SEEDS = range(1, 11)
+WORST = -0.05  # of the interquartile mean before
 FIRST_SEED, NUM_EPISODES = 5_000_000, 50
 TASKS: dict[str, dict[str, Any]] = {
     "MountainCarContinuous-v0": {
@@ -31,38 +42,22 @@ TASKS: dict[str, dict[str, Any]] = {
     "HalfCheetah-v5": {
         "total_env_steps": 120_000,
         "parameters": {
-            "num_envs": 8,
-            "rollout_length": 256,
-            "batch_size": 128,
-            "n_epochs": 5,
-            "learning_rate": 0.0005,
+            **{"num_envs": 8, "rollout_length": 256, "batch_size": 128, "n_epochs": 5, "learning_rate": 0.0005},
             "normalize_rewards": True,
         },
     },
     "Hopper-v5": {
         "total_env_steps": 160_000,
         "parameters": {
-            "num_envs": 16,
-            "rollout_length": 128,
-            "batch_size": 256,
-            "n_epochs": 6,
-            "learning_rate": 0.0005,
-            "gamma": 0.99,
-            "gae_lambda": 0.95,
-            "normalize_rewards": True,
+            **{"num_envs": 16, "rollout_length": 128, "batch_size": 256, "n_epochs": 6, "learning_rate": 0.0005},
+            **{"gamma": 0.99, "gae_lambda": 0.95, "normalize_rewards": True},
         },
     },
     "LunarLander-v3": {
         "total_env_steps": 200_000,
         "parameters": {
-            "num_envs": 16,
-            "rollout_length": 256,
-            "batch_size": 256,
-            "n_epochs": 6,
-            "learning_rate": 0.001,
-            "gamma": 0.999,
-            "gae_lambda": 0.98,
-            "normalize_rewards": True,
+            **{"num_envs": 16, "rollout_length": 256, "batch_size": 256, "n_epochs": 6, "learning_rate": 0.001},
+            **{"gamma": 0.999, "gae_lambda": 0.98, "normalize_rewards": True},
         },
     },
 }
@@ -99,8 +94,74 @@ def measure(task: str, seed: int, folder: Path) -> dict[str, Any]:
     }
 
 
+def key_of(task: str, seed: int, side: str) -> str:
+    """Of a result: it is another one's with other settings."""
+    return f"{task}/{sha256(canonical_json(TASKS[task]))[:12]}/{seed}/{side}"
+
+
+def trained(python: Path, task: str, seed: int) -> dict[str, Any]:
+    """`measure` by another interpreter, which imports the LoomRL that is installed there."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [str(python), __file__, "--measure", task, str(seed), folder]
+        lines = subprocess.run(command, check=True, capture_output=True).stdout.splitlines()
+    row: dict[str, Any] = json.loads(lines[-1])
+    return row
+
+
+def compare(store: Any, before: Path) -> None:
+    """Train what is not kept yet."""
+    for seed in SEEDS:
+        for task in TASKS:
+            for side, python, sources in (("before", before, ()), ("after", Path(sys.executable), SOURCES)):
+                store.made(key_of(task, seed, side), sources, partial(trained, python, task, seed))
+                print(side, store.values()[key_of(task, seed, side)], flush=True)
+
+
+def summary(task: str, rows: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
+    """The figures of the seeds that both sides have; None without two."""
+    names = [(key_of(task, seed, "before"), key_of(task, seed, "after")) for seed in SEEDS]
+    pairs = [(rows[before], rows[after]) for before, after in names if before in rows and after in rows]
+    if len(pairs) < 2:
+        return None
+    scores = np.array([[before["score"], after["score"]] for before, after in pairs])  # (N, 2)
+    drawn = np.random.default_rng(0).integers(len(scores), size=(10_000, len(scores)))
+    before, after = (float(interquartile_mean(scores[:, side])) for side in range(2))
+    moved = [interquartile_mean(scores[one, 1]) - interquartile_mean(scores[one, 0]) for one in drawn]
+    shares = np.array(moved) / abs(before)
+    return {
+        "num_seeds": len(pairs),
+        "before": before,
+        "after": after,
+        "difference": (after - before) / abs(before),
+        "lower_bound": float(np.quantile(shares, 0.05)),
+        "interval": np.quantile(shares, [0.025, 0.975]).tolist(),
+        "episodes_before": sum(old["num_episodes"] for old, _ in pairs),
+        "episodes_after": sum(new["num_episodes"] for _, new in pairs),
+        "cpu_time_per_step": float(np.median([new["cpu_seconds"] / old["cpu_seconds"] for old, new in pairs])),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", type=Path, help="Python of a checkout of 0375cfd")
+    parser.add_argument("--show", action="store_true")
+    parser.add_argument("--measure", nargs=3, metavar=("TASK", "SEED", "FOLDER"))
+    arguments = parser.parse_args()
+    if arguments.measure:
+        task, seed, folder = arguments.measure
+        print(json.dumps(measure(task, int(seed), Path(folder))))
+        return 0
+    from benchmarks.resumable import Store  # here: the code before has none
+
+    store = Store(RESULTS, PROJECT)
+    if not arguments.show:
+        if arguments.before is None:
+            parser.error("--before: name the Python of a checkout of 0375cfd, or ask for --show")
+        compare(store, arguments.before)
+    found = {task: row for task in TASKS if (row := summary(task, store.values())) is not None}
+    print(json.dumps(found, indent=1))
+    return 0 if found and all(row["lower_bound"] >= WORST for row in found.values()) else 1
+
+
 if __name__ == "__main__":
-    task, seed, name = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-    with tempfile.TemporaryDirectory() as temporary:
-        row = measure(task, seed, Path(temporary))
-    print(json.dumps(row))
+    sys.exit(main())
