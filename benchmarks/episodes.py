@@ -42,22 +42,38 @@ TASKS: dict[str, dict[str, Any]] = {
     "HalfCheetah-v5": {
         "total_env_steps": 120_000,
         "parameters": {
-            **{"num_envs": 8, "rollout_length": 256, "batch_size": 128, "n_epochs": 5, "learning_rate": 0.0005},
+            "num_envs": 8,
+            "rollout_length": 256,
+            "batch_size": 128,
+            "n_epochs": 5,
+            "learning_rate": 0.0005,
             "normalize_rewards": True,
         },
     },
     "Hopper-v5": {
         "total_env_steps": 160_000,
         "parameters": {
-            **{"num_envs": 16, "rollout_length": 128, "batch_size": 256, "n_epochs": 6, "learning_rate": 0.0005},
-            **{"gamma": 0.99, "gae_lambda": 0.95, "normalize_rewards": True},
+            "num_envs": 16,
+            "rollout_length": 128,
+            "batch_size": 256,
+            "n_epochs": 6,
+            "learning_rate": 0.0005,
+            "gamma": 0.99,
+            "gae_lambda": 0.95,
+            "normalize_rewards": True,
         },
     },
     "LunarLander-v3": {
         "total_env_steps": 200_000,
         "parameters": {
-            **{"num_envs": 16, "rollout_length": 256, "batch_size": 256, "n_epochs": 6, "learning_rate": 0.001},
-            **{"gamma": 0.999, "gae_lambda": 0.98, "normalize_rewards": True},
+            "num_envs": 16,
+            "rollout_length": 256,
+            "batch_size": 256,
+            "n_epochs": 6,
+            "learning_rate": 0.001,
+            "gamma": 0.999,
+            "gae_lambda": 0.98,
+            "normalize_rewards": True,
         },
     },
 }
