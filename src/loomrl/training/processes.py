@@ -12,10 +12,11 @@ from loomrl.types import ComputingProcess, Json
 
 def describe_process(name: str, algorithm: Algorithm, algorithm_name: str, backend: str) -> Json:
     """A `ComputingProcess` about this process, which computes with `algorithm`."""
-    torch = sys.modules.get("torch")
+    engine = getattr(algorithm, "engine", "torch")
+    torch = None if engine == "compiled" else sys.modules.get("torch")  # that engine's threads change no number
     return ComputingProcess(
         name=name,
-        engine=getattr(algorithm, "engine", "torch"),
+        engine=engine,
         device=getattr(algorithm, "device", "cpu"),
         num_threads=torch.get_num_threads() if torch is not None else NUM_THREADS,
         processor=processor_family(),
