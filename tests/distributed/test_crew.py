@@ -232,6 +232,9 @@ def test_a_learner_with_workers_learns_what_it_learns_by_itself(tmp_path: Path) 
     wanted = left_by(job_of(alone, mishaps={}))
     found = left_by(job_of(helped, mishaps={}, distributed=workers))
     assert [one.step for one in found] == [512, 1024, 1536, 2048, 2560, 3072]
+    names = [process["name"] for process in found[-1].values["processes"]]
+    assert names == ["learner 0", "worker 0 of learner 0", "worker 1 of learner 0"]
+    found[-1].values["processes"] = wanted[-1].values["processes"]
     demand_equal(found[-1], wanted[-1])
 
 

@@ -241,7 +241,7 @@ class PPOTrainer:
                 for _ in loop.run():
                     pass
         if loop.num_episodes == 0:
-            limit = self._definition.max_episode_steps
+            limit = self._definition.max_episode_steps if self._definition is not None else None
             log.warning(no_episode_ended(loop.env_steps, self.config.num_envs, limit))
         if self.config.validation is None:
             validation = None
