@@ -39,13 +39,18 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._first, self._number = 0, -1
         self._actions = np.zeros((0, *(env.action_space.shape or ())), env.action_space.dtype)  # with room for more
         self._num_actions = 0
-        self._seen: Any = None
-        self._over = False  # the episode ended
+        self._last: tuple[Any, Any, bool, bool, dict[str, Any]] = (
+            None,
+            0.0,
+            False,
+            False,
+            {},
+        )  # what the last step, or reset, gave
 
     @property
     def under_way(self) -> tuple[int, int, NDArray[Any], NDArray[Any]]:
         """The series' seed, the number of its episode under way, the actions taken in it, and what is seen now."""
-        return self._first, self._number, self._actions[: self._num_actions], np.asarray(self._seen)
+        return self._first, self._number, self._actions[: self._num_actions], np.asarray(self._last[0])
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin a series, or its next episode."""
@@ -53,25 +58,26 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._number += 1
         else:
             self._first, self._number = seed, 0
-        self._num_actions, self._over = 0, False
-        self._seen, info = self.env.reset(seed=episode_seed(self._first, self._number), options=options)
-        return self._seen, info
+        self._num_actions = 0
+        obs, info = self.env.reset(seed=episode_seed(self._first, self._number), options=options)
+        self._last = obs, 0.0, False, False, info
+        return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """The environment's step."""
-        self._keep(action)
-        self._seen, reward, terminated, truncated, info = self.env.step(action)
-        self._over = bool(terminated or truncated)
-        return self._seen, reward, terminated, truncated, info
-
-    def _keep(self, action: Any) -> None:
-        if self._num_actions == len(self._actions):
-            found = np.asarray(action)
-            grown = np.zeros((max(_FIRST_ROOM, 2 * self._num_actions), *found.shape), found.dtype)
-            grown[: self._num_actions] = self._actions[: self._num_actions]
-            self._actions = grown
-        self._actions[self._num_actions] = action
+        try:
+            self._actions[self._num_actions] = action
+        except IndexError:
+            self._make_room(np.asarray(action))
         self._num_actions += 1
+        self._last = self.env.step(action)
+        return self._last
+
+    def _make_room(self, action: NDArray[Any]) -> None:
+        grown = np.zeros((max(_FIRST_ROOM, 2 * self._num_actions), *action.shape), action.dtype)
+        grown[: self._num_actions] = self._actions[: self._num_actions]
+        grown[self._num_actions] = action
+        self._actions = grown
 
     @property
     def going_on(self) -> None:
@@ -87,10 +93,15 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._first, self._number = values[0], values[1] - 1
             self.reset()
         elif order == "take":
-            if not self._over:
+            if not self._is_over:
                 self.step(values[0])
-        elif self._over or not np.array_equal(self._seen, values[0]):
+        elif self._is_over or not np.array_equal(self._last[0], values[0]):
             self.reset()
+
+    @property
+    def _is_over(self) -> bool:
+        _, _, terminated, truncated, _ = self._last
+        return bool(terminated or truncated)
 
 
 class SavedByActions:
