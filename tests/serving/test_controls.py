@@ -1,6 +1,8 @@
 """Controls: the newest is in force everywhere, whatever was heard first, and on record before it is."""
 
+import errno
 import json
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -371,3 +373,29 @@ def test_an_override_describes_itself() -> None:
     assert pinned.describe() == "the fallback for agent a until 1970-01-01 00:01:00Z, by Ada: test"
     with pytest.raises(ValidationError, match="either an `action`, a `version` or the `fallback`"):
         Override(fallback=True, action=1, **ADA)
+
+
+@pytest.mark.parametrize("broken", ["pread", "stat"])
+def test_a_disk_that_cannot_be_read_keeps_no_order_from_being_in_force(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    controls, stat = Controls("cartpole"), Path.stat
+
+    def failing_pread(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def failing_stat(path: Path, **options: bool) -> os.stat_result:
+        return failing_pread() if path == controls.path else stat(path, **options)  # type: ignore[return-value]
+
+    with monkeypatch.context() as failing:
+        if broken == "pread":
+            failing.setattr(os, "pread", failing_pread)
+        else:
+            failing.setattr(Path, "stat", failing_stat)
+        controls.set_kill_switch(KillSwitch(**ADA), "test", "test")
+        assert controls.orders.kill_switch is not None
+        assert controls.unsaved is not None
+        with pytest.raises(ArtifactError, match="cannot be read"):
+            controls.refresh(has_changed=True)
+    controls.follow()
+    assert Controls("cartpole").orders.kill_switch is not None

@@ -8,6 +8,7 @@ and settles with the others when it is back. An override with an end lapses by e
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -368,7 +369,7 @@ class Controls:
         )
 
     def _read_file(self) -> Saved:
-        return Saved.read(self.path) if self.path.is_file() else Saved()
+        return Saved() if self._stat() is None else Saved.read(self.path)
 
     def _read_reserve(self) -> Saved:
         text = self._reserve.read()
@@ -378,11 +379,16 @@ class Controls:
             raise ArtifactError(f"{self._reserve.path} cannot be read: {error}; remove it") from error
 
     def _look(self) -> object:
+        found = self._stat()
+        return self._reserve.stamp if found is None else (found.st_mtime_ns, found.st_ino, self._reserve.stamp)
+
+    def _stat(self) -> os.stat_result | None:
         try:
-            found = self.path.stat()
+            return self.path.stat()
         except FileNotFoundError:
-            return self._reserve.stamp
-        return found.st_mtime_ns, found.st_ino, self._reserve.stamp
+            return None
+        except OSError as error:
+            raise ArtifactError(f"{self.path} cannot be read: {error.strerror}; check the disk") from error
 
     def _report(self, why: str) -> None:
         if why != self.unsaved:

@@ -41,7 +41,11 @@ class Reserve:
         return os.fstat(self._handle).st_mtime_ns
 
     def read(self) -> bytes:
-        """The newest text that was written whole; empty where none was."""
+        """The newest text that was written whole; empty where none was.
+
+        Raises:
+            ArtifactError: when the disk fails.
+        """
         return self._newest()[1]
 
     def write(self, text: bytes) -> None:
@@ -65,7 +69,10 @@ class Reserve:
         os.close(self._handle)
 
     def _newest(self) -> tuple[int, bytes]:
-        return max(_whole(os.pread(self._handle, SLOT_BYTES, slot * SLOT_BYTES)) for slot in (0, 1))
+        try:
+            return max(_whole(os.pread(self._handle, SLOT_BYTES, slot * SLOT_BYTES)) for slot in (0, 1))
+        except OSError as error:
+            raise ArtifactError(f"{self.path} cannot be read: {error.strerror}; check the disk") from error
 
 
 def _fill(handle: int) -> None:
