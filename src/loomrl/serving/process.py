@@ -34,7 +34,7 @@ class ServerProcess:
         self,
         policy: str,
         *,
-        ready_seconds: float = 60.0,
+        ready_seconds: float = 300.0,
         wait_ready: bool = True,
         environment: Mapping[str, str] | None = None,
         **options: Any,
@@ -115,8 +115,10 @@ class ServerProcess:
     def _reason(self) -> str:
         if self.url:
             try:
-                status = httpx.get(self.url + "/status", timeout=5, trust_env=False).json()
-                return f"roles {status['roles']}, refused {status['refused']}, registry {status['registry_error']}"
+                answer = httpx.get(self.url + "/status", timeout=5, trust_env=False)
+                if answer.status_code == 200:  # else it wants a token
+                    status = answer.json()
+                    return f"roles {status['roles']}, refused {status['refused']}, registry {status['registry_error']}"
             except httpx.TransportError:
                 pass
         return self._tail()
