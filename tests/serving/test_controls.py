@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import threading
 import time
 from collections.abc import Sequence
@@ -194,6 +195,33 @@ def test_an_order_is_numbered_once_also_where_its_host_died_before_it_knew(
     again.exchange(database)
     assert again.orders.kill_switch is None  # it was known to who turned it off
     assert database.num_controls("cartpole") == 2
+
+
+@pytest.mark.parametrize("num_orders", [1, 3])
+def test_an_order_that_a_restored_loomdb_has_lost_is_not_undone_by_one_of_its_number(
+    hosts: list[Controls], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_orders: int
+) -> None:
+    monkeypatch.setattr("loomrl.serving.controls._COMPARED_SECONDS", 0.0)
+    killer, other = hosts
+    with LoomDB.open(f"sqlite:///{tmp_path / 'loom.db'}") as database:
+        for is_on in (True, False):
+            switched(killer, is_on)
+            killer.exchange(database)
+        other.exchange(database)
+    shutil.copy(tmp_path / "loom.db", tmp_path / "restored.db")
+    with LoomDB.open(f"sqlite:///{tmp_path / 'loom.db'}") as database:
+        switched(killer, True)
+        killer.exchange(database)
+    told: list[Change] = []
+    killer._record = told.extend
+    with LoomDB.open(f"sqlite:///{tmp_path / 'restored.db'}") as database:
+        for _ in range(num_orders):
+            switched(other, False)
+            other.exchange(database)
+        for controls in (killer, other, killer, other):
+            controls.exchange(database)
+            assert controls.orders.kill_switch is not None
+    assert told == []
 
 
 @pytest.mark.parametrize("seed", range(4))

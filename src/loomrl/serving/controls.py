@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 LAPSED = "elapsed time"  # who lifts an override whose time is over
 _KEPT_SECONDS = 60.0  # between writings of what overrides with an end have left: a reboot forgets no more than that
+_COMPARED_SECONDS = 60.0  # between comparisons with LoomDB where it has as many revisions as before: it may be restored
 _LOCK_SECONDS = 10.0  # that another process may hold the file; what was ordered is in force meanwhile
 
 
@@ -94,6 +95,7 @@ class Controls:
         self._kept = time.monotonic()  # when those were last written
         self._stamp: object = None  # of the files when they were read
         self._shared: tuple[int, dict[str, Control]] | None = None  # LoomDB's revisions and ours when they agreed
+        self._compared = 0.0  # `time.monotonic()` when that was found out
         _make_folder(self.path)
         self._reserve = Reserve(self.path.with_suffix(".reserve"))
         self.follow()
@@ -127,12 +129,14 @@ class Controls:
         """
         self.refresh()
         num_revisions, mine = database.num_controls(self.policy), self._standing
-        if self._shared is not None and self._shared[0] == num_revisions and self._shared[1] is mine:
+        is_recent = time.monotonic() - self._compared < _COMPARED_SECONDS
+        if is_recent and self._shared is not None and self._shared[0] == num_revisions and self._shared[1] is mine:
             return
+        self._compared = time.monotonic()
         theirs = {control.name: control for control in database.controls(self.policy)}
         gave_way: dict[str, Control] = {}
         for name, control in mine.items():
-            if control.made_from is not None or name not in theirs or control.revision > theirs[name].revision:
+            if not _is_known(database, control, theirs.get(name)):
                 theirs[name], outcome = _numbered(database, control)
                 num_revisions += outcome == "added"
                 if outcome == "gave way":
@@ -416,6 +420,18 @@ class Controls:
             yield
         finally:
             lock.release()
+
+
+def _is_known(database: "LoomDB", order: Control, newest: Control | None) -> bool:
+    """Whether LoomDB holds an order under its number. One that was restored from a backup has lost the last ones, and
+    may have given their numbers to others that were set without knowledge of them.
+    """
+    if order.made_from is not None or newest is None or order.revision > newest.revision:
+        return False
+    if order.is_same_order(newest):
+        return True
+    since = database.control_revisions(order.policy, order.name, order.revision - 1)
+    return any(map(order.is_same_order, since))
 
 
 def _numbered(database: "LoomDB", order: Control) -> tuple[Control, Literal["added", "known", "gave way"]]:
