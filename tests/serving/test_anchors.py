@@ -4,6 +4,7 @@ import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from live import decide
@@ -12,11 +13,13 @@ from typer.testing import CliRunner
 from loomrl.errors import GateRefused
 from loomrl.files import canonical_json
 from loomrl.loomdb.database import LoomDB
+from loomrl.serving import full_verification
 from loomrl.serving.audit import AuditLog
 from loomrl.serving.audit_commands import audit_app
 from loomrl.serving.keeper import AuditKeeper
 from loomrl.serving.legacy_heads import HEAD_TYPE, REMOVED
 from loomrl.serving.segments import segments
+from loomrl.serving.verification import ChainReport
 from loomrl.signing import sign_envelope
 
 pytestmark = pytest.mark.usefixtures("loomrl_home")
@@ -56,6 +59,22 @@ def test_a_missing_chain_is_found() -> None:
     whole, lines = verify("--signed")
     assert not whole
     assert any("cartpole/server-1" in line and "BROKEN" in line for line in lines), lines
+
+
+def test_what_a_server_states_while_its_chain_is_read_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    serve("server-0", 1)
+    before, began = full_verification.verify_chain, list[Path]()
+
+    def verify_later(folder: Path, *options: Any) -> ChainReport:
+        if not began:
+            began.append(folder)
+            serve("server-0", 2)
+        return before(folder, *options)
+
+    monkeypatch.setattr(full_verification, "verify_chain", verify_later)
+    whole, lines = verify("--signed")
+    assert whole, lines
+    assert began
 
 
 def copy_of_all(home: Path, to: Path) -> None:

@@ -70,7 +70,7 @@ def verify_all(
     folders = {f"{folder.parent.name}/{folder.name}": folder for folder in _folders(policy, everywhere)}
     for server, folder in folders.items():
         found = verify_chain(folder, known.get(server, []), demand_signed)
-        _check_known(found, statements, demand_signed)
+        _check_known(found, statements, demand_signed, db)
         report.chains.append(found)
     for server in sorted(known.keys() - folders.keys()):
         host = statements.hosts.get(server, "")
@@ -92,13 +92,16 @@ def _folders(policy: str | None, everywhere: bool) -> list[Path]:
     return [*found, *chains(policy)]
 
 
-def _check_known(report: ChainReport, statements: Statements, demand_signed: bool) -> None:
-    """A chain and LoomDB must know each other."""
+def _check_known(report: ChainReport, statements: Statements, demand_signed: bool, db: LoomDB) -> None:
+    """A chain and LoomDB must know each other. A server may have stated more since LoomDB was read, and named that."""
     if report.server not in statements.by_chain and report.num_records:
         unknown = "LoomDB knows nothing of this chain: it is not anchored yet, or was put here, or LoomDB is another"
         (report.findings if demand_signed else report.notes).append(unknown)
+    digests = statements.digests
+    if report.statements and max(report.statements) > max(digests, default=0):
+        digests = digests | {one.number: one.digest for one in db.audit_anchors(max(digests, default=0))}
     for number, digest in report.statements.items():
-        if statements.digests.get(number) != digest:
+        if digests.get(number) != digest:
             report.findings.append(
                 f"its records name statement {number} of LoomDB, which is missing there or another: LoomDB was rolled "
                 "back or rewritten"
