@@ -10,10 +10,10 @@ import pytest
 from live import decide
 from typer.testing import CliRunner
 
-from loomrl.errors import GateRefused
+from loomrl.errors import ConfigError, GateRefused
 from loomrl.files import canonical_json
 from loomrl.loomdb.database import LoomDB
-from loomrl.serving import full_verification
+from loomrl.serving import anchors, full_verification
 from loomrl.serving.audit import AuditLog
 from loomrl.serving.audit_commands import audit_app
 from loomrl.serving.keeper import AuditKeeper
@@ -168,3 +168,21 @@ def test_heads_and_removals_of_an_earlier_version_are_adopted(loomrl_home: Path)
         db.execute("DELETE FROM audit_heads WHERE id = 1")
         db.commit()
     assert any("adopted from an earlier version cannot be relied on" in line for line in verify()[1])
+
+
+def test_a_chain_that_is_gone_does_not_lie_elsewhere_because_an_unsigned_statement_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOOMRL_DATABASE_URL", f"sqlite:///{tmp_path / 'shared.db'}")
+    shutil.rmtree(serve("server-0", 1))
+
+    def without_key(*_: object) -> None:
+        raise ConfigError("no key")
+
+    with monkeypatch.context() as forging, LoomDB.open() as db:
+        forging.setattr("socket.gethostname", lambda: "other")
+        forging.setattr(anchors, "sign_envelope", without_key)
+        anchors.state(db, "head", "cartpole/server-0", segment="000001", sequence=0, digest="0" * 64)
+    whole, lines = verify("--signed")
+    assert not whole
+    assert any("the whole chain is missing" in line for line in lines), lines

@@ -66,7 +66,8 @@ class Statements:
     findings: list[str] = field(default_factory=list)
     digests: dict[int, str] = field(default_factory=dict)  # by the statement's number
     by_chain: dict[str, list[Anchor]] = field(default_factory=dict)
-    hosts: dict[str, str] = field(default_factory=dict)  # by the chain
+    hosts: dict[str, str] = field(default_factory=dict)  # by the chain: where it lies
+    vouched: set[str] = field(default_factory=set)  # chains whose host is signed by a trusted key
     accepted: dict[str, str] = field(default_factory=dict)  # finding -> who accepted it, when and why
 
     @property
@@ -173,7 +174,10 @@ def _add(found: Statements, statement: Statement, signed: bool, fault: str | Non
     names = ("segment", "sequence", "digest", "first_segment", "first_sequence", "by", "reason", "time", "kind")
     anchor = Anchor(**{name: told[name] for name in names if name in told}, signed=signed, fault=fault)
     found.by_chain.setdefault(statement.server, []).append(anchor)
-    found.hosts[statement.server] = statement.host
+    if (is_vouched := signed and fault is None) or statement.server not in found.vouched:
+        found.hosts[statement.server] = statement.host  # else whoever can write LoomDB could say that it lies elsewhere
+    if is_vouched:
+        found.vouched.add(statement.server)
 
 
 def _accept(found: Statements, statement: Statement, anchor: AuditAnchor, fault: str | None) -> None:
