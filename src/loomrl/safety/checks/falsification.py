@@ -5,6 +5,7 @@ policy fails although a recovery exists (`falsification.recovery`), narrow bands
 both sides (`falsification.lone_choices`), and, where a magnitude is declared, drifts of the sensors that break a limit.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from gymnasium import spaces
 from pydantic import Field
 
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
+from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.counterexample import (
     Failure,
     Replayed,
@@ -23,13 +25,14 @@ from loomrl.safety.search.drift import drift_claims, replay_drift
 from loomrl.safety.search.lone_choices import STEEPEST, WIDEST, LoneChoice, find_lone_choices
 from loomrl.safety.search.playing import Field as PlayingField
 from loomrl.safety.search.playing import Lead
-from loomrl.safety.search.recovery import RECOVERED, Failing, Scale, Search
+from loomrl.safety.search.recovery import RECOVERED, Failing, Scale, Search, broken
 from loomrl.types import Bound, Claim, Episode, Verdict
 
 NAME = "falsification"
 STAGE = FALSIFICATION
 LOCAL = False
 RECOVERY, LONE_CHOICES = f"{NAME}.recovery", f"{NAME}.lone_choices"
+_MOST = 1e300  # stands for what is not finite
 _AT_RANDOM = 16  # episodes of random actions, to tell what failing is worth
 
 
@@ -91,8 +94,10 @@ def _recovery(context: Context, config: Config) -> Claim:
     worst = found[0] if found else None
     counterexample = None
     finding = f"from none of {search.num_states} states does it fail of its own where a recovery exists"
+    if search.why_not:
+        finding = f"not examined: {search.why_not}"
     if worst is not None:
-        finding = _told(worst)
+        finding = _told(worst, scale)
         counterexample = recorded(context, RECOVERY, finding, worst.episode)
     assumptions = [
         "a search that finds nothing proves nothing: other states may be reached",
@@ -105,13 +110,15 @@ def _recovery(context: Context, config: Config) -> Claim:
             "where pushes and misled sensors lead an episode, the policy goes on as well as its own ordinary behaviour "
             "would, wherever that recovers"
         ),
-        mandatory=config.mandatory,
+        mandatory=config.mandatory and not search.why_not,
         method=f"{config.num_leads} led episodes; recoveries tried from up to {config.max_failures} failures",
-        verdict=Verdict.SUPPORTED if worst is None else Verdict.REFUTED,
+        verdict=Verdict.REFUTED if worst is not None else Verdict.UNDECIDED if search.why_not else Verdict.SUPPORTED,
         assumptions=[*assumptions, *told_to_the_shield(context)],
         bound=None
         if worst is None
-        else Bound(kind="loss", measured=worst.recovered - worst.worth, limit=RECOVERED, unit="ordinary returns"),
+        else Bound(
+            kind="loss", measured=_finite(worst.recovered - worst.worth), limit=RECOVERED, unit="ordinary returns"
+        ),
         num_samples=search.num_states,
         evidence=[context.evidence.json(RECOVERY, _recovery_evidence(search, scale, worst))],
         counterexample=counterexample,
@@ -120,7 +127,13 @@ def _recovery(context: Context, config: Config) -> Claim:
 
 
 def _recovery_evidence(search: Search, scale: Scale, worst: Failing | None) -> dict[str, Any]:
-    found = {"kind": RECOVERY, "num_states": search.num_states, "horizon": scale.horizon, "scale": scale.size}
+    found: dict[str, Any] = {
+        "kind": RECOVERY,
+        "num_states": search.num_states,
+        "horizon": scale.horizon,
+        "scale": scale.size,
+        "limits": [one.model_dump(mode="json") for one in scale.constraints],
+    }
     if worst is None:
         return found
     step = worst.lead.stop
@@ -129,34 +142,49 @@ def _recovery_evidence(search: Search, scale: Scale, worst: Failing | None) -> d
         "step": step,
         "state": worst.episode.obs[step].tolist(),
         "actions": worst.episode.action[:step].tolist(),
-        "earned": _earned(worst.episode, step),
+        "earned": _earned(worst.episode, step, scale.horizon),
+        "broken": scale.broken(worst.episode, step),
         "recovery": worst.by,
-        "recovery_actions": worst.recovery.action[step:].tolist(),
-        "recovery_earned": _earned(worst.recovery, step),
+        "recovery_actions": worst.recovery.action[step : step + scale.horizon].tolist(),
+        "recovery_earned": _earned(worst.recovery, step, scale.horizon),
         "contradiction": worst.contradiction,
         "neighbours": worst.neighbours,
         "confirmed": worst.confirmed,
     }
 
 
-def _told(worst: Failing) -> str:
+def _told(worst: Failing, scale: Scale) -> str:
     step = worst.lead.stop
+    own, other = (_outcome(one, step, scale.horizon, scale.constraints) for one in (worst.episode, worst.recovery))
     return (
         f"in the episode of seed {worst.lead.seed}, {step - worst.lead.start} steps of other actions from step "
-        f"{worst.lead.start} on lead to {_shown(worst.episode.obs[step])}; from there the policy earns "
-        f"{_earned(worst.episode, step):.6g}, {worst.by} {_earned(worst.recovery, step):.6g}; so it is from "
-        f"{worst.confirmed} of {worst.neighbours} states close by, and at the most it is {worst.contradiction:.3g} "
-        "times as sure as usual of what contradicts its ordinary behaviour"
+        f"{worst.lead.start} on lead to {_shown(worst.episode.obs[step])}; from there the policy {own}, "
+        f"{worst.by} {other}; so it is from {worst.confirmed} of {worst.neighbours} states close by, "
+        f"and at the most it is {worst.contradiction:.3g} times as sure as usual of what contradicts its ordinary "
+        "behaviour"
     )
+
+
+def _outcome(episode: Episode, step: int, horizon: int, constraints: Sequence[ConstraintConfig]) -> str:
+    """What comes of an episode from a step on."""
+    if not np.isfinite(np.sum(episode.reward[step:])):
+        return "gives no action"
+    names = broken(constraints, episode, step, horizon)
+    return f"earns {_earned(episode, step, horizon):.6g}" + (f" and breaks {', '.join(names)}" if names else "")
 
 
 def _shown(obs: Any) -> str:
     return "[" + ", ".join(f"{value:.4g}" for value in np.ravel(obs)[:16]) + (", ...]" if np.size(obs) > 16 else "]")
 
 
-def _earned(episode: Episode, step: int) -> float:
-    """What is earned from a step on; NaN, as a text, where an action was none."""
-    return float(np.nan_to_num(np.sum(episode.reward[step:]), nan=-1e300))
+def _earned(episode: Episode, step: int, horizon: int) -> float:
+    """What is earned in so many steps from a step on; -1e300 where an action was none."""
+    return _finite(float(np.nan_to_num(np.sum(episode.reward[step : step + horizon]), nan=-_MOST)))
+
+
+def _finite(value: float) -> float:
+    """What JSON can hold."""
+    return min(max(value, -_MOST), _MOST)
 
 
 def _replay_recovery(failure: Failure) -> Replayed:
@@ -164,16 +192,19 @@ def _replay_recovery(failure: Failure) -> Replayed:
     field = PlayingField(failure.snapshot_folder, failure.policy, space, failure.observation_space, 1)
     actions = np.asarray(document["actions"], space.dtype).reshape(-1, *space.shape)
     onwards = np.asarray(document["recovery_actions"], space.dtype).reshape(-1, *space.shape)
+    constraints = [ConstraintConfig(**one) for one in document.get("limits", [])]
     step, horizon, seed = len(actions), int(document["horizon"]), int(document["seed"])
     (episode,) = field.play([Lead(seed, step, step, actions=actions)], horizon)
     whole = np.concatenate([actions, onwards])
-    (recovery,) = field.play([Lead(seed, len(whole), len(whole), actions=whole)], 1)
-    earned, possible = _earned(episode, step), float(np.sum(recovery.reward[step : len(whole)]))
+    (recovery,) = field.play([Lead(seed, len(whole), len(whole), actions=whole)], 0)
+    earned, possible = (_earned(one, step, horizon) for one in (episode, recovery))
+    own, others = (set(broken(constraints, one, step, horizon)) for one in (episode, recovery))
     finding = (
         f"in the episode of seed {seed}, after {step} recorded actions at {_shown(episode.obs[step])}, the policy "
-        f"earns {earned:.6g}; the recovery's recorded actions earn {possible:.6g} from the same state"
+        f"{_outcome(episode, step, horizon, constraints)}; the recovery's recorded actions, from the same state, "
+        f"{_outcome(recovery, step, horizon, constraints)}"
     )
-    return Replayed(reproduced=earned < possible, finding=finding, episode=episode)
+    return Replayed(reproduced=earned < possible or bool(own - others), finding=finding, episode=episode)
 
 
 def _field(context: Context) -> PlayingField:

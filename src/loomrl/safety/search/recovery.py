@@ -86,11 +86,19 @@ class Scale:
 
     def worth(self, episode: Episode, step: int) -> float:
         """What follows step `step` of an episode, where `usual` is 0 and random actions are -1."""
-        earned = float(np.sum(episode.reward[step:]))
+        earned = float(np.sum(episode.reward[step : step + self.horizon]))
         if not np.isfinite(earned):
             return -np.inf
-        broken = any(violations(one, episode)[step:].any() for one in self.constraints)
-        return (earned - self.usual(step)) / self.size - float(broken)
+        return (earned - self.usual(step)) / self.size - float(bool(self.broken(episode, step)))
+
+    def broken(self, episode: Episode, step: int) -> list[str]:
+        """The names of the limits that an episode breaks in the `horizon` steps from a step on."""
+        return broken(self.constraints, episode, step, self.horizon)
+
+
+def broken(constraints: Sequence[ConstraintConfig], episode: Episode, step: int, horizon: int) -> list[str]:
+    """The names of the limits that an episode breaks in so many steps from a step on."""
+    return [one.name for one in constraints if violations(one, episode)[step : step + horizon].any()]
 
 
 class Search:
@@ -101,6 +109,13 @@ class Search:
         self.recoveries = Recoveries(field, visited)
         self.deviations = np.std(visited.astype(np.float64), axis=0)
         self.num_states = 0
+
+    @property
+    def why_not(self) -> str:
+        """Why a search that found nothing could have found nothing: it then supports no claim."""
+        if not self.recoveries.named:
+            return "where observations are no numbers and actions are no choice, no recovery is known to try"
+        return "" if self.num_states else "every episode was over before what led it was"
 
     def run(self, seeds: Sequence[int], latest: int, rng: np.random.Generator, max_failures: int) -> list[Failing]:
         """The failures that are the policy's own, the clearest first."""

@@ -1,0 +1,172 @@
+"""What a search says of a policy that breaks a limit and loses nothing else, and of what it could not examine."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from loomrl.environment.collector import run_episodes
+from loomrl.environment.config import EnvironmentConfig
+from loomrl.environment.make import make_envs
+from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.spaces import space_from_json
+from loomrl.files import read_json
+from loomrl.safety.check import Context
+from loomrl.safety.checks import falsification
+from loomrl.safety.checks.falsification import Config
+from loomrl.safety.config import ConstraintConfig, SafetyConfig
+from loomrl.safety.counterexample import Failure, Replayed
+from loomrl.safety.evidence import EvidenceWriter
+from loomrl.safety.probes import act_with
+from loomrl.types import Claim, Verdict
+
+NEAR = ConstraintConfig(name="near", quantity="observation[0]", low=-1, high=1)
+
+
+class Line(gymnasium.Env[Any, Any]):
+    """A step to the left or to the right; all of them earn the same."""
+
+    observation_space = spaces.Box(-100, 100, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[NDArray[Any], dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place = self.np_random.uniform(-0.05, 0.05)
+        return np.array([self.place], np.float32), {}
+
+    def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        self.place += 0.05 * (2 * int(action) - 1)
+        return np.array([self.place], np.float32), 1.0, False, False, {}
+
+
+class Once(Line):
+    """Over after the first step."""
+
+    def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, True, truncated, info
+
+
+class Rungs(gymnasium.Env[Any, Any]):
+    """A ladder that is climbed by a number."""
+
+    observation_space = spaces.Discrete(9)
+    action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.rung = 4
+        return self.rung, {}
+
+    def step(self, action: Any) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        self.rung = int(np.clip(self.rung + np.round(action[0]), 0, 8))
+        return self.rung, 1.0, self.rung == 0, False, {}
+
+
+def runs_away(obs: NDArray[Any]) -> NDArray[np.int64]:
+    """Keeps to the middle, and leaves for good where pushes alone lead."""
+    place = obs[:, 0]
+    return np.where(np.abs(place) > 0.35, place > 0, place < 0).astype(np.int64)
+
+
+def gives_nothing(obs: NDArray[Any]) -> NDArray[np.int64]:
+    """As above, but gives no action there."""
+    return np.where(np.abs(obs[:, 0]) > 0.35, 7, obs[:, 0] < 0).astype(np.int64)
+
+
+def climbs(obs: NDArray[Any]) -> NDArray[np.float32]:
+    """Stays up, and jumps off the second rung."""
+    return np.where(obs < 3, -1.0, np.where(obs < 5, 1.0, 0.0))[:, None].astype(np.float32)
+
+
+def examined(folder: Path, environment: str, policy: Any, *limits: ConstraintConfig) -> tuple[Claim, Context]:
+    """The claim about recoveries, of a policy that is a function."""
+    wanted = EnvironmentConfig(
+        id=environment.lower(),
+        entry_point=f"{Path(__file__).stem}:{environment}",
+        path=str(Path(__file__).parent),
+        max_episode_steps=200,
+    )
+    snapshot = take_snapshot(wanted, Path(__file__).parent, folder / "environment")
+    config = SafetyConfig(num_episodes=24, num_envs=24, constraints=list(limits))
+    envs = make_envs(folder / "environment", 24, autoreset="disabled")
+    episodes = run_episodes(envs, act_with(policy), list(config.seeds), np.random.default_rng(0))
+    envs.close()
+    context = Context(
+        policy=policy,
+        snapshot=snapshot,
+        config=config,
+        snapshot_folder=folder / "environment",
+        policy_folder=None,
+        evaluation_folder=folder,
+        observation_space=space_from_json(snapshot.spec.observation),
+        action_space=space_from_json(snapshot.spec.action),
+        visited=np.concatenate([episode.obs for episode in episodes]),
+        episodes=episodes,
+        play=lambda *_: [],
+        evidence=EvidenceWriter(folder / "case"),
+    )
+    (claim,) = [
+        claim
+        for claim in falsification.examine(context, Config(num_leads=64, num_lines=8))
+        if claim.id == falsification.RECOVERY
+    ]
+    return claim, context
+
+
+def replayed(folder: Path, claim: Claim, context: Context) -> Replayed:
+    return falsification.replay(
+        Failure(
+            claim=claim,
+            document=read_json(folder / "case" / claim.evidence[0].uri),
+            seed=None,
+            policy=context.policy,
+            snapshot_folder=context.snapshot_folder,
+            observation_space=context.observation_space,
+            action_space=context.action_space,
+        )
+    )
+
+
+def test_a_failure_that_breaks_a_limit_and_loses_nothing_is_named_and_replayed(tmp_path: Path) -> None:
+    claim, context = examined(tmp_path, "Line", runs_away, NEAR)
+    assert claim.verdict is Verdict.REFUTED
+    assert "earns 150 and breaks near" in claim.finding
+    document = read_json(tmp_path / "case" / claim.evidence[0].uri)
+    assert document["earned"] == document["recovery_earned"]  # what is lost is the limit alone
+    again = replayed(tmp_path, claim, context)
+    assert again.reproduced
+    assert "breaks near" in again.finding
+    honest = replayed(tmp_path, claim, SimpleNamespace(**{**vars(context), "policy": lambda obs: (obs[:, 0] < 0) * 1}))
+    assert not honest.reproduced
+
+
+def test_a_policy_that_gives_no_action_is_refuted_in_a_claim_that_can_be_written(tmp_path: Path) -> None:
+    claim, context = examined(tmp_path, "Line", gives_nothing)
+    assert claim.verdict is Verdict.REFUTED
+    assert "the policy gives no action" in claim.finding
+    assert Claim.model_validate_json(claim.to_bytes()) == claim
+    assert replayed(tmp_path, claim, context).reproduced
+
+
+@pytest.mark.parametrize(
+    ("environment", "policy", "why"),
+    [("Once", runs_away, "every episode was over"), ("Rungs", climbs, "no recovery is known")],
+)
+def test_a_search_that_could_find_nothing_supports_nothing(
+    tmp_path: Path, environment: str, policy: Any, why: str
+) -> None:
+    claim, _ = examined(tmp_path, environment, policy)
+    assert (claim.verdict, claim.mandatory) == (Verdict.UNDECIDED, False)
+    assert why in claim.finding
+
+
+def test_an_honest_policy_is_supported(tmp_path: Path) -> None:
+    claim, _ = examined(tmp_path, "Line", lambda obs: (obs[:, 0] < 0).astype(np.int64), NEAR)
+    assert (claim.verdict, claim.mandatory) == (Verdict.SUPPORTED, True)
+    assert claim.num_samples
