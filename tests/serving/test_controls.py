@@ -427,3 +427,26 @@ def test_a_disk_that_cannot_be_read_keeps_no_order_from_being_in_force(
             controls.refresh(has_changed=True)
     controls.follow()
     assert Controls("cartpole").orders.kill_switch is not None
+
+
+def test_the_kill_switch_finds_room_where_overrides_of_agents_have_taken_all(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controls, another = Controls("cartpole"), Controls("cartpole")
+
+    def full(*_: object) -> None:
+        raise ArtifactError("no space left")
+
+    monkeypatch.setattr(Saved, "write", full)
+    number = 0
+    while controls.unsaved is None:
+        pinned = Override(action=0, agent_id=f"agent-{number}", person="Ada", reason="a wheel is being changed" * 40)
+        controls.set_override(pinned, "test")
+        number += 1
+    controls.set_kill_switch(KillSwitch(**ADA), "test", "test")
+    assert len(controls.orders.overrides) == number
+    assert controls.unsaved is not None  # not all would outlive this process
+    another.follow()
+    for other in (another, Controls("cartpole")):
+        assert other.orders.kill_switch is not None
+        assert len(other.orders.overrides) > number // 2

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -351,13 +351,29 @@ class Controls:
             in_file = self._read_file().controls
             rest = Saved(controls=[one for one in wanted.controls if one not in in_file], countdowns=wanted.countdowns)
             if self.reserved is None or self._read_reserve().controls != rest.controls:
-                self._reserve.write(rest.to_bytes())
+                self._write_reserve(rest)
                 log.error("what was ordered is kept in %s: %s", self._reserve.path, error)
             self.reserved = str(error)
             return
         if self._reserve.read():
             self._reserve.write(b"")
         self.reserved = None
+
+    def _write_reserve(self, rest: Saved) -> None:
+        """Where there is no room for all, what is for all agents goes before what is for one, and new before old.
+
+        Raises:
+            ArtifactError: when not all is kept.
+        """
+        try:
+            self._reserve.write(rest.to_bytes())
+        except ArtifactError:
+            ranked = sorted(rest.controls, key=lambda one: ("/" not in one.name, one.created), reverse=True)
+            while ranked := ranked[: len(ranked) * 9 // 10]:
+                with suppress(ArtifactError):
+                    self._reserve.write(Saved(controls=ranked).to_bytes())
+                    break
+            raise
 
     def _read(self) -> Saved:
         """What stands in the file and in the reserve, the newest of each.
