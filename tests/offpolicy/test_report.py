@@ -151,3 +151,12 @@ def test_an_empty_log_is_refused_in_words(linear: Any) -> None:
     report = estimate("p", [], linear(CHAMPION, "1"), linear(CHALLENGER, "2"), OffPolicyConfig())
     assert "no whole episode that version 1 alone decided" in report.refused
     assert OffPolicyReport.model_validate(report.to_json()) == report
+
+
+def test_episodes_may_be_so_long_that_no_number_holds_what_they_could_weigh(linear: Any) -> None:
+    log = bandit_log(400, 0.2)
+    settings = OffPolicyConfig(max_steps=5_000, reward_range=(0.0, 1.0), min_propensity=0.1)
+    report = estimate("p", log, linear(CHAMPION, "1"), linear(CHALLENGER, "2"), settings)
+    assert not report.refused
+    assert report.improvement is not None
+    assert report.improvement.low is None, "bounds would need the greatest weight"

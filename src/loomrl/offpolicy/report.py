@@ -226,7 +226,7 @@ def _found(case: _Case) -> dict[str, object]:
         (case.champion, own[:, -1], ratios.greatest_champion),
         (case.challenger, whole, ratios.greatest_challenger),
     ):
-        if contradicts_one(of_it, greatest and greatest ** float(case.num_steps)):
+        if contradicts_one(of_it, _greatest_weight(greatest, case.num_steps)):
             return found | {"refused": _contradicted(policy, of_it), "estimates": [fitted]}
     estimates = [*_weighted(case, weights, ratios.greatest_challenger), fitted]
     return found | {"estimates": estimates, "improvement": _improvement(case, weights, own, ratios)}
@@ -320,6 +320,11 @@ def _doubly_robust(case: _Case, weights: Floats, greatest: float | None) -> Esti
         low=low,
         no_bound=missing,
     )
+
+
+def _greatest_weight(greatest: float | None, num_steps: int) -> float | None:
+    """Of an episode; None where it is not known, or bounds nothing."""
+    return None if greatest is None or _no_bound(greatest, num_steps) else greatest**num_steps
 
 
 def _no_bound(greatest: float | None, num_steps: int) -> str:
