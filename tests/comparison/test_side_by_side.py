@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from side_by_side import at, dealt, lived
+from side_by_side import BEGIN, at, dealt, lived
 
 from loomrl.comparison.agents import trial_of
 from loomrl.comparison.config import ComparisonConfig
@@ -113,6 +113,22 @@ def test_agents_that_vanished_count_as_the_worst_and_the_rest_still_decides() ->
     given_up = difference(episodes, Known(now=1e11), longest_episode_seconds=50.0)
     assert (given_up.num_unfinished, given_up.finding) == (0, "better")
     assert least < given_up.low < given_up.high < greatest
+
+
+def test_an_episode_that_was_given_up_keeps_the_value_it_had_then() -> None:
+    """Else each look at episodes that never end would compare other values, and all looks together call equal ones
+    different in more streams than stated."""
+    rng, episodes = np.random.default_rng(10), []
+    for agent, version in enumerate(dealt(rng, 40)):
+        (one,) = lived(f"agent {agent}", version, [(agent, 1e9, 0.0)], now=1e6)
+        one.rewards = {"before": rng.uniform(0.0, 10.0), "after": 100.0 * (version == "2")}
+        one.told_at = {"before": at(agent + 1.0), "after": at(agent + 101.0)}
+        one.decided_at, one.observations = [at(agent), at(agent + 100.0)], [[0.0], [0.0]]
+        episodes.append(one)
+    begin = BEGIN.timestamp()
+    found = [difference(episodes, Known(now=begin + now), longest_episode_seconds=40.0) for now in (130.0, 1e5)]
+    assert found[0] == found[1]
+    assert (found[0].num_unfinished, found[0].num_clipped, found[0].finding) == (0, 0, "undecided")
 
 
 def test_the_range_of_a_reward_narrows_what_an_episode_can_become() -> None:

@@ -13,7 +13,7 @@ class ComparisonConfig(Section):
 
     Of an episode that has not ended the return may still become anything in its range; `reward_range`, of one step,
     narrows that down where the environment has a greatest number of steps. With `longest_episode_seconds` an episode
-    is given up when it has not ended twice as long after it began: it then counts with what is known of it.
+    is given up when it has not ended twice as long after it began: it counts with what was known of it then.
     Promotion allows the return to be lower by `promotion.max_regression` or `max_regression_fraction`.
     """
 

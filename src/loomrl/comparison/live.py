@@ -9,6 +9,7 @@ at the level: that the versions differ (`loomrl.assignment.log_evidence`), and b
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Literal
 
@@ -118,8 +119,11 @@ def compare_live(
     Raises:
         ConfigError: for a quantity there is not; names those there are.
     """
+    known = known or Known(now=0.0)
     trial = trial_of(episodes, *versions, config.explored)
-    quantities, missing = _quantities(trial, constraints, config, return_range, known or Known(now=0.0))
+    for agent in trial.agents:
+        agent.episodes = [_as_given_up(episode, config, known) for episode in agent.episodes]
+    quantities, missing = _quantities(trial, constraints, config, return_range, known)
     if on is not None:
         quantities = [one for one in quantities if one.name == on]
         if not quantities:
@@ -234,6 +238,14 @@ def _broken(limit: ConstraintConfig, episode: LiveEpisode, is_over: Callable[[Li
 def _is_given_up(episode: LiveEpisode, config: ComparisonConfig, known: Known) -> bool:
     longest = config.longest_episode_seconds
     return longest is not None and known.now - seconds(episode.began) > _GIVEN_UP * longest
+
+
+def _as_given_up(episode: LiveEpisode, config: ComparisonConfig, known: Known) -> LiveEpisode:
+    """What was known of it then: a value that went on changing would be another chance of a wrong finding each time."""
+    if config.longest_episode_seconds is None or not _is_given_up(episode, config, known):
+        return episode
+    then = datetime.fromisoformat(episode.began) + timedelta(seconds=_GIVEN_UP * config.longest_episode_seconds)
+    return episode.known_until(then.isoformat(timespec="microseconds"))
 
 
 # --- differences --------------------------------------------------------------------------------------------------

@@ -29,6 +29,9 @@ from loomrl.shadow.config import SIMULATED
 from loomrl.types import Episode, Json
 
 Key = tuple[str, str | None]  # agent_id, episode_id
+_OF_DECISIONS = (
+    "observations", "actions", "values", "deciders", "asked", "explored", "fallbacks", "propensities", "decided_at",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,11 +80,14 @@ class LiveEpisode:
     rewards: dict[str, float | None] = field(default_factory=dict)  # decision id -> reward, None until it has come
     costs: dict[str, float] = field(default_factory=dict)  # of the decisions whose feedback told one
     began: str = ""  # ISO 8601 time of the first decision
+    decided_at: list[str] = field(default_factory=list)  # times of all of them
+    told_at: dict[str, str] = field(default_factory=dict)  # decision id -> time of its feedback
     assignments: dict[str, Assignment] = field(default_factory=dict)  # by experiment, the first in each
 
     def decided(self, record: Json) -> None:
         """Add a decision's record."""
         self._placed(record)
+        self.decided_at.append(record["timestamp"])
         self.deciders.append(None if is_taken_over(record) else record["version"])
         self.asked.append(asked_to_explore(record))
         self.explored.append(record["exploration_flag"])
@@ -117,6 +123,7 @@ class LiveEpisode:
             self.cut = self.is_told = True
             return
         self.rewards[decision] = record["reward"]
+        self.told_at[decision] = record["timestamp"]
         if record.get("cost") is not None:
             self.costs[decision] = record["cost"]
 
@@ -153,11 +160,25 @@ class LiveEpisode:
 
     def _first(self, num_decisions: int) -> "LiveEpisode":
         """Its first decisions, as an episode that has not ended."""
-        names = ("observations", "actions", "values", "deciders", "asked", "explored", "fallbacks", "propensities")
-        kept: dict[str, Any] = {name: getattr(self, name)[:num_decisions] for name in names}
+        kept: dict[str, Any] = {name: getattr(self, name)[:num_decisions] for name in _OF_DECISIONS}
         rewards = dict(list(self.rewards.items())[:num_decisions])
         costs = {name: cost for name, cost in self.costs.items() if name in rewards}
         return replace(self, ended=False, terminated=False, rewards=rewards, costs=costs, **kept)
+
+    def known_until(self, time: str) -> "LiveEpisode":
+        """What the log told of it at this time, ISO 8601; what has no time was known."""
+        is_late = [moment > time for moment in self.decided_at]
+        part = self._first(max(is_late.index(True), 1)) if True in is_late else self
+        late = {decision for decision, moment in self.told_at.items() if moment > time}
+        if not late:
+            return part
+        return replace(
+            part,
+            ended=False,
+            terminated=False,
+            rewards={name: None if name in late else reward for name, reward in part.rewards.items()},
+            costs={name: cost for name, cost in part.costs.items() if name not in late},
+        )
 
     @property
     def can_end(self) -> bool:
