@@ -11,6 +11,7 @@ from filelock import FileLock
 
 from loomrl.errors import LoomRLError, ServiceError
 from loomrl.home import home
+from loomrl.registry.mlflow_database import ensure_tables
 
 _ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # the latter is what a missing alias raises
 
@@ -36,8 +37,9 @@ def _client(uri: str) -> Any:
         from mlflow import MlflowClient
 
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
-        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         with FileLock(home() / "mlflow.lock", timeout=120):  # two first runs at once would both make the tables
+            ensure_tables(uri)
+            client = MlflowClient(tracking_uri=uri, registry_uri=uri)
             client.search_experiments(max_results=1)
             client.search_registered_models(max_results=1)
     return client
