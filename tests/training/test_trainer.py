@@ -202,6 +202,20 @@ def test_the_dictionary_with_sections() -> None:
         PPOTrainer({**SECTIONS, "learning_rate": 1e-3})
 
 
+def test_what_is_said_outside_of_a_section_is_kept_where_the_section_is_silent() -> None:
+    sizes = {"policy_config": {"state_dim": 4, "action_dim": 2}}
+    for config in (
+        {**sizes, "environment": "CartPole-v1", "hidden_sizes": [8]},
+        {**sizes, "training_config": {"environment": "CartPole-v1", "hidden_sizes": [8]}},
+    ):
+        read = PPOTrainer(config).config
+        assert (read.environment, read.hidden_sizes) == ("CartPole-v1", (8,))
+    with pytest.raises(ConfigError, match="are one thing; give it once"):
+        PPOTrainer({**SECTIONS, "training_config": {"hidden_sizes": [8]}})
+    with pytest.raises(ConfigError, match="training_config.num_workers: 0"):
+        PPOTrainer({"training_config": {"num_workers": 0}})
+
+
 def test_sizes_alone_make_a_policy_for_losses() -> None:
     config = {
         "policy_config": {"state_dim": 64, "action_dim": 6, "encoder_dims": [32, 32]},

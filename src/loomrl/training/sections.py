@@ -26,7 +26,7 @@ class PolicySection(Section):
 
     state_dim: int | None = Field(default=None, ge=1)
     action_dim: int | None = Field(default=None, ge=1)
-    encoder_dims: tuple[int, ...] = (64, 64)
+    encoder_dims: tuple[int, ...] | None = None  # the algorithm's own `hidden_sizes` where it is not given
 
     def require_dims_of(self, observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> None:
         """Raise ConfigError for a `state_dim` or an `action_dim` that an environment does not have."""
@@ -68,8 +68,15 @@ class Sections(Section):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What `training_config` says beside `num_workers`, and the policy's layers."""
+        """What `training_config` says beside `num_workers`, and the policy's layers where `encoder_dims` states them.
+
+        Raises ConfigError where `hidden_sizes` does so as well.
+        """
         given = {name: value for name, value in self.training_config.items() if name != "num_workers"}
+        if self.policy_config.encoder_dims is None:
+            return given
+        if "hidden_sizes" in given:
+            raise ConfigError("policy_config.encoder_dims and training_config.hidden_sizes are one thing; give it once")
         return {**given, "hidden_sizes": self.policy_config.encoder_dims}
 
 

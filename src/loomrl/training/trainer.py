@@ -275,12 +275,11 @@ def _read(config: Mapping[str, Any]) -> tuple[PPOConfig, PolicySection]:
     if not named:
         return PPOConfig(**given), PolicySection()
     sections = Sections.read(named)
-    values = sections.parameters if "policy_config" in named else sections.training_config
-    values = {name: value for name, value in values.items() if name != "num_workers"}
+    values, num_workers = sections.parameters, sections.num_workers or 1
     if sections.env_config is not None:
-        num_envs = (sections.num_workers or 1) * sections.env_config.num_envs
+        num_envs = num_workers * sections.env_config.num_envs
         values |= {"environment": sections.env_config.env_id, "num_envs": num_envs}
-    elif sections.policy_config.state_dim is not None and "environment" not in given:
+    elif sections.policy_config.state_dim is not None and "environment" not in {*given, *values}:
         values |= {"environment": None}
     if twice := sorted(values.keys() & given.keys()):
         raise ConfigError(f"{twice[0]} is given twice, once in a section; give it once")
