@@ -17,11 +17,13 @@ from inside import Inside
 from policies import OBSERVATIONS, discrete_folder
 from startup_code import environment_with
 
-from loomrl.serving.audit import AuditLog, NotDurable
+from loomrl.loomdb.database import LoomDB
+from loomrl.serving.audit import AuditLog, AuditUnwritable, NotDurable
 from loomrl.serving.client import Ask, Refused
 from loomrl.serving.history import records
+from loomrl.serving.keeper import AuditKeeper
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.records import record
+from loomrl.serving.records import operation, record
 from loomrl.serving.settings import ServerSettings
 from loomrl.serving.verification import verify_chain
 
@@ -265,4 +267,35 @@ def test_a_segment_is_left_only_when_it_is_on_the_disk(loomrl_home: Path, monkey
     assert log.head == head
     log.append([record("decision", decision_id=None)])
     log.close()
+    assert verify_chain(log.folder).intact
+
+
+def test_what_lies_in_memory_alone_is_not_durable_and_not_anchored(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = AuditLog("cartpole", reserves=True)
+    write, keeper = os.write, AuditKeeper(log)
+
+    def full(handle: int, data: bytes) -> int:
+        if data.startswith(b'{"kind"'):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(handle, data)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "write", full)
+        failing.setattr("loomrl.serving.reserve.SLOT_BYTES", 100)
+        log.append_order([operation("cartpole", "kill switch", "Ada", "test")])
+        for work in (log.sync, lambda: keeper.anchor(LoomDB.open)):
+            with pytest.raises(AuditUnwritable):
+                work()
+        assert log.durable_sequence == 0
+        assert not log.is_durable
+    with LoomDB.open() as db:
+        assert db.newest_audit_anchor() is None
+        log.append_order([operation("cartpole", "kill switch", "Ada", "test")])
+        keeper.anchor(lambda: db)
+    log.close()
+    assert log.is_durable
+    kinds = [entry["kind"] for entry in records("cartpole")]
+    assert kinds == ["open", "operation", "operation", "durable again"]
     assert verify_chain(log.folder).intact

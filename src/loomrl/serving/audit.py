@@ -99,11 +99,13 @@ class AuditLog:
         self._begun = False  # whether the record that opens this segment is written, or waits
         self._reserve: Reserve | None = None
         self._waiting = b""  # lines that follow the last one of the segment, and lie in the reserve
+        self._unkept: ArtifactError | None = None  # why those lie in memory alone
         try:
             self._reserve = Reserve(self.folder / RESERVE) if reserves else None
             self.repaired = repair(self.folder)
             self._sequence, self._digest = last_record(self.folder)
             self._last_segment = next((path.stem for path in reversed(_written_segments(self.folder))), "")
+            self._num_in_log = self._sequence + 1  # records; what waits follows them
             self._recall_waiting()
             self.durable_sequence = self._sequence  # everything up to this record is on the disk
             self._name_segment()
@@ -168,10 +170,13 @@ class AuditLog:
         """
         with self._syncing:
             with self._lock:
-                size, sequence = self._size, self._sequence
+                size, unkept = self._size, self._unkept
+                sequence = self._sequence if unkept is None else self._num_in_log - 1
             if sequence > self.durable_sequence:
                 self._flush(size)  # outside the lock, however long it takes
                 self._num_durable_bytes, self.durable_sequence = size, sequence
+            if unkept is not None:
+                raise NotDurable(f"records of orders are kept in memory alone: {unkept}", full=True)
 
     def close(self) -> None:
         """Sync and give the chain back."""
@@ -265,10 +270,12 @@ class AuditLog:
         try:
             if self._reserve is not None:
                 self._reserve.write(self._waiting)
+            self._unkept = None
             if was_durable:
                 self.durable_sequence = self._sequence
             log.error("records of orders are kept in %s: %s", self.folder / RESERVE, cause)
         except ArtifactError as error:
+            self._unkept = error
             log.error("records of orders are kept in memory alone: %s; %s", error, cause)
         return list(range(first, self._sequence + 1))
 
@@ -277,7 +284,8 @@ class AuditLog:
         data, sequence, digest = self._sealed(records)
         if self._waiting or data:
             self._write_whole(self._waiting + data)
-        waited, self._waiting, self._begun = self._waiting, b"", True
+        waited, self._waiting, self._begun, self._unkept = self._waiting, b"", True, None
+        self._num_in_log = sequence + 1
         self._sequence, self._digest, self._last_segment = sequence, digest, self.segment
         if waited:
             self._forget_kept()
