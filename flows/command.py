@@ -57,9 +57,12 @@ def exit_code(command: Callable[[], None]) -> int:
 
 
 def check_prefect_server() -> None:
-    """Say at once when the Prefect server that is configured cannot be reached."""
+    """Say at once when the Prefect server that is configured cannot be reached; without one, prepare a temporary."""
     url = PREFECT_API_URL.value()
     if not url:
+        from flows.temporary_server import use_temporary_server  # half of Prefect, which a configured server spares
+
+        use_temporary_server()
         return
     with get_client(sync_client=True) as client:
         error = client.api_healthcheck()

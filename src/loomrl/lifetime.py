@@ -1,8 +1,12 @@
-"""A process that must not outlive the one it works for, and how soon it is started again where it fails."""
+"""A process that must not outlive the one it works for, and how soon it is started again where it fails.
+
+`python -m loomrl.lifetime PARENT MODULE ARGUMENTS` is `python -m MODULE ARGUMENTS` that ends when process PARENT does.
+"""
 
 import ctypes
 import logging
 import os
+import runpy
 import signal
 import sys
 import threading
@@ -56,3 +60,9 @@ def follow_parent(parent: int) -> None:
 def pause_seconds(num_failures: int, first: float, longest: float) -> float:
     """How long to wait after so many failures, one after the other: `first`, doubled with each, at most `longest`."""
     return min(longest, first * 2.0 ** min(num_failures - 1, 64))  # more would pass the largest float
+
+
+if __name__ == "__main__":
+    die_with_parent(parent=int(sys.argv[1]))
+    sys.argv = sys.argv[2:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -42,10 +42,10 @@ def _holds_rows(file: sqlite3.Connection) -> bool:
 def _copy_new_tables(file: sqlite3.Connection) -> None:
     from mlflow.store.db.utils import _initialize_tables  # what its own stores call for a file without tables
 
-    engine = create_engine("sqlite://", poolclass=StaticPool)
+    made = sqlite3.connect(":memory:", check_same_thread=False)
+    engine = create_engine("sqlite://", creator=lambda: made, poolclass=StaticPool)
     try:
-        _initialize_tables(engine)
-        with closing(engine.raw_connection()) as made:
-            made.driver_connection.backup(file)
+        _initialize_tables(engine)  # type: ignore[no-untyped-call]
+        made.backup(file)
     finally:
         engine.dispose()

@@ -1,0 +1,46 @@
+"""The Prefect server that a flow starts for itself, and a flow that is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from projects import ROOT, environment, until
+
+_FLOW = """
+import signal, sys
+import flows
+from flows.command import check_prefect_server
+from prefect.client.orchestration import get_client
+from prefect.server.api.server import SubprocessASGIServer
+
+check_prefect_server()
+with get_client(sync_client=True) as client:
+    assert client.api_healthcheck() is None
+print(SubprocessASGIServer().server_process.pid, flush=True)
+signal.pause()
+"""
+
+
+def test_it_ends_with_a_flow_that_is_killed(loomrl_home: Path) -> None:
+    patience = {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "600"}
+    settings = environment(ROOT, LOOMRL_HOME=str(loomrl_home), **patience)
+    settings.pop("PREFECT_API_URL", None)
+    with subprocess.Popen([sys.executable, "-c", _FLOW], cwd=ROOT, env=settings, stdout=subprocess.PIPE) as flow:
+        assert flow.stdout is not None
+        server = int(flow.stdout.readline())
+        assert "prefect.server.api.server:create_app" in Path(f"/proc/{server}/cmdline").read_text()
+        flow.kill()
+    try:
+        until(lambda: not _lives(server), "the end of the flow's Prefect server", seconds=60)
+    finally:
+        if _lives(server):
+            os.kill(server, signal.SIGKILL)
+
+
+def _lives(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
