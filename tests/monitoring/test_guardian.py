@@ -1,10 +1,11 @@
 """A bad version leaves service by itself, in a real server; what follows is done once, whatever dies or is away."""
 
+import contextlib
 import itertools
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,17 @@ from champions import promoted
 from live import decide
 from policies import BALANCING, discrete_folder
 from projects import until
+from pydantic import TypeAdapter
 
 from loomrl.errors import ConfigError, ServiceError
 from loomrl.files import write_sums
 from loomrl.loomdb.database import LoomDB
 from loomrl.monitoring.config import MonitorsConfig
 from loomrl.monitoring.consequences import Consequences, Steps
+from loomrl.monitoring.evidence import Evidence
 from loomrl.monitoring.guardian import Guardian, Reins
 from loomrl.monitoring.monitor import Trigger
+from loomrl.monitoring.sharing import together
 from loomrl.monitoring.take_back import take_back
 from loomrl.monitoring.watch import Watch
 from loomrl.registry import CHAMPION, PREVIOUS, Registry
@@ -40,6 +44,7 @@ from loomrl.serving.roles import RoleKeeper
 from loomrl.serving.sources import FolderSource, RegistrySource
 from loomrl.types import PolicyManifest
 
+EVIDENCE: TypeAdapter[Evidence] = TypeAdapter(Evidence)
 NEVER_RIGHT = {
     "name": "never_right",
     "quantity": "action",
@@ -188,8 +193,8 @@ def test_who_only_fails_to_answer_goes_on_for_want_of_a_better(loomrl_home: Path
 class House:
     """A log that the test writes and a guardian that watches it, with its server's part played by the test."""
 
-    def __init__(self, tmp: Path) -> None:
-        self.log = AuditLog("cartpole")
+    def __init__(self, tmp: Path, server: str = "server-0") -> None:
+        self.log, self.server = AuditLog("cartpole", server), server
         self.manifest = PolicyManifest.read(limited_folder(tmp / "policy") / MANIFEST)
         self.taken_out: list[str] = []
 
@@ -203,7 +208,7 @@ class House:
             drop=lambda entry: None,
             has_registry=False,
         )
-        return Guardian("cartpole", "server-0", lambda: [self.log.folder], Quarantine("cartpole"), reins)
+        return Guardian("cartpole", self.server, lambda: [self.log.folder], Quarantine("cartpole"), reins)
 
     def take_out(self, version: str) -> str:
         self.taken_out.append(version)
@@ -217,10 +222,11 @@ class House:
         guardian.stop()
         return guardian
 
-    def decide(self, action: int, count: int) -> None:
-        """Of eight agents, one after the other."""
+    def decide(self, action: int, count: int, agents: Sequence[int] = range(8)) -> None:
+        """One agent after the other."""
         for number in range(count):
-            decide(self.log, f"agent-{number % 8}", None, LEFT, "2", action=action, shield=None, seconds=1e-5)
+            agent = f"agent-{agents[number % len(agents)]}"
+            decide(self.log, agent, None, LEFT, "2", action=action, shield=None, seconds=1e-5)
 
 
 @pytest.fixture
@@ -345,6 +351,46 @@ def test_a_version_in_quarantine_triggers_once(house: House) -> None:
     until(lambda: len(rollbacks()) == 1, "the record")
     house.watch(seen(house.watch(lambda guardian: "2" in guardian.shown).shown["2"]["num_decisions"]))
     assert (house.taken_out, len(rollbacks())) == (["2"], 1)
+
+
+def test_servers_that_share_loomdb_judge_together_and_one_that_is_killed_counts_nothing_twice(
+    loomrl_home: Path, tmp_path: Path, postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOOMRL_DATABASE_URL", postgresql_url)
+    first, second = (House(tmp_path / server, server) for server in ("server-0", "server-1"))
+    killed, other = first.guardian(), second.guardian()
+    with LoomDB.open(postgresql_url) as db, contextlib.ExitStack() as running:
+
+        def rows() -> list[Evidence]:
+            return [EVIDENCE.validate_python(row.document) for row in db.shared_evidence("cartpole")]
+
+        def shared(*counts: int) -> None:
+            wanted = list(counts)
+            until(lambda: [one.num_decisions for one in rows()] == wanted, f"{wanted} in LoomDB")
+
+        killed.start()
+        first.decide(0, 20, range(4))
+        shared(20)
+        other.start()
+        running.callback(other.stop)
+        second.decide(0, 20, range(4, 8))
+        shared(20, 20)
+        os.kill(killed.pid or 0, signal.SIGKILL)
+        killed.stop()
+        first.decide(0, 12, range(4))  # it is on record, and nobody watches
+        second.decide(0, 8, range(4))  # its agents go to the other one
+        shared(20, 28)
+        again = first.guardian()
+        again.start()
+        running.callback(again.stop)
+        first.decide(0, 8, range(4))
+        shared(40, 28)
+        known = together(rows())
+        each = {agent: sum(known.requests.of(agent)) for agent in known.unnamed}
+        assert each == {f"agent-{number}": 10 if number < 4 else 5 for number in range(8)}
+        first.decide(1, 100, [0])  # to each server but one or two of its agents are odd
+        second.decide(1, 200, [4, 5])
+        until(lambda: first.taken_out == second.taken_out == ["2"], "the trigger at both")
 
 
 # --- what follows -----------------------------------------------------------------------------------------------

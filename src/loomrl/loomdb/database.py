@@ -295,22 +295,23 @@ class LoomDB:
     # --- what monitors gathered -----------------------------------------------------------------------------------
 
     def share_evidence(
-        self, policy: str, version: str, server: str, document: Callable[[int], Mapping[str, Any]]
+        self, policy: str, version: str, server: str, document: Callable[[int, Mapping[str, Any]], Mapping[str, Any]]
     ) -> MonitorEvidence:
         """Keep what a server's monitors have gathered about a version, in place of what it shared before.
 
         `document` is given the revision it will have: one more than all before it of the policy, so that what is
-        shared stands in one order for all who read it.
+        shared stands in one order for all who read it; and the document it replaces, empty if there is none.
         """
         key = {"policy": policy, "version": version, "server": server}
         try:
             with self._writing() as session:
                 revision = (session.scalar(_newest_evidence(policy)) or 0) + 1
                 number = self._server_number(session, policy, server)
+                former = session.get(MonitorEvidenceRow, key)
                 fields = {
                     "number": number,
                     "revision": revision,
-                    "document": dict(document(revision)),
+                    "document": dict(document(revision, {} if former is None else former.document)),
                     "created": now(),
                 }
                 row = session.merge(MonitorEvidenceRow(**key, **fields))

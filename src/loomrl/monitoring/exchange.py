@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -94,6 +95,8 @@ class Exchange:
         except LoomRLError:
             with self._lock:
                 self._forgotten += forgotten
+                kept = {version: one for version, one in offered.items() if version not in self._forgotten}
+                self._offered = kept | self._offered
             raise
         newest = self._database.evidence_revision(self._policy)
         if newest != self._known:
@@ -102,15 +105,14 @@ class Exchange:
 
     def _share(self, database: LoomDB, version: str, shown: Json) -> Homes:
         """Put own evidence in place of what was shared before; the revisions by which its agents were known first."""
-        homes = shown["homes"], shown["window_homes"]
 
-        def document(revision: int) -> Json:
-            for known, agents in zip(homes, (shown["unnamed"], shown["requests"]["window"]), strict=True):
-                known.update(dict.fromkeys(agents.keys() - known.keys(), revision))
-            return shown
+        def document(revision: int, former: Mapping[str, Any]) -> Json:
+            homes, window_homes = _homes(shown, former, revision)
+            return shown | {"homes": homes, "window_homes": window_homes}
 
-        self._number = database.share_evidence(self._policy, version, self._server, document).number
-        return homes
+        kept = database.share_evidence(self._policy, version, self._server, document)
+        self._number = kept.number
+        return kept.document["homes"], kept.document["window_homes"]
 
     def _read(self, rows: Iterable[MonitorEvidence], homes: Mapping[str, Homes]) -> None:
         found: dict[str, list[Evidence]] = {}
@@ -118,3 +120,14 @@ class Exchange:
             found.setdefault(row.version, []).append(_EVIDENCE.validate_python(row.document))
         with self._lock:
             self._found = Shared(self._number, found, homes)
+
+
+def _homes(shown: Json, former: Mapping[str, Any], revision: int) -> Homes:
+    """What LoomDB holds stands, also where a server was killed before it had kept as much itself."""
+    earlier = former.get("homes", {}), former["window_homes"] if former.get("window") == shown["window"] else {}
+    known, agents = (shown["homes"], shown["window_homes"]), (shown["unnamed"], shown["requests"]["window"])
+    life, window = (
+        dict.fromkeys(present, revision) | own | before
+        for present, own, before in zip(agents, known, earlier, strict=True)
+    )
+    return life, window

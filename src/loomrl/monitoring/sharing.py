@@ -34,7 +34,7 @@ def together(rows: Sequence[Evidence]) -> Evidence:
         num_decisions=sum(one.num_decisions for one in rows),
         begun=min(one.begun for one in rows),
         window=window,
-        unnamed={agent: owner.unnamed[agent] for agent, owner in (recent | life).items()},
+        unnamed=_unnamed(recent) | _unnamed(life),
         requests=_counts(lambda one: one.requests, life, recent),
         episodes=_counts(lambda one: one.episodes, life, recent),
         monitors={name: _monitor(name, rows, life, recent) for name in rows[0].monitors},
@@ -49,6 +49,11 @@ def _owners(rows: Sequence[Evidence], homes_of: Callable[[Evidence], Mapping[str
             if agent not in found or revision < found[agent][0]:
                 found[agent] = revision, one
     return {agent: owner for agent, (_, owner) in found.items()}
+
+
+def _unnamed(owners: Owners) -> dict[str, bool]:
+    """Whether agents name no episodes; without those a server that was killed has yet to read again."""
+    return {agent: owner.unnamed[agent] for agent, owner in owners.items() if agent in owner.unnamed}
 
 
 def _counts(counts_of: Callable[[Evidence], Counts], life: Owners, recent: Owners) -> Counts:
