@@ -3,7 +3,7 @@
 import random
 from pathlib import Path
 
-import first_commands
+from tests.soak import first_commands
 
 
 def test_a_home_works_after_a_first_command_was_killed(tmp_path: Path) -> None:
