@@ -17,7 +17,11 @@ def rendered(page: str, folder: Path = RESULTS) -> str:
     every = [one for some in rows.values() for one in some]
     met = sum(one.is_met for one in every)
     num_settings = sum(len(topic.settings) for topic in rows)
-    head = f"**{met} of {len(every)} stated rates are met**, in {num_settings} settings of {len(rows)} topics."
+    idle = sum(one.is_complete and not one.num_claimed for one in every)
+    head = (
+        f"**{met} of {len(every)} stated rates are met**, in {num_settings} settings of {len(rows)} topics; in {idle} "
+        "nothing was claimed, which shows nothing."
+    )
     return filled(page, "topics", "\n\n".join([head, *(_section(topic, some) for topic, some in rows.items())]))
 
 
@@ -32,7 +36,9 @@ def _row(one: Found) -> list[str]:
     measured = f"{one.num_true / one.num_claimed:.1%}" if one.num_claimed else "nothing claimed"
     stated = f"{_KINDS[one.rate.kind]} {one.rate.stated:.1%}"
     what = f"{one.rate.kind}: {one.rate.outcome}"
-    met = "**no**" if one.is_rejected else "yes" if one.is_met else f"unfinished: {one.setting.num_streams:,} wanted"
+    met = "**no**" if one.is_rejected else "yes" if one.is_met else "-"
+    if not one.is_complete and not one.is_rejected:
+        met = f"unfinished: {one.setting.num_streams:,} wanted"
     return [one.setting.name, what, stated, measured, f"{one.num_claimed:,}", f"{one.num_streams:,}", met]
 
 

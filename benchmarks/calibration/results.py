@@ -36,8 +36,8 @@ class Found:
 
     @property
     def is_met(self) -> bool:
-        """Whether the stated rate stands, and there were as many streams as demanded."""
-        return self.is_complete and not self.is_rejected
+        """Whether the stated rate stands, in as many streams as demanded, of which some claimed something."""
+        return self.is_complete and self.num_claimed > 0 and not self.is_rejected
 
 
 def store(topic: Topic, folder: Path = RESULTS) -> Store:

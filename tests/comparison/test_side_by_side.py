@@ -204,7 +204,7 @@ def test_too_few_agents_say_so() -> None:
     while len({*(few := dealt(rng, 6))}) < 2:
         continue
     episodes = [one for n, version in enumerate(few) for one in lived(f"agent {n}", version, [(n, 5.0, 3.0)])]
-    assert "6 agents were dealt to the two versions; below 10" in str(compared(episodes).refused)
+    assert "6 agents were dealt to the two versions; below 20" in str(compared(episodes).refused)
 
 
 def test_nothing_is_claimed_where_a_log_is_missing() -> None:

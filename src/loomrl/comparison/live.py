@@ -27,7 +27,7 @@ from loomrl.safety.constraints import violations
 from loomrl.schema import Document
 
 REWARD, COST = "reward", "cost"
-FEWEST_AGENTS = 10  # below which no claim can be made; see `loomrl.assignment`
+FEWEST_AGENTS = 20  # two blocks, below which no evidence reaches the level; see `loomrl.assignment`
 _GIVEN_UP = 2.0  # times the longest episode
 
 
