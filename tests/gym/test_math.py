@@ -87,6 +87,7 @@ def test_working_that_holds_earns_its_part() -> None:
     assert full.rewards == {"correctness": 1.0, "logical_progression": 1.0, "final_accuracy": 1.0}
     half = MATH.score(linear, "2x = 9\nx = 8/2\nAnswer: 4")
     assert half.rewards["logical_progression"] == 0.5
+    assert MATH.score(linear, "8 - 4 = 4\nAnswer: 4").rewards["logical_progression"] == 1.0
     assert MATH.score(linear, "I think\nAnswer: 4").rewards["logical_progression"] == 0.0
     assert MATH.score(linear, "2x = 8\nAnswer: 5").total == 0.0
 
@@ -104,6 +105,10 @@ def test_working_that_holds_earns_its_part() -> None:
         "2x = 9\n",
         "therefore\n",
         "4 = -(-4)\n",
+        "4 + 0 = 4\n",
+        "0 + 4 = 4\n",
+        "1*4 = 4/1\n",
+        "x = 4 - 0\n",
     ],
 )
 def test_what_is_no_working_earns_no_logical_progression(working: str) -> None:

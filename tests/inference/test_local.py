@@ -100,6 +100,17 @@ def test_wrong_calls_are_refused(loomrl_home: Path) -> None:  # noqa: ARG001
             engine.complete(["1+2="])
         with pytest.raises(ConfigError, match=r"a state has the shape \(3,\); the policy observes \(4,\)"):
             engine.generate_rollouts([np.zeros(3)])
+        with pytest.raises(ConfigError, match="not finite"):
+            engine.generate_rollouts([np.full(4, np.nan)])
+        with pytest.raises(ConfigError, match="n is -1"):
+            engine.generate_rollouts([np.zeros(4)], n=-1)
+        with pytest.raises(ConfigError, match="version -5"):
+            engine.update(policy, -5)
+        engine.update(policy, 0)  # the same weights again
+        with pytest.raises(ConfigError, match="version 0 is served already, with other weights"):
+            engine.update(PPOTrainer({"environment": "CartPole-v1", "hidden_sizes": [8], "seed": 1}).policy, 0)
+        seeded = [engine.generate_rollouts([STATES[0]], n=20, sampling=Sampling(seed=4)) for _ in range(2)]
+        assert [one.action for one in seeded[0]] == [one.action for one in seeded[1]]
         with pytest.raises(ConfigError, match="temperature 0.5"):
             engine.generate_rollouts([np.zeros(4)], sampling=Sampling(temperature=0.5))
         with pytest.raises(ConfigError, match="other observations or actions"):

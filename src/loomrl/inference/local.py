@@ -53,10 +53,12 @@ class LocalEngine(InferenceEngine):
         self, environment_states: Sequence[Any], *, n: int = 1, sampling: Sampling | None = None
     ) -> Sequence[Any]:
         """`n` messages for each state of LoomRL Gym or text, or `n` actions (`ActionRollout`) for each observation, in
-        the order of the states. Of `sampling` actions have the temperature: 1 draws, 0 takes the likeliest."""
+        the order of the states. Of `sampling` actions have the temperature (1 draws, 0 takes the likeliest) and the
+        seed."""
         if isinstance(self._engine, ActionEngine):
+            sampling = sampling or Sampling()
             actions: list[ActionRollout] = self._engine.rollouts(
-                environment_states, n, 1.0 if sampling is None else sampling.temperature
+                environment_states, n, sampling.temperature, sampling.seed
             )
             return actions
         return self._texts().generate_rollouts(environment_states, n=n, sampling=sampling)

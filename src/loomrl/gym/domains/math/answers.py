@@ -10,6 +10,7 @@ from loomrl.gym.tasks import MAX_ANSWER_CHARACTERS, Rewards, Task
 MAX_LINES = 50
 _MARK = "answer:"
 _UNKNOWN = re.compile(r"^x ?= ?|\.$", re.ASCII)  # of `x = 4` and `4.` the answer is 4; no task asks for y
+_NEUTRAL = {"+": "0", "-": "0", "*": "1", "/": "1", "^": "1"}  # an operand, of some the second, that changes nothing
 _NUMBER = re.compile(r"-?[0-9]{1,20}(?:/[0-9]{1,20})?", re.ASCII)
 
 
@@ -60,11 +61,11 @@ def _progression(working: list[str], task: Task, final: str) -> float:
     """The share of the lines that are equations which hold; a line that was there before counts as one that does not.
 
     0 without working, and for working that leads nowhere: at least one equation that holds computes something (`x = 4`
-    only says the answer again), and names an unknown of the task or has the answer on one side.
+    and `4 + 0 = 4` only say the answer again), and names an unknown of the task or has the answer on one side.
     """
     chains = [_chain(line, task) for line in dict.fromkeys(working)]
     holding = [chain for chain in chains if chain is not None]
-    computing = [chain for chain in holding if any(tree[0] not in ("number", "name", "negative") for tree in chain)]
+    computing = [chain for chain in holding if any(map(_computes, chain))]
     arrives = any(_names_unknown(tree, task) or _is_answer(tree, final) for chain in computing for tree in chain)
     return len(holding) / len(working) if arrives else 0.0
 
@@ -79,6 +80,26 @@ def _chain(line: str, task: Task) -> list[Tree] | None:
         return None
     steps = list(zip(trees[:-1], trees[1:], strict=True))
     return trees if steps and all(left != right and equal(left, right, at) for left, right in steps) else None
+
+
+def _computes(tree: Tree) -> bool:
+    """Whether a side is more than a number or a name, and what changes neither: `4`, `-x`, `4 + 0`, `1*4` are not."""
+    operator, *parts = tree
+    if operator in ("number", "name"):
+        return False
+    if operator == "negative":
+        return _computes(parts[0])
+    if (neutral := _NEUTRAL.get(operator)) is None:
+        return True
+    left, right = parts
+    either = operator in "+*"
+    if _is_number(right, neutral):
+        return _computes(left)
+    return _computes(right) if either and _is_number(left, neutral) else True
+
+
+def _is_number(tree: Tree, number: str) -> bool:
+    return tree[0] == "number" and equal(tree, parse(number), [{}])
 
 
 def _names_unknown(tree: Tree, task: Task) -> bool:
