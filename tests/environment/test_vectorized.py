@@ -59,9 +59,11 @@ def test_each_environment_tells_its_own_info() -> None:
         ({"num_envs": 2}, "VectorizedEnv: env_id: Field required; the config takes: env_id, num_envs"),
         ({"env_id": "CartPole-v1", "num_envs": 0}, "VectorizedEnv: num_envs: .*greater than or equal to 1"),
         ({"env_id": "CartPole-v1", "num_env": 2}, "VectorizedEnv: num_env: "),
+        ("CartPole-v1", "VectorizedEnv takes a mapping .*; found 'CartPole-v1'"),
+        (None, "VectorizedEnv takes a mapping .*; found None"),
     ],
 )
-def test_wrong_configs_are_refused(config: dict[str, Any], message: str) -> None:
+def test_wrong_configs_are_refused(config: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         loomrl.VectorizedEnv(config)
 

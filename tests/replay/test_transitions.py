@@ -70,6 +70,8 @@ def test_wrong_calls_are_refused() -> None:
         PrioritizedReplayBuffer(4, alpha=2.0)
     with pytest.raises(ConfigError, match="capacity is 0"):
         PrioritizedReplayBuffer(0)
+    with pytest.raises(ConfigError, match="capacity is 1000.0; it must be a whole number"):
+        PrioritizedReplayBuffer(1e3)
     empty = PrioritizedReplayBuffer(4)
     with pytest.raises(ConfigError, match="empty"):
         empty.sample(2)

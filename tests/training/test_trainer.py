@@ -216,6 +216,11 @@ def test_what_is_said_outside_of_a_section_is_kept_where_the_section_is_silent()
         PPOTrainer({"training_config": {"num_workers": 0}})
 
 
+def test_what_is_no_mapping_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"PPOTrainer takes a PPOConfig or a mapping .*; found \[1\]"):
+        PPOTrainer([1])  # type: ignore[arg-type]
+
+
 def test_sizes_alone_make_a_policy_for_losses() -> None:
     config = {
         "policy_config": {"state_dim": 64, "action_dim": 6, "encoder_dims": [32, 32]},

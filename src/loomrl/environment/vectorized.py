@@ -40,6 +40,8 @@ class VectorizedEnv:
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
+        if not isinstance(config, Mapping):
+            raise ConfigError(f"VectorizedEnv takes a mapping such as {{'env_id': 'CartPole-v1'}}; found {config!r}")
         try:
             self.config = VectorizedEnvConfig.model_validate(dict(config))
         except ValidationError as error:

@@ -37,7 +37,9 @@ class PrioritizedReplayBuffer:
     """
 
     def __init__(self, capacity: int, alpha: float = 0.6, seed: int = 0) -> None:
-        self.capacity, self.alpha = capacity, alpha
+        if not isinstance(capacity, int | np.integer):
+            raise ConfigError(f"replay capacity is {capacity!r}; it must be a whole number")
+        self.capacity, self.alpha = int(capacity), alpha
         PrioritizedReplay(ReplaySpec(capacity, 1, (), np.float32, (), np.float32), alpha)  # raises at once
         self._replay: PrioritizedReplay | None = None
         self._rng = np.random.default_rng(seed)

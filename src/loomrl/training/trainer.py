@@ -280,6 +280,8 @@ class PPOTrainer:
 
 def _read(config: Mapping[str, Any]) -> tuple[PPOConfig, PolicySection]:
     """PPOConfig's fields, translated from sections where there are any, and the sizes that were stated."""
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"PPOTrainer takes a PPOConfig or a mapping with its fields; found {config!r}")
     named = {name: value for name, value in config.items() if name in Sections.model_fields}
     given = {name: value for name, value in config.items() if name not in named}
     if not named:
