@@ -58,7 +58,6 @@ def _job(config: "PPOConfig", folder: Path, seed: int, total_env_steps: int) -> 
         algorithm=ppo.NAME,
         seed=seed,
         total_env_steps=total_env_steps,
-        total_episodes=config.total_episodes,
         validation=config.validation_on_ray(total_env_steps),
         parameters=config.model_dump(include=set(ppo.Config.model_fields)),
         distributed=DistributedConfig(num_learners=config.num_learners, sync_frequency=config.sync_frequency),

@@ -43,7 +43,6 @@ class TrainingConfig(Section):
     algorithm: str = "ppo"
     seed: int = Field(default=0, ge=0)
     total_env_steps: int = Field(ge=1)
-    total_episodes: int | None = Field(default=None, ge=1)  # stop after so many, if `total_env_steps` is not first
     checkpoint_interval_env_steps: int = Field(default_factory=_interval, ge=1)
     checkpoint_interval_seconds: float = Field(default=5.0, ge=0)  # pass over those that come sooner; 0: save each
     keep_checkpoints: int = Field(default=2, ge=1)

@@ -140,7 +140,6 @@ class Job:
             self.environments_to_learn_from,
             seed=config.seed,
             total_env_steps=config.total_env_steps,
-            total_episodes=config.total_episodes,
             segment_env_steps=config.checkpoint_interval_env_steps,
             validation=validation,
             needs_costs=config.bounds is not None and config.bounds.need_costs,

@@ -80,6 +80,11 @@ class PPOConfig(ppo.Config):
         for name in ("num_learners", "sync_frequency"):
             if not self.distributed and name in self.model_fields_set:
                 raise ValueError(f"{name} is of several learners; leave it out, or set distributed to True")
+        if self.distributed and self.total_episodes is not None:
+            raise ValueError(
+                "total_episodes: several learners stop after steps, not episodes; leave it out, and pass "
+                "total_timesteps to `train`"
+            )
         return self
 
     def validation_on_ray(self, total_env_steps: int) -> ValidationConfig:
@@ -156,8 +161,6 @@ class PPOTrainer:
             LoomRLError: when a metric is not finite.
         """
         seed = derive(self.config.seed, Purpose.CALLS, self._calls)
-        if self.config.distributed and total_timesteps is None:
-            total_timesteps = self._most_timesteps()
         loop = self._loop(total_timesteps, seed)
         self._calls += 1
         work = asyncio.ensure_future(asyncio.to_thread(self._run, loop, total_timesteps, seed))
@@ -197,19 +200,6 @@ class PPOTrainer:
             "value_loss": value_loss * self.config.value_loss_coef,
             "entropy_loss": -entropy * self.config.entropy_coef,
         }
-
-    def _most_timesteps(self) -> int | None:
-        """After so many environment steps `total_episodes` have ended, however long they are: learners on Ray need an
-        end in steps, towards which their schedules fall. None where no number of episodes is asked for."""
-        config = self.config
-        if config.total_episodes is None or self._definition is None:
-            return None
-        if (longest := self._definition.max_episode_steps) is None:
-            raise ConfigError(
-                f"train(): {self._definition.name} has no max_episode_steps, so no number of steps is known in which "
-                f"{config.total_episodes} episodes end; pass total_timesteps, too"
-            )
-        return (config.total_episodes + config.num_envs) * longest
 
     def _loop(self, total_timesteps: int | None, seed: int) -> TrainingLoop:
         config = self.config
