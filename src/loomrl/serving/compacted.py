@@ -78,7 +78,7 @@ def different_column(path: Path) -> str | None:
     schema, pending = _schema(pyarrow), list[dict[str, Any]]()
     count = 0
     for row in _read(path, lambda file: (batch.to_pylist() for batch in file.iter_batches(_LINES))):
-        if row["line"] is not None:
+        if row.get("line") is not None:
             if pending:
                 return f"row {count}: decisions of the line before are missing"
             pending = list(_rows(row["line"], path, count + 1))
@@ -102,7 +102,7 @@ def _read(path: Path, parts: Callable[[Any], Iterable[list[Any]]]) -> Iterator[A
         with parquet.ParquetFile(path) as file:
             for part in parts(file):
                 yield from part
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
+    except (LookupError, OSError, ValueError, pyarrow.ArrowException) as error:  # a damaged schema lacks a column
         raise ArtifactError(f"{path} cannot be read: {error}; restore it from a backup") from error
 
 
