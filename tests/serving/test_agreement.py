@@ -232,6 +232,29 @@ def test_a_quarantine_is_in_force_at_all_workers_at_once(loomrl_home: Path, tmp_
         assert two.decide("a", OBS).json()["version"] == str(other)
 
 
+def test_orders_are_taken_while_what_was_set_last_cannot_be_read(loomrl_home: Path, tmp_path: Path) -> None:
+    folder = discrete_folder(tmp_path / "champion")
+    Agreement(tmp_path / "agreement", 2, is_new=True)
+    places = [Place(index, 2, "w", tmp_path, 0, 0, 0) for index in range(2)]
+    settings = [ServerSettings("cartpole", folders={CHAMPION: folder}, server=f"w-{index}") for index in range(2)]
+    switch = {"on": True, "person": "Ada", "reason": "the pole falls"}
+    order = {"action": 1, "person": "Ada", "reason": "by hand"}
+    with Inside(settings[0], place=places[0]) as one, Inside(settings[1], place=places[1]) as two:
+        assert one.ask("POST", "/override", order).status_code == 201
+        path = one.parts.controls.path
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-10])
+        assert one.ask("PUT", "/kill-switch", switch).status_code == 200  # announced: two does not know what was set
+        assert two.decide("a", OBS).status_code == 503
+        assert two.ask("PUT", "/plan", {"person": "Ada", "reason": "none"}).status_code == 503
+        assert two.ask("POST", "/override", order).status_code == 201
+        assert two.ask("DELETE", "/override").status_code == 200
+        assert two.ask("PUT", "/kill-switch", switch).status_code == 200
+        assert two.parts.controls.orders.kill_switch is not None
+        path.write_bytes(whole)
+        assert "the kill switch is on" in two.decide("a", OBS).json()["error"]
+
+
 def test_a_server_that_is_told_to_stop_is_not_ready(loomrl_home: Path, tmp_path: Path) -> None:
     folder = discrete_folder(tmp_path / "champion")
     with Inside(ServerSettings("cartpole", folders={"champion": folder})) as server:

@@ -143,11 +143,13 @@ class PolicyServer:
             return self._failed(scope, error)
 
     def _catch_up(self, scope: Scope) -> None:
-        """Have in force what other workers announced. Where it cannot be read, probes and who only looks go on."""
+        """Have in force what other workers announced. Where it cannot be read, or put on record, orders go on all the
+        same; where it cannot be read, so do probes and who only looks."""
         try:
             self._parts.keep_in_step()
-        except Problem:
-            if scope["method"] != "GET":
+        except (Problem, AuditUnwritable) as error:
+            only_looks = scope["method"] == "GET" and isinstance(error, Problem)
+            if not only_looks and not is_order(scope):
                 raise
 
     @property
