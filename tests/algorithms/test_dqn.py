@@ -245,7 +245,7 @@ def test_the_saved_policy_is_what_was_learnt(tmp_path: Any) -> None:
 def cartpole(num_envs: int, mode: str) -> BatchedVectorEnv:
     dynamics = find_dynamics("gymnasium.envs.classic_control.cartpole:CartPoleEnv")
     assert dynamics is not None
-    modes = {"same_step": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
+    modes = {"resumable": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
     return BatchedVectorEnv(gymnasium.make("CartPole-v1"), dynamics, num_envs, modes[mode], 500, "CartPole-v1")
 
 
@@ -258,8 +258,8 @@ def on_cartpole(total_env_steps: int, seed: int = 1, **values: Any) -> dqn.DQN:
 @pytest.mark.parametrize("variant", [{}, {"dueling": True, "num_quantiles": 4}])
 def test_the_compiled_rollout_is_the_collectors(variant: dict[str, Any]) -> None:
     algorithm = on_cartpole(400, hidden_sizes=(16, 16), exploration_fraction=0.5, learning_starts=0, **variant)
-    own = algorithm.collector(cartpole(8, "same_step"), 7)
-    usual = Collector(cartpole(8, "same_step"), 7)
+    own = algorithm.collector(cartpole(8, "resumable"), 7)
+    usual = Collector(cartpole(8, "resumable"), 7)
     assert type(own) is not Collector
     first, second = np.random.default_rng(3), np.random.default_rng(3)
     found = own.collect(algorithm.act, 40, first)

@@ -213,15 +213,6 @@ def test_actions_and_first_states_are_drawn_apart() -> None:
     assert numbers[0] != torch.rand(64, generator=torch.Generator(DEVICE).manual_seed(start), device=DEVICE).tolist()
 
 
-def test_cut_truncates_what_goes_on() -> None:
-    host = made_up(make("torch"))
-    trajectory = DeviceTrajectory.brought(host, action_distribution(DISCRETE), DEVICE)
-    assert torch.equal(trajectory.cut().truncated.cpu(), torch.from_numpy(host.cut().truncated))
-    assert trajectory.cut().ended[-1].all()
-    assert not trajectory.truncated[-1].all()
-    assert trajectory.num_transitions == host.num_transitions == 64
-
-
 # --- faults -----------------------------------------------------------------------------------------------------
 
 

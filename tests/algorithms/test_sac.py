@@ -202,7 +202,7 @@ def test_state_continues_to_the_bit(variant: str) -> None:
 def loop(seed: int = 3) -> TrainingLoop:
     """Three segments on Pendulum; learning starts within the first."""
 
-    modes = {"same_step": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
+    modes = {"resumable": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
 
     def make_envs(num_envs: int, autoreset: str) -> SyncVectorEnv:
         makers = [lambda: gymnasium.make("Pendulum-v1")] * num_envs

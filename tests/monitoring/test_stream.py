@@ -256,6 +256,7 @@ def batches(rng: np.random.Generator, count: int, odd: float) -> Iterator[Json]:
                 [[2.0 if one < 0.01 * odd else 0.0, 9.0 if one > 1 - 0.03 * odd else 0.0] for one in kinds[0]], OBSERVED
             ),
             "action": np.array([2 if one < 0.01 * odd else 0 for one in kinds[1]]),
+            "q_value": kinds[4],
             "exploration_flag": [bool(number % 4 == 0 and one < 0.1) for one in kinds[2]],
             "shield": [{"chosen": 2, "by": "constraint push"} if one < 0.03 * odd else None for one in kinds[3]],
             "seconds": (0.2 if odd >= 1 and kinds[4][0] < 0.02 else 5e-5,) * size,
