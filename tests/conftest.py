@@ -20,8 +20,8 @@ __all__ = ["ready_home", "template_home"]
 
 # As in a stage's process: torch's threads wait by spinning, which is dear where tests run side by side.
 os.environ.update(ONE_THREAD)
-# Ray runs its workers at the lowest priorities: beside other tests they would get no turn, and learners would seem to hang.
-os.environ["RAY_worker_niceness"] = "0"
+# Ray runs its workers at a low priority: beside other tests they would get no turn, and learners would seem to hang.
+os.environ.update({"RAY_worker_niceness": "0"})
 
 # The gate asks the same today and tomorrow.
 # A busy machine is no fault: nothing here is judged by how long it takes.
