@@ -14,7 +14,10 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.pool import StaticPool
 
 _WRITTEN_BY_MIGRATIONS = ("alembic_version", "workspaces")  # hold a row of their own before anybody stored anything
-_BUSY_SECONDS = 60
+_READ_SECONDS = (
+    10.0  # that a file may be locked for, where the URI has no `timeout`: servers start without a registry, too
+)
+_WRITE_SECONDS = 60.0  # that another process may take to make the tables
 
 
 def ensure_tables(uri: str) -> None:
@@ -28,7 +31,8 @@ def ensure_tables(uri: str) -> None:
         return
     path = Path(str(parsed.database))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with closing(sqlite3.connect(path, timeout=_BUSY_SECONDS)) as file:
+    seconds = float(str(parsed.query.get("timeout", _READ_SECONDS)))
+    with closing(sqlite3.connect(path, timeout=seconds)) as file:
         if not _holds_rows(file):
             _copy_new_tables(file)
 
@@ -42,6 +46,7 @@ def _holds_rows(file: sqlite3.Connection) -> bool:
 def _copy_new_tables(file: sqlite3.Connection) -> None:
     from mlflow.store.db.utils import _initialize_tables  # what its own stores call for a file without tables
 
+    file.execute(f"PRAGMA busy_timeout = {_WRITE_SECONDS * 1000:.0f}")
     made = sqlite3.connect(":memory:", check_same_thread=False)
     engine = create_engine("sqlite://", creator=lambda: made, poolclass=StaticPool)
     try:
