@@ -56,16 +56,16 @@ def claim_of(case: Any) -> Claim:
 
 
 def test_what_is_proved_is_said_with_its_bound(careful: Policy, tmp_path: Path) -> None:
-    case = examine(careful, tmp_path / "safety", settings(max_probability=0.001))
+    case = examine(careful, tmp_path / "safety", settings(max_probability=0.01))
     claim = claim_of(case)
     assert claim.verdict is Verdict.PROVED
     assert claim.bound is not None
-    assert 0.0 < claim.bound.measured < 0.001
+    assert 0.0 < claim.bound.measured < 0.01
     assert case.decision.passed
 
 
 def test_coarse_cells_leave_it_open_and_that_blocks(careful: Policy, tmp_path: Path) -> None:
-    case = examine(careful, tmp_path / "safety", settings(cells=[22, 8], max_probability=0.001))
+    case = examine(careful, tmp_path / "safety", settings(cells=[22, 8], max_probability=0.01))
     assert claim_of(case).verdict is Verdict.UNDECIDED
     assert "more cells may bring it down" in claim_of(case).finding
     assert case.decision.blocking == ["abstraction"]
@@ -83,7 +83,7 @@ def test_the_graph_that_ships_is_asked_too(careful: Policy, tmp_path: Path) -> N
         def __call__(self, obs: Any) -> Any:
             return session.run(["action"], {session.get_inputs()[0].name: obs})[0]
 
-    verdicts = recheck_local(Exported(), settings(max_probability=0.001), careful.environment, careful.evaluation)
+    verdicts = recheck_local(Exported(), settings(max_probability=0.01), careful.environment, careful.evaluation)
     assert verdicts["abstraction"] is Verdict.PROVED
 
 

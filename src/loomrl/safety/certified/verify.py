@@ -135,13 +135,13 @@ def _ask_marabou(
     if left < 1.0:
         return Verdict.TIMEOUT, None
     command = [sys.executable, "-m", marabou.__name__, str(graph), str(prop), str(int(left)), output or ""]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
-    try:
-        answered, complaint = process.communicate(timeout=left)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        process.wait()
-        return Verdict.TIMEOUT, None
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, start_new_session=True) as process:
+        try:
+            answered, complaint = process.communicate(timeout=left)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            return Verdict.TIMEOUT, None
     if process.returncode != 0:
         raise ArtifactError(f"Marabou failed on {graph}: {complaint.decode(errors='replace')[-1000:]}")
     answer = json.loads(answered.splitlines()[-1])
