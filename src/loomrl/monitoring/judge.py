@@ -84,7 +84,7 @@ class Tally:
 class Evidence(Document):
     """What the looks at one version have gathered."""
 
-    num_looks: int = 0  # that judged a return
+    num_looks: int = 0
     tallies: dict[str, Tally] = Field(default_factory=dict)  # by what they are about
 
     @model_validator(mode="before")
@@ -118,11 +118,8 @@ def judge(
         before = gathered.tallies.get(_about(limit), Tally.at(limit.max_probability))
         tallies[_about(limit)] = before.updated((one.agent_id, _broken(limit, one)) for one in counted)
         claims.append(_limit(limit, tallies[_about(limit)], alpha))
-    num_whole = sum(episode.episode_return is not None for episode in counted)
-    if num_whole >= config.monitoring.min_episodes or _RETURN in gathered.tallies:
-        tallies[_RETURN], claim = _return(config, counted, evaluated, span, gathered, alpha)
-        claims.append(claim)
-    return claims, Evidence(num_looks=gathered.num_looks + (_RETURN in tallies), tallies=tallies)
+    tallies[_RETURN], claim = _return(config, counted, evaluated, span, gathered, alpha)
+    return [*claims, claim], Evidence(num_looks=gathered.num_looks + 1, tallies=tallies)
 
 
 def _about(limit: ConstraintConfig) -> str:
