@@ -11,9 +11,11 @@ import pytest
 
 from loomrl.errors import ConfigError
 from loomrl.monitoring.config import MonitorsConfig
+from loomrl.monitoring.evidence import Evidence
 from loomrl.monitoring.monitor import Trigger
 from loomrl.monitoring.sharing import Shared, together
 from loomrl.monitoring.stream import ALONE_AFTER, STATE, Stream
+from loomrl.monitoring.trial import Arm, Trial
 from loomrl.monitoring.watch import Watch
 from loomrl.schema import Document
 from loomrl.serving.columns import Columns
@@ -470,6 +472,25 @@ def test_returns_are_compared_within_one_experiment_only() -> None:
 
 
 # --- several servers ----------------------------------------------------------------------------------------------
+
+
+def test_the_chance_of_a_false_alarm_is_shared_out_among_experiments() -> None:
+    """The same evidence is worth less in a later one, and all that can ever come are worth one."""
+    values = {}
+    for number in (1, 2, 3):
+        version, champion = (Arm(f"e{number}", is_champion, number) for is_champion in (False, True))
+        for row in range(40):
+            agent, arm = f"a{row}", (version, champion)[row % 2]
+            arm.enrol(agent, f"2026-01-01T00:00:{row:02}Z", {"2": 0.5, "1": 0.5})
+            arm.returned(agent, float(arm is champion), arm.begins(agent))
+        values[number] = Trial("2", version, "1", champion, (0.0, 1.0)).evidence(0.0)
+    assert values[1] > 20.0
+    assert [values[number] / values[1] for number in (2, 3)] == pytest.approx([0.05 / 0.9, 0.1 / 6 / 0.9])
+    evidence = Evidence("2")
+    for experiment in ("e1", None, "e2", "e1"):
+        evidence.enter_experiment(experiment, is_champion=False)
+    assert evidence.arm is not None
+    assert evidence.arm.number == 3
 
 
 def shared_by(logs: list[Log], homes: list[dict[str, int]]) -> Shared:

@@ -86,6 +86,7 @@ class Evidence:
     episodes: Counts = field(default_factory=Counts)  # of agents that name them
     monitors: dict[str, Monitor] = field(default_factory=dict)
     arm: Arm | None = None  # in the newest experiment
+    num_experiments: int = 0
     homes: dict[str, int] = field(default_factory=dict)  # agent -> revision of LoomDB's by which it was known first
     window_homes: dict[str, int] = field(default_factory=dict)  # the same since the window began
     open_episodes: list[LiveEpisode] = field(default_factory=list)  # in the order they began
@@ -96,7 +97,8 @@ class Evidence:
         if experiment is None:
             self.arm = None
         elif self.arm is None or (self.arm.experiment, self.arm.is_champion) != (experiment, is_champion):
-            self.arm = Arm(experiment, is_champion)
+            self.num_experiments += 1
+            self.arm = Arm(experiment, is_champion, self.num_experiments)
 
     def enter_window(self, timestamp: str) -> None:
         """What comes now belongs to the window of this time; a clock that goes back changes nothing."""

@@ -83,9 +83,10 @@ def _arm(arms: Sequence[Arm], life: Owners) -> Arm | None:
     newest = max(arms, key=lambda arm: max((one.time for one in arm.agents.values()), default=""), default=None)
     if newest is None:
         return None
-    found = Arm(newest.experiment, newest.is_champion)
+    found = Arm(newest.experiment, newest.is_champion, newest.number)
     for arm in arms:
         if (arm.experiment, arm.is_champion) == (found.experiment, found.is_champion):
+            found.number = max(found.number, arm.number)
             found.agents |= {
                 agent: one for agent, one in arm.agents.items() if agent in life and life[agent].arm is arm
             }
