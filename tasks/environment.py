@@ -37,6 +37,8 @@ def _drifted(run_id: str) -> bool:
     DVC sees the config and our own code; what else an environment is made of lies outside the project.
     """
     report = verify_snapshot(project_folders(run_id)["environment"], project_root())
+    for remark in report.remarks:
+        say(remark)
     if not report.unchanged:
         changed = ", ".join(report.changed)
         say(f"the environment of {read_run(run_id).policy} drifted ({changed}): a new snapshot is taken")

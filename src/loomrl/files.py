@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -109,8 +109,10 @@ def write_sums(folder: Path) -> None:
     write_atomic(folder / SUMS, "".join(lines).encode())
 
 
-def changed_file(folder: Path) -> str | None:
+def changed_file(folder: Path, joined: Mapping[str, str] | None = None) -> str | None:
     """The first file that is missing, added or changed against `SHA256SUMS`, as "NAME (missing)"; None when whole.
+
+    `joined` holds the digests of files that may have joined, or taken another's place, since the manifest was written.
 
     Raises:
         ArtifactError: when the manifest, or a file, cannot be read.
@@ -127,6 +129,7 @@ def changed_file(folder: Path) -> str | None:
         digest, _, name = line.partition("  ")
         recorded[name] = digest
     present = sums(folder)
+    recorded |= {name: digest for name, digest in (joined or {}).items() if present.get(name) == digest}
     for name in sorted(recorded.keys() | present.keys()):
         if recorded.get(name) != present.get(name):
             what = "missing" if name not in present else "not in the manifest" if name not in recorded else "changed"

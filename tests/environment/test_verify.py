@@ -11,8 +11,16 @@ from rooms_package import write_rooms
 
 from loomrl.environment import verify
 from loomrl.environment.config import EnvironmentConfig
-from loomrl.environment.fingerprint import compare, exact_digest, record_rollouts, replay_rollouts, toleranced_digest
+from loomrl.environment.fingerprint import (
+    compare,
+    exact_digest,
+    first_difference,
+    record_rollouts,
+    replay_rollouts,
+    toleranced_digest,
+)
 from loomrl.environment.make import make_env
+from loomrl.environment.releases import patched
 from loomrl.environment.snapshot import take_snapshot
 from loomrl.environment.verify import verify_snapshot
 from loomrl.errors import ArtifactError
@@ -95,6 +103,50 @@ def test_only_a_dependency_changed(world: Path) -> None:
     code, report = env_command(world.parent, "verify", digest)
     assert (code, report["changed"]) == (1, ["dependencies"])
     assert report["dependencies"] == ["worldlaws was 1.0, is 1.1"]
+
+
+def test_a_patch_release_leaves_a_snapshot_valid_where_its_dynamics_are_equal(world: Path) -> None:
+    """Of a dependency, and of Python itself; a patch that changes the dynamics is refused, and says where they begin
+    to differ."""
+    digest = take(world)
+    write_metadata(world, "1.0.1")
+    code, report = env_command(world.parent, "verify", digest)
+    assert (code, report["changed"], report["largest_deviation"]) == (0, [], 0.0)
+    assert "the snapshot stays valid under worldlaws 1.0.1 for 1.0: all " in report["remarks"][0]
+    assert "are equal to the bit" in report["remarks"][0]
+    (world / "worldlaws" / "__init__.py").write_text("GRAVITY = 9.80666\n")
+    code, report = env_command(world.parent, "verify", digest)
+    assert (code, report["changed"]) == (1, ["dependencies", "dynamics"])
+    assert "; the first that differs is observation, episode 0, step 1" in report["dynamics"][0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ({"python": "3.11.4", "numpy": "2.3.1"}, {"python": "3.11.9", "numpy": "2.3.1"}, ["python 3.11.9 for 3.11.4"]),
+        ({"python": "3.11.4"}, {"python": "3.11.4"}, []),
+        ({"python": "3.11.4"}, {"python": "3.12.4"}, None),
+        ({"numpy": "2.3.1"}, {"numpy": "3.3.1"}, None),
+        ({"numpy": "2.3.1"}, {"numpy": "2.3.1", "scipy": "1.0.0"}, None),
+        ({"numpy": "2.3.1"}, {"numpy": "unknown"}, None),
+        ({"loomrl": "0.1.0"}, {"loomrl": "1.4.0"}, ["loomrl 1.4.0 for 0.1.0"]),
+    ],
+)
+def test_what_is_a_patch_release(before: dict[str, str], after: dict[str, str], expected: list[str] | None) -> None:
+    assert patched(before, after) == expected
+
+
+def test_where_rollouts_first_differ(tmp_path: Path) -> None:
+    env = make_env(in_project(tmp_path, EnvironmentConfig(id="CartPole-v1")))
+    recorded = record_rollouts(env, 3, 50)
+    assert first_difference(recorded, recorded) is None
+    lengths = recorded["length"]
+    changed = {key: array.copy() for key, array in recorded.items()}
+    changed["observation"][int(lengths[0]) + 4, 2] += 1e-9
+    changed["reward"][int(lengths[0]) + 6] = 50.0
+    assert first_difference(recorded, changed) == ("observation", 1, 5)
+    changed["reset_observation"][1, 0] = 9.0
+    assert first_difference(recorded, changed) == ("reset_observation", 1, 0)
 
 
 def test_only_the_source_changed(world: Path) -> None:

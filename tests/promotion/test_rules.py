@@ -7,11 +7,21 @@ from typing import Any
 import pytest
 from policy_versions import config, graph, register, shadow_report
 
+from loomrl.environment.snapshot import content_digest
 from loomrl.errors import ArtifactError
+from loomrl.loomdb.database import LoomDB
 from loomrl.promotion import review as reviewing
 from loomrl.promotion.rules import ROLLED_BACK, Approval, inputs_digest
 from loomrl.registry import CHAMPION, PolicyVersion, Registry
-from loomrl.types import Claim, Interval, PromotionDecision, Verdict
+from loomrl.types import (
+    Claim,
+    DynamicsFingerprint,
+    EnvironmentSnapshot,
+    EnvironmentSpec,
+    Interval,
+    PromotionDecision,
+    Verdict,
+)
 
 TODAY = date(2026, 11, 20)
 
@@ -70,6 +80,51 @@ def test_another_environment_is_no_comparison(ready_home: Path, tmp_path: Path) 
     decision = Versions(tmp_path, {"snapshot": "a" * 64}, {}).decide()
     assert decision.decision == "refused"
     assert "their returns cannot be compared" in decision.reasons[0]
+
+
+def snapshot_under(numpy: str, exact: str = "e" * 64) -> str:
+    """Put a snapshot on record that was taken under a release of numpy; returns its digest."""
+    spec = EnvironmentSpec(name="CartPole-v1", version="1", entry_point="m:C", observation={}, action={})
+    dynamics = DynamicsFingerprint(
+        num_episodes=4,
+        num_steps=800,
+        exact=exact,
+        toleranced="t" * 64,
+        tolerance=1e-4,
+        arithmetic="a" * 64,
+        rollouts=exact,
+    )
+    unsigned = EnvironmentSnapshot(
+        digest="",
+        spec=spec,
+        source_digest="s" * 64,
+        source_root="m",
+        source_roots=["m"],
+        dependencies={"python": "3.11.4", "numpy": numpy},
+        dynamics=dynamics,
+    )
+    snapshot = unsigned.model_copy(update={"digest": content_digest(unsigned)})
+    with LoomDB.open() as db:
+        db.record_snapshot(snapshot)
+    return snapshot.digest
+
+
+@pytest.mark.parametrize(
+    ("challenger", "exact", "outcome", "words"),
+    [
+        ("2.3.5", "e", "promoted", "under numpy 2.3.5 for 2.3.1: all 800 recorded steps of 4 episodes are equal"),
+        ("2.4.0", "e", "refused", "their returns cannot be compared"),
+        ("2.3.5", "f", "refused", "their returns cannot be compared"),
+    ],
+)
+def test_a_patch_release_that_leaves_the_dynamics_equal_is_no_other_environment(
+    ready_home: Path, tmp_path: Path, challenger: str, exact: str, outcome: str, words: str
+) -> None:
+    first, second = snapshot_under("2.3.1"), snapshot_under(challenger, exact * 64)
+    assert first != second
+    decision = Versions(tmp_path, {"snapshot": first}, {"snapshot": second}).decide()
+    assert decision.decision == outcome
+    assert words in claim(decision, "not_worse").statement
 
 
 @pytest.mark.parametrize(

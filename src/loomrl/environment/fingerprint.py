@@ -141,6 +141,33 @@ def compare(reference: Rollouts, other: Rollouts) -> Deviation:
     return worst
 
 
+def first_difference(reference: Rollouts, other: Rollouts) -> tuple[str, int, int] | None:
+    """Key, episode and step where two rollouts of the same actions first differ; None where they are equal.
+
+    Steps count from 1; 0 is the reset. An episode that ends at another step differs in its `length`.
+    """
+    for episode in range(len(reference["length"])):
+        expected, found = select_episode(reference, episode), select_episode(other, episode)
+        if not np.array_equal(expected["reset_observation"], found["reset_observation"]):
+            return "reset_observation", episode, 0
+        steps = int(min(expected["length"][0], found["length"][0]))
+        differing = [
+            (int(rows[0]) + 1, key)
+            for key in ("observation", "reward", "terminated", "truncated")
+            if (rows := _differing_rows(expected[key][:steps], found[key][:steps])).size
+        ]
+        if differing:
+            step, key = min(differing)
+            return key, episode, step
+        if expected["length"][0] != found["length"][0]:
+            return "length", episode, steps
+    return None
+
+
+def _differing_rows(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.int64]:
+    return np.flatnonzero((first != second).reshape(len(first), -1).any(axis=1))
+
+
 def _place(lengths: NDArray[Any], row: int, key: str) -> tuple[int, int]:
     if key == "reset_observation":
         return row, 0

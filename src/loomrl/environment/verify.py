@@ -19,10 +19,12 @@ from loomrl.environment.fingerprint import (
     beginnings,
     compare,
     exact_digest,
+    first_difference,
     read_rollouts,
     replay_rollouts,
 )
 from loomrl.environment.make import restored_definition
+from loomrl.environment.releases import kept_under, patched
 from loomrl.environment.resolve import Definition, parameters, ranges_of, resolve, shield_of
 from loomrl.environment.snapshot import definition_dependencies, load_snapshot
 from loomrl.environment.source import ARCHIVE, build_archive
@@ -40,6 +42,7 @@ class VerifyReport(Document):
 
     `largest_deviation` is that of the replayed rollouts, relative to 1 + the recorded magnitude; 0 means equal to the
     bit, None that they could not be compared; on another processor family it is that of the episodes' beginnings.
+    Other patch releases of dependencies are no change where they are equal to the bit (`loomrl.environment.releases`).
     `remarks` say what is not a change.
     """
 
@@ -94,8 +97,8 @@ def verify_snapshot(folder: Path, project: Path, config: EnvironmentConfig | Non
         found["source"] = [f"the current source cannot be loaded: {error}"]
         remarks.append("dynamics and dependencies were judged with the archived source")
         definition = restored_definition(folder)
-    found["dependencies"] = differences(snapshot.dependencies, definition_dependencies(definition))
     largest = _observe(snapshot, folder, definition, found, remarks)
+    found["dependencies"] = _dependency_changes(snapshot, definition_dependencies(definition), largest, remarks)
     spec = snapshot.spec
     return VerifyReport(
         digest=snapshot.digest,
@@ -197,6 +200,17 @@ def differences(recorded: dict[str, Any], current: dict[str, Any]) -> list[str]:
     return sentences
 
 
+def _dependency_changes(
+    snapshot: EnvironmentSnapshot, current: dict[str, str], largest: float | None, remarks: list[str]
+) -> list[str]:
+    """Other patch releases are no change where the replayed dynamics are equal to the bit: that is a remark."""
+    releases = patched(snapshot.dependencies, current)
+    if releases and largest == 0.0:
+        remarks.append(f"the snapshot stays valid under {kept_under(releases, snapshot)}")
+        return []
+    return differences(snapshot.dependencies, current)
+
+
 def _observe(
     snapshot: EnvironmentSnapshot,
     folder: Path,
@@ -243,11 +257,11 @@ def _compare_dynamics(
         return 0.0
     if arithmetic_digest() == snapshot.dynamics.arithmetic:
         deviation = compare(reference, replayed)
-        changes.append(_elsewhere(deviation))
+        changes.append(_elsewhere(deviation, first_difference(reference, replayed)))
         return deviation.largest
     deviation = compare(beginnings(reference), beginnings(replayed))
     if deviation.largest > snapshot.dynamics.tolerance:
-        changes.append(_elsewhere(deviation))
+        changes.append(_elsewhere(deviation, first_difference(reference, replayed)))
     else:
         remarks.append(
             f"this processor family computes with other bits than the one that recorded: only the first {PREFIX_STEPS} "
@@ -257,6 +271,11 @@ def _compare_dynamics(
     return deviation.largest
 
 
-def _elsewhere(deviation: Deviation) -> str:
-    place = f"{deviation.key}, episode {deviation.episode}, step {deviation.step}"
-    return f"the recorded actions lead elsewhere: largest relative deviation {deviation.largest:.3g} in {place}"
+def _elsewhere(deviation: Deviation, first: tuple[str, int, int] | None) -> str:
+    begins = "" if first is None else f"; the first that differs is {_place(*first)}"
+    place = _place(deviation.key, deviation.episode, deviation.step)
+    return f"the recorded actions lead elsewhere: largest relative deviation {deviation.largest:.3g} in {place}{begins}"
+
+
+def _place(key: str, episode: int, step: int) -> str:
+    return f"{key}, episode {episode}, step {step}"

@@ -231,7 +231,10 @@ def _read(path: Path) -> tuple[dict[str, Position], StreamState]:
     try:
         kept = _Kept.read(path) if path.is_file() else _Kept()
         return kept.positions, STATE.validate_python(kept.stream)
-    except (ArtifactError, ValidationError) as error:
+    except ValidationError:
+        log.warning("%s is from another version of LoomRL: evidence is gathered anew from the audit log", path)
+        return {}, StreamState()
+    except ArtifactError as error:
         log.error("%s: evidence is gathered anew from the audit log: %s", path, error)
         return {}, StreamState()
 

@@ -81,6 +81,19 @@ def rollback(
 
 
 @app.command()
+def sign(reference: Reference, by: By, reason: Why) -> None:
+    """Sign a registered version again: one from before versions were signed, or whose key is no longer trusted.
+
+    Its files must be what was registered. Who signs, and why, is put on record.
+    """
+    from loomrl.promotion.lineage import parse_version
+    from loomrl.promotion.signing_by_hand import sign_by_hand
+
+    signed = sign_by_hand(*parse_version(reference), by, reason)
+    typer.echo(f"version {signed.version} of {signed.policy} is signed with the key {signed.key[:16]}, by {signed.by}")
+
+
+@app.command()
 def approve(run: Run, by: By, reason: Why) -> None:
     """Approve a waiting run: the rules are applied again, then it is promoted; exit code 1 when they refuse it now."""
     from loomrl.errors import GateRefused

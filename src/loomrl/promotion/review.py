@@ -7,7 +7,9 @@ from pathlib import Path
 from loomrl.comparison.compare import live_comparison, off_policy_estimate
 from loomrl.comparison.live import LiveComparison
 from loomrl.config import PolicyConfig
+from loomrl.environment.releases import same_environment
 from loomrl.errors import ArtifactError
+from loomrl.loomdb.database import LoomDB
 from loomrl.monitoring.window import read_window
 from loomrl.offpolicy.report import OffPolicyReport
 from loomrl.promotion import envelope
@@ -25,7 +27,7 @@ from loomrl.promotion.rules import (
 )
 from loomrl.registry import CHAMPION, PolicyVersion, Registry
 from loomrl.runs import RunRecord, list_runs
-from loomrl.types import PromotionDecision, ShadowReport
+from loomrl.types import PolicyManifest, PromotionDecision, ShadowReport
 
 
 def review(
@@ -67,6 +69,7 @@ def review(
                 chain_problem=_chain_problem(registry, version.policy, folder),
                 comparison=compared,
                 off_policy=estimated,
+                one_environment=_one_environment(folder, champion_folder),
             )
         )
     earlier = recorded(registry, config, version)
@@ -74,6 +77,18 @@ def review(
         return decision
     reasons = [f"nothing changed since run {earlier.run_id} decided", *decision.reasons]
     return decision.model_copy(update={"reasons": reasons})
+
+
+def _one_environment(folder: Path, champion_folder: Path | None) -> str | None:
+    """Why the snapshots of version and champion are of one environment, where they are two that LoomDB holds."""
+    if champion_folder is None:
+        return None
+    digests = [PolicyManifest.read(one / envelope.MANIFEST).snapshot_digest for one in (champion_folder, folder)]
+    if digests[0] == digests[1]:
+        return None
+    with LoomDB.open() as db:
+        champion, challenger = (db.get_snapshot(digest) for digest in digests)
+    return None if champion is None or challenger is None else same_environment(champion, challenger)
 
 
 def _live_evidence(

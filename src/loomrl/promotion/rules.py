@@ -58,6 +58,7 @@ class Inputs:
     chain_problem: str | None = None  # why the case does not follow the one before it
     comparison: LiveComparison | None = None  # with the champion; read where the config demands it
     off_policy: OffPolicyReport | None = None
+    one_environment: str | None = None  # why the snapshots of version and champion are of one, where they are two
 
 
 Rule = Callable[[Inputs], Claim]
@@ -162,7 +163,7 @@ def not_worse(inputs: Inputs) -> Claim:
     if is_champion(inputs.version, champion):
         return _claim("not_worse", "the version is the champion itself", Verdict.PROVED, method, mandatory)
     first, second = (PolicyManifest.read(folder / envelope.MANIFEST) for folder in _both(inputs))
-    if first.snapshot_digest != second.snapshot_digest:
+    if first.snapshot_digest != second.snapshot_digest and inputs.one_environment is None:
         return _in_another_environment(inputs, first, second, method)
     try:
         envelope.verify(inputs.champion_folder)
@@ -172,9 +173,12 @@ def not_worse(inputs: Inputs) -> Claim:
     comparison = compare(inputs.folder, inputs.champion_folder, inputs.config.promotion)
     if isinstance(comparison, str):
         return _claim("not_worse", comparison, Verdict.UNDECIDED, method, mandatory)
+    sentence = comparison.sentence()
+    if inputs.one_environment is not None:
+        sentence += f"; their snapshots are of one environment, under {inputs.one_environment}"
     return _claim(
         "not_worse",
-        comparison.sentence(),
+        sentence,
         comparison.verdict,
         method,
         mandatory,

@@ -6,12 +6,13 @@ from pathlib import Path
 from loomrl.errors import ArtifactError
 from loomrl.files import SUMS, canonical_json, changed_file, sha256, sha256_file, write_atomic, write_sums
 from loomrl.home import home
-from loomrl.model_signature import sign
+from loomrl.model_signature import SIGNATURE, sign
 from loomrl.schema import Document
 
 ARTIFACT_FOLDER = "policy"
 DIGEST = "loomrl.digest"
 SUMS_DIGEST = "loomrl.sums_sha256"
+SIGNATURE_TAG = "loomrl.model_sig"  # a signature made after the version was registered, whole
 
 _IDENTITY = ("policy.onnx", "manifest.json")  # the files that make two versions the same policy
 _MLMODEL = "MLmodel"
@@ -32,6 +33,11 @@ class PolicyVersion(Document):
         """SHA-256 over `policy.onnx` and `manifest.json`."""
         return self.tags.get(DIGEST, "")
 
+    @property
+    def sums_sha256(self) -> str:
+        """SHA-256 of the list of all its files' digests."""
+        return self.tags.get(SUMS_DIGEST, "")
+
 
 def export_digest(folder: Path) -> str:
     """What makes two versions the same: SHA-256 over the digests of `policy.onnx` and `manifest.json`."""
@@ -45,18 +51,27 @@ def verify_version(folder: Path, version: PolicyVersion) -> None:
         ArtifactError: naming what differs.
     """
     name = f"{version.policy}@{version.version}"
-    if not (folder / SUMS).is_file() or sha256_file(folder / SUMS) != version.tags.get(SUMS_DIGEST):
+    if not (folder / SUMS).is_file() or sha256_file(folder / SUMS) != version.sums_sha256:
         raise ArtifactError(
             f"{name}: {SUMS} in {version.source} is not the one that was registered; the artifact store was changed: "
             f"restore it from a backup, or go back with `loomrl policy rollback {version.policy}`"
         )
-    if changed := changed_file(folder):
+    joined = {SIGNATURE: sha256(version.tags[SIGNATURE_TAG].encode())} if SIGNATURE_TAG in version.tags else {}
+    if changed := changed_file(folder, joined):
         raise ArtifactError(
             f"{name}: {changed} in {version.source} was changed after it was registered; "
             f"restore the store from a backup, or go back with `loomrl policy rollback {version.policy}`"
         )
     if export_digest(folder) != version.digest:
         raise ArtifactError(f"{name}: the files in {version.source} are whole but not the policy its tag names")
+
+
+def add_signature(folder: Path, version: PolicyVersion) -> None:
+    """Put the signature that was made after a version was registered beside its verified files, where there is one."""
+    signature = version.tags.get(SIGNATURE_TAG, "").encode()
+    path = folder / SIGNATURE
+    if signature and not (path.is_file() and path.read_bytes() == signature):
+        write_atomic(path, signature)
 
 
 def local_source(version: PolicyVersion) -> Path | None:

@@ -20,6 +20,7 @@ from loomrl.registry.files import (
     DIGEST,
     SUMS_DIGEST,
     PolicyVersion,
+    add_signature,
     copy_files,
     export_digest,
     is_intact,
@@ -171,11 +172,13 @@ class Registry:
             ServiceError: when the store cannot be reached.
         """
         if destination.is_dir() and is_intact(destination, version):
+            add_signature(destination, version)
             return destination
         destination.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{destination.name}.", dir=destination.parent) as temporary:
             fetched = self._fetch(version, Path(temporary))
             verify_version(fetched, version)
+            add_signature(fetched, version)
             if destination.exists():
                 shutil.rmtree(destination)
             os.replace(fetched, destination)

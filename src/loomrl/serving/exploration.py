@@ -122,6 +122,14 @@ def explore(
     return draw(policy, answer, row, rng, asked, fallback)
 
 
+def probability_of(policy: ServedPolicy, answer: Answer, row: int, action: NDArray[Any]) -> float:
+    """How likely one who asks to explore gets an action (*action), of a policy that chooses, without a shield."""
+    start = np.ravel(policy.manifest.environment.action.get("start", 0))
+    greedy = np.ravel(answer.action[row]) - start
+    mixture = _mixture(policy, answer.outputs["logits"][row].astype(np.float64), greedy, asked=True)
+    return _probability(mixture, np.ravel(action) - start)
+
+
 # --- choices ----------------------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,8 @@ DECISION, DECISIONS, SHADOW, SHADOWS = "decision", "decisions", "shadow", "shado
 SEVERAL = {DECISION: DECISIONS, SHADOW: SHADOWS}  # the kind that holds several of a kind
 CHAMPION, SPLIT = ON_TRIAL = ("champion", "split")  # roles in which a version decides for itself
 LINKS = ("sequence", "previous_hash", "hash")  # a record's place in its chain
+# What records of decisions hold since servers had plans, shields and draws on record; older ones read like this.
+_LATER = {"role": CHAMPION, "experiment": None, "shield": None, "request_id": None}
 _BY_ACTION = "by_action"  # the key of a column whose values depend on the action alone
 _SPANS = "spans"  # the key of a column that names decisions by their places in records
 _ROWS = tuple(map(str, range(4_096)))  # texts of the numbers that are usual in ids
@@ -85,7 +87,7 @@ def expand(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """
     entry = opened(entry)
     if entry["kind"] not in SEVERAL.values():
-        yield entry
+        yield _LATER | entry if entry["kind"] == DECISION else entry
         return
     links, dtypes = {name: entry[name] for name in LINKS if name in entry}, entry["shared"]["dtypes"]
     for row, fields in enumerate(rows(entry)):
@@ -137,7 +139,7 @@ def rows(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def column(entry: dict[str, Any], name: str) -> list[Any]:
     """One value for each decision of a record, whether it is of one or of several and holds it once or for each."""
     if "columns" not in entry:
-        return [entry[name]]
+        return [entry[name] if name in entry else _LATER[name]]
     shared, name = entry["shared"], _stored(entry, name)
     if name in shared:
         return [shared[name]] * shared["count"]

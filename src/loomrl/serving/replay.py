@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.errors import LoomRLError
+from loomrl.model_signature import is_signed
 from loomrl.serving.actions import check_action
 from loomrl.serving.choosing import Choices, Substitute, choose
 from loomrl.serving.config import ExplorationConfig
-from loomrl.serving.exploration import Draws
+from loomrl.serving.exploration import Draws, probability_of
 from loomrl.serving.history import chains
 from loomrl.serving.model import STATE_OUT, NoAnswer, ServedPolicy, runtime
 from loomrl.serving.problems import Problem
@@ -44,6 +45,7 @@ class ReplayReport:
     num_decisions: int = 0
     num_equal: int = 0
     by: Counter[str] = field(default_factory=Counter)  # of the equal ones: policy, explored, shield, override, ...
+    # "chance": explored with random numbers that are not on record; as likely as then
     num_different: int = 0
     differences: list[str] = field(default_factory=list)  # the first of them
     not_replayed: Counter[str] = field(default_factory=Counter)  # by reason
@@ -136,8 +138,10 @@ class Replay:
             return
         asked = []
         for logged in batch:
-            if (missing := _missing(logged)) is not None:
+            if (missing := _missing(logged, model)) is not None:
                 self.report.not_replayed[missing] += 1
+            elif _is_drawn_unseen(logged):
+                self._conclude(logged, _chance_differs(logged.entry, model))
             elif _is_ordered(logged.entry):
                 self._conclude(logged, _order_differs(logged.entry, model))
             else:
@@ -211,7 +215,10 @@ class Replay:
         model = self._models.get((policy, version))
         if model is None:
             model = self._models[policy, version] = self._load(policy, version)
-        if isinstance(model, str) or loaded is None:
+        if isinstance(model, str):
+            return model
+        if loaded is None:  # from before there were settings: everybody explored like this
+            model.exploration = ExplorationConfig(kind="policy")
             return model
         model.exploration = ExplorationConfig.model_validate(loaded.get("exploration", {}))
         manifest = model.manifest
@@ -226,8 +233,12 @@ class Replay:
         try:
             folder = self._folder or Path(version)
             in_folder = self._folder is not None or folder.is_dir()
-            source = FolderSource(policy, {}) if in_folder else RegistrySource(policy)
-            return ServedPolicy.load(source.fetch(str(folder)), version)
+            # Not signed is no reason: the files are those that were registered, and that the log says decided.
+            source = FolderSource(policy, {}) if in_folder else RegistrySource(policy, require_signature=False)
+            fetched = source.fetch(str(folder))
+            if not in_folder and not is_signed(fetched):
+                self.report.notes.append(f"version {version} of {policy} is not signed")
+            return ServedPolicy.load(fetched, version)
         except LoomRLError as error:
             return f"version {version} cannot be had: {error}"
 
@@ -242,14 +253,21 @@ def _records(chain: Path) -> Iterator[Record]:
     return (one for path in segments(chain) for entry in checked_records(path) for one in expand(entry))
 
 
-def _missing(logged: _Logged) -> str | None:
+def _missing(logged: _Logged, model: ServedPolicy) -> str | None:
     """What a record lacks to be replayed."""
     entry = logged.entry
     if is_sealed(entry["observation"]):
         return f"its observation is sealed with the key {entry['observation']['key']!r}, which is not configured"
-    if entry["exploration_flag"] and not _is_ordered(entry) and (logged.draws is None or entry.get("draw") is None):
+    if _is_drawn_unseen(logged) and (not model.chooses or model.guard is not None or model.memory_size):
         return "its record does not say which random numbers it used"
     return None
+
+
+def _is_drawn_unseen(logged: _Logged) -> bool:
+    """Whether it was drawn with random numbers that are not on record: logs from before 2026-11-21 name none."""
+    entry = logged.entry
+    is_drawn = entry["exploration_flag"] and not _is_ordered(entry)
+    return is_drawn and (logged.draws is None or entry.get("draw") is None)
 
 
 def _is_ordered(entry: Record) -> bool:
@@ -271,12 +289,14 @@ def _episode(entry: Record) -> Episode:
 
 
 def _decided_by(entry: Record) -> str:
-    """`override`, `kill_switch`, `fallback`, `shield`, `explored` or `policy`."""
+    """`override`, `kill_switch`, `fallback`, `shield`, `explored`, `chance` or `policy`."""
     if is_taken_over(entry):
         return str(entry.get("role", "override"))
     if entry["shield"] is not None:
         return "shield"
-    return "explored" if entry["exploration_flag"] else "policy"
+    if entry["exploration_flag"]:
+        return "explored" if entry.get("draw") is not None else "chance"
+    return "policy"
 
 
 def _order_differs(entry: Record, model: ServedPolicy) -> str | None:
@@ -289,6 +309,26 @@ def _order_differs(entry: Record, model: ServedPolicy) -> str | None:
     logged = np.asarray(entry["action"], ordered.dtype)
     hashed = ("action_hash", entry["action_hash"], digest(ordered))
     return _first_difference([("action", logged, ordered), hashed, ("propensity", entry["propensity"], 1.0)])
+
+
+def _chance_differs(entry: Record, model: ServedPolicy) -> str | None:
+    """Where the draw cannot be repeated: whether the action had the probability that is on record, to seven digits."""
+    observed = np.array(entry["observation"], model.dtype).reshape(1, *model.shape)
+    try:
+        answer = model.answer(observed)
+    except NoAnswer as error:
+        return f"there is no answer now: {error}"
+    action = np.asarray(entry["action"], answer.action.dtype)
+    probability = probability_of(model, answer, 0, action)
+    if not np.isclose(entry["propensity"], probability, rtol=1e-7, atol=0.0):
+        return f"propensity was {entry['propensity']}, is {probability}"
+    return _first_difference(
+        [
+            ("observation_digest", entry["observation_digest"], digest(observed[0])),
+            ("action_hash", entry["action_hash"], digest(action)),
+            ("value", entry["value"], float(answer.value[0])),
+        ]
+    )
 
 
 def _compared(

@@ -85,7 +85,7 @@ class RegistrySource(PolicySource):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(home() / "versions" / f".{self.policy}-{found.version}.lock"):  # the home's servers share it
             self._registry.download(found, folder)
-        check_signature(folder, self.policy, self._require_signature)
+        check_signature(folder, self.policy, self._require_signature, found.version)
         self._described[version] = found
         return folder
 
@@ -176,8 +176,10 @@ class FolderSource(PolicySource):
             return None
 
 
-def check_signature(folder: Path, policy: str, required: bool) -> None:
+def check_signature(folder: Path, policy: str, required: bool, version: str | None = None) -> None:
     """Refuse a folder whose signature does not hold, or that has none where one is required.
+
+    `version` is the registered one whose files these are.
 
     Raises:
         ArtifactError: saying what is wrong.
@@ -185,7 +187,12 @@ def check_signature(folder: Path, policy: str, required: bool) -> None:
     if is_signed(folder):
         verify(folder, policy)
     elif required:
+        fix = (
+            "register the policy"
+            if version is None
+            else f"`loomrl policy sign {policy}@{version} --by NAME --reason TEXT`"
+        )
         raise ArtifactError(
-            f"{folder} has no {SIGNATURE}, and this server takes signed versions only; register the policy again, or "
-            "serve with --no-require-signature what was registered before versions were signed"
+            f"{folder} has no {SIGNATURE}, and this server takes signed versions only; {fix}, or serve with "
+            "--no-require-signature"
         )

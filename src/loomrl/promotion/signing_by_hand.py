@@ -1,0 +1,72 @@
+"""Signing a registered version again: one from before versions were signed, or whose key is no longer trusted."""
+
+import tempfile
+from pathlib import Path
+
+from loomrl.errors import ConfigError
+from loomrl.files import sha256
+from loomrl.loomdb.database import LoomDB
+from loomrl.model_signature import SIGNATURE, sign
+from loomrl.promotion import envelope, promote
+from loomrl.registry import Registry
+from loomrl.registry.files import SIGNATURE_TAG
+from loomrl.runs import now
+from loomrl.schema import Document
+
+SIGNED_BY = "loomrl.signed_by"  # on a version: who had it signed again, when and why, as JSON
+EVENT = "signing by hand"
+
+
+class SignedByHand(Document):
+    """Who vouched for which files."""
+
+    policy: str
+    version: str
+    digest: str  # of policy.onnx and manifest.json
+    sums_sha256: str  # of the list of all its files, recorded when it was registered
+    key: str
+    signature_sha256: str
+    by: str
+    reason: str
+    time: str  # ISO 8601, UTC
+
+
+def sign_by_hand(
+    policy: str, reference: str, person: str, reason: str, registry: Registry | None = None, db: LoomDB | None = None
+) -> SignedByHand:
+    """Sign a version's files with this installation's key, if they are those that were registered.
+
+    What was recorded at its registration must agree: the digest of every file, kept in the registry, and the signed
+    envelope of its safety case, where it has one. Who signs, and why, is put on record in LoomDB before the signature
+    counts, and beside it in the registry.
+
+    Raises:
+        ConfigError: without a person or a reason, or for a version that does not exist.
+        ArtifactError: when a file is not what was registered, or is of a kind that no version holds.
+        ServiceError: when the registry or LoomDB cannot be reached: nothing is signed then.
+    """
+    if not person.strip() or not reason.strip():
+        raise ConfigError("signing a version needs the name of a person (--by) and why (--reason)")
+    registry, db = registry or Registry(), db or LoomDB.open()
+    with promote.exclusive(policy), tempfile.TemporaryDirectory(prefix="loomrl-sign-") as temporary:
+        version = registry.require(policy, reference)
+        folder = registry.download(version, Path(temporary) / "files")
+        if (folder / envelope.ENVELOPE).is_file():
+            envelope.verify(folder)
+        key = sign(folder, policy)
+        signature = (folder / SIGNATURE).read_text("utf-8")
+        signed = SignedByHand(
+            policy=policy,
+            version=version.version,
+            digest=version.digest,
+            sums_sha256=version.sums_sha256,
+            key=key,
+            signature_sha256=sha256(signature.encode()),
+            by=person.strip(),
+            reason=reason.strip(),
+            time=now(),
+        )
+        db.record_event(EVENT, signed.to_json())
+        registry.set_tag(version, SIGNED_BY, signed.to_bytes().decode())
+        registry.set_tag(version, SIGNATURE_TAG, signature)
+    return signed
