@@ -142,7 +142,7 @@ def test_where_rollouts_first_differ(tmp_path: Path) -> None:
     assert first_difference(recorded, recorded) is None
     lengths = recorded["length"]
     changed = {key: array.copy() for key, array in recorded.items()}
-    changed["observation"][int(lengths[0]) + 4, 2] += 1e-9
+    changed["observation"][int(lengths[0]) + 4, 2] += 1e-3
     changed["reward"][int(lengths[0]) + 6] = 50.0
     assert first_difference(recorded, changed) == ("observation", 1, 5)
     changed["reset_observation"][1, 0] = 9.0

@@ -18,7 +18,9 @@ from loomrl.serving.audit import AuditLog
 from loomrl.serving.audit_commands import audit_app
 from loomrl.serving.client import Ask, PolicyClient
 from loomrl.serving.compaction import compact
+from loomrl.serving.exploration import probability_of
 from loomrl.serving.history import chains
+from loomrl.serving.model import ServedPolicy
 from loomrl.serving.process import ServerProcess
 from loomrl.serving.records import digest, record
 from loomrl.serving.replay import Replay
@@ -217,6 +219,20 @@ def test_what_cannot_be_replayed_is_counted_and_says_why(log: AuditLog, tmp_path
     assert "its record does not say which random numbers it used" in reasons[0]
     assert "gone cannot be had" in reasons[1]
     assert "is another one now: its onnx_sha256 is" in reasons[2]
+
+
+def test_a_draw_that_is_not_on_record_is_held_against_its_probability(log: AuditLog, tmp_path: Path) -> None:
+    """Records of releases that named no random numbers, and no shield."""
+    folder = discrete_folder(tmp_path / "v")
+    model = ServedPolicy.load(folder, "v")
+    likely = probability_of(model, model.answer(OBS[None]), 0, np.array(1))
+    explored = decided(folder) | {"exploration_flag": True}
+    old = {key: value for key, value in explored.items() if key not in ("draw", "shield")}
+    log.append([old | {"propensity": likely}, old | {"propensity": likely * 1.001}])
+    log.close()
+    report = Replay().run("cartpole")
+    assert (report.num_equal, report.by, report.num_different) == (1, {"chance": 1}, 1)
+    assert f"is {likely}" in report.differences[0]
 
 
 def test_a_changed_log_is_not_replayed(log: AuditLog, tmp_path: Path) -> None:

@@ -8,7 +8,12 @@ from pathlib import Path
 FOLDER = Path(__file__).parent / "old_homes"
 COMMITS = ("cc7093e", "0375cfd")
 _WRITTEN_AT = "/home/ada/project/.loomrl"  # what the kept registries name as their place
-_PLACES = (("model_versions", "source"), ("runs", "artifact_uri"), ("experiments", "artifact_location"))
+_PLACES = (
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+    ("runs", "artifact_uri"),
+    ("experiments", "artifact_location"),
+)
 
 
 def unpack(commit: str, home: Path) -> None:

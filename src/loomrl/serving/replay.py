@@ -140,7 +140,7 @@ class Replay:
         for logged in batch:
             if (missing := _missing(logged, model)) is not None:
                 self.report.not_replayed[missing] += 1
-            elif _is_drawn_unseen(logged):
+            elif _is_by_chance(logged.entry):
                 self._conclude(logged, _chance_differs(logged.entry, model))
             elif _is_ordered(logged.entry):
                 self._conclude(logged, _order_differs(logged.entry, model))
@@ -258,16 +258,17 @@ def _missing(logged: _Logged, model: ServedPolicy) -> str | None:
     entry = logged.entry
     if is_sealed(entry["observation"]):
         return f"its observation is sealed with the key {entry['observation']['key']!r}, which is not configured"
-    if _is_drawn_unseen(logged) and (not model.chooses or model.guard is not None or model.memory_size):
-        return "its record does not say which random numbers it used"
-    return None
+    if _is_by_chance(entry):
+        is_known = model.chooses and model.guard is None and not model.memory_size
+    else:
+        is_drawn = entry["exploration_flag"] and not _is_ordered(entry)
+        is_known = not is_drawn or (logged.draws is not None and entry.get("draw") is not None)
+    return None if is_known else "its record does not say which random numbers it used"
 
 
-def _is_drawn_unseen(logged: _Logged) -> bool:
-    """Whether it was drawn with random numbers that are not on record: logs from before 2026-11-21 name none."""
-    entry = logged.entry
-    is_drawn = entry["exploration_flag"] and not _is_ordered(entry)
-    return is_drawn and (logged.draws is None or entry.get("draw") is None)
+def _is_by_chance(entry: Record) -> bool:
+    """Whether it was drawn by a release that put no random numbers on record."""
+    return entry["exploration_flag"] and "draw" not in entry and not _is_ordered(entry)
 
 
 def _is_ordered(entry: Record) -> bool:
@@ -295,7 +296,7 @@ def _decided_by(entry: Record) -> str:
     if entry["shield"] is not None:
         return "shield"
     if entry["exploration_flag"]:
-        return "explored" if entry.get("draw") is not None else "chance"
+        return "explored" if "draw" in entry else "chance"
     return "policy"
 
 
