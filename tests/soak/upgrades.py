@@ -42,7 +42,8 @@ def upgraded(project: Path, commit: str) -> dict[str, Any]:
     loomrl(project, "run", "configs/cartpole.yaml")
     decided_before = decide(project)
 
-    _git(project, "checkout", "--quiet", "--force", _git(ROOT, "rev-parse", "HEAD").strip())
+    _git(project, "fetch", "--quiet", str(ROOT), "HEAD")
+    _git(project, "checkout", "--quiet", "--force", "FETCH_HEAD")
     is_signed = any((project / ".loomrl" / "mlartifacts").rglob("model.sig"))
     if not is_signed:
         loomrl(project, "policy", "sign", "cartpole", "--by", "Ada", "--reason", "from before versions were signed")
