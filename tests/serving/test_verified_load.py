@@ -18,6 +18,7 @@ from loomrl.files import sha256_file, write_sums
 from loomrl.model_signature import SIGNATURE, sign
 from loomrl.registry import CHAMPION, Registry
 from loomrl.serving.client import Refused
+from loomrl.serving.last_verified import path_of
 from loomrl.serving.model import GRAPH, MANIFEST, ServedPolicy
 from loomrl.serving.process import ServerProcess
 from loomrl.serving.roles import RoleKeeper
@@ -162,7 +163,8 @@ def test_a_server_told_so_takes_signed_folders_only(loomrl_home: Path, tmp_path:
 
 
 def test_a_registry_that_answers_late_is_followed_once_it_does(target: Target) -> None:
-    """The registry's database is locked when the server starts, and again while it decides."""
+    """The registry's database is locked when a server starts that knows no verified roles, and while it decides."""
+    path_of("cartpole").unlink(missing_ok=True)  # of the tests before
     uri = f"{target.registry.tracking_uri}?timeout=0.2"  # seconds that SQLite waits for a lock
     target.registry.set_aliases("cartpole", {CHAMPION: "1"})
     blocker = sqlite3.connect(target.registry.tracking_uri.removeprefix("sqlite:///"), isolation_level=None)

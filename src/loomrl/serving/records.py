@@ -87,7 +87,8 @@ def expand(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """
     entry = opened(entry)
     if entry["kind"] not in SEVERAL.values():
-        yield _LATER | entry if entry["kind"] == DECISION else entry
+        later = {name: value for name, value in _LATER.items() if entry["kind"] == DECISION and name not in entry}
+        yield entry | later
         return
     links, dtypes = {name: entry[name] for name in LINKS if name in entry}, entry["shared"]["dtypes"]
     for row, fields in enumerate(rows(entry)):
