@@ -1,5 +1,7 @@
 """The simulation against hand calculation, and against what waiting for the slowest must do."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -98,3 +100,20 @@ def test_bytes_of_powersgd_are_those_it_says_it_sends() -> None:
         dist.destroy_process_group()
     config = CompressionConfig(method="powersgd", rank=2)
     assert bytes_per_synchronisation(config, replace(WORK, matrices=(shape,))) == sent[-1]
+
+
+def test_a_group_that_met_with_powersgd_can_be_left() -> None:
+    """In a process of its own: torch ended one in a few that let go of the group at once."""
+    program = """
+import torch, torch.distributed as dist
+from loomrl.distributed.compression import PowerSGD
+for _ in range(100):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    averaging = PowerSGD(1, [(0, 8, 8)], dist.group.WORLD)
+    for _ in range(4):
+        averaging.average(torch.randn(80))
+    del averaging
+    dist.destroy_process_group()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr

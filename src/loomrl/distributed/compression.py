@@ -18,6 +18,9 @@ from loomrl.distributed.config import CompressionConfig
 
 BLOCK = 256  # numbers that share a scale
 FIRST_POWERSGD = 2  # calls that are averaged whole before; torch demands two
+# Groups that torch's PowerSGD met in. Its callbacks hold the group, and are let go of on a thread of the group: were that
+# the last reference, the group would wait for its own thread and end the process. So they are kept until it ends.
+_KEPT: set[dist.ProcessGroup] = set()
 _POWERSGD_MEMORY = ("error_dict", "p_memory_dict", "q_memory_dict")
 
 
@@ -128,6 +131,7 @@ class PowerSGD:
     """torch's: matrices as products of thin ones, with error feedback (Vogels et al., arXiv 1905.13727)."""
 
     def __init__(self, rank: int, matrices: Sequence[Matrix], group: dist.ProcessGroup) -> None:
+        _KEPT.add(group)
         self._matrices = matrices
         self._state = powerSGD_hook.PowerSGDState(group, rank, FIRST_POWERSGD)
 
