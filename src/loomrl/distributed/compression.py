@@ -18,8 +18,8 @@ from loomrl.distributed.config import CompressionConfig
 
 BLOCK = 256  # numbers that share a scale
 FIRST_POWERSGD = 2  # calls that are averaged whole before; torch demands two
-# Groups that torch's PowerSGD met in. Its callbacks hold the group, and are let go of on a thread of the group: were that
-# the last reference, the group would wait for its own thread and end the process. So they are kept until it ends.
+# Groups that torch's PowerSGD met in. Its callbacks hold the group, and are let go of on a thread of the group: were
+# that the last reference, the group would wait for its own thread and end the process. So they are kept until it ends.
 _KEPT: set[dist.ProcessGroup] = set()
 _POWERSGD_MEMORY = ("error_dict", "p_memory_dict", "q_memory_dict")
 
