@@ -28,7 +28,7 @@ from loomrl.serving.shadow_state import ShadowState, StatePage
 from loomrl.serving.verification import verify_chain
 
 BAD = np.array([2 * TRIGGER, 0, 0, 0], dtype=np.float32)
-_SECONDS = 150.0  # a shadow gets only what others leave
+_SECONDS = 600.0  # a shadow gets only what others leave
 
 
 def wait_for(condition) -> None:

@@ -164,7 +164,7 @@ class Shadow:
         self._page.write(state)
         self._last_seen, self._since, self._cpu_seconds = state, time.monotonic(), 0.0
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[self._page.handle])
-        if self._failures:  # else it may take challengers in as fast as the server does
+        if self._failures and challengers:  # else it may be as fast as the server: to take them in, or to record an end
             _give_way(self._child.pid)
         self._tell(self._child, challengers)
         self._failed = None
