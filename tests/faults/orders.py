@@ -191,7 +191,7 @@ def run(given: Services, faults: Sequence[str], moments: Sequence[str], workers:
         world = World(stack, given, name, workers)
         if "start" in moments:
             world.breaks(faults, "start")
-        with ServerProcess("cartpole", wait_ready=False, **world.options) as server, server.client() as client:
+        with _server(world) as server, server.client() as client:
             if "start" in moments:
                 seconds["start"] = _intervene(client, is_recorded="disk" not in faults)
                 _check_on_record(world)
@@ -207,7 +207,7 @@ def run(given: Services, faults: Sequence[str], moments: Sequence[str], workers:
             assert server.process is not None
             os.kill(server.process.pid, signal.SIGKILL)
             server.process.wait()
-        with ServerProcess("cartpole", wait_ready=False, **world.options) as server, server.client() as client:
+        with _server(world) as server, server.client() as client:
             _until(lambda: _answers(client) and _is_in_force(client))
             world.mend(faults)
             _until(client.is_ready)
@@ -218,8 +218,20 @@ def run(given: Services, faults: Sequence[str], moments: Sequence[str], workers:
     return seconds
 
 
+@contextmanager
+def _server(world: World) -> Iterator[ServerProcess]:
+    """One that answers, ready or not; where something fails, with what it wrote."""
+    with ServerProcess("cartpole", wait_ready=False, **world.options) as server:
+        try:
+            yield server
+        except BaseException as error:
+            code = None if server.process is None else server.process.poll()
+            error.add_note(f"exit code {code}; the server wrote:\n{server.log()}")
+            raise
+
+
 def _intervene(client: PolicyClient, is_recorded: bool) -> dict[str, float]:
-    """Order, and see what is decided from then on: nothing where no decision can be recorded."""
+    """Order, and see what is decided from then on: what was ordered, or nothing where no decision can be recorded."""
     _until(lambda: _answers(client))
     seconds = {}
     for what, order, agent_id in (
@@ -230,7 +242,8 @@ def _intervene(client: PolicyClient, is_recorded: bool) -> dict[str, float]:
         order()
         role = _role(client, agent_id)
         seconds[what] = round(time.monotonic() - started, 3)
-        assert role == (what if is_recorded else "507"), f"{what}: {role}"
+        # A full disk may leave room for a record in a segment's last page.
+        assert role == what or (role == "507" and not is_recorded), f"{what}: {role}"
     assert _is_in_force(client)
     return seconds
 
