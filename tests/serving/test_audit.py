@@ -58,6 +58,14 @@ def test_a_record_is_in_the_file_when_append_returns() -> None:
     log.close()
 
 
+def test_a_chain_whose_writer_is_about_to_end_is_waited_for() -> None:
+    first = AuditLog("cartpole", "orders")
+    ending = threading.Timer(0.3, first.close)
+    ending.start()
+    AuditLog("cartpole", "orders", patience_seconds=60.0).close()
+    ending.join()
+
+
 def test_two_servers_have_chains_of_their_own() -> None:
     first, second = AuditLog("cartpole"), AuditLog("cartpole")
     assert first.folder != second.folder

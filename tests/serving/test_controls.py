@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +18,28 @@ from pydantic import ValidationError
 
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.loomdb.database import LoomDB
-from loomrl.serving.audit import AuditUnwritable
+from loomrl.loomdb.records import Control
+from loomrl.serving.audit import AuditLog, AuditUnwritable
 from loomrl.serving.controls import Change, Controls, Saved
 from loomrl.serving.elapsed import Countdown
+from loomrl.serving.history import records
 from loomrl.serving.orders import KILL_SWITCH, OVERRIDE
 from loomrl.serving.overrides import Override
 from loomrl.serving.plan import KillSwitch, Plan
+from loomrl.serving.records import operation, record
+from loomrl.serving.verification import verify_chain
 
 ADA = {"person": "Ada", "reason": "test"}
+PATIENCE = 60.0  # seconds
 
 
 def override(action: int, agent_id: str | None = None) -> Override:
     return Override(action=action, agent_id=agent_id, **ADA)
+
+
+def told(changes: Sequence[Change]) -> list[dict[str, object]]:
+    """Records of them."""
+    return [operation("cartpole", change.control.name, change.control.actor, "test") for change in changes]
 
 
 def actions(controls: Controls) -> list[object]:
@@ -224,6 +235,93 @@ def test_an_order_that_a_restored_loomdb_has_lost_is_not_undone_by_one_of_its_nu
     assert told == []
 
 
+def restored(tmp_path: Path, name: str) -> Path:
+    """A copy of LoomDB as it is now."""
+    shutil.copy(tmp_path / "loom.db", tmp_path / name)
+    return tmp_path / name
+
+
+def say(controls: Controls, what: str, is_strict: bool) -> None:
+    if what == KILL_SWITCH:
+        switched(controls, is_strict)
+    elif is_strict:
+        controls.set_override(override(1), "test")
+    else:
+        controls.clear_overrides(None, "test", "test")
+
+
+def is_strict(controls: Controls) -> bool:
+    return controls.orders.kill_switch is not None or controls.orders.overrides != {}
+
+
+@pytest.mark.parametrize("what", [KILL_SWITCH, OVERRIDE])
+@pytest.mark.parametrize("is_numbered", [True, False])
+def test_what_was_lifted_before_a_restore_lifts_nothing_that_was_set_after_it(
+    hosts: list[Controls], tmp_path: Path, what: str, is_numbered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loomrl.serving.controls._COMPARED_SECONDS", 0.0)
+    lifter, other = hosts
+    with LoomDB.open(f"sqlite:///{tmp_path / 'loom.db'}") as database:
+        backup = restored(tmp_path, "restored.db")
+        for number in range(6):  # the last one lifts
+            say(lifter, what, number % 2 == 0)
+            if number < 5 or is_numbered:
+                lifter.exchange(database)
+    with LoomDB.open(f"sqlite:///{backup}") as database:
+        say(other, what, True)
+        for controls in (other, lifter, other, lifter):
+            controls.exchange(database)
+        assert is_strict(lifter)
+        assert is_strict(other)
+        monkeypatch.setenv("LOOMRL_HOME", str(lifter.path.parents[1]))
+        again = Controls("cartpole")
+        again.exchange(database)
+        assert is_strict(again)
+        say(lifter, what, False)  # with knowledge of it
+        for controls in (lifter, other, again):
+            controls.exchange(database)
+            assert not is_strict(controls)
+
+
+def test_what_was_lifted_stays_so_where_a_restored_loomdb_holds_it_still(
+    hosts: list[Controls], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = hosts
+    with LoomDB.open(f"sqlite:///{tmp_path / 'loom.db'}") as database:
+        switched(one, True)
+        one.exchange(database)
+    backup = restored(tmp_path, "restored.db")
+    with LoomDB.open(f"sqlite:///{tmp_path / 'loom.db'}") as database:
+        switched(one, False)
+        one.exchange(database)
+    monkeypatch.setenv("LOOMRL_HOME", str(one.path.parents[1]))
+    with LoomDB.open(f"sqlite:///{backup}") as database:
+        for controls in (Controls("cartpole"), one, other):
+            controls.exchange(database)
+            assert controls.orders.kill_switch is None
+
+
+@pytest.mark.parametrize("what", [KILL_SWITCH, OVERRIDE])
+def test_what_is_lifted_while_loomdb_numbers_it_stays_lifted(
+    hosts: list[Controls], database: LoomDB, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = hosts
+    add_control = LoomDB.add_control
+
+    def lifted_meanwhile(self: LoomDB, control: Control) -> bool:
+        is_added = add_control(self, control)
+        if control.document is not None:
+            say(one, what, False)
+        return is_added
+
+    monkeypatch.setattr(LoomDB, "add_control", lifted_meanwhile)
+    say(one, what, True)
+    for controls in (one, one, other, one):
+        controls.exchange(database)
+    assert not is_strict(one)
+    assert not is_strict(other)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_hosts_that_come_and_go_agree_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: LoomDB, seed: int
@@ -366,6 +464,69 @@ def test_an_order_is_in_force_while_another_process_holds_the_file(loomrl_home: 
     order.join()
     other.refresh()
     assert other.orders == controls.orders
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_who_decides_waits_for_no_disk_that_takes_an_order(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    """With the disk full, what hangs is the reserve."""
+    log = AuditLog("cartpole", reserves=True)
+    controls = Controls("cartpole", lambda changes: log.append_order(told(changes), keep=False), keep=log.keep_orders)
+    hangs, goes_on, fsync, write = threading.Event(), threading.Event(), os.fsync, os.write
+
+    def hanging(handle: int) -> None:
+        hangs.set()
+        assert goes_on.wait(PATIENCE)
+        fsync(handle)
+
+    def full(handle: int, data: bytes) -> int:
+        if data.startswith(b'{"kind"'):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(handle, data)
+
+    if is_full:
+        monkeypatch.setattr(os, "write", full)
+    with monkeypatch.context() as slow:
+        slow.setattr(os, "fsync", hanging)
+        order = threading.Thread(target=switched, args=(controls, True))
+        order.start()
+        assert hangs.wait(PATIENCE)
+        look = threading.Thread(target=controls.refresh, args=(True,))
+        look.start()
+        look.join(PATIENCE)
+        is_waiting = look.is_alive()
+        with suppress(AuditUnwritable):
+            log.append([record("decision", decision_id=None)])
+        assert controls.orders.kill_switch is not None
+        assert order.is_alive()  # who ordered is answered when it is kept
+        goes_on.set()
+        order.join()
+        look.join()
+    assert not is_waiting
+    assert [entry["operation"] for entry in records("cartpole") if entry["kind"] == "operation"] == [KILL_SWITCH]
+    assert Controls("cartpole").orders.kill_switch is not None
+    log.close()
+    assert verify_chain(log.folder).intact
+
+
+def test_what_is_ordered_while_another_order_is_written_is_written_too(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controls, fsync, during = Controls("cartpole"), os.fsync, list[threading.Thread]()
+
+    def ordering(handle: int) -> None:
+        if not during:
+            during.append(threading.Thread(target=controls.set_override, args=(override(1), "test")))
+            during[0].start()
+            wait_for(lambda: actions(controls) == [1])
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", ordering)
+    switched(controls, True)
+    during[0].join()
+    again = Controls("cartpole")
+    assert (again.orders.kill_switch is not None, actions(again)) == (True, [1])
 
 
 def test_two_processes_that_order_at_once_settle_as_two_hosts_do(loomrl_home: Path) -> None:

@@ -52,6 +52,10 @@ from loomrl.types import EnvironmentSnapshot
 Record = TypeVar("Record", bound=Document)
 
 
+class DamagedRow(ServiceError):
+    """A row holds what no version of LoomRL writes."""
+
+
 class LoomDB:
     """One database. Methods are atomic, and safe from several threads and processes at once."""
 
@@ -287,6 +291,12 @@ class LoomDB:
         is_of = (ControlRow.policy == policy, ControlRow.name == name, ControlRow.revision > after)
         return self._all(select(ControlRow).where(*is_of).order_by(ControlRow.revision), Control)
 
+    def newest_control(self, policy: str, name: str) -> Control | None:
+        """The newest revision of one control; None where it was never set."""
+        is_of = (ControlRow.policy == policy, ControlRow.name == name)
+        newest = select(ControlRow).where(*is_of).order_by(ControlRow.revision.desc()).limit(1)
+        return next(iter(self._all(newest, Control)), None)
+
     def num_controls(self, policy: str) -> int:
         """How many revisions of a policy's controls there are: as long as it stays, nothing was changed."""
         with self._reading() as session:
@@ -445,7 +455,10 @@ class LoomDB:
 
     def _all(self, query: Select[Any], kind: type[Record]) -> list[Record]:
         with self._reading() as session:
-            return [_record(kind, row) for row in session.scalars(query)]
+            try:
+                return [_record(kind, row) for row in session.scalars(query)]
+            except (TypeError, ValueError) as error:
+                raise DamagedRow(f"a row of LoomDB is no {kind.__name__}, it was changed: {error}") from error
 
     def _insert(self, row: Base, kind: type[Record]) -> Record:
         with self._writing() as session:

@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Literal
 
+from loomrl.files import canonical_json, sha256
 from loomrl.schema import Document
 from loomrl.types import Json
 
@@ -121,6 +122,11 @@ class Control(Document):
     def place(self) -> tuple[int, int]:
         """Its place among a host's revisions: those LoomDB numbered, and what was set on top of each since."""
         return (self.revision, 0) if self.made_from is None else (self.made_from, self.revision - self.made_from)
+
+    @property
+    def identity(self) -> str:
+        """Of the order, however it is numbered: 16 hexadecimal digits."""
+        return sha256(canonical_json(self.model_dump(mode="json", exclude=set(_UNNUMBERED))))[:16]
 
     def is_same_order(self, other: "Control") -> bool:
         """Whether both are one order, however it is numbered."""

@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +23,14 @@ from loomrl.encryption import keyring
 from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.files import sync_folder
 from loomrl.home import home, shares_loomdb
-from loomrl.serving.chain import seal, unseal
+from loomrl.serving.chain import seal
 from loomrl.serving.records import record
 from loomrl.serving.reserve import Reserve
 from loomrl.serving.sealing import Sealer
-from loomrl.serving.segments import PLAIN, RESERVE, last_record, lines_backwards, segments
+from loomrl.serving.segments import PLAIN, RESERVE, last_record, lines_backwards, segments, waiting_records
 
 log = logging.getLogger(__name__)
+_LOOK_SECONDS = 0.1  # between looks whether who writes a chain has ended
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MAX_SERVERS = 1_000
 
@@ -69,7 +71,8 @@ class AuditLog:
     """One chain, written by this process alone. Safe to use from several threads.
 
     `opening` is put into every `open` record. The ids of decisions begin with `token_prefix`. With `reserves`, records
-    of orders find room in `CHAIN/reserve` where the disk is full, also where no segment can be begun.
+    of orders find room in `CHAIN/reserve` where the disk is full, also where no segment can be begun. Who writes one
+    of this name now has `patience_seconds` to end: the workers of a killed server do so by themselves.
 
     Raises:
         ArtifactError: when the chain cannot be made, belongs to a running server, or was edited.
@@ -84,12 +87,13 @@ class AuditLog:
         opening: Mapping[str, Any] | None = None,
         token_prefix: str = "",
         reserves: bool = False,
+        patience_seconds: float = 0.0,
     ) -> None:
         self.policy, self.segment_bytes = policy, segment_bytes
         self._opening, self._ring = dict(opening or {}), keyring()
         self._sealer: Sealer | None = None
         self._first: dict[str, Any] = {}  # the record that opens this segment
-        self.folder, self._owner = _claim(audit_folder(policy), server)
+        self.folder, self._owner = _claim(audit_folder(policy), server, patience_seconds)
         self.server = f"{policy}/{self.folder.name}"
         self.token = token_prefix + secrets.token_hex(6)[len(token_prefix) :]
         self._syncing, self._lock = threading.Lock(), threading.Lock()  # who needs both takes them in this order
@@ -98,8 +102,9 @@ class AuditLog:
         self._torn = False  # bytes of a record that was not written whole lie at the end
         self._begun = False  # whether the record that opens this segment is written, or waits
         self._reserve: Reserve | None = None
-        self._waiting = b""  # lines that follow the last one of the segment, and lie in the reserve
-        self._unkept: ArtifactError | None = None  # why those lie in memory alone
+        self._waiting = b""  # lines that follow the last one of the segment, for which there was no room
+        self._kept = b""  # what the reserve holds: those, as soon as the disk has taken them
+        self._unkept: str | None = None  # why it does not
         try:
             self._reserve = Reserve(self.folder / RESERVE) if reserves else None
             self.repaired = repair(self.folder)
@@ -145,17 +150,30 @@ class AuditLog:
         with self._lock:
             return self._write(records)
 
-    def append_order(self, records: Sequence[dict[str, Any]]) -> list[int]:
+    def append_order(self, records: Sequence[dict[str, Any]], keep: bool = True) -> list[int]:
         """Write records of what a person ordered. Where the log takes none they are kept in the reserve, linked into
         the chain like any other, and stand in the log before whatever it takes next.
 
-        Nothing is raised: where the reserve fails, too, they are kept in memory, and the server's log says so.
+        Nothing is raised: where the reserve fails, too, they are kept in memory, and the server's log says so. Without
+        `keep` the disk is not waited for, and the reserve gets them with the next `keep_orders` or `sync`.
         """
         try:
-            return self.append(records)
+            sequences = self.append(records)
         except AuditUnwritable as error:
             with self._lock:
-                return self._keep(records, error)
+                sequences = self._wait(records)
+            log.error("records of orders wait for room: %s", error)
+        if keep:
+            self.keep_orders()
+        return sequences
+
+    def keep_orders(self) -> None:
+        """Have the reserve hold the records that wait for room. Costs nothing where none do, or it does."""
+        if self._waiting and self._waiting != self._kept:
+            try:
+                self.sync()
+            except NotDurable as error:
+                log.error("%s", error)
 
     @property
     def num_waiting_bytes(self) -> int:
@@ -170,13 +188,17 @@ class AuditLog:
         """
         with self._syncing:
             with self._lock:
-                size, unkept = self._size, self._unkept
-                sequence = self._sequence if unkept is None else self._num_in_log - 1
-            if sequence > self.durable_sequence:
+                size, sequence, num_in_log, waiting = self._size, self._sequence, self._num_in_log, self._waiting
+            adds = waiting.startswith(self._kept)
+            if adds:  # else the reserve holds what is in the log by now, and may go once that is synced
+                self._fill_reserve(waiting)
+            if num_in_log - 1 > self.durable_sequence or not adds:
                 self._flush(size)  # outside the lock, however long it takes
-                self._num_durable_bytes, self.durable_sequence = size, sequence
-            if unkept is not None:
-                raise NotDurable(f"records of orders are kept in memory alone: {unkept}", full=True)
+                self._num_durable_bytes, self.durable_sequence = size, max(self.durable_sequence, num_in_log - 1)
+            self._fill_reserve(waiting)
+            if self._kept != waiting and waiting:
+                raise NotDurable(f"records of orders are kept in memory alone: {self._unkept}", full=True)
+            self.durable_sequence = max(self.durable_sequence, sequence)
 
     def close(self) -> None:
         """Sync and give the chain back."""
@@ -189,11 +211,15 @@ class AuditLog:
             os.close(self._owner)
 
     def _flush(self, size: int) -> None:
-        """Sync the segment; what a failed sync may have dropped is written again, for Linux takes it for written."""
+        """Sync the segment, or where none is begun, the one that a former process left; what a failed sync may have
+        dropped is written again, for Linux takes it for written."""
         try:
             if self._lost:
                 _write_again(self._path, self._num_durable_bytes, size)
-            os.fdatasync(self._handle)
+            if self._handle >= 0:
+                os.fdatasync(self._handle)
+            else:
+                _sync(_written_segments(self.folder)[-1])
         except OSError as error:
             self._lost = True
             unwritable = _unwritable(error, self._path)
@@ -234,8 +260,8 @@ class AuditLog:
             raise _unwritable(error, path) from error
         if self._handle >= 0:
             os.close(self._handle)
-        self._handle, self._size, self._path = handle, 0, path
-        self._num_durable_bytes, self.durable_sequence = 0, self._sequence
+            self.durable_sequence = self._sequence
+        self._handle, self._size, self._path, self._num_durable_bytes = handle, 0, path, 0
         self._write(())
 
     def _finish_former(self) -> None:
@@ -254,51 +280,52 @@ class AuditLog:
             raise _unwritable(error, former[0]) from error
 
     def _recall_waiting(self) -> None:
-        """Go on behind the lines that a former process left in the reserve; those the log has are there no more."""
-        text = b"" if self._reserve is None else self._reserve.read()
-        for line in text.splitlines(keepends=True):
-            kept = unseal(line)
+        """Go on behind the lines that a former process left in the reserve; those the log has are there no more.
+
+        Raises:
+            ArtifactError: when one was changed.
+        """
+        if self._reserve is None:
+            return
+        self._kept = self._reserve.read()
+        for line, kept in waiting_records(self.folder):
             if kept["sequence"] == self._sequence + 1 and kept["previous_hash"] == self._digest:
                 self._waiting += line
                 self._sequence, self._digest = int(kept["sequence"]), str(kept["hash"])
                 self._last_segment = kept["segment"] if kept["kind"] == "open" else self._last_segment
 
-    def _keep(self, records: Sequence[dict[str, Any]], cause: AuditUnwritable) -> list[int]:
-        was_durable, first = self.is_durable, self._sequence + 1
+    def _wait(self, records: Sequence[dict[str, Any]]) -> list[int]:
+        """Link records into the chain for which the log has no room."""
+        first = self._sequence + 1
         data, self._sequence, self._digest = self._sealed(records)
         self._waiting, self._begun, self._last_segment = self._waiting + data, True, self.segment
-        try:
-            if self._reserve is not None:
-                self._reserve.write(self._waiting)
-            self._unkept = None
-            if was_durable:
-                self.durable_sequence = self._sequence
-            log.error("records of orders are kept in %s: %s", self.folder / RESERVE, cause)
-        except ArtifactError as error:
-            self._unkept = error
-            log.error("records of orders are kept in memory alone: %s; %s", error, cause)
         return list(range(first, self._sequence + 1))
+
+    def _fill_reserve(self, waiting: bytes) -> None:
+        """Have it hold what waits, and nothing else."""
+        if waiting == self._kept:
+            return
+        try:
+            if self._reserve is None:
+                raise ArtifactError("no room is reserved")
+            self._reserve.write(waiting)
+        except ArtifactError as error:
+            if self._unkept != str(error):
+                log.error("records of orders are kept in memory alone: %s", error)
+            self._unkept = str(error)
+            return
+        self._kept, self._unkept = waiting, None
+        if waiting:
+            log.error("records of orders are kept in %s: there is no room for them in the log", self.folder / RESERVE)
 
     def _write(self, records: Sequence[dict[str, Any]]) -> list[int]:
         """Whatever waits for room, what opens the segment, and these: all of it or nothing."""
         data, sequence, digest = self._sealed(records)
         if self._waiting or data:
             self._write_whole(self._waiting + data)
-        waited, self._waiting, self._begun, self._unkept = self._waiting, b"", True, None
-        self._num_in_log = sequence + 1
+        self._waiting, self._begun, self._num_in_log = b"", True, sequence + 1
         self._sequence, self._digest, self._last_segment = sequence, digest, self.segment
-        if waited:
-            self._forget_kept()
         return list(range(sequence - len(records) + 1, sequence + 1))
-
-    def _forget_kept(self) -> None:
-        """The log holds them now. Where the disk did not take it they stay in the reserve too, known by their place."""
-        try:
-            self._flush(self._size)
-            if self._reserve is not None:
-                self._reserve.write(b"")
-        except (NotDurable, ArtifactError) as error:
-            log.error("%s", error)
 
     def _sealed(self, records: Sequence[dict[str, Any]]) -> tuple[bytes, int, str]:
         """The lines of records as they follow in the chain, behind what opens the segment where that is not written;
@@ -378,9 +405,17 @@ def _unwritable(error: OSError, path: Path) -> AuditUnwritable:
     return AuditUnwritable(f"{path} cannot be written: {error.strerror}; {fix}", full)
 
 
-def _claim(folder: Path, server: str | None) -> tuple[Path, int]:
+def _locks(owner: int) -> bool:
+    try:
+        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _claim(folder: Path, server: str | None, patience_seconds: float) -> tuple[Path, int]:
     """The chain's folder, locked for this process; without a name, the first that is free."""
-    base = default_name("server")
+    base, deadline = default_name("server"), time.monotonic() + patience_seconds
     names: Iterable[str] = [server] if server else (f"{base}-{number}" for number in range(_MAX_SERVERS))
     for name in names:
         chain = folder / name
@@ -389,12 +424,11 @@ def _claim(folder: Path, server: str | None) -> tuple[Path, int]:
             owner = os.open(chain / "owner.lock", os.O_RDWR | os.O_CREAT, 0o640)
         except OSError as error:
             raise ArtifactError(f"cannot make the audit log {chain}: {error.strerror}; check LOOMRL_HOME") from error
-        try:
-            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(owner)
-            continue
-        return chain, owner
+        while not (is_ours := _locks(owner)) and server and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
+        if is_ours:
+            return chain, owner
+        os.close(owner)
     raise ArtifactError(
         f"the audit log {folder / (server or '*')} belongs to a running server; stop it or name another"
     )

@@ -48,14 +48,16 @@ log = logging.getLogger(__name__)
 LAPSED = "elapsed time"  # who lifts an override whose time is over
 _KEPT_SECONDS = 60.0  # between writings of what overrides with an end have left: a reboot forgets no more than that
 _COMPARED_SECONDS = 60.0  # between comparisons with LoomDB where it has as many revisions as before: it may be restored
+_NUM_REPLACED = 32  # orders of each control that are remembered after they were replaced
 _LOCK_SECONDS = 10.0  # that another process may hold the file; what was ordered is in force meanwhile
 
 
 class Saved(Document):
-    """What stands on this host, and what overrides with an end have left, by their ids."""
+    """What stands on this host, what overrides with an end have left, by their ids, and which orders were replaced."""
 
     controls: list[Control] = []
     countdowns: dict[str, Countdown] = {}
+    replaced: dict[str, list[str]] = {}  # by a control's name: the identities of its last orders before, oldest first
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,11 @@ class Change:
 
 
 class Controls:
-    """The controls of one policy. `orders` is what is in force; everything else may block.
+    """The controls of one policy. `orders` is what is in force; who reads it, or calls `refresh`, waits for no disk.
+    Everything else may.
 
-    `record` is told what is about to be in force, before it is. `announce` is called when the file has changed, before
-    who changed it goes on.
+    `record` is told what is about to be in force, before it is, and waits for no disk either; `keep` has the disk take
+    what was recorded. `announce` is called when the file has changed, before who changed it goes on.
 
     Raises:
         ArtifactError: when the file cannot be read, or no room can be reserved for orders.
@@ -81,14 +84,16 @@ class Controls:
         policy: str,
         record: Callable[[Sequence[Change]], None] | None = None,
         announce: Callable[[], None] | None = None,
+        keep: Callable[[], None] | None = None,
     ) -> None:
         self.policy, self.path = policy, home() / "controls" / f"{policy}.json"
         self.orders = Orders()
         self.unsaved: str | None = None  # why what is in force would not outlive this process
         self.reserved: str | None = None  # why it is kept in the reserve
-        self._record, self._announce = record, announce
-        self._lock = threading.RLock()
+        self._record, self._announce, self._keep = record, announce, keep
+        self._lock = threading.RLock()  # of what is in memory: nobody writes a file, or waits, with it held
         self._standing: dict[str, Control] = {}  # replaced, never changed
+        self._replaced: dict[str, list[str]] = {}  # as `Saved` has them
         self._unwritten: set[str] = set()  # names of what was ordered here and no file has
         self._announced: dict[str, Control] | None = None
         self._countdowns: dict[str, Countdown] = {}  # of overrides with an end, by id
@@ -137,7 +142,7 @@ class Controls:
         gave_way: dict[str, Control] = {}
         for name, control in mine.items():
             if not _is_known(database, control, theirs.get(name)):
-                theirs[name], outcome = _numbered(database, control)
+                theirs[name], outcome = _numbered(database, control, self._replaced.get(name, []))
                 num_revisions += outcome == "added"
                 if outcome == "gave way":
                     gave_way[name] = control
@@ -192,13 +197,15 @@ class Controls:
             ConfigError: when the plan was changed since the `revision` that the new one was made from.
             ArtifactError: when another process holds the file for long.
         """
-        with self._exclusive(), self._lock:
+        with self._exclusive():
             self._save_alone()
-            known = self.revision(PLAN)
-            if revision not in (None, known):
-                raise ConfigError(f"the {PLAN} was changed meanwhile: its revision is {known}; read it again")
-            dealt = plan.dealt_after(self.orders.plan)
-            self._set(PLAN, dealt, actor, plan.reason)
+            with self._lock:
+                known = self.revision(PLAN)
+                if revision not in (None, known):
+                    raise ConfigError(f"the {PLAN} was changed meanwhile: its revision is {known}; read it again")
+                dealt = plan.dealt_after(self.orders.plan)
+                self._set(PLAN, dealt, actor, plan.reason)
+            self._keep_record()
             self._save_alone()
         self._tell()
         return dealt
@@ -251,6 +258,8 @@ class Controls:
                 self._record([Change(control, (gave_way or {}).get(control.name)) for control in changed])
             except Exception:
                 log.exception("an order is in force, and not on record")
+        for former in (self._standing[control.name] for control in changed if control.name in self._standing):
+            self._replaced[former.name] = [*self._replaced.get(former.name, []), former.identity][-_NUM_REPLACED:]
         if standing != self._standing:
             self._standing = standing
         if changed:
@@ -285,6 +294,9 @@ class Controls:
             left = countdown.seconds_left
             self._countdowns.setdefault(override_id, Countdown.of(left))
         self._adopt_old(found)
+        for name, replaced in found.replaced.items():
+            known = self._replaced.get(name, [])
+            self._replaced[name] = [*(one for one in replaced if one not in known), *known][-_NUM_REPLACED:]
         newer = (one for one in found.controls if self._is_news(one))
         self._put_in_force(newer)
 
@@ -302,8 +314,9 @@ class Controls:
 
     def _save(self) -> None:
         """Write what stands, on top of what other processes wrote meanwhile. Where that fails it is tried again."""
+        self._keep_record()
         try:
-            with self._exclusive(), self._lock:
+            with self._exclusive():
                 self._save_alone()
         except ArtifactError as error:
             self._report(str(error))
@@ -312,16 +325,20 @@ class Controls:
     def _save_alone(self) -> None:
         """With the file locked. Where neither the file nor the reserve can be written, that is said and tried again."""
         found = self._read()
-        self._settle(found.controls)
-        wanted = Saved(
-            controls=sorted(self._standing.values(), key=lambda one: one.name),
-            countdowns={name: Countdown.of(one.seconds_left) for name, one in self._countdowns.items()},
-        )
+        with self._lock:
+            self._settle(found.controls)
+            wanted = Saved(
+                controls=sorted(self._standing.values(), key=lambda one: one.name),
+                countdowns={name: Countdown.of(one.seconds_left) for name, one in self._countdowns.items()},
+                replaced=dict(self._replaced),
+            )
         is_due = time.monotonic() - self._kept > _KEPT_SECONDS or wanted.countdowns.keys() != found.countdowns.keys()
         if wanted.controls != found.controls or self.reserved is not None or is_due:
             self._write(wanted)
-        self.unsaved, self._unwritten = None, set()
-        self._stamp, self._kept = self._look(), time.monotonic()
+        written = {control.name: control for control in wanted.controls}
+        with self._lock:  # what was ordered while the disk was waited for is not written yet
+            self._unwritten = {name for name in self._unwritten if self._standing[name] != written.get(name)}
+            self.unsaved, self._stamp, self._kept = None, self._look(), time.monotonic()
 
     def _settle(self, found: Iterable[Control]) -> None:
         """Have in force what stands of each of the file's controls and ours."""
@@ -386,6 +403,7 @@ class Controls:
         return Saved(
             controls=[controls[name] for name in sorted(controls)],
             countdowns={**reserved.countdowns, **found.countdowns},
+            replaced=found.replaced,
         )
 
     def _read_file(self) -> Saved:
@@ -409,6 +427,10 @@ class Controls:
             return None
         except OSError as error:
             raise ArtifactError(f"{self.path} cannot be read: {error.strerror}; check the disk") from error
+
+    def _keep_record(self) -> None:
+        if self._keep is not None:
+            self._keep()
 
     def _report(self, why: str) -> None:
         if why != self.unsaved:
@@ -450,19 +472,32 @@ def _is_known(database: "LoomDB", order: Control, newest: Control | None) -> boo
     return any(map(order.is_same_order, since))
 
 
-def _numbered(database: "LoomDB", order: Control) -> tuple[Control, Literal["added", "known", "gave way"]]:
-    """What stands in LoomDB once an order is settled with what others ordered meanwhile, and what became of it."""
+def _numbered(
+    database: "LoomDB", order: Control, replaced: Sequence[str]
+) -> tuple[Control, Literal["added", "known", "gave way"]]:
+    """What stands in LoomDB once an order is settled with what others ordered meanwhile, and what became of it.
+
+    `replaced` are the identities of orders that this one was made with knowledge of: LoomDB may have numbered them
+    since. One that was restored from a backup may hold, under numbers that are long over, others that were set since:
+    they were set apart from it.
+    """
     known = order.revision - 1 if order.made_from is None else order.made_from
     while True:
         since = database.control_revisions(order.policy, order.name, known)
         if any(map(order.is_same_order, since)):
             return since[-1], "known"
-        if since and gives_way(order, since[-1]):
-            return since[-1], "known" if since[-1].document == order.document else "gave way"
-        revision = max(order.revision, since[-1].revision + 1 if since else 0)
-        numbered = order.model_copy(update={"revision": revision, "made_from": None})
+        newest = since[-1] if since else database.newest_control(order.policy, order.name)
+        stands, least = order, order.revision
+        if newest is not None and newest.identity not in replaced and gives_way(order, newest):
+            is_same = newest.document == order.document
+            if newest.place > order.place:
+                return newest, "known" if is_same else "gave way"
+            if not is_same:  # it stands again, under a number above all that hosts hold
+                stands, least = newest, order.revision + 1
+        revision = least if newest is None else max(least, newest.revision + 1)
+        numbered = stands.model_copy(update={"revision": revision, "made_from": None})
         if database.add_control(numbered):
-            return numbered, "added"
+            return numbered, "added" if stands is order else "gave way"
 
 
 def _on_top_of(standing: Control, order: Control) -> Control:

@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 GUARDIAN = 0  # the worker whose monitors watch what all of them decide
 _STEP_SECONDS = 0.02
 SYNC_SECONDS = 0.02  # between syncs, where an answer does not wait for one
+_PATIENCE_SECONDS = 30.0  # that a chain's former writer has to end: workers of a killed server take up to ten
 _READ_BACK = 64 * 2**20  # bytes of the log that a new process reads to know what its predecessor decided
 _ORDERS_SECONDS = 0.5  # between looks at the file of controls, and at LoomDB
 _REPORT_SECONDS = 1.0
@@ -75,10 +76,18 @@ class Parts:
         draws = Draws.seeded(settings.seed)
         opening = {"draws": draws.key, "runtime": runtime()}
         prefix = "" if place is None else token_prefix(place.index)
-        self.audit = AuditLog(settings.policy, settings.server, settings.segment_bytes, opening, prefix, reserves=True)
+        self.audit = AuditLog(
+            settings.policy,
+            settings.server,
+            settings.segment_bytes,
+            opening,
+            prefix,
+            reserves=True,
+            patience_seconds=_PATIENCE_SECONDS,
+        )
         self.keeper = AuditKeeper(self.audit)
         announce = None if self._agreement is None else self._agreement.announce
-        self.controls = Controls(settings.policy, self._record_controls, announce)
+        self.controls = Controls(settings.policy, self._record_controls, announce, self.audit.keep_orders)
         self.quarantine = Quarantine(settings.policy, announce)
         self.memories = Memories()
         self.memories.restore(self.audit.folder)
@@ -312,8 +321,8 @@ class Parts:
         self.audit.append_order([record("roles", policy=self.settings.policy, source=source, reason=why, **named)])
 
     def _record_controls(self, changes: Sequence[Change]) -> None:
-        """On record before it is in force, also where no decision finds room any more."""
-        self.audit.append_order([_control_record(change) for change in changes])
+        """On record before it is in force, also where no decision finds room any more. No disk is waited for."""
+        self.audit.append_order([_control_record(change) for change in changes], keep=False)
 
     def _open_loomdb(self) -> "LoomDB":
         """Opened when it is first needed, by whoever comes first."""

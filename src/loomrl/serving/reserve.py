@@ -28,8 +28,8 @@ class Reserve:
         self.path = path
         try:
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-            if os.fstat(self._handle).st_size < 2 * SLOT_BYTES:
-                _fill(self._handle)
+            if (size := os.fstat(self._handle).st_size) < 2 * SLOT_BYTES:
+                _fill(self._handle, size)
         except OSError as error:
             raise ArtifactError(
                 f"{path}: no room can be reserved for orders: {error.strerror}; free some space"
@@ -75,11 +75,11 @@ class Reserve:
             raise ArtifactError(f"{self.path} cannot be read: {error.strerror}; check the disk") from error
 
 
-def _fill(handle: int) -> None:
+def _fill(handle: int, size: int) -> None:
     """Random bytes: a file system that compresses, or leaves zeros out, reserves room for them too."""
-    missing = os.urandom(2 * SLOT_BYTES)
-    if os.pwrite(handle, missing, 0) < len(missing):
-        os.ftruncate(handle, 0)
+    missing = os.urandom(2 * SLOT_BYTES - size)
+    if os.pwrite(handle, missing, size) < len(missing):
+        os.ftruncate(handle, size)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     os.fsync(handle)
 
@@ -96,7 +96,28 @@ def _whole(slot: bytes) -> tuple[int, bytes]:
 
 def kept_text(path: Path) -> bytes:
     """The text that a reserve holds, for who only reads; empty where there is no reserve."""
+    return max(_slots(path))[1]
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with a reserve; None for nothing, and where there is none.
+
+    A slot may never have been written before the second text is. From then on both are whole, but for one that a
+    power failure left half-written.
+    """
+    if not path.exists():
+        return None
+    if not path.is_file() or path.stat().st_size != 2 * SLOT_BYTES:
+        return f"is no file of {2 * SLOT_BYTES} bytes"
+    for _ in range(3):  # a server may be writing
+        numbers = sorted(number for number, _ in _slots(path))
+        if numbers[0] > 0 or numbers[1] < 2:
+            return None
+    return "holds a damaged text, the newest one perhaps"
+
+
+def _slots(path: Path) -> list[tuple[int, bytes]]:
     if not path.is_file():
-        return b""
+        return [(0, b"")]
     with path.open("rb") as file:
-        return max(_whole(file.read(SLOT_BYTES)) for _ in (0, 1))[1]
+        return [_whole(file.read(SLOT_BYTES)) for _ in (0, 1)]

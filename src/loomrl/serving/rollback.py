@@ -53,7 +53,7 @@ class Rollback:
         _check_movable(parts, order.version)
         policy, holder = parts.settings.policy, holder_of(scope, parts.tokens)
         done = operation(policy, "rollback", actor, order.reason, version=order.version)
-        parts.audit.append_order([done])  # before it is done
+        await asyncio.to_thread(parts.audit.append_order, [done])  # before it is done
         person = holder.name if holder else actor
         try:
             told = await asyncio.to_thread(take_back, policy, order.version, order.reason, person)
