@@ -1,7 +1,6 @@
 """Signed envelopes: DSSE (github.com/secure-systems-lab/dsse, protocol v1.0.0) with Ed25519 keys."""
 
 import base64
-import binascii
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -116,5 +115,5 @@ def trusted_keys() -> dict[str, Ed25519PublicKey]:
 def _decode(text: str, what: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise ArtifactError(f"the envelope's {what} is not base64: {error}") from error

@@ -2,14 +2,18 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loomrl.serving.audit import AuditLog
 from loomrl.serving.chain import GENESIS, BrokenRecord, seal, unseal
+from loomrl.serving.compacted import write_compacted
 from loomrl.serving.records import record
+from loomrl.serving.reserve import SLOT_BYTES, Reserve
 from loomrl.serving.segments import segments
 from loomrl.serving.verification import Anchor, verify_chain
 
@@ -125,3 +129,126 @@ def test_old_segments_may_go_only_when_their_removal_is_on_record(chain: Path) -
     assert report.notes == [f"records 0 to {head.sequence} are no longer kept: removed by gc: old"]
     for lie in ({"digest": "0" * 64}, {"sequence": head.sequence + 1}, {"first_sequence": 1}):
         assert not verify_chain(chain, [head, replace(removal, **lie)]).intact
+
+
+@pytest.mark.parametrize("stem", ["1\u00b2", "\u0661", "2", "0000002", "000000", "-1", "x"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_a_file_that_no_server_would_name_so_is_found(chain: Path, stem: str, suffix: str) -> None:
+    (chain / f"{stem}{suffix}").write_bytes(b"")
+    assert verify_chain(chain).findings == [f"{stem}{suffix} is no segment of a server: it was put here"]
+    AuditLog("cartpole").close()  # a server goes on
+
+
+def test_a_segment_far_beyond_the_others_is_told_without_counting_up_to_it(chain: Path) -> None:
+    (chain / f"{'9' * 30}.jsonl").write_bytes(b"")
+    assert any("missing, and no removal is on record" in finding for finding in verify_chain(chain).findings)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"segment": "", "first_segment": ""},
+        {"segment": "x"},
+        {"segment": "000000"},
+        {"first_segment": "1\u00b2"},
+        {"sequence": -1},
+        {"first_sequence": 99},
+    ],
+)
+def test_a_removal_that_names_no_segments_is_found(chain: Path, told: dict[str, Any]) -> None:
+    place = {"kind": "removal", "segment": "000001", "first_segment": "000001", "sequence": 3, "first_sequence": 0}
+    (finding,) = verify_chain(chain, [Anchor(**{**place, **told})]).findings
+    assert "cannot be relied on: it names no segments and records" in finding
+
+
+def test_removals_that_lead_nowhere_end(chain: Path) -> None:
+    first = segments(chain)[0]
+    last = orjson.loads(first.read_bytes().splitlines()[-1])["sequence"]
+    first.unlink()
+    wide = {"segment": "9" * 30, "first_segment": "000001", "sequence": last, "first_sequence": 0}
+    assert not verify_chain(chain, [Anchor(kind="removal", digest="0" * 64, **wide)]).intact
+
+
+def test_a_parquet_file_beside_a_segment_must_hold_its_lines(chain: Path, tmp_path: Path) -> None:
+    one, other = segments(chain)[:2]
+    forged = one.with_suffix(".parquet")
+    write_compacted(one)
+    assert verify_chain(chain).intact, "as a crash leaves both"
+    write_compacted(other).rename(forged)
+    (finding,) = verify_chain(chain).findings
+    assert finding == f"{forged.name}: does not hold the lines of {one.name}: put here, edited or damaged"
+    forged.write_bytes(b"nothing")
+    assert f"{forged} cannot be read" in verify_chain(chain).findings[0]
+    forged.unlink()
+    forged.mkdir()
+    assert verify_chain(chain).findings == [f"{forged.name} is no file: it was put here"]
+
+
+def waiting(chain: Path, *records: dict[str, object]) -> list[bytes]:
+    """Lines that follow the chain's last one, as a server keeps them where the disk has no room."""
+    report, lines = verify_chain(chain), []
+    sequence, digest = report.head_sequence, report.head_digest
+    for one in records:
+        sequence += 1
+        line, digest = seal({**one, "sequence": sequence}, digest)
+        lines.append(line)
+    return lines
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"kind":"open" broken\n',
+        b'{"kind":"open"}\n',
+        b'{"kind":"open","segment":"x","sequence":"y"}\n',
+        b"broken\n",
+        b"[]\n",
+        b'{"sequence":0}\n',
+    ],
+)
+def test_a_damaged_line_in_the_reserve_is_found(chain: Path, line: bytes) -> None:
+    first, last = waiting(chain, {"kind": "operation"}, {"kind": "operation"})
+    reserve = Reserve(chain / "reserve")
+    reserve.write(first + last)
+    assert verify_chain(chain).intact
+    reserve.write(first + last + line)
+    assert any(finding.startswith("reserve:3: ") for finding in verify_chain(chain).findings)
+    reserve.write(first + line)
+    assert any(finding.startswith("reserve:2: ") for finding in verify_chain(chain).findings)
+
+
+def test_a_record_in_the_reserve_that_opens_what_is_no_segment_is_found(chain: Path) -> None:
+    Reserve(chain / "reserve").write(waiting(chain, {"kind": "open", "segment": "1\u00b2", "server": "x"})[0])
+    assert any("was written as segment 1\u00b2" in finding for finding in verify_chain(chain).findings)
+
+
+def test_a_line_in_the_reserve_that_is_another_record_than_the_logs_is_found(chain: Path) -> None:
+    written = segments(chain)[-1].read_bytes().splitlines(keepends=True)[-1]
+    Reserve(chain / "reserve").write(written)
+    assert verify_chain(chain).intact, "as a crash leaves it in both"
+    record = orjson.loads(written)
+    forged, _ = seal({"kind": "operation", "sequence": record["sequence"]}, record["previous_hash"])
+    Reserve(chain / "reserve").write(forged)
+    (finding,) = verify_chain(chain).findings
+    assert finding == f"reserve:1: is not the record {record['sequence']} of the log: it was put here"
+
+
+def test_a_damaged_reserve_is_found_and_one_that_was_cut_loses_no_whole_text(chain: Path) -> None:
+    path = chain / "reserve"
+    reserve = Reserve(path)
+    (line,) = waiting(chain, {"kind": "operation"})
+    for _ in range(3):
+        reserve.write(line)
+        assert verify_chain(chain).intact
+    whole = path.read_bytes()
+    for place in (0, 40, 100, SLOT_BYTES + 5):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert verify_chain(chain).findings == [
+            "reserve holds a damaged text, the newest one perhaps: records of orders may be missing"
+        ]
+    path.write_bytes(whole[:SLOT_BYTES])
+    assert "is no file of" in verify_chain(chain).findings[0]
+    assert Reserve(path).read() == line
+    path.unlink()
+    path.mkdir()
+    assert "is no file of" in verify_chain(chain).findings[0]

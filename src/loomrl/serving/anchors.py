@@ -26,6 +26,13 @@ from loomrl.signing import sign_envelope, signature_fault, trusted_keys
 
 STATEMENT_TYPE = "application/vnd.loomrl.audit-anchor+json"
 _PAGE = 10_000  # statements read at once
+_SPAN = ("first_segment", "segment", "first_sequence", "sequence")
+_NEEDS = {
+    "chain": ("segment", "sequence", "digest"),
+    "head": ("segment", "sequence", "digest"),
+    "removal": (*_SPAN, "digest"),
+    "compacted": ("segment", "digest"),
+}
 
 Kind = Literal["chain", "head", "removal", "compacted", "accepted", "adopted"]
 
@@ -118,6 +125,7 @@ def read_statements(db: LoomDB) -> Statements:
         ServiceError: when LoomDB cannot be reached.
     """
     found, trusted, legacy = Statements(), trusted_keys(), legacy_heads.read(db)
+    found.findings += legacy.findings
     num_adopted = 0  # removals of earlier versions that a signed statement covers
     for anchor in _pages(db):
         statement = _checked(found, anchor)
@@ -166,6 +174,9 @@ def _checked(found: Statements, anchor: AuditAnchor) -> Statement | None:
         return None
     if anchor.number == expected and statement.previous != (GENESIS if before is None else before.digest):
         found.findings.append(f"{name}: does not follow the statement before it: one of them was replaced")
+    if lacking := [key for key in _NEEDS.get(statement.kind, ()) if getattr(statement, key) is None]:
+        found.findings.append(f"{name}: does not say {', '.join(lacking)}: no server states that")
+        return None
     return statement
 
 

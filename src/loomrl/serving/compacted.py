@@ -97,23 +97,26 @@ def _groups_backwards(file: Any) -> Iterator[list[bytes]]:
 
 
 def _read(path: Path, parts: Callable[[Any], Iterable[list[Any]]]) -> Iterator[Any]:
-    pyarrow, parquet = _pyarrow()
+    _, parquet = _pyarrow()
     try:
         with parquet.ParquetFile(path) as file:
             for part in parts(file):
                 yield from part
-    except (LookupError, OSError, ValueError, pyarrow.ArrowException) as error:  # a damaged schema lacks a column
+    except Exception as error:  # whatever damaged bytes do in there
         raise ArtifactError(f"{path} cannot be read: {error}; restore it from a backup") from error
 
 
 def _lines_in(batch: Any) -> list[bytes]:
-    return [line for line in batch.column("line").to_pylist() if line is not None]
+    found = [line for line in batch.column("line").to_pylist() if line is not None]
+    if not all(isinstance(line, bytes) for line in found):
+        raise ValueError("its lines are no bytes")
+    return found
 
 
 def _rows(line: bytes, path: Path, number: int) -> list[dict[str, Any]]:
     try:
         rows = [_row(entry) for entry in expand(orjson.loads(line))]
-    except (LookupError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ArtifactError(
             f"{path}:{number} is damaged: {error}; the segment stays as it is, see `loomrl audit verify`"
         ) from error

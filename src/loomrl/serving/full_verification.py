@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loomrl.home import shares_loomdb
-from loomrl.loomdb.database import LoomDB
+from loomrl.loomdb.database import DamagedRow, LoomDB
 from loomrl.serving.anchors import Statements, read_statements
 from loomrl.serving.exported_anchor import ExportedAnchor
 from loomrl.serving.history import chains
@@ -13,6 +13,10 @@ from loomrl.serving.hosts import audit_roots
 from loomrl.serving.verification import ChainReport, missing_chain, verify_chain
 
 LOOMDB = "LoomDB"  # as findings name its statements
+_UNPLACED = (
+    "LoomDB does not say on which host it was written, for that was an earlier version: start a server of this version "
+    "there, which states it"
+)
 
 
 @dataclass
@@ -55,7 +59,10 @@ def verify_all(
     Raises:
         ServiceError: when LoomDB cannot be reached.
     """
-    statements = read_statements(db)
+    try:
+        statements = read_statements(db)
+    except DamagedRow as error:
+        statements = Statements(findings=[str(error)])
     report = AuditReport(
         num_statements=statements.num,
         num_signed_statements=statements.num_signed,
@@ -76,12 +83,23 @@ def verify_all(
         host = statements.hosts.get(server, "")
         if policy not in (None, server.partition("/")[0]):
             continue
-        if not everywhere and shares_loomdb() and host != socket.gethostname():
-            report.elsewhere[server] = host or "unknown"
+        if not everywhere and shares_loomdb() and host not in ("", socket.gethostname()):
+            report.elsewhere[printable(server)] = host
         else:
             report.chains.append(missing_chain(server, known[server]))
+            if not host and shares_loomdb():
+                report.chains[-1].notes.append(_UNPLACED)
+    for chain in report.chains:  # what files are called, and rows say, may be any bytes
+        chain.server, chain.findings = printable(chain.server), [*map(printable, chain.findings)]
+        chain.notes = [*map(printable, chain.notes)]
+    report.findings = [*map(printable, report.findings)]
     _accept(report, statements)
     return report
+
+
+def printable(text: str) -> str:
+    """A text without what no terminal shows; names of files may not even be Unicode."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def _folders(policy: str | None, everywhere: bool) -> list[Path]:

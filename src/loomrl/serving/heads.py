@@ -1,18 +1,21 @@
 """Heads of audit chains, as LoomDB's statements keep them."""
 
+import logging
 from itertools import chain
 from pathlib import Path
 
 import orjson
 
-from loomrl.errors import ServiceError
+from loomrl.errors import ArtifactError, ServiceError
 from loomrl.home import home
 from loomrl.loomdb.database import LoomDB
 from loomrl.serving.anchors import Statement, read_statements, state
 from loomrl.serving.audit import Head
-from loomrl.serving.segments import lines_backwards, segments, waiting_lines, whole_lines
+from loomrl.serving.segments import lines_backwards, segments, waiting_records, whole_lines
 from loomrl.serving.verification import Anchor
 from loomrl.types import Json
+
+log = logging.getLogger(__name__)
 
 
 def anchor(db: LoomDB, head: Head, known: Head | None = None) -> str | None:
@@ -27,12 +30,33 @@ def anchor(db: LoomDB, head: Head, known: Head | None = None) -> str | None:
     if newest == head:
         return None
     folder = home() / "audit" / head.server
+    if known is None:
+        _adopt_legacy(db)
     if newest is not None and newest != known:
         _require_part_of(folder, newest)
+    return _state(db, folder, head)
+
+
+def _state(db: LoomDB, folder: Path, head: Head) -> str | None:
     if db.newest_audit_anchor(head.server, "chain") is None and (first := _first_record(folder)) is not None:
         segment, record = first
         state(db, "chain", head.server, segment=segment, sequence=record["sequence"], digest=record["hash"])
     return state(db, "head", head.server, segment=head.segment, sequence=head.sequence, digest=head.digest)[1]
+
+
+def _adopt_legacy(db: LoomDB) -> None:
+    """State the chains of earlier versions that lie here: LoomDB knows only their heads, and not which host has them,
+    so that they could vanish unseen."""
+    for known in db.audit_chains():
+        folder = home() / "audit" / known.server
+        if known.host is None and folder.is_dir():
+            head = Head(known.server, known.segment, known.sequence, known.digest)
+            try:
+                _require_part_of(folder, head)
+            except (ArtifactError, ServiceError) as error:
+                log.error("%s", error)  # not vouched for
+            else:
+                _state(db, folder, head)
 
 
 def anchors(db: LoomDB, server: str) -> list[Anchor]:
@@ -60,8 +84,9 @@ def _first_record(folder: Path) -> tuple[str, Json] | None:
 
 def _require_part_of(folder: Path, head: Head) -> None:
     """Refuse to go on from a log that does not hold the record that LoomDB knows."""
+    waiting = [record for _, record in reversed(waiting_records(folder))]
     logged = (line for path in reversed(segments(folder)) for line in lines_backwards(path))
-    for record in map(orjson.loads, chain(reversed(waiting_lines(folder)), logged)):
+    for record in chain(waiting, map(orjson.loads, logged)):
         if record["sequence"] <= head.sequence:
             if (record["sequence"], record["hash"]) == (head.sequence, head.digest):
                 return

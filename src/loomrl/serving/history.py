@@ -13,7 +13,7 @@ from loomrl.files import write_atomic
 from loomrl.home import home
 from loomrl.serving.audit import audit_folder
 from loomrl.serving.records import DECISION, DECISIONS, SEVERAL, expand, record_of
-from loomrl.serving.segments import RESERVE, segments, segments_after, waiting_lines, whole_lines
+from loomrl.serving.segments import segments, segments_after, waiting_records, whole_lines
 
 DECISION_MARKS = tuple(b'{"kind":"%b"' % kind.encode() for kind in (DECISION, DECISIONS))
 
@@ -49,8 +49,8 @@ def records(policy: str | None = None) -> Iterator[dict[str, Any]]:
                 found = _parse(line, path, number)
                 last = found["sequence"]
                 yield from expand(found)
-        for number, line in enumerate(waiting_lines(folder), start=1):
-            if (found := _parse(line, folder / RESERVE, number))["sequence"] > last:
+        for _, found in waiting_records(folder):
+            if found["sequence"] > last:
                 yield from expand(found)
 
 

@@ -1,12 +1,14 @@
 """Heads and removals of audit chains as LoomDB kept them before there were statements (`loomrl.serving.anchors`)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from loomrl.files import canonical_json, sha256
 from loomrl.loomdb.database import LoomDB
 from loomrl.loomdb.records import AuditHead
+from loomrl.serving.segments import is_segment
 from loomrl.serving.verification import Anchor
 from loomrl.signing import signature_fault
 from loomrl.types import Json
@@ -21,6 +23,7 @@ class LegacyHeads:
 
     heads: list[AuditHead]
     removals: list[Json]  # server, segment and last sequence of a segment that `loomrl gc` removed
+    findings: list[str] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
@@ -35,7 +38,10 @@ class LegacyHeads:
 
 def read(db: LoomDB) -> LegacyHeads:
     """Everything in the old form."""
-    return LegacyHeads(db.audit_heads(), [event.data for event in db.events(REMOVED)])
+    removals = [event.data for event in db.events(REMOVED)]
+    strange = [removal for removal in removals if not _is_removal(removal)]
+    findings = [f"an event of a removed segment cannot be read, it was changed: {one!r:.200}" for one in strange]
+    return LegacyHeads(db.audit_heads(), [one for one in removals if one not in strange], findings)
 
 
 def anchors(legacy: LegacyHeads, trusted: dict[str, Ed25519PublicKey], num_adopted: int) -> dict[str, list[Anchor]]:
@@ -59,6 +65,16 @@ def anchors(legacy: LegacyHeads, trusted: dict[str, Ed25519PublicKey], num_adopt
             )
             found.setdefault(server, []).append(removal)
     return found
+
+
+def _is_removal(told: Any) -> bool:
+    if not isinstance(told, dict) or type(told.get("sequence")) is not int:
+        return False
+    try:
+        canonical_json(told)
+    except ValueError:
+        return False
+    return isinstance(told.get("server"), str) and is_segment(str(told.get("segment")))
 
 
 def _place(head: AuditHead) -> Json:

@@ -4,7 +4,7 @@ Every reader of the log takes its lines from here, byte for byte as they were wr
 """
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,12 @@ _BLOCK = 1 << 20  # bytes read at once from a file's end
 def segments(folder: Path) -> list[Path]:
     """A chain's segments, oldest first; of one that is there in both forms the plain one, which comes first."""
     found = {path.stem: path for suffix in (COMPACT, PLAIN) for path in folder.glob(f"[0-9]*{suffix}")}
-    return [found[stem] for stem in sorted(found)]
+    return [found[stem] for stem in sorted(filter(is_segment, found), key=int)]
+
+
+def is_segment(stem: str) -> bool:
+    """Whether a server names a segment so."""
+    return stem.isascii() and stem.isdigit() and stem == f"{int(stem):06d}" and int(stem) > 0
 
 
 def lines(path: Path) -> Iterator[bytes]:
@@ -53,17 +58,19 @@ def waiting_lines(folder: Path) -> list[bytes]:
     return kept_text(folder / RESERVE).splitlines(keepends=True)
 
 
-def sequence_of(line: bytes) -> int:
-    """The sequence of a line's record; -1 where it is none."""
-    try:
-        return int(orjson.loads(line)["sequence"])
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return -1
+def waiting_records(folder: Path) -> list[tuple[bytes, dict[str, Any]]]:
+    """Those lines, each with its record, which is held against its hash.
 
-
-def segments_opened(found: Iterable[bytes]) -> list[str]:
-    """The segments that lines open."""
-    return [str(orjson.loads(line)["segment"]) for line in found if line.startswith(b'{"kind":"open"')]
+    Raises:
+        ArtifactError: naming the line that was changed.
+    """
+    found = []
+    for number, line in enumerate(waiting_lines(folder), start=1):
+        try:
+            found.append((line, unseal(line)))
+        except BrokenRecord as error:
+            raise ArtifactError(f"{folder / RESERVE}:{number}: {error}; see `loomrl audit verify`") from error
+    return found
 
 
 def lines_backwards(path: Path) -> Iterator[bytes]:

@@ -6,22 +6,16 @@ of it (`loomrl.serving.anchors`).
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from loomrl.errors import ArtifactError
 from loomrl.files import sha256_file
 from loomrl.serving.chain import GENESIS, BrokenRecord, unseal
-from loomrl.serving.compacted import COMPACT, different_column
-from loomrl.serving.segments import (
-    PLAIN,
-    RESERVE,
-    lines,
-    segments,
-    segments_opened,
-    sequence_of,
-    waiting_lines,
-)
+from loomrl.serving.compacted import COMPACT, compacted_lines, different_column
+from loomrl.serving.reserve import damage
+from loomrl.serving.segments import PLAIN, RESERVE, is_segment, lines, segments, waiting_lines
 
 HEAD, CHAIN, REMOVAL, COMPACTED = "head", "chain", "removal", "compacted"
 
@@ -45,6 +39,12 @@ class Anchor:
     by: str = ""
     reason: str = ""
     time: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether a removal names segments and records in their order."""
+        named = is_segment(self.first_segment) and is_segment(self.segment)
+        return named and int(self.first_segment) <= int(self.segment) and 0 <= self.first_sequence <= self.sequence
 
     @property
     def named(self) -> str:
@@ -106,88 +106,133 @@ class _Verification:
         self.wanted: dict[int, list[Anchor]] = {}
         for anchor in (one for one in anchors if one.kind in (HEAD, CHAIN)):
             self.wanted.setdefault(anchor.sequence, []).append(anchor)
-        self.removals = {anchor.first_sequence: anchor for anchor in anchors if anchor.kind == REMOVAL}
+        removals = [anchor for anchor in anchors if anchor.kind == REMOVAL]
+        self.removals = {anchor.first_sequence: anchor for anchor in removals if anchor.fits}
+        unfit = [anchor for anchor in removals if not anchor.fits]
+        self.report.findings += [f"{one.named} cannot be relied on: it names no segments and records" for one in unfit]
+        self.waiting: dict[int, str] = {}  # sequences of lines in the reserve -> the hash that the log has there
         self.files = {anchor.segment: anchor.digest for anchor in anchors if anchor.kind == COMPACTED}
 
     def run(self) -> ChainReport:
-        report, found = self.report, segments(self.folder)
+        report = self.report
+        found = self._segments()
         report.num_segments = len(found)
         report.num_anchors = len({head.sequence for head in self.heads})
         report.num_signed = sum(head.signed for head in self.heads)
-        foreign = [path for path in found if not path.stem.isdigit()]
-        report.findings += [f"{path.name} is no segment of a server: it was put here" for path in foreign]
-        found = [path for path in found if path not in foreign]
-        waiting = waiting_lines(self.folder)
-        self._check_names({int(stem) for stem in (*(path.stem for path in found), *segments_opened(waiting))})
+        waiting = self._waiting()
+        opened = [record["segment"] for _, record in waiting if record and is_segment(str(record.get("segment")))]
+        self._check_names({int(stem) for stem in (*(path.stem for path in found), *opened)})
+        self.waiting = {record["sequence"]: "" for _, record in waiting if record}
         for path in found:
             self._check_file(path)
             try:
                 for number, line in enumerate(lines(path), start=1):
-                    self._follow(path.stem, f"{path.name}:{number}", line)
+                    self._follow(path.stem, f"{path.name}:{number}", self._record(f"{path.name}:{number}", line))
             except (ArtifactError, OSError) as error:
                 report.findings.append(str(error))
         self._follow_waiting(waiting, found[-1].stem if found else "")
         for path in sorted(self.folder.glob("*.torn")):
-            size = path.stat().st_size
+            size = path.lstat().st_size
             report.notes.append(f"{path.name}: {size} bytes that a crash left half-written, cut on restart")
         self._check_end()
         self._check_signatures()
         return report
 
-    def _follow_waiting(self, waiting: list[bytes], segment: str) -> None:
+    def _segments(self) -> list[Path]:
+        """The segments; what only looks like one, or is no file, is found."""
+        for path in sorted(self.folder.iterdir()):
+            if path.suffix not in (PLAIN, COMPACT):
+                continue
+            if not is_segment(path.stem):
+                self.report.findings.append(f"{path.name} is no segment of a server: it was put here")
+            elif not path.is_file():
+                self.report.findings.append(f"{path.name} is no file: it was put here")
+        return [path for path in segments(self.folder) if path.is_file()]
+
+    def _waiting(self) -> list[tuple[str, dict[str, Any] | None]]:
+        """Place and record of each line in the reserve; None for a damaged one, which is found."""
+        reserve = self.folder / RESERVE
+        try:
+            if (why := damage(reserve)) is not None:
+                self.report.findings.append(f"{RESERVE} {why}: records of orders may be missing")
+            found = enumerate(waiting_lines(self.folder), start=1)
+        except OSError as error:
+            self.report.findings.append(f"{RESERVE} cannot be read: {error.strerror}")
+            return []
+        return [(f"{RESERVE}:{number}", self._record(f"{RESERVE}:{number}", line)) for number, line in found]
+
+    def _follow_waiting(self, waiting: list[tuple[str, dict[str, Any] | None]], segment: str) -> None:
         """Records of orders for which the disk had no room yet lie in the chain's reserve, and follow its last one."""
         last = self.report.head_sequence
-        for number, line in enumerate(waiting, start=1):
-            segment = next(iter(segments_opened([line])), segment)
-            if sequence_of(line) > last:  # else a crash came between its writing to the log and its removal here
-                self._follow(segment, f"{RESERVE}:{number}", line)
+        for place, record in waiting:
+            if record is None:
+                continue
+            sequence = record["sequence"]
+            if record["kind"] == "open" and is_segment(opened := str(record.get("segment"))):
+                segment = opened
+            if sequence > last:
+                self._follow(segment, place, record)
+            elif self.waiting[sequence] not in ("", record["hash"]):  # else a crash kept it from being removed here
+                self.report.findings.append(f"{place}: is not the record {sequence} of the log: it was put here")
         if self.report.head_sequence > last:
             waits = f"records {last + 1} to {self.report.head_sequence} wait in {RESERVE} for room on the disk"
             self.report.notes.append(waits)
 
     def _check_names(self, there: set[int]) -> None:
         """Segments are numbered from 1 on; those that are not there must have been removed on record."""
-        last = max([*there, *(int(anchor.segment) for anchor in self.heads if anchor.segment.isdigit())], default=0)
-        removed = {
-            number for one in self.removals.values() for number in range(int(one.first_segment), int(one.segment) + 1)
-        }
-        if missing := sorted(set(range(1, last + 1)) - there - removed):
-            names = _span([f"{number:06d}" for number in missing])
-            self.report.findings.append(f"{names} missing, and no removal is on record")
+        last = max([*there, *(int(head.segment) for head in self.heads if is_segment(head.segment))], default=0)
+        removed = [(int(one.first_segment), int(one.segment)) for one in self.removals.values()]
+        missing, expected = [], 1
+        for first, end in sorted([*((number, number) for number in there), *removed, (last + 1, last + 1)]):
+            if first > expected:
+                missing.append(_span([f"{expected:06d}", f"{first - 1:06d}"][: first - expected]))
+            expected = max(expected, end + 1)
+        if missing:
+            self.report.findings.append(f"{', '.join(missing)} missing, and no removal is on record")
 
     def _check_file(self, path: Path) -> None:
-        """A compacted segment is the file that was anchored; its columns say what its lines say."""
+        """A compacted segment is the file that was anchored; its columns say what its lines say, and those are the
+        plain file's, where a crash left both: that one is read, but queries may read the other."""
         compacted = path.with_suffix(COMPACT)
         if not compacted.is_file():
             return
         if (expected := self.files.get(path.stem)) is not None:
             if sha256_file(compacted) != expected:
                 self.report.findings.append(f"{compacted.name}: is not the file that was anchored: edited or damaged")
-        elif path.suffix != PLAIN:  # else a crash left both forms; the plain one is read
-            try:
-                column = different_column(compacted)
-            except (ArtifactError, OSError) as error:
-                column = str(error)
-            if column is not None:
-                self.report.findings.append(f"{compacted.name}: {column}: edited or damaged")
-            self.report.notes.append(
-                f"{compacted.name}: not anchored as a file; its columns were held against its lines"
-            )
+            return
+        try:
+            differs = different_column(compacted)
+            if differs is None and path.suffix == PLAIN and _differ(lines(path), compacted_lines(compacted)):
+                differs = f"does not hold the lines of {path.name}"
+        except (ArtifactError, OSError) as error:
+            differs = str(error)
+        if differs is not None:
+            self.report.findings.append(f"{compacted.name}: {differs}: put here, edited or damaged")
+        self.report.notes.append(f"{compacted.name}: not anchored as a file; its columns were held against its lines")
 
-    def _follow(self, segment: str, place: str, line: bytes) -> None:
-        report = self.report
+    def _record(self, place: str, line: bytes) -> dict[str, Any] | None:
+        """The record of a line; None where it is damaged, which is found."""
         try:
             record = unseal(line)
-            sequence, digest, kind = int(record["sequence"]), str(record["hash"]), record["kind"]
-            if kind == "anchored":
-                report.statements[int(record["number"])] = str(record["digest"])
-        except (BrokenRecord, LookupError, TypeError, ValueError) as error:
-            why = error if isinstance(error, BrokenRecord) else "not a record of a server"
-            report.findings.append(f"{place}: {why}: edited or torn")
+            if not _is_whole(record):
+                raise BrokenRecord("not a record of a server")
+        except BrokenRecord as error:
+            self.report.findings.append(f"{place}: {error}: edited or torn")
+            return None
+        return record
+
+    def _follow(self, segment: str, place: str, record: dict[str, Any] | None) -> None:
+        report = self.report
+        if record is None:
             return
+        sequence, digest = record["sequence"], record["hash"]
+        if record["kind"] == "anchored":
+            report.statements[record["number"]] = record["digest"]
+        if sequence in self.waiting:
+            self.waiting[sequence] = digest
         self._check_place(segment, place, record)
         if sequence != report.head_sequence + 1 or record["previous_hash"] != report.head_digest:
-            self._explain_gap(place, sequence, str(record["previous_hash"]))
+            self._explain_gap(place, sequence, record["previous_hash"])
         if report.first_sequence is None:
             report.first_sequence = sequence
         report.num_records += 1
@@ -254,6 +299,22 @@ class _Verification:
                 self.report.findings.append(f"{anchor.named} cannot be relied on: {anchor.fault}")
             elif self.demand_signed and not anchor.signed:
                 self.report.findings.append(f"{anchor.named} is not signed")
+
+
+def _is_whole(record: Any) -> bool:
+    """Whether it has what every record of a server has."""
+    if not isinstance(record, dict):
+        return False
+    texts, numbers = ["hash", "previous_hash", "kind"], ["sequence"]
+    if record.get("kind") == "anchored":
+        texts, numbers = [*texts, "digest"], [*numbers, "number"]
+    return all(type(record.get(name)) is str for name in texts) and all(
+        type(record.get(name)) is int and record[name] >= 0 for name in numbers
+    )
+
+
+def _differ(one: Iterable[bytes], other: Iterable[bytes]) -> bool:
+    return any(first != second for first, second in zip_longest(one, other))
 
 
 def _span(stems: list[str]) -> str:
