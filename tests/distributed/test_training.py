@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,34 @@ def test_learners_go_on_with_the_state_they_left(members: World, quiet: Path) ->
     assert parts[0].digest != parts[1].digest
 
 
+@pytest.mark.parametrize("sync_frequency", [1, 5])
+def test_learners_end_together_once_so_many_episodes_have_ended(
+    members: World, quiet: Path, sync_frequency: int
+) -> None:
+    """In the fifth update, amid a segment and amid steps of their own; also those who went on from the fourth. An
+    update is 32 steps in 8 environments, an episode 20 steps."""
+    work = given(quiet, {"num_learners": 2, "sync_frequency": sync_frequency})
+    work = replace(work, job=replace(work.job, total_episodes=49))
+    left = members.run(learners.trained, work, size=2)
+    for own in left:
+        assert [part.step for part in own] == [512, 1024, 1280]
+        assert [part.values["stop_reason"] for part in own] == [None, None, "total_episodes"]
+        assert own[-1].values["num_episodes"] == 64
+        assert [row["num_episodes"] for row in own[-1].values["rows"]["rows"]] == [8, 24, 32, 48, 64]
+        assert [row["step"] for row in own[-1].values["validation"]["rows"]] == [1024, 1280]
+    one, other = (own[-1] for own in left)
+    policy = [name for name in one.arrays if name.startswith("algorithm.policy.")]
+    assert policy
+    for name in policy:
+        np.testing.assert_array_equal(one.arrays[name], other.arrays[name], err_msg=name)
+    whole = joined([one, other])
+    resumed = members.run(learners.trained, work, joined([own[1] for own in left]), size=2)
+    again = joined([own[-1] for own in resumed])
+    assert again.values == whole.values
+    for name, array in whole.arrays.items():
+        np.testing.assert_array_equal(again.arrays[name], array, err_msg=name)
+
+
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_lost_learner_costs_nothing_of_what_is_learnt(
     members: World, quiet: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -187,6 +216,17 @@ def test_a_call_of_ppo_trainer_is_shared() -> None:
     assert trainer.policy is policy
     for name, value in policy.state_dict().items():
         assert not torch.equal(value, before[name]), name
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_call_of_ppo_trainer_that_is_shared_ends_after_so_many_episodes() -> None:
+    """With no limit in steps; schedules have no end to fall to, as in a call that is not shared."""
+    values = {"num_envs": 4, "rollout_length": 32, "batch_size": 64, "n_epochs": 2, "hidden_sizes": (8,)}
+    config = PPOConfig(distributed=True, total_episodes=20, learning_rate_schedule="linear", sync_frequency=3, **values)
+    result = asyncio.run(PPOTrainer(config).train())
+    assert (result.stop_reason, result.validations) == ("total_episodes", [])
+    assert result.num_episodes == result.metrics["num_episodes"] >= 20 > result.updates[-2]["num_episodes"]
+    assert {row["learning_rate"] for row in result.updates} == {config.learning_rate}
 
 
 @pytest.mark.usefixtures("ray_cluster")

@@ -293,7 +293,6 @@ def test_a_second_call_begins_its_returns_anew() -> None:
     [
         ({"sync_frequency": 2}, "sync_frequency is of several learners"),
         ({"distributed": False, "num_learners": 2}, "num_learners is of several learners"),
-        ({"distributed": True, "total_episodes": 9}, "total_episodes: several learners stop after steps"),
         ({"lerning_rate": 1}, "PPOConfig.lerning_rate: unknown key; did you mean 'learning_rate'"),
         ({"n_epochs": 0}, "PPOConfig.n_epochs: .* found 0"),
         ({"clip_range": 0.1, "clip_epsilon": 0.2}, "are the same parameter"),

@@ -2,8 +2,8 @@
 what the trainer has."""
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from loomrl.algorithms import ppo
 from loomrl.algorithms.base import below
@@ -16,12 +16,12 @@ from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.config import TrainingConfig
 from loomrl.training.job import Job
 from loomrl.training.loop import OnRow, TrainingLoop
-
-if TYPE_CHECKING:
-    from loomrl.training.trainer import PPOConfig
+from loomrl.training.trainer import NO_END, PPOConfig
 
 
-def train_together(loop: TrainingLoop, config: "PPOConfig", seed: int, total_env_steps: int, on_update: OnRow) -> None:
+def train_together(
+    loop: TrainingLoop, config: PPOConfig, seed: int, total_env_steps: int | None, on_update: OnRow
+) -> None:
     """Train a loop's algorithm on Ray and leave in the loop, which does not run, what its own run would have.
 
     When the loop is told to stop, learning ends, and what the newest checkpoint holds is kept.
@@ -50,16 +50,17 @@ def train_together(loop: TrainingLoop, config: "PPOConfig", seed: int, total_env
     loop.algorithm.load_state_dict(below("algorithm.", whole.arrays) | whole.values["algorithm"])
 
 
-def _job(config: "PPOConfig", folder: Path, seed: int, total_env_steps: int) -> Job:
+def _job(config: PPOConfig, folder: Path, seed: int, total_env_steps: int | None) -> Job:
     assert config.environment is not None
     environment = EnvironmentConfig(id=config.environment, fingerprint_episodes=1)
     take_snapshot(environment, Path.cwd(), folder)
     training = TrainingConfig(
         algorithm=ppo.NAME,
         seed=seed,
-        total_env_steps=total_env_steps,
+        total_env_steps=total_env_steps or NO_END,
+        checkpoint_interval_env_steps=max(20_000, (total_env_steps or 0) // 100),
         validation=config.validation_on_ray(total_env_steps),
         parameters=config.model_dump(include=set(ppo.Config.model_fields)),
         distributed=DistributedConfig(num_learners=config.num_learners, sync_frequency=config.sync_frequency),
     )
-    return Job.of(training, folder)
+    return replace(Job.of(training, folder), total_episodes=config.total_episodes)

@@ -33,13 +33,14 @@ from loomrl.types import EnvironmentSnapshot, Json
 @dataclass(frozen=True)
 class Job:
     """One training. `parameters` are the algorithm's own; a `learning_backend` steps the environments it learns from,
-    which may have bounds, a `backend` those of validation."""
+    which may have bounds, a `backend` those of validation. With `total_episodes` it also ends after so many of them."""
 
     config: TrainingConfig
     snapshot_folder: Path
     parameters: Section
     backend: str
     learning_backend: str
+    total_episodes: int | None = None
 
     @classmethod
     def of(cls, config: TrainingConfig, snapshot_folder: Path) -> Self:
@@ -140,6 +141,7 @@ class Job:
             self.environments_to_learn_from,
             seed=config.seed,
             total_env_steps=config.total_env_steps,
+            total_episodes=self.total_episodes,
             segment_env_steps=config.checkpoint_interval_env_steps,
             validation=validation,
             needs_costs=config.bounds is not None and config.bounds.need_costs,

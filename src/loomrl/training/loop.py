@@ -121,16 +121,16 @@ class TrainingLoop:
             _demand_costs(trajectory)
         metrics = self.algorithm.update(trajectory, self._rng)
         self.env_steps = step
-        if last or self._validates():
-            self._peers.synchronise()
         metrics, episodes = self._joined(metrics, self._collecting.counts(), finished)
+        self.num_episodes += round(episodes.num)
+        if last or self._validates():  # which the episodes decide, too
+            self._peers.synchronise()
         for name, value in metrics.items():
             if not math.isfinite(value):
                 raise LoomRLError(
                     f"training: {name} is {value} after {step} environment steps; saved checkpoints are intact; "
                     "lower learning_rate, or look at the rewards and observations of the environment"
                 )
-        self.num_episodes += round(episodes.num)
         if episodes.num:
             metrics |= {
                 "episode_return": episodes.returns / episodes.num,

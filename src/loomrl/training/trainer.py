@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+NO_END = 10**30  # environment steps: none takes so many, and towards them linear schedules stay where they are
 _BATCH_KEYS = ("states", "actions", "old_log_probs", "advantages", "returns")
 _EVENT_SECONDS = 0.2  # at least so long between two events about updates
 
@@ -62,7 +63,7 @@ class PPOConfig(ppo.Config):
 
     environment: str | None = "CartPole-v1"
     seed: int = Field(default=0, ge=0)
-    total_episodes: int | None = Field(default=None, ge=1)  # stop after so many, if `total_timesteps` is not first
+    total_episodes: int | None = Field(default=None, ge=1)  # by all learners; `total_timesteps` may come first
     log_interval: int = Field(default=10, ge=1)  # updates between two log lines
     validation: ValidationConfig | None = None  # None: no greedy episodes, the last policy is kept
     distributed: bool = False  # several learners on Ray: on this machine, or the cluster `ray.init` has connected to
@@ -80,16 +81,11 @@ class PPOConfig(ppo.Config):
         for name in ("num_learners", "sync_frequency"):
             if not self.distributed and name in self.model_fields_set:
                 raise ValueError(f"{name} is of several learners; leave it out, or set distributed to True")
-        if self.distributed and self.total_episodes is not None:
-            raise ValueError(
-                "total_episodes: several learners stop after steps, not episodes; leave it out, and pass "
-                "total_timesteps to `train`"
-            )
         return self
 
-    def validation_on_ray(self, total_env_steps: int) -> ValidationConfig:
+    def validation_on_ray(self, total_env_steps: int | None) -> ValidationConfig:
         """Learners on Ray validate: as is asked for, else one episode in the end, of which nothing is told."""
-        return self.validation or ValidationConfig(interval_env_steps=total_env_steps, num_episodes=1)
+        return self.validation or ValidationConfig(interval_env_steps=total_env_steps or NO_END, num_episodes=1)
 
 
 @dataclass(frozen=True)
@@ -214,9 +210,7 @@ class PPOTrainer:
         if self._twin is not None:  # whoever holds it may have changed it
             self._algorithm.policy.load_arrays(self._twin.arrays())
         self._algorithm.restart(total_timesteps)
-        validation = config.validation
-        if config.distributed and total_timesteps is not None:
-            validation = config.validation_on_ray(total_timesteps)
+        validation = config.validation_on_ray(total_timesteps) if config.distributed else config.validation
         return TrainingLoop(
             self._algorithm,
             self._environments,
@@ -233,7 +227,7 @@ class PPOTrainer:
     def _run(self, loop: TrainingLoop, total_timesteps: int | None, seed: int) -> TrainingResult:
         validation = loop.validation
         with one_thread(self._engine), closing(validation) if validation is not None else nullcontext():
-            if self.config.distributed and total_timesteps is not None:
+            if self.config.distributed:
                 from loomrl.distributed.session import train_together
 
                 train_together(loop, self.config, seed, total_timesteps, self._narrate)
