@@ -5,6 +5,7 @@ from prefect.cache_policies import NO_CACHE
 
 from loomrl.loomdb.database import LoomDB
 from loomrl.promotion.envelope import RunFacts, envelope_tags, previous_case
+from loomrl.promotion.lineage import PLUGINS_TAG
 from loomrl.promotion.package import build_package
 from loomrl.registry import PolicyVersion, Registry
 from loomrl.runs import now, read_run, run_folder
@@ -39,6 +40,7 @@ def _register(run_id: str, entry: StageEntry) -> PolicyVersion:
         stage_seconds={stage.name: stage.seconds for stage in record.stages},
         previous=previous_case(registry, record.policy),
     )
+    plugins = sorted({node for stage in record.stages for node in stage.plugins} | set(entry.plugins))
     package = build_package(project_folders(run_id).root, run_folder(run_id) / "version", facts)
     manifest = PolicyManifest.read(package / "manifest.json")
     tags = {
@@ -48,17 +50,20 @@ def _register(run_id: str, entry: StageEntry) -> PolicyVersion:
         "loomrl.snapshot_digest": manifest.snapshot_digest,
         **dvc_hashes({**{stage.name: stage.lock for stage in record.stages}, "export": entry.lock}),
         **envelope_tags(package),
+        **({PLUGINS_TAG: " ".join(plugins)} if plugins else {}),
     }
     version = registry.register(record.policy, package, run_id, tags)
     registry.set_tag(version, SERVING, run_config(run_id).serving.model_dump_json())
     update(run_id, version=version.version)
     if version.run_id == run_id:
-        _link(run_id, version, manifest)
+        _link(run_id, version, manifest, plugins)
     return version
 
 
-def _link(run_id: str, version: PolicyVersion, manifest: PolicyManifest) -> None:
+def _link(run_id: str, version: PolicyVersion, manifest: PolicyManifest, plugins: list[str]) -> None:
     name = f"policy:{version.policy}@{version.version}"
     with LoomDB.open() as db:
         db.link(f"run:{run_id}", "produced", name)
         db.link(name, "trained_in", f"snapshot:{manifest.snapshot_digest}")
+        for node in plugins:
+            db.link(name, "made_with", node)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ class StageEntry:
     verdict: str = ""
     digest: str | None = None
     lock: dict[str, Any] | None = None
+    plugins: list[str] = field(default_factory=list)
 
 
 @contextmanager
@@ -83,6 +84,7 @@ def _add_stage(run_id: str, stage: str, entry: StageEntry, seconds: float) -> No
         verdict=entry.verdict,
         digest=entry.digest,
         lock=entry.lock,
+        plugins=entry.plugins,
     )
     earlier = [other for other in read_run(run_id).stages if other.name != stage]
     update(run_id, stages=[*earlier, done])

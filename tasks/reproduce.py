@@ -18,9 +18,11 @@ from loomrl.errors import BY_EXIT_CODE, ArtifactError, ConfigError, LoomRLError
 from loomrl.events import VARIABLE
 from loomrl.files import SUMS, digest_folder, verify_sums
 from loomrl.home import project_root
+from loomrl.loomdb.database import LoomDB
 from loomrl.runs import read_run, run_folder
+from loomrl.stages.plugins import different, plugin_code, read_plugins
 from tasks.progress import Follower
-from tasks.record import StageEntry, project_folders
+from tasks.record import StageEntry, project_folders, run_config
 from tasks.say import say
 
 logging.getLogger("dvc").setLevel(logging.ERROR)  # what DVC tells of its steps, the run's table tells better
@@ -41,18 +43,43 @@ def reproduce(run_id: str, stage: str, entry: StageEntry, force: bool = False) -
     path = run_folder(run_id) / "events" / f"{stage}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
-    with Follower(run_id, stage, path) as follower, ThreadPoolExecutor(1) as pool:
+    with Follower(run_id, stage, path) as follower:
+        stale = _followed(target, stage, follower, path, force)
+        if not follower.started and _plugins_changed(run_id, stage):
+            stale = _followed(target, stage, follower, path, force=True)
+    folder = project_folders(run_id)[stage]
+    entry.status = "unchanged" if not stale else "ran" if follower.started else "restored"
+    entry.digest = digest_folder(folder)
+    entry.lock = provenance.lock_entries(project_root(), policy)[stage]
+    entry.plugins = [package.node for package in read_plugins(folder)]
+    with LoomDB.open() as db:
+        for node in entry.plugins:
+            db.link(f"run:{run_id}", "used", node)
+
+
+def _followed(target: str, stage: str, follower: Follower, path: Path, force: bool) -> list[Any]:
+    """What DVC ran or restored; the stage's own error where its process reported one."""
+    with ThreadPoolExecutor(1) as pool:
         future = pool.submit(_reproduce, target, force, {VARIABLE: str(path)})
         _follow(future, follower)
         try:
-            stale = future.result()
+            return future.result()
         except ReproductionError as error:
             raise _stage_error(stage, follower, error) from error
         except DvcException as error:
             raise LoomRLError(f"DVC could not run {target}: {error}") from error
-    entry.status = "unchanged" if not stale else "ran" if follower.started else "restored"
-    entry.digest = digest_folder(project_folders(run_id)[stage])
-    entry.lock = provenance.lock_entries(project_root(), policy)[stage]
+
+
+def _plugins_changed(run_id: str, stage: str) -> bool:
+    """Whether installed packages of others are no longer those that made the stage's output.
+
+    DVC sees the project's own files; where such packages lie is outside.
+    """
+    made_with = read_plugins(project_folders(run_id)[stage])
+    changed = different(made_with, plugin_code(stage, run_config(run_id)).packages())
+    if changed:
+        say(f"{stage}: code of {', '.join(changed)} is not what made the last output; it is made again")
+    return bool(changed)
 
 
 def _name_tampering(run_id: str, stage: str) -> None:

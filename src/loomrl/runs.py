@@ -28,6 +28,7 @@ class StageRecord(Document):
     verdict: str  # one sentence for the table
     digest: str | None = None  # of the stage's output folder
     lock: Json | None = None  # the stage's entry in dvc.lock
+    plugins: list[str] = Field(default_factory=list)  # packages of others that it ran, as plugin:NAME@SHA256
 
 
 class RunRecord(Document):

@@ -78,7 +78,6 @@ def test_a_plugin_counts_with_its_whole_package_and_version(
         files = {"__init__.py": "", "deep/__init__.py": "", "deep/helper.py": "", "deep/a.py": OBJECT.format(name=name)}
         dotted = root.replace("/", ".")
         install(tmp_path, name, {f"{root}/{path}": text for path, text in files.items()}, f"{dotted}.deep.a:algorithm")
-        (tmp_path / name / "notes.txt").write_text("no code")
         changed = f"{root}/deep/helper.py"
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
@@ -89,8 +88,6 @@ def test_a_plugin_counts_with_its_whole_package_and_version(
     before = digest()
     assert digest() == before
     (tmp_path / "unrelated.py").write_text("")
-    if kind != "module":
-        (tmp_path / name / "notes.txt").write_text("still no code")
     assert digest() == before
     with (tmp_path / changed).open("a") as file:
         file.write("# changed")

@@ -66,7 +66,7 @@ def demand_software(wanted: Json, algorithm: str, backend: str) -> None:
 def different(here: Any, there: Any, name: str = "") -> list[str]:
     """What differs between two nested dictionaries, as `name: here, there`; digests of files are not shown."""
     if not (isinstance(here, dict) and isinstance(there, dict)):
-        shown = "" if name.startswith("code") else f" {there} there, {here} here"
+        shown = "" if name.startswith(("code", "plugin packages")) else f" {there} there, {here} here"
         return [] if here == there else [f"{name}{shown}"]
     names = sorted(here.keys() | there.keys())
     return [one for key in names for one in different(here.get(key), there.get(key), f"{name} {key}".strip())]

@@ -32,11 +32,12 @@ def dependency_versions(locations: Mapping[str, Path], entry_module: str) -> dic
     tops -= own  # a user's folder may hold a module called like an installed package
     owners = distributions()
     names = {canonicalize_name(name) for top in tops for name in owners.get(top, ())}
-    versions = {name: importlib.metadata.version(name) for name in sorted(_with_requirements(names))}
+    versions = {name: importlib.metadata.version(name) for name in sorted(with_requirements(names))}
     return {"python": platform.python_version(), **versions}
 
 
-def _with_requirements(names: Iterable[str]) -> set[str]:
+def with_requirements(names: Iterable[str]) -> set[str]:
+    """Distributions by canonical name, and all installed ones they require; LoomRL's own requirements are left out."""
     found: set[str] = set()
     waiting = list(names)
     while waiting:

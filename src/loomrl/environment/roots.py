@@ -59,6 +59,15 @@ def imported_names(path: Path) -> Iterator[str]:
             yield node.module
 
 
+def imported_members(path: Path) -> Iterator[str]:
+    """As `imported_names`, with what is imported from a module after its name: it may be a module, too."""
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
 def parse(path: Path) -> ast.Module:
     """A file's syntax tree; empty where it is not valid Python, as template files are."""
     try:

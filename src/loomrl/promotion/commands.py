@@ -118,7 +118,10 @@ def reject(run: Run, by: By, reason: Why) -> None:
 def lineage(
     reference: Annotated[
         str | None,
-        typer.Argument(metavar="[POLICY[@VERSION]|KIND:ID]", help="A version, or snapshot:DIGEST to go forward."),
+        typer.Argument(
+            metavar="[POLICY[@VERSION]|KIND:ID]",
+            help="A version; snapshot:DIGEST or plugin:PACKAGE@DIGEST goes forward.",
+        ),
     ] = None,
     decision: Annotated[
         str | None, typer.Option("--decision", metavar="ID", help="Start from an audit record.")
@@ -152,7 +155,7 @@ def decisions(
         str,
         typer.Argument(
             metavar="ORIGIN",
-            help="POLICY[@VERSION], run:ID, commit:SHA, snapshot:DIGEST, config:FILE or config:SHA256.",
+            help="POLICY[@VERSION], run:ID, commit:SHA, snapshot:DIGEST, plugin:PACKAGE, config:FILE or config:SHA256.",
         ),
     ],
     ids: Annotated[bool, typer.Option("--ids", help="Every decision, one a line, in place of the counts.")] = False,

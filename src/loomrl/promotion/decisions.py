@@ -11,7 +11,7 @@ from loomrl.config import PolicyConfig, load_config
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.files import canonical_json, sha256
 from loomrl.loomdb.database import LoomDB
-from loomrl.promotion.lineage import SNAPSHOT_TAG, find_run, parse_version
+from loomrl.promotion.lineage import PLUGINS_TAG, SNAPSHOT_TAG, find_run, parse_version
 from loomrl.registry import PolicyVersion, Registry
 from loomrl.runs import RunRecord
 from loomrl.schema import Document
@@ -67,9 +67,11 @@ class Logged:
 
 
 def versions_of(origin: str, registry: Registry) -> list[PolicyVersion]:
-    """The versions that came of `POLICY[@VERSION]`, `run:ID`, `commit:SHA`, `snapshot:DIGEST` or `config:FILE|SHA256`.
+    """The versions that came of an origin.
 
-    A run may be named by its MLflow run, too; commits and digests by their first seven characters or more.
+    Origins: `POLICY[@VERSION]`, `run:ID`, `commit:SHA`, `snapshot:DIGEST`, `plugin:PACKAGE[@SHA256]`,
+    `config:FILE|SHA256`. A run may be named by its MLflow run, too; commits and digests by their first seven characters
+    or more.
 
     Raises:
         ConfigError: for an origin of another kind, or one that no version came of.
@@ -190,6 +192,10 @@ def _matcher(kind: str, name: str, origin: str) -> Callable[[PolicyVersion, RunR
             return lambda version, run: _commit(version, run).startswith(name)
         case "snapshot":
             return lambda version, _: version.tags.get(SNAPSHOT_TAG, "").startswith(name)
+        case "plugin":
+            return lambda version, _: any(
+                _is_plugin(node, origin) for node in version.tags.get(PLUGINS_TAG, "").split()
+            )
         case "config":
             if Path(name).is_file():
                 config = load_config(Path(name))
@@ -197,7 +203,12 @@ def _matcher(kind: str, name: str, origin: str) -> Callable[[PolicyVersion, RunR
             if len(name) < _SHORTEST:
                 raise ConfigError(f"{origin!r}: no such file, and no digest of {_SHORTEST} characters or more")
             return lambda _, run: config_sha256(run).startswith(name)
-    raise ConfigError(f"{origin!r}: expected POLICY[@VERSION], run:, commit:, snapshot: or config:")
+    raise ConfigError(f"{origin!r}: expected POLICY[@VERSION], run:, commit:, snapshot:, plugin: or config:")
+
+
+def _is_plugin(node: str, origin: str) -> bool:
+    """Whether plugin:NAME@SHA256 is what an origin names, with a digest's beginning or with none."""
+    return node.startswith(origin) if "@" in origin else node.partition("@")[0] == origin
 
 
 def config_sha256(run: RunRecord | None) -> str:

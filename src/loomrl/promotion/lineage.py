@@ -14,6 +14,7 @@ from loomrl.schema import Document
 from loomrl.types import EnvironmentSnapshot, Json
 
 SNAPSHOT_TAG = "loomrl.snapshot_digest"
+PLUGINS_TAG = "loomrl.plugins"  # plugin:NAME@SHA256 of each package of others it was made with, separated by spaces
 
 
 class Commit(Document):
@@ -101,9 +102,10 @@ def trace_decision(decision_id: str, registry: Registry, db: LoomDB) -> Lineage:
 
 
 def descendants(node: str, db: LoomDB) -> Descendants:
-    """Everything that came of a snapshot, run or version: edges followed in both senses of time, forward only.
+    """Everything that came of a snapshot, plug-in, run or version: edges followed in both senses of time, forward only.
 
-    `snapshot:` nodes are objects of the edges of what was trained in them, runs are subjects of what they made.
+    `snapshot:` and `plugin:` nodes are objects of the edges of what was made with them, runs are subjects of what they
+    made.
     """
     found: list[str] = []
     edges: list[str] = []
@@ -123,7 +125,7 @@ def descendants(node: str, db: LoomDB) -> Descendants:
     return Descendants(node=node, found=found, edges=list(dict.fromkeys(edges)))
 
 
-_TIME = {"environment": 0, "snapshot": 1, "run": 2, "policy": 3}
+_TIME = {"environment": 0, "plugin": 0, "snapshot": 1, "run": 2, "policy": 3}
 
 
 def _is_later(node: str, other: str) -> bool:

@@ -47,6 +47,7 @@ class StageFacts(Document):
     verdict: str = ""
     digest: str | None = None
     lock: Json | None = None  # the stage's entry in dvc.lock
+    plugins: list[str] = Field(default_factory=list)  # packages of others that it ran, as plugin:NAME@SHA256
     missing_because: str | None = None  # why the stage's section of the report is empty
 
 

@@ -1,4 +1,4 @@
-"""Where a version comes from: commit -> config -> DVC outputs (the snapshot first) -> run -> version -> alias."""
+"""Where a version comes from: commit -> config, plug-ins -> DVC outputs -> run -> version -> alias."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from loomrl.stages import ORDER
 
 COLUMNS = {  # heading -> kinds of node below it
     "commit": ("commit",),
-    "config": ("config",),
+    "config, plug-ins": ("config", "plugin"),
     "DVC outputs": ("snapshot", "dvc"),
     "run": ("run",),
     "version, alias": ("policy", "alias"),
@@ -21,6 +21,7 @@ def derive_lineage(record: RunRecord, snapshot_digest: str | None) -> Lineage:
     nodes = [_commit(record), _config(record)]
     edges = [Edge(subject=nodes[0].id, predicate="holds", object=nodes[1].id)]
     outputs = _outputs(record, snapshot_digest)
+    plugins, plugin_edges = _plugins(record, outputs)
     run = Node(id=f"run:{record.run_id}", kind="run", label=record.run_id, detail=record.state)
     for index, output in enumerate(outputs):
         edges.append(Edge(subject=nodes[1].id, predicate="configures", object=output.id))
@@ -28,7 +29,7 @@ def derive_lineage(record: RunRecord, snapshot_digest: str | None) -> Lineage:
         edges.append(Edge(subject=output.id, predicate="recorded by", object=run.id))
     edges.append(Edge(subject=nodes[1].id, predicate="configures", object=run.id))
     released, release_edges = _release(record, run, outputs)
-    return Lineage(nodes=[*nodes, *outputs, run, *released], edges=edges + release_edges)
+    return Lineage(nodes=[*nodes, *plugins, *outputs, run, *released], edges=edges + plugin_edges + release_edges)
 
 
 def _commit(record: RunRecord) -> Node:
@@ -53,6 +54,20 @@ def _outputs(record: RunRecord, snapshot_digest: str | None) -> list[Node]:
                 Node(id=f"{kind}:{digest}", kind=kind, label=stage.name, detail=f"{digest[:8]} · {stage.status}")
             )
     return found
+
+
+def _plugins(record: RunRecord, outputs: list[Node]) -> tuple[list[Node], list[Edge]]:
+    """The packages of others, and the outputs that their code made."""
+    found: dict[str, Node] = {}
+    edges = []
+    made = {output.label: output for output in outputs}
+    for stage in record.stages:
+        for identity in stage.plugins:
+            name, _, digest = identity.removeprefix("plugin:").partition("@")
+            found[identity] = Node(id=identity, kind="plugin", label=name, detail=digest[:8])
+            if stage.name in made:
+                edges.append(Edge(subject=identity, predicate="run by", object=made[stage.name].id))
+    return list(found.values()), edges
 
 
 def _release(record: RunRecord, run: Node, outputs: list[Node]) -> tuple[list[Node], list[Edge]]:

@@ -10,11 +10,11 @@ None.
 """
 
 import importlib
-import importlib.metadata
 import pkgutil
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -121,7 +121,7 @@ def find_checks() -> dict[str, Check]:
     modules = [
         importlib.import_module(f"{checks.__name__}.{found.name}") for found in pkgutil.iter_modules(checks.__path__)
     ]
-    modules += [point.load() for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda p: p.name)]
+    modules += [point.load() for point in _entry_points()]
     found: dict[str, Check] = {}
     for module in modules:
         check = _checked(module)
@@ -145,6 +145,18 @@ def configured_checks(config: SafetyConfig) -> list[tuple[Check, CheckConfig]]:
     for check, settings in pairs:
         _refuse_switched_off(check, settings, config.safety_critical)
     return [(check, settings) for check, settings in pairs if settings.enabled]
+
+
+def check_entry_points(config: SafetyConfig) -> list[EntryPoint]:
+    """Where the enabled checks of others come from; raises as `configured_checks` does."""
+    if not (points := _entry_points()):
+        return []
+    enabled = {check.NAME for check, _ in configured_checks(config)}
+    return [point for point in points if point.load().NAME in enabled]
+
+
+def _entry_points() -> list[EntryPoint]:
+    return sorted(entry_points(group=GROUP), key=lambda point: point.name)
 
 
 def _refuse_switched_off(check: Check, settings: CheckConfig, safety_critical: bool) -> None:

@@ -29,7 +29,12 @@ def run_stage(name: str, policy: str, project: Path) -> None:
     for needed in stage.INPUTS:
         verify_sums(folders[needed])
     folders[name].mkdir(parents=True, exist_ok=True)
+    from loomrl.stages.plugins import plugin_code, write_plugins  # may load the code of others, and so torch
+
+    code = plugin_code(name, config)
+    packages = code.packages()
     stage.run(config, folders)
+    write_plugins(code, packages, folders[name])
     write_sums(folders[name])
 
 

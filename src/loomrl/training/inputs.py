@@ -3,13 +3,13 @@
 import platform
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
 from importlib.metadata import EntryPoint, PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import loomrl
 from loomrl.algorithms.registry import find_entry_point
 from loomrl.distributed.config import WHERE_IT_RUNS
+from loomrl.environment.plugins import code_of
 from loomrl.errors import ConfigError
 from loomrl.files import canonical_json, sha256, sha256_file
 from loomrl.training.config import TrainingConfig
@@ -66,21 +66,11 @@ def _version(package: str) -> str:
 
 
 def _plugin(point: EntryPoint) -> Json:
-    """The whole top-level package (or single module) an algorithm of others is in, and its distribution's version."""
+    """The distribution of an algorithm of others, and the packages it consists of, those it imports included."""
     return {
         "distribution": [point.dist.name, point.dist.version] if point.dist else None,
-        "code": [_files(location) for location in _locations(point.module)],
+        "packages": {package.name: package.digest for package in code_of([point]).packages()},
     }
-
-
-def _locations(module: str) -> list[Path]:
-    """Where the outermost package around a module lies that is a package of its own, not a shared namespace."""
-    parts = module.split(".")
-    for end in range(1, len(parts) + 1):
-        spec = find_spec(".".join(parts[:end]))
-        if spec is not None and spec.has_location and spec.origin is not None:
-            return [Path(place) for place in spec.submodule_search_locations or [spec.origin]]
-    return []
 
 
 def _files(location: Path) -> dict[str, str]:
