@@ -70,25 +70,6 @@ def test_the_readme_takes_it_through_the_life_cycle(installed: tuple[Path, str])
         assert [version["version"] for version in json.loads(decisions)["versions"]] == ["1"]
 
 
-@pytest.mark.usefixtures("shared_prefect")
-def test_an_installed_optimizer_that_was_replaced_trains_again(installed: tuple[Path, str]) -> None:
-    """It never learns now, and its version is what it was."""
-    project, python_path = installed
-    packages = Path(python_path.partition(os.pathsep)[0])
-    before = plugins(project, "training")
-    output = run(project, "loomrl", "run", "configs/thermostat.yaml", PYTHONPATH=python_path)
-    assert "is made again" not in output
-    (packages / "descent" / "__init__.py").write_text(OPTIMIZER.format("SGD(parameters, 0.0)"))
-    output = run(project, "loomrl", "run", "configs/thermostat.yaml", expect=1, PYTHONPATH=python_path)
-    assert "training: code of descent is not what made the last output" in " ".join(output.split())
-    latest = max(records(project), key=lambda record: record["started"])
-    statuses = {stage["name"]: stage["status"] for stage in latest["stages"]}
-    assert (statuses["environment"], statuses["training"]) == ("unchanged", "ran")
-    after = plugins(project, "training")
-    assert [package["version"] for package in after] == [package["version"] for package in before]
-    assert [package["digest"] for package in after] != [package["digest"] for package in before]
-
-
 def plugins(project: Path, stage: str) -> list[dict[str, str]]:
     """The packages of others that a stage's output names."""
     document = json.loads((project / "artifacts" / "thermostat" / stage / "plugins.json").read_text())
@@ -110,3 +91,22 @@ def test_a_plug_in_that_cannot_be_imported_is_named(installed: tuple[Path, str],
     python_path = f"{packages}{os.pathsep}{environment(project)['PYTHONPATH']}"
     output = run(project, "loomrl", "env", "check", "Thermostat-v0", expect=2, PYTHONPATH=python_path)
     assert "entry point loomrl.environments: thermostat" in " ".join(output.split())
+
+
+@pytest.mark.usefixtures("shared_prefect")
+def test_an_installed_optimizer_that_was_replaced_trains_again(installed: tuple[Path, str]) -> None:
+    """It never learns now, and its version is what it was."""
+    project, python_path = installed
+    packages = Path(python_path.partition(os.pathsep)[0])
+    before = plugins(project, "training")
+    output = run(project, "loomrl", "run", "configs/thermostat.yaml", PYTHONPATH=python_path)
+    assert "is made again" not in output
+    (packages / "descent" / "__init__.py").write_text(OPTIMIZER.format("SGD(parameters, 0.0)"))
+    output = run(project, "loomrl", "run", "configs/thermostat.yaml", expect=1, PYTHONPATH=python_path)
+    assert "training: code of descent is not what made the last output" in " ".join(output.split())
+    latest = max(records(project), key=lambda record: record["started"])
+    statuses = {stage["name"]: stage["status"] for stage in latest["stages"]}
+    assert (statuses["environment"], statuses["training"]) == ("unchanged", "ran")
+    after = plugins(project, "training")
+    assert [package["version"] for package in after] == [package["version"] for package in before]
+    assert [package["digest"] for package in after] != [package["digest"] for package in before]
