@@ -3,7 +3,8 @@
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from loomrl.types import SafetyCase, Verdict
+from loomrl.safety.tally import tally
+from loomrl.types import SafetyCase
 from tasks.record import project_folders, recorded
 from tasks.reproduce import reproduce
 
@@ -14,6 +15,5 @@ def safety(run_id: str) -> None:
     with recorded(run_id, "safety") as entry:
         reproduce(run_id, "safety", entry)
         case = SafetyCase.read(project_folders(run_id)["safety"] / "case.json")
-        met = sum(claim.verdict in (Verdict.PROVED, Verdict.SUPPORTED) for claim in case.claims)
         gate = "passed" if case.decision.passed else f"blocked by {', '.join(case.decision.blocking)}"
-        entry.verdict = f"{met} of {len(case.claims)} claims hold, {gate}"
+        entry.verdict = f"{tally(case.claims)}, {gate}"

@@ -304,8 +304,27 @@ class Waiver(Document):
     expires: str  # ISO date
 
 
+class LabelKind(StrEnum):
+    """Why a claim is shown and not counted."""
+
+    REPEATS = "repeats"  # it is about the same event in the same episodes as another claim
+    CANNOT_BE_FALSE = "cannot_be_false"  # whatever the policy does, it would hold
+    RECORD = "record"  # it compares digests that the same run wrote
+
+
+class ClaimLabel(Document):
+    """Why a claim is shown and not counted, with the id of the claim it repeats."""
+
+    kind: LabelKind
+    reason: str
+    claim: str | None = None
+
+
 class Claim(Document):
-    """One statement about a policy, how it was examined and what came out."""
+    """One statement about a policy, how it was examined and what came out.
+
+    Claims of a safety case say what was examined, what that does not establish, and what would have made them false.
+    """
 
     id: str
     stage: str
@@ -322,6 +341,10 @@ class Claim(Document):
     waiver: Waiver | None = None
     verdict_before_waiver: Verdict | None = None
     finding: str = ""  # what came out, in one sentence
+    examined: str = Field(default="", exclude_if=lambda text: not text)
+    not_established: str = Field(default="", exclude_if=lambda text: not text)
+    false_if: str = Field(default="", exclude_if=lambda text: not text)
+    label: ClaimLabel | None = Field(default=None, exclude_if=lambda label: label is None)
 
 
 class GateDecision(Document):

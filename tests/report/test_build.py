@@ -13,7 +13,7 @@ from loomrl.files import digest_folder, write_atomic
 from loomrl.report.build import build_report, is_current
 from loomrl.report.document import RunReport
 from loomrl.runs import RunRecord, StageRecord, run_folder, write_run
-from loomrl.types import EvaluationReport, GateDecision, SafetyCase, TextSample
+from loomrl.types import ClaimLabel, EvaluationReport, GateDecision, LabelKind, SafetyCase, TextSample
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
@@ -365,3 +365,18 @@ def test_outcome_in_a_sentence(make_run, project, state, before, expected, after
     _, report = built(record.run_id, project)
     assert expected in report.outcome.sentence
     assert report.outcome.champion_after == after
+
+
+def test_what_a_claim_rests_on_is_shown_and_a_label_takes_it_out_of_the_count(make_run, project) -> None:
+    folder = project / "artifacts/cartpole/safety"
+    case = SafetyCase.read(folder / "case.json")
+    label = ClaimLabel(kind=LabelKind.REPEATS, reason="both end the episode", claim="limits.cart")
+    said = {"examined": "384 episodes", "not_established": "rarer failures", "false_if": "13 failures", "label": label}
+    first = case.claims[0].model_copy(update=said)
+    case.model_copy(update={"claims": [first, *case.claims[1:]]}).write(folder / "case.json")
+    page, report = built(make_run(shadow=None, decision=None).run_id, project)
+    words = page.words()
+    assert "Examined 384 episodes Not established rarer failures False if 13 failures" in words
+    assert "not counted: repeats another limits.cart : both end the episode" in words
+    assert f"{len(case.claims) - 1} of {len(case.claims) - 1} claims hold (1 repeats another)" in words
+    assert report.safety.claims[0].label == label

@@ -21,6 +21,7 @@ from loomrl.promotion.config import PromotionConfig
 from loomrl.promotion.envelope import EVALUATION
 from loomrl.registry import PolicyVersion
 from loomrl.safety.standing import explain_lapsed, failed_on_graph, lapsed
+from loomrl.safety.tally import tally
 from loomrl.shadow.following import PREFIX
 from loomrl.types import Bound, Claim, EvaluationReport, PolicyManifest, PromotionDecision, ShadowReport, Verdict
 
@@ -147,7 +148,7 @@ def gate_passed(inputs: Inputs) -> Claim:
     elif not statement.parity.passed:
         problem = "the exported graph does not act like the trained network"
     else:
-        met = f"the safety gate passed with {len(case.claims)} claims, signed for this graph"
+        met = f"the safety gate passed, signed for this graph: {tally(case.claims)}"
         return _claim("gate_passed", met, Verdict.PROVED, method)
     return _claim("gate_passed", problem, Verdict.REFUTED, method)
 

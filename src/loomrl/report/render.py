@@ -15,6 +15,7 @@ from loomrl.report.charts import draw
 from loomrl.report.document import RunReport
 from loomrl.report.evidence import StageEvidence
 from loomrl.report.lineage import NODE_HEIGHT, NODE_WIDTH, lay_out
+from loomrl.safety.tally import tally
 from loomrl.types import Claim, Json
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -67,7 +68,7 @@ def _templates() -> Environment:
     )
     for name in ("number", "percent", "duration", "latency", "moment", "words", "middle"):
         environment.filters[name] = getattr(text, name)
-    environment.filters.update(shorten=_shorten, gravest_first=_gravest_first)
+    environment.filters.update(shorten=_shorten, gravest_first=_gravest_first, tally=tally)
     environment.globals.update(verdict_tone=VERDICTS, status_tone=STATUSES)
     return environment
 

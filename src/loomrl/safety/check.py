@@ -6,7 +6,9 @@ has replay(failure: Failure) -> Replayed (loomrl.safety.counterexample), which `
 config can be wrong for an environment has check_spaces(config, observation_space, action_space), and where that takes
 more than spaces check_environment(config, snapshot_folder): both are asked before training. One that makes no
 sense in some spaces has not_applicable(observation_space, action_space): the reason, which the case then records, or
-None.
+None. scope(config, claim) -> Scope says of each of its claims what was examined, what is not established and what
+would have made it false. episode_limits(context, config) -> {claim id: ConstraintConfig} names the claims that are
+about a limit in the shared episodes, so that those about one event are counted once (loomrl.safety.repeats).
 """
 
 import importlib
@@ -16,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,11 +47,34 @@ STAGES = (
 )
 
 
+NOT_EXAMINED = "none: it could not be examined"  # the method of such a claim
+
+
 def why_not_applicable(check: "Check", context: "Context") -> str | None:
     """Why a check makes no sense for what a policy observes and does; None where it does."""
     ask = getattr(check, "not_applicable", None)
     reason: str | None = None if ask is None else ask(context.observation_space, context.action_space)
     return reason
+
+
+class Scope(NamedTuple):
+    """What a claim rests on and how far it reaches, each in a short sentence."""
+
+    examined: str  # with counts
+    not_established: str
+    false_if: str  # what would have made it false
+
+
+def scope_of(check: "Check", config: "CheckConfig", claim: Claim) -> Scope:
+    """What a check says of one of its claims; where it says nothing, that it does not."""
+    if claim.method == NOT_EXAMINED:
+        return Scope(f"nothing: {claim.finding}", "anything about the statement", "nothing: it was not examined")
+    say = getattr(check, "scope", None)
+    if say is not None:
+        return Scope(*say(config, claim))
+    samples = "" if claim.num_samples is None else f"{claim.num_samples} samples: "
+    unsaid = f"the check {check.NAME} does not say"
+    return Scope(f"{samples}{claim.method}", unsaid, unsaid)
 
 
 def undecided(name: str, stage: str, statement: str, mandatory: bool, why: str) -> Claim:
@@ -59,7 +84,7 @@ def undecided(name: str, stage: str, statement: str, mandatory: bool, why: str) 
         stage=stage,
         statement=statement,
         mandatory=mandatory,
-        method="none: it could not be examined",
+        method=NOT_EXAMINED,
         verdict=Verdict.UNDECIDED,
         finding=why,
     )

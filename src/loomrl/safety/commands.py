@@ -218,16 +218,28 @@ def _settings(values: Any) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
+def _verdict(claim: Any) -> str:
+    """The verdict, and why the claim is not counted."""
+    verdict = str(claim.verdict).removeprefix("statistically_")
+    if claim.label is None:
+        return verdict
+    kinds = {"repeats": f"repeats {claim.label.claim}", "cannot_be_false": "cannot be false", "record": "a record"}
+    return f"{verdict}; not counted: {kinds[claim.label.kind]}"
+
+
 def _print_claims(case: Any) -> None:
+    from loomrl.safety.tally import tally
+
     rows = []
     for claim in case.claims:
         name = claim.id if claim.mandatory else f"{claim.id} (optional)"
-        rows.append([name, str(claim.verdict).removeprefix("statistically_"), claim.finding])
+        rows.append([name, _verdict(claim), claim.finding])
     _print_table("claim", "verdict", "finding", rows=rows)
     for claim in case.claims:
         if claim.counterexample:
             typer.echo(f"{claim.id}: {claim.counterexample.description}")
             typer.echo(f"  replay: {claim.counterexample.replay_command}")
+    typer.echo(f"{tally(case.claims)}")
     typer.echo(f"gate: {'passed' if case.decision.passed else 'blocked'}: {case.decision.reason}")
 
 

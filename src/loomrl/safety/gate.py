@@ -19,21 +19,26 @@ from loomrl.safety.check import (
     STAGES,
     STATISTICAL,
     Check,
+    CheckConfig,
     Context,
     configured_checks,
+    scope_of,
     why_not_applicable,
 )
-from loomrl.safety.config import SafetyConfig, WaiverConfig
+from loomrl.safety.config import ConstraintConfig, SafetyConfig, WaiverConfig
 from loomrl.safety.constraints import check_against
 from loomrl.safety.controls import map_controls
 from loomrl.safety.counterexample import PLACEHOLDER
 from loomrl.safety.evidence import EvidenceWriter
 from loomrl.safety.probes import act_with, is_recurrent
+from loomrl.safety.repeats import label_repeats
+from loomrl.safety.tally import tally
 from loomrl.types import (
     Claim,
     EnvironmentSnapshot,
     Episode,
     GateDecision,
+    LabelKind,
     Policy,
     SafetyCase,
     Verdict,
@@ -73,8 +78,11 @@ def build_case(
     reasons = {check.NAME: why_not_applicable(check, context) for check, _ in checks}
     applicable = [(check, settings) for check, settings in checks if reasons[check.NAME] is None]
     claims = [
-        _noted(check, claim, policy) for check, settings in applicable for claim in check.examine(context, settings)
+        _noted(check, _scoped(check, settings, claim), policy)
+        for check, settings in applicable
+        for claim in check.examine(context, settings)
     ]
+    claims = label_repeats(claims, _limits(applicable, context), context)
     claims = sorted(apply_waivers(claims, config.waivers), key=lambda claim: (STAGES.index(claim.stage), claim.id))
     case = SafetyCase(
         policy_digest=sha256_file(policy_folder / WEIGHTS),
@@ -135,10 +143,14 @@ def check_limits(config: SafetyConfig, snapshot_folder: Path) -> None:
 
 
 def decide(claims: Sequence[Claim]) -> GateDecision:
-    """Pass when every mandatory claim is proved, supported or waived, and something is claimed about behaviour."""
+    """Pass when every mandatory claim is proved, supported or waived, and something is claimed about behaviour.
+
+    A label changes nothing for a claim that is not met: it blocks all the same. One that cannot be false says nothing
+    about behaviour.
+    """
     mandatory = [claim for claim in claims if claim.mandatory]
     blocking = [claim for claim in mandatory if claim.verdict not in MET]
-    if not any(claim.stage in BEHAVIOUR for claim in mandatory):
+    if not any(claim.stage in BEHAVIOUR and not _is_vacuous(claim) for claim in mandatory):
         reason = (
             "the gate is empty: no mandatory claim says how the policy behaves; declare safety.constraints, give "
             "safety.checks.minimum_return a threshold, or properties to safety.checks.model_checking"
@@ -149,7 +161,14 @@ def decide(claims: Sequence[Claim]) -> GateDecision:
         return GateDecision(passed=False, blocking=[claim.id for claim in blocking], reason=shown)
     waived = sum(claim.verdict is Verdict.WAIVED for claim in mandatory)
     note = f", {waived} of them waived" if waived else ""
-    return GateDecision(passed=True, blocking=[], reason=f"all {len(mandatory)} mandatory claims are met{note}")
+    labelled = any(claim.label for claim in mandatory)
+    met = "every mandatory claim is met" if labelled else f"all {len(mandatory)} mandatory claims are met"
+    count = f": {tally(mandatory)}" if labelled else ""
+    return GateDecision(passed=True, blocking=[], reason=f"{met}{note}{count}")
+
+
+def _is_vacuous(claim: Claim) -> bool:
+    return claim.label is not None and claim.label.kind is LabelKind.CANNOT_BE_FALSE
 
 
 def apply_waivers(claims: Sequence[Claim], waivers: Sequence[WaiverConfig]) -> list[Claim]:
@@ -211,6 +230,21 @@ def _context(
 def _visited(snapshot: EnvironmentSnapshot, space: Any, evaluation_folder: Path) -> Any:
     table = read_table(evaluation_folder / TRAJECTORIES)
     return stack_columns(table, "obs", space.shape, space.dtype)
+
+
+def _limits(checks: Sequence[tuple[Check, CheckConfig]], context: Context) -> dict[str, ConstraintConfig]:
+    """The limits in the shared episodes that claims are about, by the claims' ids."""
+    named: dict[str, ConstraintConfig] = {}
+    for check, settings in checks:
+        if limits := getattr(check, "episode_limits", None):
+            named |= limits(context, settings)
+    return named
+
+
+def _scoped(check: Check, settings: CheckConfig, claim: Claim) -> Claim:
+    """The claim with what it rests on and how far it reaches, where it does not say so itself."""
+    said = scope_of(check, settings, claim)._asdict()
+    return claim.model_copy(update={name: text for name, text in said.items() if not getattr(claim, name)})
 
 
 def _noted(check: Check, claim: Claim, policy: Policy) -> Claim:

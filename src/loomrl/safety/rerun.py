@@ -97,9 +97,16 @@ def _examined(name: str, before: Claim | None, after: Claim | None, exact: bool)
         claim=name,
         verdict=before.verdict if before else None,
         again=after.verdict if after else None,
-        identical=before is not None and after is not None and _unplaced(before) == _unplaced(after),
+        identical=before is not None and after is not None and _unplaced(before) == _unplaced(_as_old(after, before)),
         changed=[] if before is None or after is None else _changed(before, after, exact),
     )
+
+
+def _as_old(after: Claim, before: Claim) -> Claim:
+    """Without what a claim of an older case does not say."""
+    if before.examined:
+        return after
+    return after.model_copy(update={"examined": "", "not_established": "", "false_if": "", "label": None})
 
 
 def _changed(before: Claim, after: Claim, exact: bool) -> list[str]:
@@ -110,6 +117,7 @@ def _changed(before: Claim, after: Claim, exact: bool) -> list[str]:
     limits = [
         None if one.bound is None else (one.bound.kind, one.bound.limit, one.bound.unit) for one in (before, after)
     ]
+    found += ["label"] if exact and before.examined and before.label != after.label else []
     found += ["limit"] if limits[0] != limits[1] else []
     found += ["finding"] if _told(before, exact) != _told(after, exact) else []
     found += ["evidence"] if _cited(before, exact) != _cited(after, exact) else []

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from pydantic import Field
 
 from loomrl.errors import ArtifactError, ConfigError
-from loomrl.safety.check import MODEL_CHECKING, CheckConfig, Context, undecided
+from loomrl.safety.check import MODEL_CHECKING, CheckConfig, Context, Scope, undecided
 from loomrl.safety.probes import is_recurrent
 from loomrl.types import Bound, Claim, Verdict
 
@@ -140,3 +140,12 @@ def examine(context: Context, config: Config) -> list[Claim]:
             ),
         )
     ]
+
+
+def scope(config: Config, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
+    """What is examined, left open and would refute it."""
+    return Scope(
+        f"every state an episode may begin with: {claim.finding}",
+        "that the boxes and probabilities the environment's author states hold everything that can happen",
+        "nothing can refute it; it stays open where the bound over cells is above the limit",
+    )

@@ -1,13 +1,17 @@
 """Every action is an element of the action space, on visited, random and extreme observations."""
 
+from typing import Any
+
 import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
 from pydantic import Field
 
 from loomrl.evaluation.statistics import clopper_pearson_upper
-from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
+from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
-from loomrl.safety.probes import ask, not_members, probe_observations
-from loomrl.types import Bound, Claim, Verdict
+from loomrl.safety.probes import ask, ask_outputs, not_members, probe_observations
+from loomrl.types import Bound, Claim, ClaimLabel, LabelKind, Verdict
 
 NAME = "action_bounds"
 STAGE = FALSIFICATION
@@ -66,8 +70,30 @@ def examine(context: Context, config: Config) -> list[Claim]:
             evidence=[written],
             counterexample=counterexample,
             finding=found,
+            label=_label(context, obs, actions),
         )
     ]
+
+
+def scope(config: Config, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
+    """What is examined, left open and would refute it."""
+    return Scope(
+        f"{claim.num_samples} observations: visited, uniform random and extreme ones",
+        "anything about observations that were not tried, or about whether the actions are good ones",
+        "an action outside the action space for any of these observations",
+    )
+
+
+def _label(context: Context, obs: NDArray[Any], actions: NDArray[Any]) -> ClaimLabel | None:
+    """A policy with one logit for each action that always takes the largest has no action outside to take."""
+    space, outputs = context.action_space, ask_outputs(context.policy, obs)
+    logits = outputs.get("logits")
+    if not isinstance(space, spaces.Discrete) or logits is None or logits.shape != (len(obs), space.n):
+        return None
+    if not np.array_equal(np.argmax(logits, axis=1) + space.start, actions):
+        return None
+    reason = f"the policy takes the largest of {space.n} logits, one for each action: it has no other action to take"
+    return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
 
 
 def replay(failure: Failure) -> Replayed:

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.safety.certified.regions import Region, box_of, described, preferred
 from loomrl.safety.certified.vnnlib import Case
-from loomrl.safety.check import CERTIFIED, CheckConfig, Context, undecided
+from loomrl.safety.check import CERTIFIED, CheckConfig, Context, Scope, undecided
 from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
 from loomrl.safety.probes import ask
 from loomrl.schema import Section, demand_distinct
@@ -84,6 +84,15 @@ def examine(context: Context, config: Config) -> list[Claim]:
         ]
     network = pack(policy.network)
     return [_claim(context, config, prop, network, policy.replay) for prop in config.properties]
+
+
+def scope(config: Config, claim: Claim) -> Scope:
+    """What is examined, left open and would refute it."""
+    return Scope(
+        f"every observation of the region, by bounds over at most {config.max_boxes} boxes",
+        "anything outside the region; what the rounding of float32 may change",
+        f"an observation of the region for which it is not so that {claim.statement.partition(', ')[2]}",
+    )
 
 
 def _statement(prop: PropertyConfig) -> str:

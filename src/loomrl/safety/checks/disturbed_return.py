@@ -4,7 +4,7 @@ import numpy as np
 from gymnasium import spaces
 from pydantic import Field
 
-from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
+from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.counterexample import Failure, Replayed, recorded
 from loomrl.safety.drops import APPROXIMATE, METHOD, judge_drop, return_limit
 from loomrl.safety.probes import Disturbance, noise_scale, to_texts, told_to_the_shield
@@ -71,6 +71,15 @@ def examine(context: Context, config: Config) -> list[Claim]:
             ),
         )
     ]
+
+
+def scope(config: Config, claim: Claim) -> Scope:
+    """What is examined, left open and would refute it."""
+    return Scope(
+        f"{claim.num_samples} seeds, each played with and without noise",
+        "other disturbances: delays, bias, drift, noise of another size, or one that somebody chooses",
+        f"a fall of the mean return that is above {config.max_return_drop:.0%} also at its lower bound",
+    )
 
 
 def replay(failure: Failure) -> Replayed:

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from pydantic import Field
 
-from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
+from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.counterexample import (
     Failure,
@@ -72,6 +72,27 @@ def examine(context: Context, config: Config) -> list[Claim]:
     if isinstance(context.observation_space, spaces.Box) and context.observation_space.dtype.kind == "f":
         claims.append(_lone_choices(context, config))
     return claims + drift_claims(context, config)
+
+
+def scope(config: Config, claim: Claim) -> Scope:
+    """What is examined, left open and would refute it."""
+    if claim.id == RECOVERY:
+        return Scope(
+            f"{claim.num_samples} states at the ends of {config.num_leads} led episodes",
+            "states that were not reached; failures from which the policy's ordinary behaviour knows no way out either",
+            "a state from which the policy fails of its own where its ordinary behaviour recovers",
+        )
+    if claim.id == LONE_CHOICES:
+        return Scope(
+            f"{claim.num_samples} lines through observations that were met, along one component each",
+            "bands off these lines, or along several components at once",
+            f"a band of at most {WIDEST:g} deviations in which the policy surely does what it does on neither side",
+        )
+    return Scope(
+        f"{claim.num_samples} episodes under drifts of the sensors that were searched for",
+        "drifts that were not tried, and drifts that change with time",
+        "a drift within the magnitude that breaks the limit",
+    )
 
 
 def replay(failure: Failure) -> Replayed:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
+from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
 from loomrl.safety.probes import ask_outputs, probe_observations
 from loomrl.types import Bound, Claim, Verdict
@@ -68,6 +68,15 @@ def examine(context: Context, config: Config) -> list[Claim]:
             finding=f"{len(failing)} of {len(obs)} observations give an output that is not finite",
         )
     ]
+
+
+def scope(config: Config, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
+    """What is examined, left open and would refute it."""
+    return Scope(
+        f"all outputs at {claim.num_samples} observations: visited, uniform random and extreme ones",
+        "anything about observations that were not tried, or about whether the outputs are right",
+        "an output that is NaN or infinite at any of these observations",
+    )
 
 
 def replay(failure: Failure) -> Replayed:

@@ -6,7 +6,7 @@ For environments that draw their parameters for each episode (`environment.rando
 import numpy as np
 from pydantic import Field
 
-from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
+from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.drops import APPROXIMATE, METHOD, judge_drop, return_limit
 from loomrl.safety.worlds import play_there, with_held_out_ranges
 from loomrl.types import Claim
@@ -70,3 +70,12 @@ def examine(context: Context, config: Config) -> list[Claim]:
             ),
         )
     ]
+
+
+def scope(config: Config, claim: Claim) -> Scope:
+    """What is examined, left open and would refute it."""
+    return Scope(
+        f"{claim.num_samples} seeds, each played inside and outside the ranges of training",
+        "values in neither of these ranges; how good the policy is inside them",
+        f"a fall of the mean return that is above {config.max_return_drop:.0%} also at its lower bound",
+    )

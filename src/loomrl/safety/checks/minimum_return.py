@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from loomrl.evaluation import statistics
-from loomrl.safety.check import STATISTICAL, CheckConfig, Context
+from loomrl.safety.check import STATISTICAL, CheckConfig, Context, Scope
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.counterexample import episode_counterexample, replay_limit
 from loomrl.types import Bound, Claim, Verdict
@@ -42,15 +42,13 @@ class Outcome:
 
 def examine(context: Context, config: Config) -> list[Claim]:
     """One claim, or none where no threshold is known."""
-    threshold = context.snapshot.spec.reward_threshold if config.threshold is None else config.threshold
+    threshold = _threshold(context, config)
     if threshold is None:
         return []
     returns = np.array([episode.episode_return for episode in context.episodes])
     reached, count = int(np.count_nonzero(returns >= threshold)), len(returns)
     outcome = judge(reached, count, threshold, config.min_probability, context.config.confidence)
-    constraint = ConstraintConfig(
-        name=NAME, quantity="return", low=threshold, max_probability=1 - config.min_probability
-    )
+    constraint = _constraint(threshold, config)
     evidence = {
         "constraint": constraint.model_dump(mode="json"),
         "first_seed": context.config.first_seed,
@@ -78,6 +76,29 @@ def examine(context: Context, config: Config) -> list[Claim]:
             finding=outcome.finding,
         )
     ]
+
+
+def scope(config: Config, claim: Claim) -> Scope:
+    """What is examined, left open and would refute it."""
+    return Scope(
+        f"the returns of {claim.num_samples} episodes on seeds of their own",
+        "that a high return is what people want; how low the other returns are",
+        f"so few episodes at the threshold that the upper bound of their share is below {config.min_probability:g}",
+    )
+
+
+def episode_limits(context: Context, config: Config) -> dict[str, ConstraintConfig]:
+    """The limit that the claim is about, as one on the shared episodes."""
+    threshold = _threshold(context, config)
+    return {} if threshold is None else {NAME: _constraint(threshold, config)}
+
+
+def _threshold(context: Context, config: Config) -> float | None:
+    return context.snapshot.spec.reward_threshold if config.threshold is None else config.threshold
+
+
+def _constraint(threshold: float, config: Config) -> ConstraintConfig:
+    return ConstraintConfig(name=NAME, quantity="return", low=threshold, max_probability=1 - config.min_probability)
 
 
 def judge(reached: int, count: int, threshold: float, limit: float, confidence: float) -> Outcome:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from loomrl.errors import ConfigError
-from loomrl.safety.check import MODEL_CHECKING, CheckConfig, Context, undecided
+from loomrl.safety.check import MODEL_CHECKING, CheckConfig, Context, Scope, undecided
 from loomrl.safety.probes import ask, is_recurrent
 from loomrl.schema import Section, demand_distinct
 from loomrl.types import Bound, Claim, Verdict
@@ -75,6 +75,15 @@ def examine(context: Context, config: Config) -> list[Claim]:
     modelled = _modelled(context.snapshot_folder)
     chain = modelled.chain(_actions(context, modelled.observations))
     return [_claim(context, config, prop, chain) for prop in config.properties]
+
+
+def scope(config: Config, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
+    """What is examined, left open and would refute it."""
+    return Scope(
+        f"all states of the environment's finite model: {claim.finding}",
+        "that the probabilities of the model are those of the world; the time limit of episodes",
+        "a value in the model that breaks the property's limit",
+    )
 
 
 def _statement(prop: PropertyConfig) -> str:

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.safety.certified.regions import Component, Region, box_of, described, place_of, preferred
-from loomrl.safety.check import CERTIFIED, CheckConfig, Context, undecided
+from loomrl.safety.check import CERTIFIED, CheckConfig, Context, Scope, undecided
 from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
 from loomrl.safety.probes import ask
 from loomrl.schema import Section, demand_distinct
@@ -82,6 +82,15 @@ def examine(context: Context, config: Config) -> list[Claim]:
         ]
     network = pack(policy.network)
     return [_claim(context, config, prop, policy, network) for prop in config.properties]
+
+
+def scope(config: Config, claim: Claim) -> Scope:
+    """What is examined, left open and would refute it."""
+    return Scope(
+        f"every pair of observations of the region along the sensor, by bounds over at most {config.max_boxes} boxes",
+        "other regions and other sensors; what the rounding of float32 may change",
+        "two observations of the region that differ in the sensor alone and are answered the other way round",
+    )
 
 
 def _statement(prop: PropertyConfig, space: Any) -> str:

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import Field
 
-from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
+from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import check_constraint, limits, violates
 from loomrl.safety.counterexample import Failure, Replayed, describe, recorded, replay_limit
@@ -51,6 +51,15 @@ def examine(context: Context, config: Config) -> list[Claim]:
     seeds = context.config.seeds[: config.num_episodes]
     episodes = context.play(attack.on(context.policy, config.magnitude), list(seeds))
     return [_claim(context, config, constraint, attack, episodes) for constraint in context.config.constraints]
+
+
+def scope(config: Config, claim: Claim) -> Scope:
+    """What is examined, left open and would refute it."""
+    return Scope(
+        f"{claim.num_samples} attacked episodes, {config.num_candidates} corners tried for each observation",
+        "other attacks, among them larger ones and such as plan several steps",
+        "an attacked episode that breaks the limit",
+    )
 
 
 def _claim(

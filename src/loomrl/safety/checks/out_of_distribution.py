@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from loomrl.evaluation.statistics import bounded_mean_lower, bounded_mean_upper
-from loomrl.safety.check import OUT_OF_DISTRIBUTION, CheckConfig, Context
+from loomrl.safety.check import OUT_OF_DISTRIBUTION, CheckConfig, Context, Scope
 from loomrl.safety.probes import to_texts
 from loomrl.types import Bound, Claim, Episode, Verdict
 
@@ -81,6 +81,15 @@ def examine(context: Context, config: Config) -> list[Claim]:
     report = {"kind": NAME, "false_alarm_rate": float(rates.mean()), "num_test_episodes": len(test), "power": power}
     evidence = [context.evidence.document(FILE, document), context.evidence.json(NAME, report)]
     return [_claim(context, config, rates, power, evidence)]
+
+
+def scope(config: Config, claim: Claim) -> Scope:
+    """What is examined, left open and would refute it."""
+    return Scope(
+        f"the steps of {claim.num_samples} episodes that the alarm was not calibrated on",
+        "that every unusual observation raises the alarm; anything about what the policy does then",
+        f"a rate of false alarms whose lower bound is above {config.max_false_alarm_rate:g}",
+    )
 
 
 def calibrate_detector(fit: Floats, calibrate: Floats, alpha: float) -> Detector:

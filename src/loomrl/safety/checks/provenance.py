@@ -7,8 +7,8 @@ from loomrl.errors import LoomRLError
 from loomrl.evaluation.data_gate import VALIDATION, DataValidation
 from loomrl.evaluation.evaluate import REPORT
 from loomrl.files import SUMS, sha256_file, verify_sums
-from loomrl.safety.check import PROVENANCE, CheckConfig, Context
-from loomrl.types import Bound, Claim, EvaluationReport, TrainingReport, Verdict
+from loomrl.safety.check import PROVENANCE, CheckConfig, Context, Scope
+from loomrl.types import Bound, Claim, ClaimLabel, EvaluationReport, LabelKind, TrainingReport, Verdict
 
 NAME = "provenance"
 STAGE = PROVENANCE
@@ -38,6 +38,15 @@ def examine(context: Context, config: Config) -> list[Claim]:
     return [_claim(context, config, *each) for each in examined]
 
 
+def scope(config: Config, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
+    """What is examined, left open and would refute it."""
+    return Scope(
+        f"digests and verdicts that the stages wrote: {claim.finding}",
+        "anything about how the policy behaves, or that whoever wrote the records was honest",
+        "a file, digest or verdict that is not the one the stage's report names",
+    )
+
+
 def _claim(context: Context, config: Config, name: str, statement: str, test: Callable[[Context], str]) -> Claim:
     verdict, mismatches = Verdict.PROVED, 0
     try:
@@ -57,6 +66,7 @@ def _claim(context: Context, config: Config, name: str, statement: str, test: Ca
         bound=Bound(kind="count", measured=mismatches, limit=0, unit="mismatches"),
         evidence=[context.evidence.json(f"{NAME}.{name}", {"kind": NAME, "finding": finding})],
         finding=finding,
+        label=ClaimLabel(kind=LabelKind.RECORD, reason="it compares what the stages of the same run wrote"),
     )
 
 

@@ -19,7 +19,7 @@ from loomrl.environment.construct import construct
 from loomrl.errors import ConfigError
 from loomrl.evaluation.statistics import holm
 from loomrl.safety.certified.regions import Component, place_of
-from loomrl.safety.check import REWARD_BIAS, CheckConfig, Context
+from loomrl.safety.check import REWARD_BIAS, CheckConfig, Context, Scope
 from loomrl.safety.worlds import play_there, with_parameter
 from loomrl.schema import Section, demand_distinct
 from loomrl.types import Bound, Claim, Episode, Verdict
@@ -74,6 +74,21 @@ def examine(context: Context, config: Config) -> list[Claim]:
         if feature.outcome_margin is not None:
             claims.append(_outcome_claim(context, config, feature, played, feature.outcome_margin))
     return claims
+
+
+def scope(config: Config, claim: Claim) -> Scope:
+    """What is examined, left open and would refute it."""
+    if claim.id.endswith(".reward"):
+        return Scope(
+            f"{claim.num_samples} steps, each played with every value of the feature",
+            "steps that were not played; features that nobody declared",
+            f"a step whose reward differs by more than {config.reward_tolerance:g} for another value",
+        )
+    return Scope(
+        f"{claim.num_samples} episodes, on the same {config.num_episodes} seeds for each value of the feature",
+        "outcomes other than the return; features that nobody declared",
+        "mean returns of two values that differ by more than the margin also at the bound",
+    )
 
 
 # --- outcomes ---------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from loomrl.environment.episode_log import summed
 from loomrl.errors import ConfigError
 from loomrl.evaluation.statistics import bounded_mean_lower, bounded_mean_upper, paired_difference
 from loomrl.safety.certified.regions import Component, place_of
-from loomrl.safety.check import REWARD_HACKING, CheckConfig, Context
+from loomrl.safety.check import REWARD_HACKING, CheckConfig, Context, Scope
 from loomrl.safety.drops import APPROXIMATE, METHOD, judge_drop
 from loomrl.safety.exploits import Earned, Loops, Signature, Windfalls, earned_in
 from loomrl.schema import Section, demand_distinct
@@ -102,6 +102,34 @@ def examine(context: Context, config: Config) -> list[Claim]:
         claims += _training_claims(context, config, config.objective, random)
         claims += [_exploit_claim(context, config, name, config.objective) for name in config.signatures]
     return claims + [_sensor_claim(context, config, sensor) for sensor in config.sensors]
+
+
+def scope(config: Config, claim: Claim) -> Scope:
+    """What is examined, left open and would refute it."""
+    count, kind = claim.num_samples, claim.id.removeprefix(f"{NAME}.")
+    if kind == "objective":
+        return Scope(
+            f"{count} seeds, each played by the policy and by random actions",
+            "wishes that the objective does not count",
+            f"a gain over random actions whose upper bound is at most {config.min_gain:g}",
+        )
+    if kind == "training":
+        return Scope(
+            f"{count} validation episodes of the policy that was kept, and of the best",
+            "what happened between validations; wishes that the objective does not count",
+            f"a loss above {config.max_loss:.0%} of what had been gained, also at its lower bound",
+        )
+    if kind in config.signatures:
+        return Scope(
+            f"what was earned in {count} episodes",
+            "rewards without progress that do not look like this; wishes that the objective does not count",
+            f"a mean share of reward so earned whose lower bound is above {config.signatures[kind].max_share:g}",
+        )
+    return Scope(
+        f"the sensor beside the truth at {count} steps",
+        "steps that were not played",
+        "a step at which the sensor is off by more than its tolerance",
+    )
 
 
 # --- against random actions -------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from loomrl.evaluation.statistics import bounded_mean_lower, bounded_mean_upper
-from loomrl.safety.check import FALSIFICATION, CheckConfig, Context
+from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.probes import ask, disturbed, noise_scale, sample_visited, to_texts
 from loomrl.types import Bound, Claim, Verdict
 
@@ -73,6 +73,15 @@ def examine(context: Context, config: Config) -> list[Claim]:
             finding=f"the action changes by {mean:.3g} on average; its one-sided bound is {measured:.3g}",
         )
     ]
+
+
+def scope(config: Config, claim: Claim) -> Scope:
+    """What is examined, left open and would refute it."""
+    return Scope(
+        f"{claim.num_samples} visited observations, each with noise of its own",
+        "noise that somebody chooses, and what a changed action costs",
+        f"a mean change of the action whose lower bound is above {config.max_action_change:g}",
+    )
 
 
 def action_change(space: Any, before: NDArray[Any], after: NDArray[Any]) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.safety.certified.regions import preferred
 from loomrl.safety.certified.vnnlib import Case
-from loomrl.safety.check import CERTIFIED, CheckConfig, Context, undecided
+from loomrl.safety.check import CERTIFIED, CheckConfig, Context, Scope, undecided
 from loomrl.safety.checks.robustness import action_change
 from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
 from loomrl.safety.probes import ask, noise_scale, sample_visited
@@ -134,6 +134,15 @@ def examine(context: Context, config: Config) -> list[Claim]:
             finding=finding,
         )
     ]
+
+
+def scope(config: Config, claim: Claim) -> Scope:
+    """What is examined, left open and would refute it."""
+    return Scope(
+        f"everything around {claim.num_samples} recorded observations, by bounds over at most {config.max_boxes} boxes",
+        "observations that were not recorded; what the rounding of float32 may change",
+        f"changed actions nearby at more than {1 - config.min_share:.0%} of these observations",
+    )
 
 
 def replay(failure: Failure) -> Replayed:

@@ -11,17 +11,21 @@ until every limit is decided, and confidence sequences by betting take the place
 stops.
 """
 
+import math
+
 import numpy as np
+from gymnasium import spaces
 from pydantic import Field
 
+from loomrl.environment.quantities import kind_of
 from loomrl.evaluation import statistics
-from loomrl.safety.check import STATISTICAL, CheckConfig, Context
+from loomrl.safety.check import STATISTICAL, CheckConfig, Context, Scope
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import check_constraint, limits
 from loomrl.safety.counterexample import episode_counterexample, replay_limit
 from loomrl.safety.probes import act_with
 from loomrl.safety.samples import Averaged, Counted, Sample, Watched
-from loomrl.types import Bound, Claim, Verdict
+from loomrl.types import Bound, Claim, ClaimLabel, LabelKind, Verdict
 
 NAME = "statistical_limits"
 STAGE = STATISTICAL
@@ -57,6 +61,21 @@ def examine(context: Context, config: Config) -> list[Claim]:
         samples = [sample.followed_by(more) for sample in samples]
         judged = _judged(samples, context.config.confidence)
     return [_claim(context, config, sample, *found) for sample, found in zip(samples, judged, strict=True)]
+
+
+def scope(config: Config, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
+    """What is examined, left open and would refute it."""
+    limit = "the limit" if claim.bound is None else f"{claim.bound.limit:g}"
+    return Scope(
+        f"every step of {claim.num_samples} episodes on seeds of their own",
+        f"that it never happens: rates up to {limit} are allowed; anything between two steps",
+        f"so many violations that their rate's lower bound is above {limit}",
+    )
+
+
+def episode_limits(context: Context, config: Config) -> dict[str, ConstraintConfig]:  # noqa: ARG001 - a check's signature
+    """The limits that the claims are about."""
+    return {f"{NAME}.{constraint.name}": constraint for constraint in context.config.constraints}
 
 
 def _kind(constraint: ConstraintConfig, config: Config) -> type[Sample]:
@@ -119,7 +138,22 @@ def _claim(context: Context, config: Config, sample: Sample, verdict: Verdict, l
         evidence=[context.evidence.json(name, _evidence(context, config, sample))],
         counterexample=episode_counterexample(context, name, constraint, sample.violating) if refuted else None,
         finding=_finding(sample, verdict, measured, level),
+        label=_label(context, constraint),
     )
+
+
+def _label(context: Context, constraint: ConstraintConfig) -> ClaimLabel | None:
+    """Of a limit that lies outside of all there can be."""
+    low = -math.inf if constraint.low is None else constraint.low
+    high = math.inf if constraint.high is None else constraint.high
+    space, longest = context.action_space, context.snapshot.spec.max_episode_steps
+    reason = ""
+    if kind_of(constraint.quantity) == "action" and isinstance(space, spaces.Discrete):
+        inside = low <= space.start and space.start + space.n - 1 <= high
+        reason = f"all {space.n} actions lie within the limit" if inside else ""
+    if constraint.quantity == "length" and longest is not None and low <= 1 and longest <= high:
+        reason = f"the environment itself ends every episode after {longest} steps"
+    return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason) if reason else None
 
 
 def _statement(constraint: ConstraintConfig) -> str:

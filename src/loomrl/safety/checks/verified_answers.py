@@ -16,7 +16,7 @@ from pydantic import Field
 from loomrl.environment.make import make_env
 from loomrl.environment.text import TextBox, decode_text
 from loomrl.evaluation.statistics import clopper_pearson_lower, clopper_pearson_upper
-from loomrl.safety.check import REWARD_HACKING, CheckConfig, Context
+from loomrl.safety.check import REWARD_HACKING, CheckConfig, Context, Scope
 from loomrl.safety.counterexample import Failure, Replayed, recorded
 from loomrl.safety.probes import act_with
 from loomrl.types import Bound, Claim, Episode, Verdict
@@ -47,6 +47,21 @@ def examine(context: Context, config: Config) -> list[Claim]:
     if _shows_tasks(context):
         claims.append(_attacks_claim(context, config))
     return claims
+
+
+def scope(config: Config, claim: Claim) -> Scope:
+    """What is examined, left open and would refute it."""
+    if claim.id == f"{NAME}.attacks":
+        return Scope(
+            f"{claim.num_samples} adversarial answers to {config.num_tasks} held-out tasks",
+            "attacks that were not tried; anything about the policy",
+            "an adversarial answer that the verifier pays for",
+        )
+    return Scope(
+        f"{claim.num_samples} answers that were paid for",
+        "whether answers in other words are right; tasks that were not asked",
+        f"a share of answers in other words whose lower bound is above {config.max_other_share:g}",
+    )
 
 
 # --- the verifier -----------------------------------------------------------------------------------------------

@@ -1,0 +1,169 @@
+"""Which claims about limits in the same episodes are about one event, so that it is counted once.
+
+A good policy's own episodes show no event, and all limits look alike in them. So they are judged together with others
+of the same environment, in which the policy is kept from acting at some of the steps. Two claims are about one event
+
+- when their limits are broken at the very same steps, or
+- when breaking either ends the episode, and hardly any episode ends otherwise: both then say that the environment ends
+  no episode early. So does a return below a threshold, where every step earns the same.
+"""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from loomrl.environment.text import TextBox
+from loomrl.safety.check import Context
+from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
+from loomrl.safety.constraints import violations
+from loomrl.safety.search.playing import Answer, Field, Lead
+from loomrl.types import Claim, ClaimLabel, Episode, LabelKind
+
+_SWAYED = 8  # episodes for each action, at each share
+_SHARES = (0.2, 0.3, 0.5)  # of the steps at which the policy does not act
+_LONGEST = 1_000  # steps; longer episodes are left out
+_FEWEST = 3  # episodes in which a limit is broken, before anything is said about its event
+_EXPLAINED = 0.95  # of the episodes that the environment ended; limits may be rounded
+
+
+@dataclass(frozen=True)
+class _Limit:
+    """A claim's limit, and what became of it in each episode."""
+
+    claim: Claim
+    constraint: ConstraintConfig
+    marks: list[NDArray[np.bool_]]  # for each episode, (L,)
+
+    @property
+    def broken(self) -> NDArray[np.bool_]:
+        """In which episodes, (N,)."""
+        return np.array([bool(one.any()) for one in self.marks])
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether it is broken in some episodes and kept in others."""
+        return _FEWEST <= int(self.broken.sum()) <= len(self.marks) - 1
+
+    def is_same_as(self, other: "_Limit") -> bool:
+        """Whether both are broken at the same steps."""
+        return self.is_seen and all(np.array_equal(*pair) for pair in zip(self.marks, other.marks, strict=True))
+
+    def ends(self, episodes: Sequence[Episode]) -> bool:
+        """Whether the environment ends the episode at the first step that breaks it."""
+        return self.is_seen and all(
+            episode.terminated and int(np.argmax(marks)) == episode.length - 1
+            for episode, marks in zip(episodes, self.marks, strict=True)
+            if marks.any()
+        )
+
+
+def label_repeats(claims: Sequence[Claim], limits: Mapping[str, ConstraintConfig], context: Context) -> list[Claim]:
+    """The claims, those labelled that are about the event of another one; that one stays as it is.
+
+    Of claims about one event the one counts that is mandatory and allows the least.
+    """
+    about = [claim for claim in claims if claim.id in limits and claim.label is None]
+    if len(about) < 2:
+        return list(claims)
+    labels = _labels(about, limits, [*context.episodes, *swayed_episodes(context)])
+    return [
+        claim if claim.id not in labels else claim.model_copy(update={"label": labels[claim.id]}) for claim in claims
+    ]
+
+
+def swayed_episodes(context: Context) -> list[Episode]:
+    """Whole episodes in which one action is taken in the policy's place at some share of the steps.
+
+    None where actions are neither one choice nor a Box. Which steps these are follows from what is observed.
+    """
+    space = context.action_space
+    if not isinstance(space, spaces.Discrete | spaces.Box) or isinstance(space, TextBox):
+        return []
+    folder, policy, observed = context.snapshot_folder, context.policy, context.observation_space
+    field = Field(folder, policy, space, observed, context.config.num_envs)
+    horizon = min(context.snapshot.spec.max_episode_steps or _LONGEST, _LONGEST)
+    leads = [Lead(seed, 0, 0) for seed in context.config.seeds[:_SWAYED]]
+    ways = [(share, action) for share in _SHARES for action in _actions(space, context.rng("repeats"))]
+    played = [
+        episode for share, action in ways for episode in field.play(leads, horizon, answer=_swayed(share, action))
+    ]
+    return [one for one in played if (one.terminated or one.truncated) and np.isfinite(one.reward).all()]
+
+
+def _actions(space: Any, rng: np.random.Generator) -> list[NDArray[Any]]:
+    """Up to four actions of a choice, or four corners of a Box."""
+    if isinstance(space, spaces.Discrete):
+        chosen = space.start + np.unique(np.linspace(0, space.n - 1, 4).astype(np.int64))
+        return list(chosen.astype(space.dtype))
+    low, high = np.maximum(space.low, -1e3), np.minimum(space.high, 1e3)
+    return [np.where(rng.random(space.shape) < 0.5, low, high).astype(space.dtype) for _ in range(4)]
+
+
+def _swayed(share: float, action: NDArray[Any]) -> Answer:
+    """Takes the action at a share of all observations, the same ones in any batch."""
+
+    def answer(obs: NDArray[Any], chosen: NDArray[Any]) -> NDArray[Any]:
+        drawn = np.array([zlib.crc32(row.tobytes()) for row in np.ascontiguousarray(obs)]) / 2**32
+        taken = chosen.copy()
+        taken[drawn < share] = action
+        return taken
+
+    return answer
+
+
+def _labels(
+    claims: Sequence[Claim], limits: Mapping[str, ConstraintConfig], episodes: Sequence[Episode]
+) -> dict[str, ClaimLabel]:
+    known = [_limit(claim, limits[claim.id], episodes) for claim in claims]
+    comparable = sorted(
+        (one for one in known if one is not None),
+        key=lambda one: (not one.claim.mandatory, one.constraint.max_probability, claims.index(one.claim)),
+    )
+    labels: dict[str, ClaimLabel] = {}
+    for place, one in enumerate(comparable):
+        for other in comparable[place + 1 :]:
+            if one.claim.id not in labels and other.claim.id not in labels and one.is_same_as(other):
+                reason = (
+                    f"its limit and that of {one.claim.id} are broken at the same steps of {len(episodes)} episodes, "
+                    f"in {int(one.broken.sum())} of them"
+                )
+                labels[other.claim.id] = ClaimLabel(kind=LabelKind.REPEATS, reason=reason, claim=one.claim.id)
+    return labels | _endings([one for one in comparable if one.claim.id not in labels], episodes)
+
+
+def _endings(limits: Sequence[_Limit], episodes: Sequence[Episode]) -> dict[str, ClaimLabel]:
+    """Those that are about the one event that the environment ends an episode."""
+    members = [one for one in limits if one.ends(episodes)]
+    causes = [one.broken for one in members if one.constraint.quantity not in EPISODE_QUANTITIES]
+    ended = np.array([episode.terminated for episode in episodes])
+    if not causes:
+        return {}
+    explained = np.any(causes, axis=0)[ended].mean()
+    if explained < _EXPLAINED:
+        return {}
+    first = members[0].claim.id
+    return {
+        one.claim.id: ClaimLabel(
+            kind=LabelKind.REPEATS,
+            reason=(
+                f"to break it ends the episode, as for {first}, and {explained:.0%} of the {int(ended.sum())} episodes "
+                f"that the environment ended, of {len(episodes)}, ended so: one event"
+            ),
+            claim=first,
+        )
+        for one in members[1:]
+    }
+
+
+def _limit(claim: Claim, constraint: ConstraintConfig, episodes: Sequence[Episode]) -> _Limit | None:
+    """What became of a limit; None for a sum over the episode that its ending does not decide."""
+    if constraint.quantity == "episode_cost":
+        return None
+    if constraint.quantity == "return" and len(np.unique(np.concatenate([one.reward for one in episodes]))) > 1:
+        return None
+    return _Limit(claim, constraint, [violations(constraint, episode) for episode in episodes])

@@ -1,0 +1,173 @@
+"""Every claim says what it rests on; what repeats another, cannot be false or is a record is shown and not counted."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from trained import Policy, examine
+
+from loomrl.files import read_json
+from loomrl.safety import repeats
+from loomrl.safety.case import check_case
+from loomrl.safety.check import Check, CheckConfig, Scope, find_checks, scope_of, undecided
+from loomrl.safety.config import ConstraintConfig, SafetyConfig
+from loomrl.safety.gate import decide
+from loomrl.safety.tally import tally
+from loomrl.types import Bound, Claim, ClaimLabel, Episode, LabelKind, SafetyCase, Verdict
+
+STATISTICAL = "statistical limits"
+# The limits at which CartPole itself ends an episode.
+CART = ConstraintConfig(name="cart", quantity="observation[0]", low=-2.4, high=2.4, max_probability=0.05)
+POLE = ConstraintConfig(name="pole", quantity="observation[2]", low=-0.2095, high=0.2095, max_probability=0.05)
+
+
+def made(name: str, **values: Any) -> Claim:
+    said = {"stage": STATISTICAL, "statement": "it is so", "mandatory": True, "method": "a search", "num_samples": 7}
+    return Claim(**{"id": name, "verdict": Verdict.SUPPORTED, "finding": "seen", **said, **values})
+
+
+def label(kind: LabelKind) -> ClaimLabel:
+    return ClaimLabel(kind=kind, reason="it is so")
+
+
+# --- what a claim rests on ---
+
+
+@pytest.mark.parametrize("check", find_checks().values(), ids=lambda check: check.NAME)
+@pytest.mark.parametrize("part", ["", ".training", ".objective", ".recovery", ".lone_choices", ".attacks", ".x.reward"])
+def test_every_check_says_what_its_claims_rest_on(check: Check, part: str) -> None:
+    """For each kind of claim that any check makes."""
+    bound = Bound(kind="count", measured=0.0, limit=0.01)
+    scope = scope_of(check, check.Config(), made(f"{check.NAME}{part}", bound=bound))
+    assert all(len(text) > 10 for text in scope), scope
+    assert "does not say" not in " ".join(scope)
+    assert len(set(scope)) == 3
+
+
+def test_a_check_that_says_nothing_is_said_to_say_nothing() -> None:
+    silent: Any = SimpleNamespace(NAME="silent")
+    scope = scope_of(silent, CheckConfig(), made("silent"))
+    assert scope == Scope(
+        "7 samples: a search", "the check silent does not say", "the check silent does not say"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("check", find_checks().values(), ids=lambda check: check.NAME)
+def test_what_was_not_examined_rests_on_nothing(check: Check) -> None:
+    claim = undecided(check.NAME, check.STAGE, "it is so", True, "the policy cannot be read")
+    assert scope_of(check, check.Config(), claim).examined == "nothing: the policy cannot be read"
+
+
+# --- what counts ---
+
+
+def test_only_claims_without_a_label_count() -> None:
+    claims = [made("a"), made("b", verdict=Verdict.REFUTED), made("c", label=label(LabelKind.RECORD))]
+    claims += [made(name, label=label(LabelKind.REPEATS)) for name in "de"]
+    assert str(tally(claims)) == "1 of 2 claims hold (2 repeat another, 1 compares records)"
+    assert str(tally(claims[:2])) == "1 of 2 claims hold"
+
+
+@pytest.mark.parametrize("kind", LabelKind)
+def test_a_labelled_claim_that_is_refuted_blocks(kind: LabelKind) -> None:
+    refuted = made("b", verdict=Verdict.REFUTED, label=label(kind))
+    decision = decide([made("a"), refuted])
+    assert (decision.passed, decision.blocking) == (False, ["b"])
+
+
+def test_what_cannot_be_false_says_nothing_about_behaviour() -> None:
+    assert decide([made("a", label=label(LabelKind.REPEATS))]).passed
+    decision = decide([made("a", label=label(LabelKind.CANNOT_BE_FALSE))])
+    assert not decision.passed
+    assert "the gate is empty" in decision.reason
+
+
+# --- which claims are about one event ---
+
+
+def episode(values: list[float], terminated: bool, reward: float = 1.0) -> Episode:
+    obs = np.array([[value, -value] for value in [0.0, *values]])
+    length = len(values)
+    rewards = np.full(length, reward)
+    return Episode(0, obs[:-1], np.zeros(length), rewards, obs[1:], terminated, truncated=not terminated)
+
+
+def labelled(
+    monkeypatch: pytest.MonkeyPatch, limits: list[ConstraintConfig], episodes: list[Episode]
+) -> dict[str, str | None]:
+    """The labels' claims, of claims about these limits in these episodes."""
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [])
+    context: Any = SimpleNamespace(episodes=episodes)
+    claims = [made(one.name) for one in limits]
+    found = repeats.label_repeats(claims, {one.name: one for one in limits}, context)
+    return {one.id: None if one.label is None else one.label.claim for one in found}
+
+
+def high(name: str, index: int = 0, limit: float = 1.0, share: float = 0.01) -> ConstraintConfig:
+    return ConstraintConfig(name=name, quantity=f"observation[{index}]", high=limit, max_probability=share)
+
+
+CALM, LEFT, RIGHT = episode([0.0] * 9, False), episode([0.5, 1.5], True), episode([-0.5, -1.0, -1.5], True)
+
+
+def test_limits_broken_at_the_same_steps_are_one_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    wobbling = episode([0.0, 1.5, 0.0, 1.2], False)
+    loose, tight = high("loose", share=0.05), high("tight", limit=1.1)
+    assert labelled(monkeypatch, [loose, tight], [CALM, *[wobbling] * 3]) == {"loose": "tight", "tight": None}
+    apart = episode([0.0, 1.05], False)
+    assert set(labelled(monkeypatch, [loose, tight], [CALM, apart, *[wobbling] * 3]).values()) == {None}
+
+
+def test_limits_nobody_breaks_are_not_taken_for_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert labelled(monkeypatch, [high("a"), high("b", 1)], [CALM] * 9) == {"a": None, "b": None}
+
+
+def test_limits_that_end_episodes_are_one_event_with_a_return_that_counts_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lasting = ConstraintConfig(name="lasting", quantity="return", low=9.0, max_probability=0.5)
+    limits, episodes = [lasting, high("a"), high("b", 1)], [CALM, *[LEFT, RIGHT] * 3]
+    assert labelled(monkeypatch, limits, episodes) == {"lasting": "a", "a": None, "b": "a"}
+    # An end for another reason, or a step that goes on beyond a limit: they are several events.
+    assert set(labelled(monkeypatch, limits, [*episodes, episode([0.0], True)]).values()) == {None}
+    beyond = episode([0.0, 1.5, 0.0], False)
+    assert labelled(monkeypatch, limits[1:], [*episodes, beyond]) == {"a": None, "b": None}
+
+
+def test_a_return_of_other_rewards_is_an_event_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    lasting = ConstraintConfig(name="lasting", quantity="return", low=9.0, max_probability=0.5)
+    paid = [CALM, *[LEFT, RIGHT] * 3, episode([0.0] * 9, False, reward=0.5)]
+    assert labelled(monkeypatch, [lasting, high("a"), high("b", 1)], paid)["lasting"] is None
+
+
+# --- whole cases ---
+
+
+def test_cartpole_counts_one_event_once_and_no_vacuous_claim(good: Policy, tmp_path: Path) -> None:
+    vacuous = ConstraintConfig(name="pushes", quantity="action", low=0, high=1, max_probability=0.05)
+    config = SafetyConfig(num_episodes=100, num_envs=40, constraints=[CART, POLE, vacuous])
+    case = examine(good, tmp_path, config)
+    claims = {claim.id: claim for claim in case.claims}
+    kinds = {name: None if one.label is None else one.label.kind for name, one in claims.items()}
+    about = ["minimum_return", "statistical_limits.cart", "statistical_limits.pole"]
+    assert [kinds[name] for name in about] == [LabelKind.REPEATS, None, LabelKind.REPEATS]
+    assert kinds["action_bounds"] is kinds["statistical_limits.pushes"] is LabelKind.CANNOT_BE_FALSE
+    assert {one for one in kinds if kinds[one] is LabelKind.RECORD} == {one for one in claims if "provenance" in one}
+    assert tally(case.claims).counted == 7
+    assert all(one.examined and one.not_established and one.false_if for one in case.claims)
+    assert "100 episodes" in claims["statistical_limits.cart"].examined
+    assert check_case(tmp_path) == []
+
+
+def test_a_case_from_before_claims_said_so_stays_whole(barely_trained: Policy, tmp_path: Path) -> None:
+    document = read_json(barely_trained.root / "safety" / "case.json")
+    for claim in document["claims"]:
+        for name in ("examined", "not_established", "false_if", "label"):
+            claim.pop(name, None)
+    path = tmp_path / "case.json"
+    path.write_bytes(SafetyCase.model_validate(document).to_bytes())
+    assert json.loads(path.read_bytes()) == document
+    assert check_case(tmp_path, with_evidence=False) == []
