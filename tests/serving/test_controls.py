@@ -322,6 +322,76 @@ def test_what_is_lifted_while_loomdb_numbers_it_stays_lifted(
     assert not is_strict(other)
 
 
+@pytest.mark.parametrize("what", [KILL_SWITCH, OVERRIDE])
+def test_what_another_process_lifts_while_loomdb_numbers_it_stays_lifted(
+    loomrl_home: Path, database: LoomDB, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = Controls("cartpole"), Controls("cartpole")
+    add_control = LoomDB.add_control
+
+    def lifted_meanwhile(self: LoomDB, control: Control) -> bool:
+        is_added = add_control(self, control)
+        if control.document is not None:
+            say(other, what, False)
+        return is_added
+
+    monkeypatch.setattr(LoomDB, "add_control", lifted_meanwhile)
+    say(one, what, True)
+    stays_lifted(one, other, database)
+
+
+@pytest.mark.parametrize("what", [KILL_SWITCH, OVERRIDE])
+def test_what_is_numbered_while_it_is_written_is_not_set_again_on_top_of_its_end(
+    loomrl_home: Path, database: LoomDB, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = Controls("cartpole"), Controls("cartpole")
+    write = one._write
+
+    def numbered_meanwhile(wanted: Saved) -> None:
+        write(wanted)
+        monkeypatch.undo()
+        with monkeypatch.context() as slow:  # who exchanges waits for the file, which is held
+            slow.setattr(one, "_save", lambda: None)
+            one.exchange(database)
+
+    monkeypatch.setattr(one, "_write", numbered_meanwhile)
+    monkeypatch.setenv("LOOMRL_HOME", str(loomrl_home))
+    say(one, what, True)
+    other.refresh()
+    assert is_strict(other)
+    say(other, what, False)
+    one.refresh(has_changed=True)
+    assert not is_strict(one)
+    stays_lifted(one, other, database)
+
+
+@pytest.mark.parametrize("what", [KILL_SWITCH, OVERRIDE])
+def test_what_is_lifted_before_its_number_is_written_stays_lifted(
+    loomrl_home: Path, database: LoomDB, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = Controls("cartpole"), Controls("cartpole")
+    say(one, what, True)
+    with monkeypatch.context() as slow:  # the disk takes it later
+        slow.setattr(other, "_save", lambda: None)
+        say(other, what, False)
+    one.exchange(database)
+    assert is_strict(one)
+    other.follow()
+    assert not is_strict(other)
+    one.refresh(has_changed=True)
+    stays_lifted(one, other, database)
+
+
+def stays_lifted(one: Controls, other: Controls, database: LoomDB) -> None:
+    """At both processes of a host, and in LoomDB, in whichever order they hear of it."""
+    for controls in (one, other, other, one):
+        controls.exchange(database)
+        controls.follow()
+    assert not is_strict(one)
+    assert not is_strict(other)
+    assert not is_strict(Controls("cartpole"))
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_hosts_that_come_and_go_agree_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: LoomDB, seed: int

@@ -49,6 +49,7 @@ LAPSED = "elapsed time"  # who lifts an override whose time is over
 _KEPT_SECONDS = 60.0  # between writings of what overrides with an end have left: a reboot forgets no more than that
 _COMPARED_SECONDS = 60.0  # between comparisons with LoomDB where it has as many revisions as before: it may be restored
 _NUM_REPLACED = 32  # orders of each control that are remembered after they were replaced
+_NUM_REPLACED_IN_RESERVE = 2  # where room is short
 _LOCK_SECONDS = 10.0  # that another process may hold the file; what was ordered is in force meanwhile
 
 
@@ -297,8 +298,8 @@ class Controls:
         for name, replaced in found.replaced.items():
             known = self._replaced.get(name, [])
             self._replaced[name] = [*(one for one in replaced if one not in known), *known][-_NUM_REPLACED:]
-        newer = (one for one in found.controls if self._is_news(one))
-        self._put_in_force(newer)
+        newer = [one for one in found.controls if self._is_news(one, found.replaced)]
+        self._put_in_force(map(self._above_what_stands, newer))
 
     def _adopt_old(self, found: Saved) -> None:
         """Overrides of a file from before there were countdowns: what they have left by the wall clock."""
@@ -308,9 +309,24 @@ class Controls:
                 left = min(max(one.expires - time.time(), 0.0), one.expires - one.created)
                 self._countdowns[one.id] = Countdown.of(left)
 
-    def _is_news(self, found: Control) -> bool:
+    def _is_news(self, found: Control, replaced: Mapping[str, list[str]]) -> bool:
+        """Whether an order of the files, which replaced others, replaces what stands here.
+
+        LoomDB may have numbered an order after another was made from it, and so above it: knowledge goes before
+        numbers.
+        """
         known = self._standing.get(found.name)
-        return known is None or (found.place > known.place and found.name not in self._unwritten)
+        if known is None or found.name in self._unwritten:
+            return known is None
+        if found.made_from is not None and known.identity in replaced.get(found.name, []):
+            return not found.is_same_order(known)
+        if known.made_from is not None and found.identity in self._replaced.get(found.name, []):
+            return False
+        return found.place > known.place
+
+    def _above_what_stands(self, found: Control) -> Control:
+        known = self._standing.get(found.name)
+        return found if known is None or found.place > known.place else _on_top_of(known, found)
 
     def _save(self) -> None:
         """Write what stands, on top of what other processes wrote meanwhile. Where that fails it is tried again."""
@@ -326,7 +342,7 @@ class Controls:
         """With the file locked. Where neither the file nor the reserve can be written, that is said and tried again."""
         found = self._read()
         with self._lock:
-            self._settle(found.controls)
+            self._settle(found)
             wanted = Saved(
                 controls=sorted(self._standing.values(), key=lambda one: one.name),
                 countdowns={name: Countdown.of(one.seconds_left) for name, one in self._countdowns.items()},
@@ -337,22 +353,27 @@ class Controls:
             self._write(wanted)
         written = {control.name: control for control in wanted.controls}
         with self._lock:  # what was ordered while the disk was waited for is not written yet
-            self._unwritten = {name for name in self._unwritten if self._standing[name] != written.get(name)}
+            self._unwritten = {
+                name
+                for name in self._unwritten
+                if name not in written or not self._standing[name].is_same_order(written[name])  # LoomDB may number it
+            }
             self.unsaved, self._stamp, self._kept = None, self._look(), time.monotonic()
 
-    def _settle(self, found: Iterable[Control]) -> None:
+    def _settle(self, found: Saved) -> None:
         """Have in force what stands of each of the file's controls and ours."""
         standing, gave_way = [], {}
-        for theirs in found:
+        for theirs in found.controls:
             mine = self._standing.get(theirs.name)
-            if self._is_news(theirs):
-                standing.append(theirs)
+            is_replaced = theirs.identity in self._replaced.get(theirs.name, [])
+            if self._is_news(theirs, found.replaced):
+                standing.append(self._above_what_stands(theirs))
             elif mine is None or theirs.place < mine.place or theirs.is_same_order(mine):
                 continue
-            elif gives_way(mine, theirs):
+            elif not is_replaced and gives_way(mine, theirs):
                 standing.append(theirs)
                 gave_way[theirs.name] = mine
-            elif theirs.name in self._unwritten:
+            elif is_replaced or theirs.name in self._unwritten:
                 standing.append(_on_top_of(theirs, mine))
         self._put_in_force(standing, gave_way)
 
@@ -366,7 +387,9 @@ class Controls:
             wanted.write(self.path)
         except ArtifactError as error:
             in_file = self._read_file().controls
-            rest = Saved(controls=[one for one in wanted.controls if one not in in_file], countdowns=wanted.countdowns)
+            controls = [one for one in wanted.controls if one not in in_file]
+            newest = {one.name: wanted.replaced.get(one.name, [])[-_NUM_REPLACED_IN_RESERVE:] for one in controls}
+            rest = Saved(controls=controls, countdowns=wanted.countdowns, replaced=newest)
             if self.reserved is None or self._read_reserve().controls != rest.controls:
                 self._write_reserve(rest)
                 log.error("what was ordered is kept in %s: %s", self._reserve.path, error)
@@ -400,10 +423,11 @@ class Controls:
         """
         found, reserved = self._read_file(), self._read_reserve()
         controls = _newest(found.controls, reserved.controls)
+        both = {name: [*found.replaced.get(name, []), *ours] for name, ours in reserved.replaced.items()}
         return Saved(
             controls=[controls[name] for name in sorted(controls)],
             countdowns={**reserved.countdowns, **found.countdowns},
-            replaced=found.replaced,
+            replaced={**found.replaced, **both},
         )
 
     def _read_file(self) -> Saved:
