@@ -4,11 +4,13 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from loomrl.loomdb.database import LoomDB
+from loomrl.promotion.attempts import Attempt, attempts, find_attempt
 from loomrl.promotion.envelope import RunFacts, envelope_tags, previous_case
 from loomrl.promotion.lineage import PLUGINS_TAG
 from loomrl.promotion.package import build_package
 from loomrl.registry import PolicyVersion, Registry
 from loomrl.runs import now, read_run, run_folder
+from loomrl.safety.case import read_case
 from loomrl.serving.config import SERVING
 from loomrl.types import ParityReport, PolicyManifest
 from tasks.record import StageEntry, dvc_hashes, project_folders, recorded, run_config, update
@@ -39,6 +41,7 @@ def _register(run_id: str, entry: StageEntry) -> PolicyVersion:
         git_dirty=record.git_dirty,
         stage_seconds={stage.name: stage.seconds for stage in record.stages},
         previous=previous_case(registry, record.policy),
+        attempt=_attempt(run_id, record.policy),
     )
     plugins = sorted({node for stage in record.stages for node in stage.plugins} | set(entry.plugins))
     package = build_package(project_folders(run_id).root, run_folder(run_id) / "version", facts)
@@ -58,6 +61,13 @@ def _register(run_id: str, entry: StageEntry) -> PolicyVersion:
     if version.run_id == run_id:
         _link(run_id, version, manifest, plugins)
     return version
+
+
+def _attempt(run_id: str, policy: str) -> Attempt | None:
+    """Which attempt the case is, as the safety stage put it on record."""
+    case = read_case(project_folders(run_id)["safety"])
+    with LoomDB.open() as db:
+        return find_attempt(attempts(db, policy), case, run_config(run_id).safety)
 
 
 def _link(run_id: str, version: PolicyVersion, manifest: PolicyManifest, plugins: list[str]) -> None:

@@ -3,9 +3,13 @@
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from loomrl.loomdb.database import LoomDB
+from loomrl.promotion import promote
+from loomrl.promotion.attempts import record_attempt
+from loomrl.runs import read_run
 from loomrl.safety.tally import tally
 from loomrl.types import SafetyCase
-from tasks.record import project_folders, recorded
+from tasks.record import project_folders, recorded, run_config
 from tasks.reproduce import reproduce
 
 
@@ -16,4 +20,12 @@ def safety(run_id: str) -> None:
         reproduce(run_id, "safety", entry)
         case = SafetyCase.read(project_folders(run_id)["safety"] / "case.json")
         gate = "passed" if case.decision.passed else f"blocked by {', '.join(case.decision.blocking)}"
-        entry.verdict = f"{tally(case.claims)}, {gate}"
+        attempt = _recorded(run_id, case)
+        entry.verdict = f"{tally(case.claims)}, {gate}; {attempt}"
+
+
+def _recorded(run_id: str, case: SafetyCase) -> str:
+    """Put the attempt on record, whether it passed or not; says which it is."""
+    policy, settings = read_run(run_id).policy, run_config(run_id).safety
+    with LoomDB.open() as db, promote.exclusive(policy):
+        return record_attempt(db, policy, case, settings, run_id).sentence()

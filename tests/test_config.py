@@ -97,8 +97,8 @@ def test_a_bad_override_changes_nothing(config: Path) -> None:
             r"length is known once per episode; set `per: episode`",
         ),
         (
-            {"evaluation.first_seed": 2_000_319},
-            r"evaluation, 2000319 \.\.\. 2000418, and the seeds of safety, 2000000 \.\.\. 2000319, overlap",
+            {"evaluation.first_seed": 2_000_383},
+            r"evaluation, 2000383 \.\.\. 2000482, and the seeds of safety, 2000000 \.\.\. 2000383, overlap",
         ),
         (
             {"training.validation.first_seed": 1_000_099},
@@ -110,12 +110,12 @@ def test_a_bad_override_changes_nothing(config: Path) -> None:
             r"training\.validation, 3000000 \.\.\. 3000015, and the seeds of safety, 2000000 \.\.\. 3000000, overlap",
         ),
         (
-            {"safety.checks": {"statistical_limits": {"max_episodes": 320}}},
-            r"statistical_limits\.max_episodes: found 320, but 320 episodes are played anyway \(num_episodes\)",
+            {"safety.checks": {"statistical_limits": {"max_episodes": 384}}},
+            r"statistical_limits\.max_episodes: found 384, but 384 episodes are played anyway \(num_episodes\)",
         ),
         (
-            {"safety.first_seed": 2**30 - 319},
-            r"safety, 1073741505 \.\.\. 1073741824, reach into training's own, 1073741824 \.\.\. 2147483647",
+            {"safety.first_seed": 2**30 - 383},
+            r"safety, 1073741441 \.\.\. 1073741824, reach into training's own, 1073741824 \.\.\. 2147483647",
         ),
         (
             {"environment.kwargs": {"held_out_share": 0.2}, "training.validation.first_seed": 0},
@@ -152,7 +152,7 @@ def test_settings_need_a_key_and_a_value(setting: str) -> None:
 
 
 def test_seeds_may_be_neighbours(config: Path) -> None:
-    seeds = {"training.validation.first_seed": 0, "evaluation.first_seed": 16, "safety.first_seed": 2**30 - 320}
+    seeds = {"training.validation.first_seed": 0, "evaluation.first_seed": 16, "safety.first_seed": 2**30 - 384}
     loaded = load_config(config, {**seeds, "shadow.first_seed": 116})
     assert (loaded.training.validation.seeds.stop, loaded.safety.seeds.stop) == (16, 2**30)
 

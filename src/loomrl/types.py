@@ -334,6 +334,8 @@ class Claim(Document):
     verdict: Verdict
     assumptions: list[str] = Field(default_factory=list)
     confidence: float | None = None
+    # Of the hypothesis that it is false: supported at confidence c where at most 1 - c. None where nothing is drawn.
+    p_value: float | None = Field(default=None, exclude_if=lambda value: value is None)
     bound: Bound | None = None
     num_samples: int | None = None
     evidence: list[Evidence] = Field(default_factory=list)

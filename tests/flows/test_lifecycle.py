@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -38,6 +39,12 @@ def lock_entries(project: Path) -> dict[str, object]:
     return entries
 
 
+def attempt(record: dict[str, Any]) -> str:
+    """What a first attempt to pass the gate is held to, as its record says."""
+    confidence = record["config"]["safety"]["confidence"]
+    return f"attempt 1 since the last promotion, each claim held to an error of {(1 - confidence) / 2:.3g}"
+
+
 @pytest.fixture
 def project(finished_project: Path, tmp_path: Path) -> Path:
     return copy_state(finished_project, tmp_path / "project")
@@ -49,6 +56,8 @@ def test_a_first_run_goes_through_all_seven_stages_and_promotes(finished_project
     assert {stage["status"] for stage in record["stages"]} == {"ran"}
     assert record["state"] == "promoted"
     assert record["shadow"]["bitwise_equal"] is True
+    assert attempt(record) in next(stage["verdict"] for stage in record["stages"] if stage["name"] == "safety")
+    assert attempt(record) in record["decision"]["reasons"][0]
     assert champion(finished_project) == "1"
     report = finished_project / ".loomrl" / "runs" / record["run_id"] / "report.html"
     assert "cartpole" in report.read_text()
@@ -101,6 +110,8 @@ def test_a_challenger_is_compared_and_a_barely_trained_one_refused(project: Path
     }
     refused = records(project)[-1]
     assert refused["state"] == "refused"
+    examined = next(stage["verdict"] for stage in refused["stages"] if stage["name"] == "safety")
+    assert attempt(refused) in examined  # the first since the promotion of seed 2, on record although it did not pass
     assert [stage["status"] for stage in refused["stages"]][-1] == "refused"
     case = json.loads((project / "artifacts" / "cartpole" / "safety" / "case.json").read_text())
     broken = [claim for claim in case["claims"] if claim["verdict"] == "refuted" and claim["mandatory"]]

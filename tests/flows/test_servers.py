@@ -94,7 +94,7 @@ def test_approval_pauses_resumes_and_rejects_and_rollback_restores(services: Ser
     assert approved["decision"]["approved_by"] == "grace"
     assert champion(services) == approved["version"] != before
 
-    flow_run = services.trigger(policy="cartpole", overrides={"safety.num_episodes": 400})
+    flow_run = services.trigger(policy="cartpole", overrides={"safety.num_episodes": 700})
     services.wait(flow_run, "PAUSED")
     services.answer(flow_run, approved=False)
     state = services.wait(flow_run, "FAILED")

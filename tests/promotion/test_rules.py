@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from policy_versions import config, graph, register, shadow_report
+from policy_versions import SNAPSHOT, config, graph, register, shadow_report
 
 from loomrl.environment.snapshot import content_digest
 from loomrl.errors import ArtifactError
+from loomrl.files import sha256
 from loomrl.loomdb.database import LoomDB
 from loomrl.promotion import review as reviewing
+from loomrl.promotion.attempts import Attempt
 from loomrl.promotion.rules import ROLLED_BACK, Approval, inputs_digest
 from loomrl.registry import CHAMPION, PolicyVersion, Registry
 from loomrl.types import (
@@ -303,3 +305,42 @@ def test_a_tampered_champion_stops_the_comparison(ready_home: Path, tmp_path: Pa
     (Path(versions.champion.source) / "policy.onnx").write_bytes(graph(8.0))
     with pytest.raises(ArtifactError, match="cartpole@1"):
         versions.decide()
+
+
+# --- attempts ---
+
+
+def _attempt(number: int) -> Attempt:
+    return Attempt(
+        policy="cartpole",
+        policy_digest=sha256(b"weights 0.0"),
+        snapshot_digest=SNAPSHOT,
+        settings_digest="",
+        confidence=0.95,
+        number=number,
+        num_promotions=0,
+        run_id="run-2",
+        created="2026-11-20T00:00:00+00:00",
+        previous=None,
+    )
+
+
+@pytest.mark.parametrize(("number", "outcome"), [(1, "promoted"), (2, "refused")])
+def test_the_gates_claims_are_held_to_the_level_of_their_attempt(
+    ready_home: Path, tmp_path: Path, number: int, outcome: str
+) -> None:
+    versions = Versions(tmp_path, None, {"p_value": 0.01, "attempt": _attempt(number)})
+    decision = versions.decide()
+    assert decision.decision == outcome, decision.reasons
+    statement = claim(decision, "gate_passed").statement
+    if outcome == "promoted":
+        assert "attempt 1 since the last promotion, each claim held to an error of 0.025" in statement
+    else:
+        assert "attempt 2 since the last promotion is held to a share 1/6 of the error" in statement
+        assert "pole_stays_up may be wrong with probability 0.01; attempt 3 is held to 0.00417" in statement
+
+
+def test_another_policys_attempt_is_not_taken(tmp_path: Path, ready_home: Path) -> None:
+    other = _attempt(1).model_copy(update={"policy_digest": sha256(b"another")})
+    with pytest.raises(ArtifactError, match="the attempt's policy"):
+        Versions(tmp_path, None, {"attempt": other})

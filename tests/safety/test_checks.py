@@ -157,13 +157,15 @@ def test_episodes_are_played_until_a_limit_is_supported(context_of: Callable[...
     limit = ConstraintConfig(name="track", quantity="observation[0]", low=-2.4, high=2.4, max_probability=0.05)
     claim = examine(statistical_limits, context_of(constraints=[limit]), max_episodes=500)
     assert claim.verdict is Verdict.SUPPORTED
-    assert claim.num_samples == 64  # 40, 16 more, and as many as are needed without a violation
+    assert (
+        claim.num_samples == 78
+    )  # 40, rounds of 16 and 19 more, and as many as a first attempt needs without a violation
     assert claim.bound is not None
     assert claim.bound.kind == "betting upper"
-    assert 0.049 < claim.bound.measured <= 0.05
+    assert 0.038 < claim.bound.measured <= 0.05
     assert "confidence sequence" in claim.method
     evidence = read_json(tmp_path / claim.evidence[0].uri)
-    assert (evidence["num_episodes"], evidence["max_episodes"], evidence["violating_values"]) == (64, 500, [])
+    assert (evidence["num_episodes"], evidence["max_episodes"], evidence["violating_values"]) == (78, 500, [])
 
 
 def test_seeds_go_on_where_those_of_all_checks_end(context_of: Callable[..., Context]) -> None:

@@ -192,7 +192,7 @@ def test_as_many_episodes_as_it_takes_are_the_same_in_any_number_of_environments
     case = examine(good, tmp_path / "many", config)
     assert case.decision.passed, case.decision.reason
     found = by_id(case)["statistical_limits.cart_stays_on_track"]
-    assert found.num_samples == 78  # two limits of 5 % at 95 %; of a number fixed before, 72
+    assert found.num_samples == 92  # two limits of 5 % at 97.5 %, for a first attempt; of a number fixed before, 86
     examine(good, tmp_path / "few", config.model_copy(update={"num_envs": 7}))
     assert sums(tmp_path / "few") == sums(tmp_path / "many")
 

@@ -62,6 +62,7 @@ def make_artifacts(
     snapshot: str = SNAPSHOT,
     success_rate: Interval | None = None,
     optional: Verdict | None = None,
+    p_value: float | None = None,
 ) -> Path:
     """What stages 3-5 leave in `artifacts/POLICY`, in small."""
     policy_digest = sha256(f"weights {bias}".encode())
@@ -75,6 +76,9 @@ def make_artifacts(
         method="clopper-pearson",
         verdict=verdict,
         waiver=waiver or None,
+        confidence=0.95,
+        p_value=p_value,
+        num_samples=448,
         finding="it stays up" if passed else "it falls",
     )
     claims = [claim]
@@ -167,10 +171,11 @@ def _write_export(
 def register(tmp: Path, run_id: str, registry: Registry | None = None, **options: Any) -> PolicyVersion:
     """Make artifacts, package, sign and register them as the export task does."""
     registry = registry or Registry()
-    policy = options.get("policy", "cartpole")
+    policy, attempt = options.get("policy", "cartpole"), options.pop("attempt", None)
     artifacts = make_artifacts(tmp / f"artifacts-{run_id}", **options)
+    previous = previous_case(registry, policy)
     facts = RunFacts(
-        policy=policy, run_id=run_id, created="2026-11-20T00:00:00+00:00", previous=previous_case(registry, policy)
+        policy=policy, run_id=run_id, created="2026-11-20T00:00:00+00:00", previous=previous, attempt=attempt
     )
     package = build_package(artifacts, tmp / f"package-{run_id}", facts)
     snapshot = options.get("snapshot", SNAPSHOT)

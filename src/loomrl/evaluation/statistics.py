@@ -83,6 +83,19 @@ def paired_difference(
     )
 
 
+def paired_p_below(
+    values: ArrayLike, reference: ArrayLike, limit: float, replicates: int, rng: np.random.Generator
+) -> float:
+    """Approximate p-value of "the mean of `values - reference` is above `limit`".
+
+    It is the share of bootstrap means that are, at least 1 / (replicates + 1); with the same generator it agrees with
+    `paired_difference`.
+    """
+    differences = np.asarray(values, dtype=np.float64) - np.asarray(reference, dtype=np.float64)
+    drawn = _replicates(differences, mean, replicates, rng)
+    return (1 + int(np.count_nonzero(drawn > limit))) / (replicates + 1)
+
+
 def clopper_pearson(successes: int, trials: int, confidence: float) -> Interval:
     """Exact two-sided interval of a probability."""
     _check_counts(successes, trials)

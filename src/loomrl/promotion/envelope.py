@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 
 from loomrl.errors import ArtifactError
 from loomrl.files import sha256, sha256_file
+from loomrl.promotion.attempts import Attempt
 from loomrl.registry import PolicyVersion, Registry
 from loomrl.schema import Document
 from loomrl.signing import Envelope, sign_envelope, verify_envelope
@@ -53,6 +54,8 @@ class CaseStatement(Document):
     created: str  # ISO 8601, UTC
     stage_seconds: dict[str, float] = Field(default_factory=dict)  # stage -> what it cost in this run
     previous: PreviousCase | None
+    # Which attempt to pass the gate the case is; None in what was signed before attempts were counted.
+    attempt: Attempt | None = Field(default=None, exclude_if=lambda attempt: attempt is None)
 
 
 class RunFacts(Document):
@@ -65,6 +68,7 @@ class RunFacts(Document):
     git_dirty: bool = False
     stage_seconds: dict[str, float] = Field(default_factory=dict)
     previous: PreviousCase | None = None
+    attempt: Attempt | None = None
 
 
 def build_envelope(folder: Path, facts: RunFacts) -> Envelope:
@@ -92,6 +96,7 @@ def build_envelope(folder: Path, facts: RunFacts) -> Envelope:
         created=facts.created,
         stage_seconds=facts.stage_seconds,
         previous=facts.previous,
+        attempt=facts.attempt,
     )
     _check_together(folder, manifest, statement)
     return sign_envelope(statement.to_bytes(), PAYLOAD_TYPE)
@@ -155,6 +160,18 @@ def check_chain(registry: Registry, policy: str, statement: CaseStatement) -> No
         )
 
 
+def _of_attempt(statement: CaseStatement) -> dict[str, tuple[str, str]]:
+    """What must be equal for the attempt to be the case's."""
+    attempt = statement.attempt
+    if attempt is None:
+        return {}
+    return {
+        "the attempt's policy": (attempt.policy_digest, statement.policy_digest),
+        "the attempt's snapshot": (attempt.snapshot_digest, statement.snapshot_digest),
+        "the attempt's name": (attempt.policy, statement.policy),
+    }
+
+
 def _statement(folder: Path, payload: bytes) -> CaseStatement:
     try:
         return CaseStatement.model_validate_json(payload)
@@ -180,6 +197,7 @@ def _check_together(folder: Path, manifest: PolicyManifest, statement: CaseState
         "the case's policy": (case.policy_digest, statement.policy_digest),
         "the case's snapshot": (case.snapshot_digest, statement.snapshot_digest),
         "the manifest's name": (manifest.name, statement.policy),
+        **_of_attempt(statement),
     }
     for what, (found, expected) in pairs.items():
         if found != expected:

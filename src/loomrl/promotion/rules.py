@@ -20,6 +20,7 @@ from loomrl.promotion.comparison import compare
 from loomrl.promotion.config import PromotionConfig
 from loomrl.promotion.envelope import EVALUATION
 from loomrl.registry import PolicyVersion
+from loomrl.safety.spending import short_of
 from loomrl.safety.standing import explain_lapsed, failed_on_graph, lapsed
 from loomrl.safety.tally import tally
 from loomrl.shadow.following import PREFIX
@@ -145,10 +146,18 @@ def gate_passed(inputs: Inputs) -> Claim:
         problem = f"the safety case rests on waivers that have run out: {'; '.join(map(explain_lapsed, expired))}"
     elif unmet:
         problem = f"claims do not hold on the exported graph: {', '.join(unmet)}"
+    elif statement.attempt is not None and (short := short_of(case, statement.attempt.number)):
+        problem = (
+            f"attempt {statement.attempt.number} since the last promotion is held to a share "
+            f"1/{statement.attempt.number * (statement.attempt.number + 1)} of the error, which claims do not reach: "
+            f"{'; '.join(short)}; raise safety.num_episodes"
+        )
     elif not statement.parity.passed:
         problem = "the exported graph does not act like the trained network"
     else:
         met = f"the safety gate passed, signed for this graph: {tally(case.claims)}"
+        if statement.attempt is not None:
+            met += f"; {statement.attempt.sentence()}"
         return _claim("gate_passed", met, Verdict.PROVED, method)
     return _claim("gate_passed", problem, Verdict.REFUTED, method)
 

@@ -59,7 +59,7 @@ class SafetyConfig(Section):
 
     safety_critical: bool = False
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
-    num_episodes: int = Field(default=320, ge=1)
+    num_episodes: int = Field(default=384, ge=1)
     first_seed: int = Field(default=2_000_000, ge=0)
     num_envs: int = Field(default=64, ge=1)
     constraints: list[ConstraintConfig] = Field(default_factory=list)

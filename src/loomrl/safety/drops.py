@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from loomrl.evaluation.statistics import Floats, paired_difference
+from loomrl.evaluation.statistics import Floats, paired_difference, paired_p_below
 from loomrl.safety.check import Context
 from loomrl.types import Bound, Verdict
 
@@ -17,6 +17,7 @@ class Drop:
     estimate: float
     bound: Bound
     verdict: Verdict
+    p_value: float  # of a fall above the limit
 
     @property
     def is_refuted(self) -> bool:
@@ -33,7 +34,8 @@ def judge_drop(
     verdict = Verdict.SUPPORTED if drop.high <= limit else Verdict.REFUTED if drop.low > limit else Verdict.UNDECIDED
     kind, measured = ("lower", drop.low) if verdict is Verdict.REFUTED else ("upper", drop.high)
     bound = Bound(kind=f"bootstrap {kind}", measured=measured, limit=limit, unit=unit)
-    return Drop(drop.estimate, bound, verdict)
+    p_value = paired_p_below(before, after, limit, replicates, context.rng(name))
+    return Drop(drop.estimate, bound, verdict, p_value)
 
 
 def return_limit(before: Floats, share: float) -> float:

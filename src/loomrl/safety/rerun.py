@@ -106,23 +106,26 @@ def _as_old(after: Claim, before: Claim) -> Claim:
     """Without what a claim of an older case does not say."""
     if before.examined:
         return after
-    return after.model_copy(update={"examined": "", "not_established": "", "false_if": "", "label": None})
+    silent = {"examined": "", "not_established": "", "false_if": "", "label": None, "p_value": None}
+    return after.model_copy(update=silent)
 
 
 def _changed(before: Claim, after: Claim, exact: bool) -> list[str]:
     """What is said otherwise. On the processor of the case everything must come out to the last digit; on another one
     numbers may be a little off, and the evidence's bytes with them."""
+    tolerance = 0.0 if exact else _ELSEWHERE
     names = ("stage", "statement", "mandatory", "method", "assumptions", "confidence", "num_samples", "waiver")
     found = [name for name in names if getattr(before, name) != getattr(after, name)]
     limits = [
         None if one.bound is None else (one.bound.kind, one.bound.limit, one.bound.unit) for one in (before, after)
     ]
     found += ["label"] if exact and before.examined and before.label != after.label else []
+    found += ["p_value"] if before.examined and not _near(before.p_value, after.p_value, tolerance) else []
     found += ["limit"] if limits[0] != limits[1] else []
     found += ["finding"] if _told(before, exact) != _told(after, exact) else []
     found += ["evidence"] if _cited(before, exact) != _cited(after, exact) else []
     was, is_now = (None if one.bound is None else one.bound.measured for one in (before, after))
-    return found + ([] if _near(was, is_now, 0.0 if exact else _ELSEWHERE) else ["measured"])
+    return found + ([] if _near(was, is_now, tolerance) else ["measured"])
 
 
 def _told(claim: Claim, exact: bool) -> str:

@@ -62,6 +62,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
                 *told_to_the_shield(context),
             ],
             confidence=context.config.confidence,
+            p_value=drop.p_value,
             bound=drop.bound,
             num_samples=len(plain),
             evidence=[context.evidence.json(NAME, evidence)],

@@ -61,6 +61,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
                 APPROXIMATE,
             ],
             confidence=context.config.confidence,
+            p_value=drop.p_value,
             bound=drop.bound,
             num_samples=len(inside),
             evidence=[context.evidence.json(NAME, evidence)],

@@ -69,6 +69,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
             verdict=outcome.verdict,
             assumptions=["reset seeds give independent episodes of the environment the policy will act in"],
             confidence=context.config.confidence,
+            p_value=statistics.binomial_p_below(count - reached, count, 1 - config.min_probability),
             bound=outcome.bound,
             num_samples=count,
             evidence=[context.evidence.json(NAME, evidence)],

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import Field
 
-from loomrl.evaluation.statistics import bounded_mean_lower, bounded_mean_upper
+from loomrl.evaluation.statistics import bounded_mean_lower, bounded_mean_p_below, bounded_mean_upper
 from loomrl.safety.check import OUT_OF_DISTRIBUTION, CheckConfig, Context, Scope
 from loomrl.safety.probes import to_texts
 from loomrl.types import Bound, Claim, Episode, Verdict
@@ -137,6 +137,7 @@ def _claim(context: Context, config: Config, rates: Floats, power: dict[str, dic
         verdict=verdict,
         assumptions=["episodes are independent; steps within one may depend on each other"],
         confidence=confidence,
+        p_value=bounded_mean_p_below(rates, limit),
         bound=Bound(
             kind=f"hoeffding {'lower' if refuted else 'upper'}", measured=measured, limit=limit, unit="share of steps"
         ),

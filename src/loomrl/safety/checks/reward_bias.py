@@ -127,6 +127,7 @@ def _outcome_claim(
         verdict=verdict,
         assumptions=[f"the mean of {len(returns[0])} paired differences is nearly normal"],
         confidence=context.config.confidence,
+        p_value=max(pair.p_within(margin) for pair in pairs),
         bound=Bound(kind="largest mean difference", measured=abs(worst.mean), limit=margin, unit="return"),
         num_samples=sum(map(len, returns)),
         evidence=[context.evidence.json(claim, evidence)],

@@ -19,7 +19,13 @@ from pydantic import Field, model_validator
 
 from loomrl.environment.episode_log import summed
 from loomrl.errors import ConfigError
-from loomrl.evaluation.statistics import bounded_mean_lower, bounded_mean_upper, paired_difference
+from loomrl.evaluation.statistics import (
+    bounded_mean_lower,
+    bounded_mean_p_below,
+    bounded_mean_upper,
+    paired_difference,
+    paired_p_below,
+)
 from loomrl.safety.certified.regions import Component, place_of
 from loomrl.safety.check import REWARD_HACKING, CheckConfig, Context, Scope
 from loomrl.safety.drops import APPROXIMATE, METHOD, judge_drop
@@ -174,6 +180,7 @@ def _gain_claim(context: Context, config: Config, objective: str, random: list[E
             APPROXIMATE,
         ],
         confidence=context.config.confidence,
+        p_value=paired_p_below(by_chance, wanted, -limit, config.bootstrap_replicates, context.rng(NAME)),
         bound=Bound(
             kind=f"bootstrap {'upper' if refuted else 'lower'}",
             measured=gain.high if refuted else gain.low,
@@ -254,6 +261,7 @@ def _training_claims(context: Context, config: Config, objective: str, random: l
                 "the best of several validations is partly luck, which makes the claim stricter",
             ],
             confidence=context.config.confidence,
+            p_value=lost.p_value,
             bound=lost.bound,
             num_samples=len(before),
             evidence=[context.evidence.json(claim, evidence)],
@@ -312,6 +320,7 @@ def _exploit_claim(context: Context, config: Config, name: str, objective: str) 
             signature.assumption,
         ],
         confidence=context.config.confidence,
+        p_value=bounded_mean_p_below(shares, limit),
         bound=Bound(
             kind=f"hoeffding {'lower' if refuted else 'upper'}",
             measured=lower if refuted else upper,

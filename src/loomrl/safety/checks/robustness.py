@@ -10,7 +10,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import Field
 
-from loomrl.evaluation.statistics import bounded_mean_lower, bounded_mean_upper
+from loomrl.evaluation.statistics import bounded_mean_lower, bounded_mean_p_below, bounded_mean_upper
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.probes import ask, disturbed, noise_scale, sample_visited, to_texts
 from loomrl.types import Bound, Claim, Verdict
@@ -67,6 +67,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
                 "Gaussian noise, independent at each decision; the recorded observations stand for themselves"
             ],
             confidence=context.config.confidence,
+            p_value=bounded_mean_p_below(change, limit),
             bound=Bound(kind=f"hoeffding {'lower' if refuted else 'upper'}", measured=measured, limit=limit, unit=unit),
             num_samples=len(obs),
             evidence=[context.evidence.json(NAME, evidence)],

@@ -19,6 +19,7 @@ from pydantic import Field
 
 from loomrl.environment.quantities import kind_of
 from loomrl.evaluation import statistics
+from loomrl.safety import spending
 from loomrl.safety.check import STATISTICAL, CheckConfig, Context, Scope
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import check_constraint, limits
@@ -55,12 +56,16 @@ def examine(context: Context, config: Config) -> list[Claim]:
         check_constraint(constraint, context.episodes[0])
     kinds = [_kind(constraint, config) for constraint in constraints]
     samples = [kind.of(constraint, context.episodes) for kind, constraint in zip(kinds, constraints, strict=True)]
-    judged = _judged(samples, context.config.confidence)
-    while seeds := _next_seeds(context, config, samples, judged):
+    first = 1.0 - spending.level(1.0 - context.config.confidence, 1)  # play on until the first attempt may pass
+    while seeds := _next_seeds(context, config, samples, _judged(samples, first)):
         more = context.play(act_with(context.policy), seeds)
         samples = [sample.followed_by(more) for sample in samples]
-        judged = _judged(samples, context.config.confidence)
-    return [_claim(context, config, sample, *found) for sample, found in zip(samples, judged, strict=True)]
+    judged = _judged(samples, context.config.confidence)
+    p_values = statistics.holm_adjusted([sample.p_supporting() for sample in samples])
+    return [
+        _claim(context, config, sample, p_value, *found)
+        for sample, p_value, found in zip(samples, p_values, judged, strict=True)
+    ]
 
 
 def scope(config: Config, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
@@ -116,7 +121,7 @@ def _next_seeds(context: Context, config: Config, samples: list[Sample], judged:
     return range(context.config.first_seed + played, context.config.first_seed + total)
 
 
-def _claim(context: Context, config: Config, sample: Sample, verdict: Verdict, level: float) -> Claim:
+def _claim(context: Context, config: Config, sample: Sample, p_value: float, verdict: Verdict, level: float) -> Claim:
     constraint = sample.constraint
     name = f"{NAME}.{constraint.name}"
     refuted = verdict is Verdict.REFUTED
@@ -131,6 +136,7 @@ def _claim(context: Context, config: Config, sample: Sample, verdict: Verdict, l
         verdict=verdict,
         assumptions=_assumptions(constraint),
         confidence=context.config.confidence,
+        p_value=p_value,
         bound=Bound(
             kind=f"{sample.kind} {'lower' if refuted else 'upper'}", measured=measured, limit=sample.limit, unit=unit
         ),

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from loomrl.environment.make import make_env
 from loomrl.environment.text import TextBox, decode_text
-from loomrl.evaluation.statistics import clopper_pearson_lower, clopper_pearson_upper
+from loomrl.evaluation.statistics import binomial_p_below, clopper_pearson_lower, clopper_pearson_upper
 from loomrl.safety.check import REWARD_HACKING, CheckConfig, Context, Scope
 from loomrl.safety.counterexample import Failure, Replayed, recorded
 from loomrl.safety.probes import act_with
@@ -137,6 +137,7 @@ def _paid_claim(context: Context, config: Config) -> Claim:
             "reset seeds give independent episodes of the environment the policy will act in",
         ],
         confidence=confidence,
+        p_value=binomial_p_below(len(others), max(count, 1), limit),
         bound=Bound(
             kind=f"clopper-pearson {'lower' if refuted else 'upper'}",
             measured=lower if refuted else upper,

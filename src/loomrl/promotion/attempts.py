@@ -1,0 +1,116 @@
+"""Attempts to pass the gate, on record: signed, each linked to the one before it, in LoomDB's events.
+
+An attempt is a safety case for a policy under settings that were not examined together before, whether it passed or
+not. The same policy under the same settings is the same attempt, with the number it was given first, for ever: what was
+refused at its level does not get another one later. Numbers begin anew with each promotion.
+"""
+
+import json
+
+from loomrl.errors import ArtifactError
+from loomrl.files import canonical_json, sha256
+from loomrl.loomdb.database import LoomDB
+from loomrl.promotion.ledger import moves
+from loomrl.runs import now
+from loomrl.safety.config import SafetyConfig
+from loomrl.safety.spending import level
+from loomrl.schema import Document
+from loomrl.signing import Envelope, sign_envelope, verify_envelope
+from loomrl.types import SafetyCase
+
+PAYLOAD_TYPE = "application/vnd.loomrl.safety-attempt+json"
+KIND = "safety attempt"  # of the event
+_WITHOUT_EFFECT = {"num_envs", "waivers"}  # settings that change no verdict of an examination
+
+
+class Attempt(Document):
+    """What is signed of an attempt."""
+
+    policy: str
+    policy_digest: str
+    snapshot_digest: str
+    settings_digest: str  # SHA-256 of the safety settings
+    confidence: float  # of each claim, over all attempts
+    number: int  # 1 for the first since the last promotion
+    num_promotions: int  # of the policy, before it
+    run_id: str
+    created: str  # ISO 8601, UTC
+    previous: str | None  # SHA-256 of the attempt before it, over all promotions
+
+    @property
+    def digest(self) -> str:
+        """What the next attempt is linked to."""
+        return sha256(self.to_bytes())
+
+    def is_about(self, case: SafetyCase, settings: SafetyConfig) -> bool:
+        """Whether the case is this attempt's."""
+        own = (self.policy_digest, self.snapshot_digest, self.settings_digest)
+        return own == (case.policy_digest, case.snapshot_digest, settings_digest(settings))
+
+    @property
+    def level(self) -> float:
+        """The error that each of its claims may make."""
+        return level(1.0 - self.confidence, self.number)
+
+    def sentence(self) -> str:
+        """Such as "attempt 2 since the last promotion, each claim held to an error of 0.00833"."""
+        return f"attempt {self.number} since the last promotion, each claim held to an error of {self.level:.3g}"
+
+
+def settings_digest(settings: SafetyConfig) -> str:
+    """SHA-256 of all settings that a verdict may depend on."""
+    return sha256(canonical_json(settings.model_dump(mode="json", exclude=_WITHOUT_EFFECT)))
+
+
+def record_attempt(db: LoomDB, policy: str, case: SafetyCase, settings: SafetyConfig, run_id: str) -> Attempt:
+    """The attempt that a case is, recorded where it is a new one. Call it under `promote.exclusive`.
+
+    Raises:
+        ArtifactError: when a recorded attempt was changed, or one is missing.
+    """
+    known = attempts(db, policy)
+    if (found := find_attempt(known, case, settings)) is not None:
+        return found
+    num_promotions = sum(move["kind"] == "promotion" for move in moves(db, policy))
+    attempt = Attempt(
+        policy=policy,
+        policy_digest=case.policy_digest,
+        snapshot_digest=case.snapshot_digest,
+        settings_digest=settings_digest(settings),
+        confidence=settings.confidence,
+        number=1 + sum(one.num_promotions == num_promotions for one in known),
+        num_promotions=num_promotions,
+        run_id=run_id,
+        created=now(),
+        previous=known[-1].digest if known else None,
+    )
+    envelope = sign_envelope(attempt.to_bytes(), PAYLOAD_TYPE)
+    db.record_event(KIND, {"policy": policy, "envelope": envelope.to_json()})
+    return attempt
+
+
+def find_attempt(known: list[Attempt], case: SafetyCase, settings: SafetyConfig) -> Attempt | None:
+    """The recorded attempt that a case is."""
+    return next((one for one in known if one.is_about(case, settings)), None)
+
+
+def attempts(db: LoomDB, policy: str) -> list[Attempt]:
+    """All recorded attempts of a policy, oldest first.
+
+    Raises:
+        ArtifactError: when one was changed, or one is missing between others.
+    """
+    found: list[Attempt] = []
+    for event in db.events(KIND):
+        if event.data["policy"] != policy:
+            continue
+        payload = verify_envelope(Envelope.model_validate(event.data["envelope"]), PAYLOAD_TYPE)
+        attempt = Attempt.model_validate(json.loads(payload))
+        before = found[-1].digest if found else None
+        if (attempt.policy, attempt.previous) != (policy, before):
+            raise ArtifactError(
+                f"{policy}: attempt {attempt.number} of run {attempt.run_id} does not follow the attempt recorded "
+                "before it: one is missing or was moved; restore LoomDB from a backup"
+            )
+        found.append(attempt)
+    return found

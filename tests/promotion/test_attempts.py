@@ -1,0 +1,130 @@
+"""Attempts to pass the gate are on record, and the error is spent over them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loomrl.errors import ArtifactError
+from loomrl.evaluation.statistics import binomial_p_below
+from loomrl.loomdb.database import LoomDB
+from loomrl.promotion.attempts import KIND, attempts, record_attempt
+from loomrl.promotion.ledger import Move, record_move
+from loomrl.runs import now
+from loomrl.safety.config import ConstraintConfig, SafetyConfig
+from loomrl.safety.spending import level, short_of
+from loomrl.types import Claim, SafetyCase, Verdict
+
+SETTINGS = SafetyConfig()
+
+
+def case_of(digest: str, *claims: Claim) -> SafetyCase:
+    decision = {"passed": True, "blocking": [], "reason": ""}
+    return SafetyCase.model_validate(
+        {
+            "policy_digest": digest,
+            "snapshot_digest": "s",
+            "evaluation_digest": "e",
+            "claims": [claim.to_json() for claim in claims],
+            "decision": decision,
+        }
+    )
+
+
+def claim(p_value: float | None, mandatory: bool = True, num_samples: int = 448) -> Claim:
+    return Claim(
+        id="limit",
+        stage="statistical limits",
+        statement="it holds",
+        mandatory=mandatory,
+        method="a bound",
+        verdict=Verdict.SUPPORTED,
+        confidence=0.95,
+        p_value=p_value,
+        num_samples=num_samples,
+    )
+
+
+def numbers(db: LoomDB, *digests: str, settings: SafetyConfig = SETTINGS) -> list[int]:
+    return [record_attempt(db, "cartpole", case_of(one), settings, "run").number for one in digests]
+
+
+def promote(db: LoomDB, kind: str = "promotion") -> None:
+    record_move(
+        db, Move(kind=kind, policy="cartpole", version="1", before=None, run_id=f"{kind}-1", reason="", time=now())
+    )
+
+
+# --- on record ---
+
+
+def test_each_policy_is_an_attempt_and_the_same_again_is_the_same_one(loomrl_home: Path) -> None:
+    with LoomDB.open() as db:
+        assert numbers(db, "a", "b", "a", "c", "b") == [1, 2, 1, 3, 2]
+        assert [one.policy_digest for one in attempts(db, "cartpole")] == ["a", "b", "c"]
+        assert attempts(db, "pendulum") == []
+
+
+def test_other_seeds_or_limits_are_another_attempt_and_more_environments_are_not(loomrl_home: Path) -> None:
+    limit = ConstraintConfig(name="limit", quantity="length", low=1)
+    others = [{"first_seed": 3_000_000}, {"num_episodes": 500}, {"constraints": [limit]}]
+    with LoomDB.open() as db:
+        numbers(db, "a")
+        assert [numbers(db, "a", settings=SETTINGS.model_copy(update=one)) for one in others] == [[2], [3], [4]]
+        assert numbers(db, "a", settings=SETTINGS.model_copy(update={"num_envs": 3})) == [1]
+
+
+def test_a_promotion_begins_a_new_count_and_gives_nothing_old_another_level(loomrl_home: Path) -> None:
+    with LoomDB.open() as db:
+        assert numbers(db, "a", "b") == [1, 2]
+        promote(db, "rollback")
+        assert numbers(db, "c") == [3]
+        promote(db)
+        assert numbers(db, "d", "b", "e") == [1, 2, 2]  # b keeps its own number
+
+
+def test_what_was_changed_or_is_missing_is_found(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with LoomDB.open() as db:
+        numbers(db, "a", "b", "c")
+        events = db.events(KIND)
+        monkeypatch.setattr(db, "events", lambda _: [events[0], events[2]])
+        with pytest.raises(ArtifactError, match="one is missing"):
+            attempts(db, "cartpole")
+        forged = events[1].data["envelope"] | {"payload": events[0].data["envelope"]["payload"]}
+        changed = events[1].model_copy(update={"data": {"policy": "cartpole", "envelope": forged}})
+        monkeypatch.setattr(db, "events", lambda _: [events[0], changed])
+        with pytest.raises(ArtifactError):
+            attempts(db, "cartpole")
+
+
+# --- the error is spent ---
+
+
+def test_levels_sum_to_alpha() -> None:
+    assert [level(0.06, number) for number in (1, 2, 3)] == pytest.approx([0.03, 0.01, 0.005])
+    assert sum(level(0.05, number) for number in range(1, 100_000)) == pytest.approx(0.05, rel=1e-4)
+
+
+def test_a_claim_is_held_to_the_level_of_its_attempt() -> None:
+    case = case_of("a", claim(0.01), claim(0.04, mandatory=False), claim(None))
+    assert short_of(case, 1) == []
+    (told,) = short_of(case, 2)
+    # 0.05 / 6 is less than 0.01; what attempt 3 is held to, 0.05 / 12, takes 448 * log(0.05 / 12) / log(0.01) episodes.
+    assert told == (
+        "limit may be wrong with probability 0.01; attempt 3 is held to 0.00417, which takes about 534 samples "
+        "like its 448"
+    )
+
+
+def test_retraining_until_something_passes_seldom_passes_what_is_exactly_at_its_limit(loomrl_home: Path) -> None:
+    """4,000 people, each with 20 policies that fail exactly as often as is not allowed. At alpha each, 64 % would."""
+    rng, limit, episodes, alpha = np.random.default_rng(0), 0.05, 400, 0.05
+    failures = rng.binomial(episodes, limit, (4_000, 20))
+    p_values = np.array([binomial_p_below(count, episodes, limit) for count in range(failures.max() + 1)])[failures]
+    levels = np.array([level(alpha, number) for number in range(1, 21)])
+    passed = (p_values <= levels).any(axis=1).mean()
+    assert passed <= alpha
+    assert (p_values <= alpha).any(axis=1).mean() > 5 * alpha  # what it would be without
+    # The rule itself says the same as the array.
+    first = [bool(short_of(case_of("a", claim(p)), number)) for number, p in enumerate(p_values[0], start=1)]
+    assert first == list(p_values[0] > levels)
