@@ -301,20 +301,25 @@ def test_what_was_lifted_stays_so_where_a_restored_loomdb_holds_it_still(
             assert controls.orders.kill_switch is None
 
 
-@pytest.mark.parametrize("what", [KILL_SWITCH, OVERRIDE])
-def test_what_is_lifted_while_loomdb_numbers_it_stays_lifted(
-    hosts: list[Controls], database: LoomDB, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, other = hosts
+def lift_while_loomdb_numbers(controls: Controls, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every order that is no end is lifted as soon as LoomDB has it, before who gave it to LoomDB knows."""
     add_control = LoomDB.add_control
 
     def lifted_meanwhile(self: LoomDB, control: Control) -> bool:
         is_added = add_control(self, control)
         if control.document is not None:
-            say(one, what, False)
+            say(controls, what, False)
         return is_added
 
     monkeypatch.setattr(LoomDB, "add_control", lifted_meanwhile)
+
+
+@pytest.mark.parametrize("what", [KILL_SWITCH, OVERRIDE])
+def test_what_is_lifted_while_loomdb_numbers_it_stays_lifted(
+    hosts: list[Controls], database: LoomDB, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = hosts
+    lift_while_loomdb_numbers(one, what, monkeypatch)
     say(one, what, True)
     for controls in (one, one, other, one):
         controls.exchange(database)
@@ -327,15 +332,7 @@ def test_what_another_process_lifts_while_loomdb_numbers_it_stays_lifted(
     loomrl_home: Path, database: LoomDB, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = Controls("cartpole"), Controls("cartpole")
-    add_control = LoomDB.add_control
-
-    def lifted_meanwhile(self: LoomDB, control: Control) -> bool:
-        is_added = add_control(self, control)
-        if control.document is not None:
-            say(other, what, False)
-        return is_added
-
-    monkeypatch.setattr(LoomDB, "add_control", lifted_meanwhile)
+    lift_while_loomdb_numbers(other, what, monkeypatch)
     say(one, what, True)
     stays_lifted(one, other, database)
 
@@ -349,13 +346,12 @@ def test_what_is_numbered_while_it_is_written_is_not_set_again_on_top_of_its_end
 
     def numbered_meanwhile(wanted: Saved) -> None:
         write(wanted)
-        monkeypatch.undo()
+        monkeypatch.setattr(one, "_write", write)  # once
         with monkeypatch.context() as slow:  # who exchanges waits for the file, which is held
             slow.setattr(one, "_save", lambda: None)
             one.exchange(database)
 
     monkeypatch.setattr(one, "_write", numbered_meanwhile)
-    monkeypatch.setenv("LOOMRL_HOME", str(loomrl_home))
     say(one, what, True)
     other.refresh()
     assert is_strict(other)
