@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -189,7 +190,7 @@ def test_an_order_that_gives_way_is_named_by_the_one_that_stands(hosts: list[Con
 
 
 def test_an_order_is_numbered_once_also_where_its_host_died_before_it_knew(
-    hosts: list[Controls], database: LoomDB
+    hosts: list[Controls], database: LoomDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = hosts
     switched(one, True)
@@ -199,9 +200,8 @@ def test_an_order_is_numbered_once_also_where_its_host_died_before_it_knew(
     switched(other, False)
     other.exchange(database)
     one.path.write_bytes(kept)
+    monkeypatch.setenv("LOOMRL_HOME", str(one.path.parents[1]))
     again = Controls("cartpole")
-    again.path, again._standing = one.path, {}
-    again.refresh(has_changed=True)
     assert again.orders.kill_switch is not None
     again.exchange(database)
     assert again.orders.kill_switch is None  # it was known to who turned it off
@@ -494,6 +494,56 @@ def test_a_plan_is_changed_by_one_person_at_a_time(loomrl_home: Path) -> None:
     assert controls.orders.plan.challengers == ["2"]
 
 
+def test_orders_that_name_nothing_they_replace_go_by_their_numbers(hosts: list[Controls], database: LoomDB) -> None:
+    one, other = hosts
+    switched(one, True)
+    one.exchange(database)
+    (on,) = database.controls("cartpole")
+    old = {"replaces": None, "created": on.created + timedelta(seconds=1)}
+    assert database.add_control(on.model_copy(update={**old, "revision": 2, "document": None}))  # by an older release
+    for controls in (one, other):
+        controls.exchange(database)
+        assert controls.orders.kill_switch is None
+    assert database.add_control(on.model_copy(update={**old, "revision": 3}))
+    for controls in (other, one):
+        controls.exchange(database)
+        assert controls.orders.kill_switch is not None
+    switched(other, False)
+    for controls in (other, one):
+        controls.exchange(database)
+        assert controls.orders.kill_switch is None
+    assert database.num_controls("cartpole") == 4
+
+
+def test_a_file_that_names_beside_the_orders_what_they_replaced_is_read(loomrl_home: Path, database: LoomDB) -> None:
+    controls = Controls("cartpole")
+    switched(controls, True)
+    controls.exchange(database)
+    switched(controls, False)
+    saved = json.loads(controls.path.read_bytes())
+    saved["replaced"] = {KILL_SWITCH: saved["controls"][0].pop("replaces")}
+    controls.path.write_text(json.dumps(saved))
+    again = Controls("cartpole")
+    again.exchange(database)
+    assert again.orders.kill_switch is None
+    assert [one.document for one in database.controls("cartpole")] == [None]
+
+
+def test_what_gave_way_stands_again_after_an_end_that_did_not_know_it(hosts: list[Controls], database: LoomDB) -> None:
+    one, other = hosts
+    one.set_override(Override(fallback=True, **ADA), "test")
+    one.exchange(database)
+    other.set_override(override(1), "test")
+    one.clear_overrides(None, "test", "over")
+    for controls in (one, other, one):
+        controls.exchange(database)
+    assert actions(one) == actions(other) == [1]
+    one.clear_overrides(None, "test", "over")  # now it is known
+    for controls in (one, other):
+        controls.exchange(database)
+        assert actions(controls) == []
+
+
 def test_what_a_newer_loomrl_set_is_left_alone(
     hosts: list[Controls], database: LoomDB, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -502,7 +552,9 @@ def test_what_a_newer_loomrl_set_is_left_alone(
     one.set_override(override(1), "test")
     one.exchange(database)
     (plan,) = (control for control in database.controls("cartpole") if control.name == "plan")
-    newer = plan.model_copy(update={"revision": plan.revision + 1, "document": {"moods": 3}})
+    newer = plan.model_copy(
+        update={"revision": plan.revision + 1, "document": {"moods": 3}, "replaces": [plan.identity]}
+    )
     assert database.add_control(newer)
     one.exchange(database)
     one.clear_overrides(None, "test", "test")

@@ -11,7 +11,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from sqlalchemy import Engine, Select, delete, func, select, tuple_
+from sqlalchemy import Engine, Select, delete, func, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -279,23 +279,26 @@ class LoomDB:
             return False
         return True
 
-    def controls(self, policy: str) -> list[Control]:
-        """The newest revision of each of a policy's controls, lifted ones too, by name."""
-        newest = select(ControlRow.name, func.max(ControlRow.revision)).where(ControlRow.policy == policy)
-        is_newest = tuple_(ControlRow.name, ControlRow.revision).in_(newest.group_by(ControlRow.name))
-        query = select(ControlRow).where(ControlRow.policy == policy, is_newest).order_by(ControlRow.name)
+    def controls(self, policy: str, last: int = 1) -> list[Control]:
+        """The `last` revisions of each of a policy's controls, lifted ones too, by name and oldest first."""
+        newest = (
+            select(ControlRow.name, func.max(ControlRow.revision).label("revision"))
+            .where(ControlRow.policy == policy)
+            .group_by(ControlRow.name)
+            .subquery()
+        )
+        query = (
+            select(ControlRow)
+            .join(newest, ControlRow.name == newest.c.name)
+            .where(ControlRow.policy == policy, ControlRow.revision > newest.c.revision - last)
+            .order_by(ControlRow.name, ControlRow.revision)
+        )
         return self._all(query, Control)
 
     def control_revisions(self, policy: str, name: str, after: int) -> list[Control]:
         """The revisions of one control above this one, oldest first."""
         is_of = (ControlRow.policy == policy, ControlRow.name == name, ControlRow.revision > after)
         return self._all(select(ControlRow).where(*is_of).order_by(ControlRow.revision), Control)
-
-    def newest_control(self, policy: str, name: str) -> Control | None:
-        """The newest revision of one control; None where it was never set."""
-        is_of = (ControlRow.policy == policy, ControlRow.name == name)
-        newest = select(ControlRow).where(*is_of).order_by(ControlRow.revision.desc()).limit(1)
-        return next(iter(self._all(newest, Control)), None)
 
     def num_controls(self, policy: str) -> int:
         """How many revisions of a policy's controls there are: as long as it stays, nothing was changed."""

@@ -9,7 +9,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 # The newest migration. Opening compares one string with it, and needs alembic only where they differ.
-HEAD = "0005"
+HEAD = "0006"
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -156,6 +156,7 @@ class ControlRow(Base):
     actor: Mapped[str] = mapped_column(String(255))
     reason: Mapped[str] = mapped_column(Text)
     created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    replaces: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
 
 
 class MonitorEvidenceRow(Base):

@@ -117,6 +117,7 @@ class Control(Document):
     reason: str
     created: datetime  # by the clock of the host where it was set: for people, it orders nothing
     made_from: int | None = None  # while LoomDB has not numbered it: LoomDB's newest revision known where it was set
+    replaces: list[str] | None = None  # identities of orders known where it was set; None: set by an older LoomRL
 
     @property
     def place(self) -> tuple[int, int]:
@@ -126,14 +127,22 @@ class Control(Document):
     @property
     def identity(self) -> str:
         """Of the order, however it is numbered: 16 hexadecimal digits."""
-        return sha256(canonical_json(self.model_dump(mode="json", exclude=set(_UNNUMBERED))))[:16]
+        return sha256(canonical_json(self.model_dump(mode="json", exclude=set(_OF_A_COPY))))[:16]
 
     def is_same_order(self, other: "Control") -> bool:
         """Whether both are one order, however it is numbered."""
-        return {**vars(self), **_UNNUMBERED} == {**vars(other), **_UNNUMBERED}
+        return {**vars(self), **_OF_A_COPY} == {**vars(other), **_OF_A_COPY}
+
+    def is_set_with_knowledge_of(self, other: "Control") -> bool:
+        """Whether another order was known where this one was set. Of orders that do not say so, numbers decide."""
+        if self.replaces is not None:
+            return other.identity in self.replaces
+        if other.replaces is not None and self.identity in other.replaces:
+            return False
+        return other.place < self.place and (other.made_from is None or self.made_from is not None)
 
 
-_UNNUMBERED = {"revision": 0, "made_from": None}
+_OF_A_COPY = {"revision": 0, "made_from": None, "replaces": None}  # what may differ between copies of one order
 
 
 class MonitorEvidence(Document):

@@ -11,16 +11,16 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import filelock
 import orjson
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.home import home
@@ -32,10 +32,11 @@ from loomrl.serving.orders import (
     PLAN,
     Orders,
     document_of,
-    gives_way,
     is_readable,
+    not_replaced,
     orders_of,
     override_name,
+    strictest,
 )
 from loomrl.serving.overrides import Override
 from loomrl.serving.plan import KillSwitch, Plan
@@ -48,17 +49,26 @@ log = logging.getLogger(__name__)
 LAPSED = "elapsed time"  # who lifts an override whose time is over
 _KEPT_SECONDS = 60.0  # between writings of what overrides with an end have left: a reboot forgets no more than that
 _COMPARED_SECONDS = 60.0  # between comparisons with LoomDB where it has as many revisions as before: it may be restored
-_NUM_REPLACED = 32  # orders of each control that are remembered after they were replaced
+_NUM_REPLACED = 64  # orders of each control that are remembered after they were replaced
 _NUM_REPLACED_IN_RESERVE = 2  # where room is short
 _LOCK_SECONDS = 10.0  # that another process may hold the file; what was ordered is in force meanwhile
 
 
 class Saved(Document):
-    """What stands on this host, what overrides with an end have left, by their ids, and which orders were replaced."""
+    """What was ordered on this host and is not replaced, and what overrides with an end have left, by their ids."""
 
     controls: list[Control] = []
     countdowns: dict[str, Countdown] = {}
-    replaced: dict[str, list[str]] = {}  # by a control's name: the identities of its last orders before, oldest first
+
+    @model_validator(mode="before")
+    @classmethod
+    def _replaced_apart(cls, found: Any) -> Any:
+        """A file that names what was replaced beside the orders, not in them."""
+        if isinstance(found, dict) and "replaced" in found:
+            found = {**found}
+            replaced = found.pop("replaced")
+            found["controls"] = [{"replaces": replaced.get(one["name"]), **one} for one in found["controls"]]
+        return found
 
 
 @dataclass(frozen=True)
@@ -93,14 +103,14 @@ class Controls:
         self.reserved: str | None = None  # why it is kept in the reserve
         self._record, self._announce, self._keep = record, announce, keep
         self._lock = threading.RLock()  # of what is in memory: nobody writes a file, or waits, with it held
-        self._standing: dict[str, Control] = {}  # replaced, never changed
-        self._replaced: dict[str, list[str]] = {}  # as `Saved` has them
-        self._unwritten: set[str] = set()  # names of what was ordered here and no file has
+        self._known: dict[str, tuple[Control, ...]] = {}  # by name, what nothing replaces; replaced, never changed
+        self._standing: dict[str, Control] = {}  # of each the strictest; replaced, never changed
+        self._written: object = self._known  # what was known when a file last held all of it
         self._announced: dict[str, Control] | None = None
         self._countdowns: dict[str, Countdown] = {}  # of overrides with an end, by id
         self._kept = time.monotonic()  # when those were last written
         self._stamp: object = None  # of the files when they were read
-        self._shared: tuple[int, dict[str, Control]] | None = None  # LoomDB's revisions and ours when they agreed
+        self._shared: tuple[int, object] | None = None  # LoomDB's revisions and ours when they agreed
         self._compared = 0.0  # `time.monotonic()` when that was found out
         _make_folder(self.path)
         self._reserve = Reserve(self.path.with_suffix(".reserve"))
@@ -110,7 +120,7 @@ class Controls:
         """Do what `refresh` does, and write what could not be written before. It may wait for another process."""
         self.refresh()
         is_due = bool(self._countdowns) and time.monotonic() - self._kept > _KEPT_SECONDS
-        if self._unwritten or self.reserved is not None or is_due:
+        if self._written is not self._known or self.reserved is not None or is_due:
             self._save()
 
     def refresh(self, has_changed: bool = False) -> None:
@@ -134,25 +144,18 @@ class Controls:
             ServiceError: when the database fails; what is in force goes on.
         """
         self.refresh()
-        num_revisions, mine = database.num_controls(self.policy), self._standing
+        num_revisions, mine = database.num_controls(self.policy), self._known
         is_recent = time.monotonic() - self._compared < _COMPARED_SECONDS
         if is_recent and self._shared is not None and self._shared[0] == num_revisions and self._shared[1] is mine:
             return
         self._compared = time.monotonic()
-        theirs = {control.name: control for control in database.controls(self.policy)}
-        gave_way: dict[str, Control] = {}
-        for name, control in mine.items():
-            if not _is_known(database, control, theirs.get(name)):
-                theirs[name], outcome = _numbered(database, control, self._replaced.get(name, []))
-                num_revisions += outcome == "added"
-                if outcome == "gave way":
-                    gave_way[name] = control
+        revisions = _by_name(database.controls(self.policy, last=_NUM_REPLACED))
+        for name, orders in mine.items():
+            num_revisions += _numbered(database, orders, revisions.setdefault(name, []))
         with self._lock:
-            is_settled = self._standing is mine
-            self._put_in_force(
-                (one for one in theirs.values() if self._standing.get(one.name) is mine.get(one.name)), gave_way
-            )
-            self._shared = (num_revisions, self._standing) if is_settled else None
+            is_settled = self._known is mine
+            self._put_in_force(one for found in revisions.values() for one in found)
+            self._shared = (num_revisions, self._known) if is_settled else None
         self._save()
 
     def versions(self) -> set[str]:
@@ -222,23 +225,21 @@ class Controls:
         """In force at once: no file, no lock between processes and no database is waited for."""
         with self._lock:
             self._look_again()
-            known = self._standing.get(name)
-            revision, made_from = (0, 0) if known is None else (known.revision, known.made_from)
-            self._put_in_force(
-                [
-                    Control(
-                        policy=self.policy,
-                        name=name,
-                        revision=revision + 1,
-                        document=None if document is None else document.to_json(),
-                        actor=actor,
-                        reason=reason,
-                        created=datetime.now(UTC),
-                        made_from=revision if made_from is None else made_from,
-                    )
-                ]
+            known = self._known.get(name, ())
+            newest = max(known, key=lambda one: one.place, default=None)
+            before = [*(identity for one in known for identity in one.replaces or ()), *(one.identity for one in known)]
+            order = Control(
+                policy=self.policy,
+                name=name,
+                revision=1 + max((one.revision for one in known), default=0),
+                document=None if document is None else document.to_json(),
+                actor=actor,
+                reason=reason,
+                created=datetime.now(UTC),
+                made_from=0 if newest is None else newest.place[0],
+                replaces=list(dict.fromkeys(before))[-_NUM_REPLACED:],
             )
-            self._unwritten = {*self._unwritten, name}
+            self._put_in_force([order])
 
     def _lapse(self, override: Override) -> None:
         with self._lock:
@@ -246,24 +247,27 @@ class Controls:
                 why = f"the {override.lifetime_seconds:g} s of override {override.id} are over: {override.reason}"
                 self._set(override_name(override.agent_id), None, LAPSED, why)
 
-    def _put_in_force(self, arrived: Iterable[Control], gave_way: Mapping[str, Control] | None = None) -> None:
+    def _put_in_force(self, arrived: Iterable[Control]) -> None:
         """On record first; whatever becomes of that, it is in force. What cannot be read leaves what stands."""
-        standing = {**self._standing, **{control.name: control for control in arrived if is_readable(control)}}
-        changed = [
-            control
-            for name, control in standing.items()
-            if name not in self._standing or not control.is_same_order(self._standing[name])
-        ]
-        if changed and self._record is not None:
+        known, standing, changes = dict(self._known), dict(self._standing), []
+        for name, orders in _by_name(filter(is_readable, arrived)).items():
+            if list(known.get(name, ())) == orders:
+                continue
+            known[name] = tuple(not_replaced([*known.get(name, ()), *orders]))
+            former, standing[name] = standing.get(name), strictest(known[name])
+            if former is None or not former.is_same_order(standing[name]):
+                gave_way = next((one for one in known[name] if former is not None and one.is_same_order(former)), None)
+                changes.append(Change(standing[name], gave_way))
+        if changes and self._record is not None:
             try:
-                self._record([Change(control, (gave_way or {}).get(control.name)) for control in changed])
+                self._record(changes)
             except Exception:
                 log.exception("an order is in force, and not on record")
-        for former in (self._standing[control.name] for control in changed if control.name in self._standing):
-            self._replaced[former.name] = [*self._replaced.get(former.name, []), former.identity][-_NUM_REPLACED:]
+        if known != self._known:
+            self._known = known
         if standing != self._standing:
             self._standing = standing
-        if changed:
+        if changes:
             self.orders = orders_of(standing)
             self._count_down()
 
@@ -290,16 +294,18 @@ class Controls:
                 log.error("%s", error)
 
     def _follow(self, found: Saved) -> None:
-        """Take what stands in the files and is newer. What was ordered here and is not written yet is settled then."""
+        """Join what the files say with what is known here."""
         for override_id, countdown in found.countdowns.items():
             left = countdown.seconds_left
             self._countdowns.setdefault(override_id, Countdown.of(left))
         self._adopt_old(found)
-        for name, replaced in found.replaced.items():
-            known = self._replaced.get(name, [])
-            self._replaced[name] = [*(one for one in replaced if one not in known), *known][-_NUM_REPLACED:]
-        newer = [one for one in found.controls if self._is_news(one, found.replaced)]
-        self._put_in_force(map(self._above_what_stands, newer))
+        self._put_in_force(found.controls)
+        if self._known_orders() == found.controls:
+            self._written = self._known
+
+    def _known_orders(self) -> list[Control]:
+        """All that are known and not replaced, by name."""
+        return [one for name in sorted(self._known) for one in self._known[name]]
 
     def _adopt_old(self, found: Saved) -> None:
         """Overrides of a file from before there were countdowns: what they have left by the wall clock."""
@@ -308,25 +314,6 @@ class Controls:
             if isinstance(one, Override) and one.expires is not None and one.id not in self._countdowns:
                 left = min(max(one.expires - time.time(), 0.0), one.expires - one.created)
                 self._countdowns[one.id] = Countdown.of(left)
-
-    def _is_news(self, found: Control, replaced: Mapping[str, list[str]]) -> bool:
-        """Whether an order of the files, which replaced others, replaces what stands here.
-
-        LoomDB may have numbered an order after another was made from it, and so above it: knowledge goes before
-        numbers.
-        """
-        known = self._standing.get(found.name)
-        if known is None or found.name in self._unwritten:
-            return known is None
-        if found.made_from is not None and known.identity in replaced.get(found.name, []):
-            return not found.is_same_order(known)
-        if known.made_from is not None and found.identity in self._replaced.get(found.name, []):
-            return False
-        return found.place > known.place
-
-    def _above_what_stands(self, found: Control) -> Control:
-        known = self._standing.get(found.name)
-        return found if known is None or found.place > known.place else _on_top_of(known, found)
 
     def _save(self) -> None:
         """Write what stands, on top of what other processes wrote meanwhile. Where that fails it is tried again."""
@@ -342,40 +329,17 @@ class Controls:
         """With the file locked. Where neither the file nor the reserve can be written, that is said and tried again."""
         found = self._read()
         with self._lock:
-            self._settle(found)
+            self._follow(found)
+            known = self._known
             wanted = Saved(
-                controls=sorted(self._standing.values(), key=lambda one: one.name),
+                controls=self._known_orders(),
                 countdowns={name: Countdown.of(one.seconds_left) for name, one in self._countdowns.items()},
-                replaced=dict(self._replaced),
             )
         is_due = time.monotonic() - self._kept > _KEPT_SECONDS or wanted.countdowns.keys() != found.countdowns.keys()
         if wanted.controls != found.controls or self.reserved is not None or is_due:
             self._write(wanted)
-        written = {control.name: control for control in wanted.controls}
         with self._lock:  # what was ordered while the disk was waited for is not written yet
-            self._unwritten = {
-                name
-                for name in self._unwritten
-                if name not in written or not self._standing[name].is_same_order(written[name])  # LoomDB may number it
-            }
-            self.unsaved, self._stamp, self._kept = None, self._look(), time.monotonic()
-
-    def _settle(self, found: Saved) -> None:
-        """Have in force what stands of each of the file's controls and ours."""
-        standing, gave_way = [], {}
-        for theirs in found.controls:
-            mine = self._standing.get(theirs.name)
-            is_replaced = theirs.identity in self._replaced.get(theirs.name, [])
-            if self._is_news(theirs, found.replaced):
-                standing.append(self._above_what_stands(theirs))
-            elif mine is None or theirs.place < mine.place or theirs.is_same_order(mine):
-                continue
-            elif not is_replaced and gives_way(mine, theirs):
-                standing.append(theirs)
-                gave_way[theirs.name] = mine
-            elif is_replaced or theirs.name in self._unwritten:
-                standing.append(_on_top_of(theirs, mine))
-        self._put_in_force(standing, gave_way)
+            self._written, self.unsaved, self._stamp, self._kept = known, None, self._look(), time.monotonic()
 
     def _write(self, wanted: Saved) -> None:
         """To the file; where that cannot be, to the room that is reserved, what is not in the file.
@@ -388,8 +352,7 @@ class Controls:
         except ArtifactError as error:
             in_file = self._read_file().controls
             controls = [one for one in wanted.controls if one not in in_file]
-            newest = {one.name: wanted.replaced.get(one.name, [])[-_NUM_REPLACED_IN_RESERVE:] for one in controls}
-            rest = Saved(controls=controls, countdowns=wanted.countdowns, replaced=newest)
+            rest = Saved(controls=[_shortened(one) for one in controls], countdowns=wanted.countdowns)
             if self.reserved is None or self._read_reserve().controls != rest.controls:
                 self._write_reserve(rest)
                 log.error("what was ordered is kept in %s: %s", self._reserve.path, error)
@@ -416,18 +379,15 @@ class Controls:
             raise
 
     def _read(self) -> Saved:
-        """What stands in the file and in the reserve, the newest of each.
+        """What stands in the file and in the reserve.
 
         Raises:
             ArtifactError: naming what cannot be read.
         """
         found, reserved = self._read_file(), self._read_reserve()
-        controls = _newest(found.controls, reserved.controls)
-        both = {name: [*found.replaced.get(name, []), *ours] for name, ours in reserved.replaced.items()}
         return Saved(
-            controls=[controls[name] for name in sorted(controls)],
+            controls=[*found.controls, *reserved.controls],
             countdowns={**reserved.countdowns, **found.countdowns},
-            replaced={**found.replaced, **both},
         )
 
     def _read_file(self) -> Saved:
@@ -484,58 +444,41 @@ class Controls:
             lock.release()
 
 
-def _is_known(database: "LoomDB", order: Control, newest: Control | None) -> bool:
-    """Whether LoomDB holds an order under its number. One that was restored from a backup has lost the last ones, and
-    may have given their numbers to others that were set without knowledge of them.
+def _numbered(database: "LoomDB", mine: Iterable[Control], revisions: list[Control]) -> int:
+    """Have LoomDB hold our orders of one control, and last the one that stands; returns how many revisions it got.
+
+    `revisions` are those it has, and are brought up to date. One that was restored from a backup has lost some.
     """
-    if order.made_from is not None or newest is None or order.revision > newest.revision:
-        return False
-    if order.is_same_order(newest):
-        return True
-    since = database.control_revisions(order.policy, order.name, order.revision - 1)
-    return any(map(order.is_same_order, since))
-
-
-def _numbered(
-    database: "LoomDB", order: Control, replaced: Sequence[str]
-) -> tuple[Control, Literal["added", "known", "gave way"]]:
-    """What stands in LoomDB once an order is settled with what others ordered meanwhile, and what became of it.
-
-    `replaced` are the identities of orders that this one was made with knowledge of: LoomDB may have numbered them
-    since. One that was restored from a backup may hold, under numbers that are long over, others that were set since:
-    they were set apart from it.
-    """
-    known = order.revision - 1 if order.made_from is None else order.made_from
-    while True:
-        since = database.control_revisions(order.policy, order.name, known)
-        if any(map(order.is_same_order, since)):
-            return since[-1], "known"
-        newest = since[-1] if since else database.newest_control(order.policy, order.name)
-        stands, least = order, order.revision
-        if newest is not None and newest.identity not in replaced and gives_way(order, newest):
-            is_same = newest.document == order.document
-            if newest.place > order.place:
-                return newest, "known" if is_same else "gave way"
-            if not is_same:  # it stands again, under a number above all that hosts hold
-                stands, least = newest, order.revision + 1
-        revision = least if newest is None else max(least, newest.revision + 1)
-        numbered = stands.model_copy(update={"revision": revision, "made_from": None})
+    num_added = 0
+    while (order := _missing(mine, revisions)) is not None:
+        newest = max((one.revision for one in revisions), default=0)
+        numbered = order.model_copy(update={"revision": max(order.revision, newest + 1), "made_from": None})
         if database.add_control(numbered):
-            return numbered, "added" if stands is order else "gave way"
+            revisions.append(numbered)
+            num_added += 1
+        else:
+            revisions.extend(database.control_revisions(order.policy, order.name, newest))
+    return num_added
 
 
-def _on_top_of(standing: Control, order: Control) -> Control:
-    made_from = standing.revision if standing.made_from is None else standing.made_from
-    return order.model_copy(update={"revision": standing.revision + 1, "made_from": made_from})
+def _missing(mine: Iterable[Control], revisions: Sequence[Control]) -> Control | None:
+    """The order that LoomDB is to be given next; None where all of ours are there and the one that stands is last."""
+    known = {one.identity for one in revisions}
+    for order in mine:
+        if order.identity not in known and not any(one.is_set_with_knowledge_of(order) for one in revisions):
+            return order
+    stands, last = strictest(not_replaced(revisions)), max(revisions, key=lambda one: one.revision)
+    return None if stands.is_same_order(last) else stands
 
 
-def _newest(*sources: Iterable[Control]) -> Mapping[str, Control]:
-    """The newest revision of each control; of equal ones the one that is named last."""
-    found: dict[str, Control] = {}
-    for control in (control for source in sources for control in source):
-        known = found.get(control.name)
-        if known is None or control.place >= known.place:
-            found[control.name] = control
+def _shortened(order: Control) -> Control:
+    return order.model_copy(update={"replaces": order.replaces and order.replaces[-_NUM_REPLACED_IN_RESERVE:]})
+
+
+def _by_name(orders: Iterable[Control]) -> dict[str, list[Control]]:
+    found: dict[str, list[Control]] = {}
+    for order in orders:
+        found.setdefault(order.name, []).append(order)
     return found
 
 

@@ -1,13 +1,13 @@
 """What people have ordered, as one view, and which of two orders stands.
 
-Orders are numbered, not dated: no clock decides between them. One that was set with knowledge of another replaces it.
+No clock decides between them. One that was set with knowledge of another replaces it, and names it.
 Of two that were set without knowledge of each other, on hosts or by processes that were apart, the stricter one stands:
 the kill switch on before off, any override before none, an action or the fallback before a version, the plan that lets
 fewer agents be decided for by versions on trial. Of two that are equally strict the one that is numbered last stands.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
@@ -79,12 +79,37 @@ def override_name(agent_id: str | None) -> str:
     return OVERRIDE if agent_id is None else f"{OVERRIDE}/{agent_id}"
 
 
-def gives_way(order: Control, standing: Control) -> bool:
-    """Whether an order that was set without knowledge of the standing one does not replace it.
+def not_replaced(orders: Iterable[Control]) -> list[Control]:
+    """Of orders of one control those that no other was set with knowledge of, by their identities.
 
-    A standing one that says the same stays, so that a release or an end that several hosts see is numbered once.
+    Whoever knows the same orders finds the same, in whichever sequence they were heard of: a multi-value register
+    (Shapiro et al. 2011, "A comprehensive study of convergent and commutative replicated data types", section 3.2.2).
     """
-    return order.document == standing.document or _strictness(standing) > _strictness(order)
+    copies: dict[str, Control] = {}
+    for order in orders:
+        identity = order.identity
+        copies[identity] = _joined(copies.get(identity, order), order)
+    found = {
+        identity: order
+        for identity, order in copies.items()
+        if not any(other.is_set_with_knowledge_of(order) for other in copies.values() if other is not order)
+    }
+    return [found[identity] for identity in sorted(found)]
+
+
+def strictest(orders: Iterable[Control]) -> Control:
+    """Which of several stands; of equally strict ones the one that LoomDB numbered last, or has yet to number."""
+    return max(orders, key=lambda one: (_strictness(one), one.made_from is not None, one.place, one.identity))
+
+
+def _joined(one: Control, other: Control) -> Control:
+    """What two copies of an order say: the number that LoomDB gave it last, and all that it replaces."""
+    numbered = max(one, other, key=lambda copy: (copy.made_from is None, copy.place))
+    if one.replaces is None or other.replaces is None:
+        known = one.replaces or other.replaces
+    else:
+        known = max(one.replaces, other.replaces, key=len)  # where room is short the oldest are left out
+    return numbered if numbered.replaces == known else numbered.model_copy(update={"replaces": known})
 
 
 def _strictness(control: Control) -> tuple[float, ...]:
