@@ -4,7 +4,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from loomrl.loomdb.database import LoomDB
-from loomrl.promotion.attempts import Attempt, attempts, find_attempt
+from loomrl.promotion.attempts import Attempt, record_attempt
 from loomrl.promotion.envelope import RunFacts, envelope_tags, previous_case
 from loomrl.promotion.lineage import PLUGINS_TAG
 from loomrl.promotion.package import build_package
@@ -63,11 +63,11 @@ def _register(run_id: str, entry: StageEntry) -> PolicyVersion:
     return version
 
 
-def _attempt(run_id: str, policy: str) -> Attempt | None:
-    """Which attempt the case is, as the safety stage put it on record."""
+def _attempt(run_id: str, policy: str) -> Attempt:
+    """Which attempt the case is; it is put on record where the safety stage ran without its task, by DVC alone."""
     case = read_case(project_folders(run_id)["safety"])
     with LoomDB.open() as db:
-        return find_attempt(attempts(db, policy), case, run_config(run_id).safety)
+        return record_attempt(db, policy, case, run_config(run_id).safety, run_id)
 
 
 def _link(run_id: str, version: PolicyVersion, manifest: PolicyManifest, plugins: list[str]) -> None:

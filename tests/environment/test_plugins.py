@@ -10,6 +10,7 @@ import pytest
 
 from loomrl.environment import plugins
 from loomrl.environment.plugins import PluginCode, code_of
+from loomrl.environment.roots import files_of
 
 FILES = {
     "theirs/__init__.py": "",
@@ -75,12 +76,14 @@ def test_files_that_python_compiled_count_for_nothing(installed: Path) -> None:
     assert digests(code_of([POINT])) == before
 
 
-def test_a_package_too_large_for_the_archive_is_digested_alone(
+def test_packages_are_archived_as_long_as_they_fit_together_and_digested_all(
     installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugins, "MAX_ARCHIVED_BYTES", 100)
-    (installed / "theirs" / "weights.bin").write_text("9" * 101)
+    (installed / "theirs" / "weights.bin").write_text("9" * 500)
     code = code_of([POINT])
+    assert all(one.archived for one in code.packages())
+    total = sum(path.stat().st_size for name, place in code.locations.items() for path, _ in files_of(place, name))
+    monkeypatch.setattr(plugins, "MAX_ARCHIVED_BYTES", total - 1)  # each would fit alone
     packages = code.packages()
     assert {one.name: one.archived for one in packages} == {
         "alone": True,

@@ -5,15 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from loomrl.config import load_config
 from loomrl.errors import ArtifactError
-from loomrl.evaluation.statistics import binomial_p_below
+from loomrl.evaluation.statistics import binomial_p_below, paired_p_below
+from loomrl.home import project_root
 from loomrl.loomdb.database import LoomDB
 from loomrl.promotion.attempts import KIND, attempts, record_attempt
 from loomrl.promotion.ledger import Move, record_move
 from loomrl.runs import now
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
 from loomrl.safety.spending import level, short_of
+from loomrl.stages import Folders
 from loomrl.types import Claim, SafetyCase, Verdict
+from tasks import export
 
 SETTINGS = SafetyConfig()
 
@@ -83,6 +87,37 @@ def test_a_promotion_begins_a_new_count_and_gives_nothing_old_another_level(loom
         assert numbers(db, "d", "b", "e") == [1, 2, 2]  # b keeps its own number
 
 
+def test_a_case_that_dvc_alone_built_is_an_attempt_once_it_becomes_a_version(
+    loomrl_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config(project_root() / "configs" / "cartpole.yaml")
+    folders = Folders(tmp_path, "cartpole")
+    folders["safety"].mkdir(parents=True)
+    case_of("a").write(folders["safety"] / "case.json")
+    monkeypatch.setattr(export, "project_folders", lambda _: folders)
+    monkeypatch.setattr(export, "run_config", lambda _: config)
+    recorded = export._attempt("run", "cartpole")
+    with LoomDB.open() as db:
+        assert attempts(db, "cartpole") == [recorded]
+
+
+def test_hosts_that_record_one_at_once_record_one_after_the_other(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LoomDB.open() as one, LoomDB.open() as other:
+        numbers(one, "a")
+        add_event = one.add_event
+
+        def later(kind: str, data: dict[str, object], place: str) -> bool:
+            monkeypatch.setattr(one, "add_event", add_event)
+            assert numbers(other, "b") == [2]
+            return add_event(kind, data, place)
+
+        monkeypatch.setattr(one, "add_event", later)
+        assert numbers(one, "c") == [3]
+        assert [attempt.policy_digest for attempt in attempts(other, "cartpole")] == ["a", "b", "c"]
+
+
 def test_what_was_changed_or_is_missing_is_found(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with LoomDB.open() as db:
         numbers(db, "a", "b", "c")
@@ -114,6 +149,16 @@ def test_a_claim_is_held_to_the_level_of_its_attempt() -> None:
         "limit may be wrong with probability 0.01; attempt 3 is held to 0.00417, which takes about 534 samples "
         "like its 448"
     )
+
+
+def test_a_p_value_by_bootstrap_can_be_as_small_as_a_late_attempt_demands() -> None:
+    rng = np.random.default_rng(0)
+    before = rng.normal(0.0, 1.0, 400)
+    after = before + rng.normal(0.6, 1.0, 400)  # the fall of the mean is 12 standard errors below the limit of 0
+    assert paired_p_below(before, after, 0.0, 2_000, rng) <= level(0.05, 50)
+    assert paired_p_below(np.ones(50), np.ones(50), 0.5, 2_000, rng) <= level(0.05, 50)
+    is_even = paired_p_below(before, before + rng.normal(0.0, 1.0, 400), 0.0, 2_000, rng)
+    assert is_even > 0.01
 
 
 def test_retraining_until_something_passes_seldom_passes_what_is_exactly_at_its_limit(loomrl_home: Path) -> None:

@@ -7,6 +7,7 @@ Imports are read from the source, those inside functions too. Not seen is what a
 computes while it runs.
 """
 
+import itertools
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from loomrl.environment.source import build_archive
 from loomrl.files import canonical_json, sha256, sha256_file
 from loomrl.schema import Document
 
-MAX_ARCHIVED_BYTES = 64 * 2**20
+MAX_ARCHIVED_BYTES = 128 * 2**20  # of all packages together
 _OWN = {"loomrl", "tasks", "flows"}
 
 
@@ -35,7 +36,7 @@ class PluginPackage(Document):
     distribution: str | None  # that brought it; None for a file that no distribution owns
     version: str | None
     digest: str  # SHA-256 over names and SHA-256 of its files
-    archived: bool  # in plugins.tar, too; not where a package is larger than MAX_ARCHIVED_BYTES
+    archived: bool  # in plugins.tar, too: the small ones first, as long as they fit into MAX_ARCHIVED_BYTES
 
     @property
     def node(self) -> str:
@@ -51,7 +52,11 @@ class PluginCode:
 
     def packages(self) -> list[PluginPackage]:
         """Each package with the digest of what it is now, sorted by name."""
-        return [_package(name, self.locations[name]) for name in sorted(self.locations)]
+        files = {name: list(files_of(self.locations[name], name)) for name in sorted(self.locations)}
+        sizes = {name: sum(path.stat().st_size for path, _ in found) for name, found in files.items()}
+        ranked = sorted(sizes, key=sizes.__getitem__)
+        fitting = dict(zip(ranked, itertools.accumulate(sizes[name] for name in ranked), strict=True))
+        return [_package(name, files[name], fitting[name] <= MAX_ARCHIVED_BYTES) for name in files]
 
     def archive(self, packages: Iterable[PluginPackage]) -> bytes:
         """An uncompressed tar of those that are to be archived; equal content gives equal bytes."""
@@ -99,8 +104,7 @@ def _known() -> frozenset[str]:
     return frozenset(name for name, owned_by in owners if pinned >= {canonicalize_name(owner) for owner in owned_by})
 
 
-def _package(name: str, location: Path) -> PluginPackage:
-    files = list(files_of(location, name))
+def _package(name: str, files: list[tuple[Path, str]], is_archived: bool) -> PluginPackage:
     owners = distributions().get(name.partition(".")[0], [])
     distribution = owners[0] if len(owners) == 1 else None
     return PluginPackage(
@@ -108,7 +112,7 @@ def _package(name: str, location: Path) -> PluginPackage:
         distribution=distribution,
         version=None if distribution is None else _version(distribution),
         digest=sha256(canonical_json({member: sha256_file(path) for path, member in files})),
-        archived=sum(path.stat().st_size for path, _ in files) <= MAX_ARCHIVED_BYTES,
+        archived=is_archived,
     )
 
 

@@ -20,6 +20,7 @@ Floats = NDArray[np.float64]
 Statistic = Callable[[Floats], NDArray[Any]]
 
 _CHUNK = 4_000_000  # resampled values held at once, about 32 MB
+_ENOUGH_ABOVE, _MOST_REPLICATES = 10, 200_000  # of bootstrap means that decide a p-value
 
 
 def mean(values: Floats) -> Floats:
@@ -88,12 +89,18 @@ def paired_p_below(
 ) -> float:
     """Approximate p-value of "the mean of `values - reference` is above `limit`".
 
-    It is the share of bootstrap means that are, at least 1 / (replicates + 1); with the same generator it agrees with
-    `paired_difference`.
+    It is the share of bootstrap means that are. Drawing goes on, `replicates` at a time, until ten are or
+    `_MOST_REPLICATES` were drawn (Besag and Clifford 1991, "Sequential Monte Carlo p-values"), so that it can be as
+    small as the error that a tenth attempt is left. With the same generator it agrees with `paired_difference`.
     """
     differences = np.asarray(values, dtype=np.float64) - np.asarray(reference, dtype=np.float64)
-    drawn = _replicates(differences, mean, replicates, rng)
-    return (1 + int(np.count_nonzero(drawn > limit))) / (replicates + 1)
+    if differences.max() <= limit:  # nor can any of their means be
+        return 1 / (_MOST_REPLICATES + 1)
+    above = drawn = 0
+    while drawn == 0 or (above < _ENOUGH_ABOVE and drawn < _MOST_REPLICATES):
+        above += int(np.count_nonzero(_replicates(differences, mean, replicates, rng) > limit))
+        drawn += replicates
+    return (1 + above) / (drawn + 1)
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float) -> Interval:

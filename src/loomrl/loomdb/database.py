@@ -416,6 +416,14 @@ class LoomDB:
         """Append an event."""
         return self._insert(EventRow(kind=kind, data=dict(data), created=now()), Event)
 
+    def add_event(self, kind: str, data: Mapping[str, Any], place: str) -> bool:
+        """Append an event that takes a place; False where another has taken it."""
+        try:
+            self._insert(EventRow(kind=kind, data=dict(data), place=place, created=now()), Event)
+        except IntegrityError:
+            return False
+        return True
+
     def latest_event(self, kind: str) -> Event | None:
         """The newest event of a kind."""
         query = select(EventRow).where(EventRow.kind == kind).order_by(EventRow.id.desc()).limit(1)

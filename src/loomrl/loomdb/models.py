@@ -9,7 +9,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 # The newest migration. Opening compares one string with it, and needs alembic only where they differ.
-HEAD = "0006"
+HEAD = "0007"
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -183,3 +183,4 @@ class EventRow(Base):
     kind: Mapped[str] = mapped_column(String(128), index=True)
     data: Mapped[dict[str, Any]] = mapped_column(JSON)
     created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    place: Mapped[str | None] = mapped_column(String(512), index=True, unique=True)  # that only one event takes

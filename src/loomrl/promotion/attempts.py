@@ -63,30 +63,31 @@ def settings_digest(settings: SafetyConfig) -> str:
 
 
 def record_attempt(db: LoomDB, policy: str, case: SafetyCase, settings: SafetyConfig, run_id: str) -> Attempt:
-    """The attempt that a case is, recorded where it is a new one. Call it under `promote.exclusive`.
+    """The attempt that a case is, recorded where it is a new one; another host that records one too comes after it.
 
     Raises:
         ArtifactError: when a recorded attempt was changed, or one is missing.
     """
-    known = attempts(db, policy)
-    if (found := find_attempt(known, case, settings)) is not None:
-        return found
-    num_promotions = sum(move["kind"] == "promotion" for move in moves(db, policy))
-    attempt = Attempt(
-        policy=policy,
-        policy_digest=case.policy_digest,
-        snapshot_digest=case.snapshot_digest,
-        settings_digest=settings_digest(settings),
-        confidence=settings.confidence,
-        number=1 + sum(one.num_promotions == num_promotions for one in known),
-        num_promotions=num_promotions,
-        run_id=run_id,
-        created=now(),
-        previous=known[-1].digest if known else None,
-    )
-    envelope = sign_envelope(attempt.to_bytes(), PAYLOAD_TYPE)
-    db.record_event(KIND, {"policy": policy, "envelope": envelope.to_json()})
-    return attempt
+    while True:
+        known = attempts(db, policy)
+        if (found := find_attempt(known, case, settings)) is not None:
+            return found
+        num_promotions = sum(move["kind"] == "promotion" for move in moves(db, policy))
+        attempt = Attempt(
+            policy=policy,
+            policy_digest=case.policy_digest,
+            snapshot_digest=case.snapshot_digest,
+            settings_digest=settings_digest(settings),
+            confidence=settings.confidence,
+            number=1 + sum(one.num_promotions == num_promotions for one in known),
+            num_promotions=num_promotions,
+            run_id=run_id,
+            created=now(),
+            previous=known[-1].digest if known else None,
+        )
+        data = {"policy": policy, "envelope": sign_envelope(attempt.to_bytes(), PAYLOAD_TYPE).to_json()}
+        if db.add_event(KIND, data, f"{KIND} of {policy} after {attempt.previous}"):
+            return attempt
 
 
 def find_attempt(known: list[Attempt], case: SafetyCase, settings: SafetyConfig) -> Attempt | None:
