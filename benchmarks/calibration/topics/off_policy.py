@@ -100,6 +100,14 @@ class Case:
         known = {"reward_range": (_COSTS, _PAYS), "max_steps": self.num_steps, "min_effective_sample_size": 5.0}
         return OffPolicyConfig.model_validate(known | self.config)
 
+    @property
+    def without_bound(self) -> frozenset[str]:
+        """Of what no bound can be had: where no least propensity is declared the greatest weight is not known, and of
+        episodes of one step the estimate per decision is importance sampling.
+        """
+        unknown = () if "min_propensity" in self.config else ("self-normalised", "doubly robust", _UPPER)
+        return frozenset((*unknown, *(("per decision",) if self.num_steps == 1 else ())))
+
 
 class Play:
     """One log of a case: what agents do, step by step, in all episodes at once."""
@@ -279,10 +287,12 @@ async def _play(play: Play, client: httpx.AsyncClient) -> str:
 
 _BOUNDS = ("importance sampling", "per decision", "self-normalised", "doubly robust")
 _LOWER, _UPPER, _REFUSED = "improvement, lower bound", "improvement, upper bound", "mean weight contradicts 1"
+_NO_BASIS = "a bound that has no basis"  # `Case.without_bound`: there must be none
 
 
 def _simulate(case: Case, rng: np.random.Generator, num_streams: int) -> dict[str, list[bool | None]]:
     found: dict[str, list[bool | None]] = {name: [] for name in (*_BOUNDS, _LOWER, _UPPER, _REFUSED)}
+    without = sorted(case.without_bound)
     for report, truth, gain in _reports(case, rng, num_streams):
         lows = {one.estimator: one.low for one in report.estimates}
         for name in _BOUNDS:
@@ -292,13 +302,18 @@ def _simulate(case: Case, rng: np.random.Generator, num_streams: int) -> dict[st
         found[_LOWER].append(None if more is None or more.low is None else more.low <= gain + 1e-9)
         found[_UPPER].append(None if more is None or more.high is None else more.high >= gain - 1e-9)
         found[_REFUSED].append("contradicts 1" in report.refused)
+    if without:
+        made = zip(*(found.pop(name) for name in without), strict=True)
+        found[_NO_BASIS] = [any(value is not None for value in values) for values in made]
     return found
 
 
-_RATES: tuple[Rate, ...] = (
-    *(covers(name, 0.95) for name in (*_BOUNDS, _LOWER, _UPPER)),
-    at_most(_REFUSED, 0.01),
-)
+def _rates(case: Case) -> tuple[Rate, ...]:
+    bounds = [name for name in (*_BOUNDS, _LOWER, _UPPER) if name not in case.without_bound]
+    basis = (at_most(_NO_BASIS, 0.0),) if case.without_bound else ()
+    return (*(covers(name, 0.95) for name in bounds), *basis, at_most(_REFUSED, 0.01))
+
+
 _EPSILON: dict[str, Any] = {"kind": "epsilon", "epsilon": 0.5}
 _SHARE: dict[str, Any] = {"kind": "epsilon", "epsilon": 1.0, "share": 0.4}
 _CASES = {
@@ -319,12 +334,13 @@ _CASES = {
     "episodes and rewards are missing": Case(_SHARE, config={"min_propensity": 0.2}, breaks_off=True),
     "claims about other agents": Case(_SHARE, config={"units": "agents", "min_propensity": 0.2}, num_drawn=40),
 }
+_HTTP = Case(_SHARE, config={"min_propensity": 0.2}, over_http=True)
 SETTINGS = (
-    *(Setting(name, partial(_simulate, case), _RATES, NUM_LOGS, 20) for name, case in _CASES.items()),
+    *(Setting(name, partial(_simulate, case), _rates(case), NUM_LOGS, 20) for name, case in _CASES.items()),
     Setting(
         "server's share 0.4, over HTTP",
-        partial(_simulate, Case(_SHARE, config={"min_propensity": 0.2}, over_http=True)),
-        _RATES,
+        partial(_simulate, _HTTP),
+        _rates(_HTTP),
         num_streams=20,
         batch=20,
         in_gate=False,
