@@ -1,6 +1,7 @@
 """Fixtures every room may use, which worker runs what, and on how many threads."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ __all__ = ["ready_home", "template_home"]
 
 # As in a stage's process: torch's threads wait by spinning, which is dear where tests run side by side.
 os.environ.update(ONE_THREAD)
+# Else every process that tests start would compile all that it imports: great_expectations alone takes 5 s.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Ray runs its workers at a low priority: beside other tests they would get no turn, and learners would seem to hang.
 os.environ.update({"RAY_worker_niceness": "0"})
 

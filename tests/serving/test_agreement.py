@@ -252,6 +252,8 @@ def test_orders_are_taken_while_what_was_set_last_cannot_be_read(loomrl_home: Pa
         assert two.ask("PUT", "/kill-switch", switch).status_code == 200
         assert two.parts.controls.orders.kill_switch is not None
         path.write_bytes(whole)
+        assert two.decide("a", OBS).json()["override"] is not None  # one's: who lifted two's did not know it
+        assert two.ask("DELETE", "/override").status_code == 200
         assert "the kill switch is on" in two.decide("a", OBS).json()["error"]
 
 
