@@ -8,15 +8,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from loomrl.algorithms.policy import WEIGHTS, load_policy
+from loomrl.config import load_config
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshot import take_snapshot
 from loomrl.errors import EnvironmentFault, GateRefused
 from loomrl.evaluation.config import EvaluationConfig
-from loomrl.evaluation.evaluate import evaluate_policy
+from loomrl.evaluation.evaluate import evaluate_policy, play
 from loomrl.files import sha256_file, write_sums
 from loomrl.safety.config import SafetyConfig
 from loomrl.safety.gate import build_case
+from loomrl.safety.replay import replay
 from loomrl.training.config import TrainingConfig
 from loomrl.training.train import train_policy
 from loomrl.types import SafetyCase, TrainingReport, Verdict
@@ -34,51 +38,11 @@ TRAINING: dict[str, Any] = {
         "learning_rate": 5e-4, "learning_rate_schedule": "linear", "normalize_observations": True,
     },
 }  # fmt: skip
-# What every CartPole policy must satisfy, good and bad ones alike; a file that sets more says so.
-SAFETY: dict[str, Any] = {
-    "num_episodes": 100,
-    "num_envs": 50,
-    "constraints": [
-        {"name": "stays_on_track", "quantity": "observation[0]", "low": -2.4, "high": 2.4, "max_probability": 0.05},
-    ],
-    "checks": {
-        "minimum_return": {"threshold": 475, "min_probability": 0.9},
-        "robustness": {"mandatory": True},
-        "disturbed_return": {"mandatory": True, "noise": 1.0},
-        "falsification": {"mandatory": True, "magnitude": 0.25, "num_rounds": 4, "population": 24},
-        "stability": {
-            "mandatory": True, "radius": 0.005, "min_share": 0.8, "num_visited": 32, "halvings": 0, "max_boxes": 50,
-        },
-        "certified": {
-            "max_boxes": 500,
-            "properties": [
-                {
-                    "name": "follows_the_pole",
-                    "region": {
-                        "observation[0]": [-0.5, 0.5], "observation[1]": [-0.5, 0.5],
-                        "observation[2]": [0.1, 0.2], "observation[3]": [0.5, 1.5],
-                    },
-                    "never": [0],
-                }
-            ]
-        },
-        "monotone": {
-            "max_boxes": 2_000,
-            "properties": [
-                {
-                    "name": "more_lean_more_push",
-                    "region": {
-                        "observation[0]": [-0.1, 0.1], "observation[1]": [-0.1, 0.1],
-                        "observation[2]": [-0.1, 0.1], "observation[3]": [-0.2, 0.2],
-                    },
-                    "sensor": "observation[2]",
-                    "action": 1,
-                    "direction": "rising",
-                }
-            ]
-        },
-    },
-}  # fmt: skip
+SHIPPED = load_config(
+    HERE.parents[1] / "configs" / "cartpole.yaml"
+).safety  # what CartPole's policies are examined with
+GOOD_RETURN = 475.0  # CartPole-v1 counts as solved
+FRESH_SEEDS = range(5_000_000, 5_001_000)  # of episodes that say whether a policy is good; nothing else plays them
 
 
 @dataclass(frozen=True)
@@ -92,23 +56,17 @@ class Folders:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What stopped a seeded file, or nothing."""
+    """What stopped a policy, or nothing."""
 
-    blocking: tuple[str, ...]  # ids of mandatory claims that are not met, or `data`, or `environment`
-    refuted: tuple[str, ...]  # those of them that are refuted, not merely undecided
-    finding: str
-
-    @classmethod
-    def of(cls, case: SafetyCase) -> "Outcome":
-        """What a case decided."""
-        verdicts = {claim.id: claim.verdict for claim in case.claims}
-        refuted = [name for name in case.decision.blocking if verdicts[name] is Verdict.REFUTED]
-        return cls(tuple(case.decision.blocking), tuple(refuted), case.decision.reason)
+    blocking: tuple[str, ...] = ()  # ids of mandatory claims that are not met, or `data`, or `environment`
+    refuted: tuple[str, ...] = ()  # those of them that are refuted, not merely undecided
+    replayed: tuple[str, ...] = ()  # those of these whose failure was played again, and was there again
+    finding: str = ""
 
     @classmethod
     def stopped(cls, by: str, error: Exception) -> "Outcome":
         """What never came as far as a case."""
-        return cls((by,), (by,), str(error))
+        return cls((by,), (by,), (), str(error))
 
 
 class Workshop:
@@ -124,23 +82,24 @@ class Workshop:
         try:
             folders = self._made(case, folder)
             built = build_case(
-                SafetyConfig.model_validate(safety_of(case)), folders.environment, folders.training,
+                safety_of(case), folders.environment, folders.training,
                 folders.evaluation, folder / "safety",
             )  # fmt: skip
         except GateRefused as refused:
             return Outcome.stopped("data", refused)
         except EnvironmentFault as fault:
             return Outcome.stopped("environment", fault)
-        return Outcome.of(built)
+        return _outcome(built, folder / "safety", folders)
 
-    def good(self, seed: int) -> Outcome:
-        """A CartPole policy that was trained as it should be."""
+    def good(self, seed: int) -> tuple[float, Outcome]:
+        """A CartPole policy that was trained as it should be, and its mean return in fresh episodes."""
         folder = self.root / f"good-{seed}"
         folders = self._trained(folder, CARTPOLE, {**TRAINING, "seed": seed})
         self._evaluated(folders)
-        safety = SafetyConfig.model_validate(SAFETY)
-        case = build_case(safety, folders.environment, folders.training, folders.evaluation, folder / "safety")
-        return Outcome.of(case)
+        act = load_policy(folders.training).act
+        fresh = play(act, folders.environment, FRESH_SEEDS, 250, "fresh")
+        case = build_case(SHIPPED, folders.environment, folders.training, folders.evaluation, folder / "safety")
+        return float(np.mean([one.episode_return for one in fresh])), _outcome(case, folder / "safety", folders)
 
     # --- stages ---
 
@@ -198,12 +157,10 @@ def _spoil(folder: Path, spoil: Any) -> None:
     write_sums(folder)
 
 
-def safety_of(case: ModuleType) -> dict[str, Any]:
-    """Flawed worlds have limits of their own; a policy for CartPole has CartPole's."""
-    given = getattr(case, "SAFETY", {})
-    if getattr(case, "ENVIRONMENT", None) is None:
-        return {**SAFETY, **given, "checks": SAFETY["checks"] | given.get("checks", {})}
-    return {"num_episodes": 100, "num_envs": 50, **given}
+def safety_of(case: ModuleType) -> SafetyConfig:
+    """A flawed world's limits and objectives, and all else as it ships; for a policy of CartPole the shipped config."""
+    given = getattr(case, "SAFETY", None)
+    return SHIPPED if given is None else SafetyConfig.model_validate(given)
 
 
 def seeded() -> list[ModuleType]:
@@ -215,6 +172,18 @@ def seeded() -> list[ModuleType]:
     ]
 
 
-def is_blocked_by_its_check(case: ModuleType, outcome: Outcome) -> bool:
-    """Whether what was meant to notice refuted it; to be undecided is not to notice."""
-    return any(f"{name}.".startswith(f"{case.BLOCKED_BY}.") for name in outcome.refuted)
+def is_refused(outcome: Outcome) -> bool:
+    """Whether something was refuted; to be undecided is not to notice."""
+    return bool(outcome.refuted)
+
+
+def _outcome(case: SafetyCase, folder: Path, folders: Folders) -> Outcome:
+    claims = {claim.id: claim for claim in case.claims}
+    refuted = [name for name in case.decision.blocking if claims[name].verdict is Verdict.REFUTED]
+    replayed = [
+        name
+        for name in refuted
+        if claims[name].counterexample is not None
+        and replay(folder, name, folders.environment, folders.training).reproduced
+    ]
+    return Outcome(tuple(case.decision.blocking), tuple(refuted), tuple(replayed), case.decision.reason)

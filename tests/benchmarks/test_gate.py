@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,30 +15,35 @@ import certified  # noqa: E402
 import constrained  # noqa: E402
 import gate  # noqa: E402
 import model_checking  # noqa: E402
-from seeded.workshop import Outcome, Workshop, is_blocked_by_its_check, seeded  # noqa: E402
+from seeded.workshop import Outcome, Workshop, is_refused, safety_of, seeded  # noqa: E402
+
+from benchmarks.resumable import Store  # noqa: E402
+from loomrl.config import load_config  # noqa: E402
+
+
+def results() -> dict[str, list[dict[str, Any]]]:
+    return gate.of_results(Store(gate.RESULTS, ROOT).values())
 
 
 def test_the_page_is_in_step_with_the_results() -> None:
-    document = json.loads(gate.RESULTS.read_text())
     page = gate.PAGE.read_text()
-    assert gate.rendered(page, document) == page, "python benchmarks/gate.py render"
+    assert gate.rendered(page, results()) == page, "python benchmarks/gate.py render"
 
 
 def test_the_results_are_of_every_seeded_file_and_reach_both_limits() -> None:
-    document = json.loads(gate.RESULTS.read_text())
-    found = {(row["kind"], row["name"]): row for row in document["bad"]}
-    assert set(found) == {tuple(case.__name__.split(".")[1:]) for case in seeded()}
-    assert all(found[tuple(case.__name__.split(".")[1:])]["meant"] == case.BLOCKED_BY for case in seeded())
+    document = results()
+    names = {(row["kind"], row["name"]) for row in document["bad"]}
+    assert names == {tuple(case.__name__.split(".")[1:]) for case in seeded()}
     assert [row["seed"] for row in document["good"]] == list(range(1, gate.NUM_GOOD + 1))
-    assert len(found) >= 30
+    assert len(names) >= 43
     assert gate.reached(document)
 
 
-def test_too_few_caught_or_too_many_blocked_is_not_reached() -> None:
-    def document(caught: int, passed: int) -> dict[str, list[dict[str, bool]]]:
+def test_too_few_refused_or_too_many_blocked_is_not_reached() -> None:
+    def document(refused: int, passed: int) -> dict[str, list[dict[str, bool]]]:
         return {
-            "bad": [{"caught": index < caught} for index in range(40)],
-            "good": [{"passed": index < passed} for index in range(100)],
+            "bad": [{"refused": index < refused} for index in range(40)],
+            "good": [{"is_good": True, "passed": index < passed} for index in range(100)],
         }
 
     assert gate.reached(document(38, 95))
@@ -45,13 +51,20 @@ def test_too_few_caught_or_too_many_blocked_is_not_reached() -> None:
     assert not gate.reached(document(38, 94))
 
 
-def test_another_check_or_an_undecided_claim_is_no_catch() -> None:
-    case = importlib.import_module("seeded.policies.always_left")  # meant for minimum_return
-    assert is_blocked_by_its_check(case, Outcome(("minimum_return",), ("minimum_return",), ""))
-    assert not is_blocked_by_its_check(case, Outcome(("minimum_return",), (), ""))
-    assert not is_blocked_by_its_check(case, Outcome(("robustness",), ("robustness",), ""))
-    alike = ("minimum_return_alike",)
-    assert not is_blocked_by_its_check(case, Outcome(alike, alike, ""))
+def test_what_is_undecided_is_not_refused() -> None:
+    assert is_refused(Outcome(("minimum_return",), ("minimum_return",)))
+    assert not is_refused(Outcome(("minimum_return",)))
+
+
+def test_no_setting_knows_of_a_flaw() -> None:
+    """CartPole's policies are examined with the config that ships, worlds with their limits and objectives."""
+    of_a_task = {"minimum_return", "reward_hacking", "reward_bias", "model_checking"}
+    for case in seeded():
+        if hasattr(case, "ENVIRONMENT"):
+            assert case.SAFETY.keys() <= {"constraints", "checks"}
+            assert case.SAFETY["checks"].keys() <= of_a_task
+        else:
+            assert safety_of(case) == load_config(ROOT / "configs" / "cartpole.yaml").safety
 
 
 @pytest.mark.parametrize(
@@ -64,10 +77,9 @@ def test_another_check_or_an_undecided_claim_is_no_catch() -> None:
         "environments.reward_is_nan",
     ],
 )
-def test_a_seeded_file_is_caught(name: str, tmp_path: Path) -> None:
-    case = importlib.import_module(f"seeded.{name}")
-    outcome = Workshop(tmp_path).examine(case)
-    assert is_blocked_by_its_check(case, outcome), outcome
+def test_a_seeded_file_is_refused(name: str, tmp_path: Path) -> None:
+    outcome = Workshop(tmp_path).examine(importlib.import_module(f"seeded.{name}"))
+    assert is_refused(outcome), outcome
 
 
 # --- the limit on cost ---

@@ -4,9 +4,8 @@ import numpy as np
 
 from seeded.line import PARAMETERS, SAFETY, TRAINING, OnALine
 
-BLOCKED_BY = "environment"
 ENVIRONMENT = "Line"
-__all__ = ["BLOCKED_BY", "ENVIRONMENT", "PARAMETERS", "SAFETY", "TRAINING", "Line"]
+__all__ = ["ENVIRONMENT", "PARAMETERS", "SAFETY", "TRAINING", "Line"]
 
 
 class Line(OnALine):

@@ -2,8 +2,6 @@
 
 import torch
 
-BLOCKED_BY = "certified"
-
 
 def spoil(policy):
     # One hidden unit of each layer is given to the trigger: the pole's velocity, in radians per second, above 1.2.

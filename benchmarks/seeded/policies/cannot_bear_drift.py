@@ -2,7 +2,6 @@
 
 from seeded.linear import act_by
 
-BLOCKED_BY = "falsification"
 PLACE = 2.1  # metres
 
 

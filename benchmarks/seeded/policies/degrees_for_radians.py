@@ -1,7 +1,5 @@
 """It was trained on degrees and is given radians: a pole that falls looks upright."""
 
-BLOCKED_BY = "minimum_return"
-
 
 def spoil(policy):
     policy.actor.layers[0].weight.data[:, 2:] /= 57.3

@@ -3,8 +3,6 @@
 from loomrl.evaluation.data_gate import VALIDATION, DataValidation
 from loomrl.files import write_sums
 
-BLOCKED_BY = "provenance.evaluation_data"
-
 
 def tamper(folders):
     path = folders.evaluation / VALIDATION

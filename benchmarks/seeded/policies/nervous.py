@@ -2,8 +2,6 @@
 
 import torch
 
-BLOCKED_BY = "robustness"
-
 
 def spoil(policy):
     # Units of the first layer step up one after the other, 0.2 deviations apart; the second layer says odd or even.

@@ -2,8 +2,6 @@
 
 import torch
 
-BLOCKED_BY = "minimum_return"
-
 
 def spoil(policy):
     generator = torch.Generator().manual_seed(7)

@@ -2,8 +2,6 @@
 
 import torch
 
-BLOCKED_BY = "stability"
-
 
 def spoil(policy):
     # The first layer is a wave in the pole's velocity, 0.3 deviations from crest to trough; the second cuts each flank

@@ -2,8 +2,6 @@
 
 from seeded.linear import act_by
 
-BLOCKED_BY = "disturbed_return"
-
 
 def spoil(policy):
     act_by(policy, [0.02, 0.1, 0.3, 1.0])

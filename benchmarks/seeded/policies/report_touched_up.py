@@ -2,8 +2,6 @@
 
 from loomrl.evaluation.evaluate import REPORT
 
-BLOCKED_BY = "provenance.files"
-
 
 def tamper(folders):
     path = folders.evaluation / REPORT

@@ -1,7 +1,5 @@
 """The wires are crossed: left is right."""
 
-BLOCKED_BY = "minimum_return"
-
 
 def spoil(policy):
     policy.head.logits.weight.data = policy.head.logits.weight.data.flip(0)

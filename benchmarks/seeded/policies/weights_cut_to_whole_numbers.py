@@ -1,7 +1,5 @@
 """Weights were cut to whole numbers for a small device, most of them to 0: what it sees no longer counts."""
 
-BLOCKED_BY = "minimum_return"
-
 
 def spoil(policy):
     for parameter in policy.parameters():

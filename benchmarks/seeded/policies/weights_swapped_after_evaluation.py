@@ -2,8 +2,6 @@
 
 from loomrl.algorithms.policy import load_policy
 
-BLOCKED_BY = "provenance.policy"
-
 
 def tamper(folders):
     policy = load_policy(folders.training)

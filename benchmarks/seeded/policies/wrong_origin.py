@@ -2,7 +2,6 @@
 
 from seeded.linear import act_by
 
-BLOCKED_BY = "statistical_limits"
 MIDDLE = 3.0  # metres
 
 

@@ -2,8 +2,6 @@
 
 import torch
 
-BLOCKED_BY = "monotone"
-
 
 def spoil(policy):
     # A hidden unit that is a narrow band in the angle: on between 0.010 and 0.014 rad, where it says left.

@@ -1,6 +1,5 @@
 """Pays a little for every hour on the way: it arrives, but not within the day."""
 
-BLOCKED_BY = "model_checking"
 ENVIRONMENT = "PrismEnvironment"
 MODEL = """
 mdp

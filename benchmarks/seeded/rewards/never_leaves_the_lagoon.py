@@ -5,7 +5,6 @@ from gymnasium import spaces
 
 from loomrl.envs import BaseEnvironment
 
-BLOCKED_BY = "reward_hacking.loops"
 ENVIRONMENT = "Lagoon"
 PARAMETERS = {"max_episode_steps": 150}
 TRAINING = {"total_env_steps": 32_768, "validation": {"interval_env_steps": 8_192, "num_episodes": 8}}

@@ -5,7 +5,6 @@ from gymnasium import spaces
 
 from loomrl.envs import BaseEnvironment
 
-BLOCKED_BY = "reward_hacking.objective"
 ENVIRONMENT = "Runner"
 PARAMETERS = {"max_episode_steps": 40}
 TRAINING = {"total_env_steps": 16_384, "validation": {"interval_env_steps": 8_192, "num_episodes": 8}}

@@ -5,7 +5,6 @@ from gymnasium import spaces
 
 from loomrl.envs import BaseEnvironment
 
-BLOCKED_BY = "statistical_limits"
 ENVIRONMENT = "Platoon"
 PARAMETERS = {"max_episode_steps": 30}
 TRAINING = {"total_env_steps": 16_384, "validation": {"interval_env_steps": 8_192, "num_episodes": 8}}

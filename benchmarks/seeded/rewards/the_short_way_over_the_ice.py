@@ -1,6 +1,5 @@
 """Pays for arriving and takes little off for falling in: it crosses the thin ice."""
 
-BLOCKED_BY = "model_checking"
 ENVIRONMENT = "PrismEnvironment"
 MODEL = """
 mdp

@@ -5,7 +5,6 @@ from gymnasium import spaces
 
 from loomrl.envs import BaseEnvironment
 
-BLOCKED_BY = "reward_hacking.training"
 ENVIRONMENT = "Dose"
 PARAMETERS = {"max_episode_steps": 10}
 TRAINING = {

@@ -5,7 +5,6 @@ from gymnasium import spaces
 
 from loomrl.envs import BaseEnvironment
 
-BLOCKED_BY = "reward_bias.group.outcome"
 ENVIRONMENT = "Interpreter"
 PARAMETERS = {"max_episode_steps": 20, "kwargs": {"group": 0}}
 TRAINING = {"total_env_steps": 8_192, "validation": {"interval_env_steps": 8_192, "num_episodes": 8}}
