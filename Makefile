@@ -3,13 +3,14 @@ SHELL := /bin/bash
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
+PYTEST := -n auto --dist loadscope --no-loadscope-reorder --durations 25
 export PATH := $(abspath $(BIN)):$(PATH)
 export DO_NOT_TRACK := true
 export DVC_NO_ANALYTICS := 1
 unexport PYTHONDONTWRITEBYTECODE  # a module is compiled when it is first imported, not in every process
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format up down peers kserve atropos bench soak faults mutations calibration manipulations clean
+.PHONY: help setup run test long check format up down peers kserve atropos bench soak faults mutations calibration manipulations clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -36,7 +37,10 @@ run: setup  ## take the CartPole policy through its whole life cycle
 	loomrl run configs/cartpole.yaml
 
 test: setup check  ## everything that must hold: format, lint, types, contracts, tests
-	pytest -n auto --dist loadscope --no-loadscope-reorder --durations 25
+	pytest -m "not long" $(PYTEST)
+
+long: | $(BIN)/loomrl  ## the tests that `make test` leaves out because they take long: more pages, clusters, schedules; half an hour
+	pytest -m long $(PYTEST) --keep-outcomes benchmarks/results/long.json
 
 check: | $(BIN)/loomrl  ## format, lint, strict types, import contracts
 	ruff format --check .

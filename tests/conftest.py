@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from projects import SHARED, copy_project, prefect_server, run
 from template_home import ready_home, template_home
 from xdist.scheduler import LoadScopeScheduling
 
+from benchmarks.resumable import Store
 from loomrl.processors import num_processors
 from loomrl.stages.__main__ import ONE_THREAD
 
 __all__ = ["ready_home", "template_home"]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 # As in a stage's process: torch's threads wait by spinning, which is dear where tests run side by side.
@@ -43,6 +46,37 @@ ONE_SCOPE = (
 )  # files with a fixture of their own
 LONG = ("test_lifecycle.py", "README.md", "operations.md", "test_a_corrupt_newest")  # a minute or so each
 MAKES_THE_PROJECT = "test_a_first_run_goes_through_all_seven_stages_and_promotes"
+
+
+# What the outcome of a test may depend on.
+SOURCES = ("src", "flows", "tasks", "tests")
+
+
+class KeptOutcomes:
+    """Keeps the outcome of each test as data, with the digest of the code it is of."""
+
+    def __init__(self, path: Path) -> None:
+        self.store = Store(path, ROOT)
+        self.outcomes: dict[str, str] = {}
+        self.seconds: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        name = report.nodeid
+        self.seconds[name] += report.duration
+        if report.when == "call" or not report.passed:
+            self.outcomes[name] = report.outcome
+        if report.when == "teardown":
+            self.store.put(name, SOURCES, {"outcome": self.outcomes[name], "seconds": round(self.seconds[name])})
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--keep-outcomes", type=Path, metavar="FILE", help="keep each test's outcome in this JSON file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption("--keep-outcomes")
+    if path is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(KeptOutcomes(path))
 
 
 def room_of(nodeid: str) -> str:

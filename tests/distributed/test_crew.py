@@ -106,6 +106,7 @@ class Collected:
         self._own.close()
 
 
+@pytest.mark.long
 def test_shares_follow_speed_and_a_slow_worker_is_replaced_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,6 +162,7 @@ def small_cluster() -> Iterator[Any]:
             yield ray
 
 
+@pytest.mark.long
 def test_with_a_full_object_store_training_ends_as_ever(small_cluster: Any, tmp_path: Path) -> None:
     """Ray moves what fills it to the disk."""
     kept = [small_cluster.put(np.zeros(_STORE_BYTES // 4, np.uint8)) for _ in range(5)]
@@ -171,6 +172,7 @@ def test_with_a_full_object_store_training_ends_as_ever(small_cluster: Any, tmp_
     assert all(small_cluster.get(one).size == _STORE_BYTES // 4 for one in kept)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small_cluster")
 def test_a_learner_that_is_killed_as_for_want_of_memory_ends_training_with_what_may_have(tmp_path: Path) -> None:
     """The kernel's way; Ray cannot tell who did it."""

@@ -95,6 +95,7 @@ def test_actors_play_what_would_be_played_here() -> None:
         np.testing.assert_allclose(value, weights(alone)[name], atol=1e-3, err_msg=name)
 
 
+@pytest.mark.long
 def test_a_lost_actor_changes_nothing() -> None:
     (sound, expected), (struck, results) = distributed(), distributed(loses_one=True)
     assert results == expected

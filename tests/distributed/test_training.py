@@ -126,6 +126,7 @@ def test_learners_end_together_once_so_many_episodes_have_ended(
         np.testing.assert_array_equal(again.arrays[name], array, err_msg=name)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_lost_learner_costs_nothing_of_what_is_learnt(
     members: World, quiet: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -218,6 +219,7 @@ def test_a_call_of_ppo_trainer_is_shared() -> None:
         assert not torch.equal(value, before[name]), name
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_call_of_ppo_trainer_that_is_shared_ends_after_so_many_episodes() -> None:
     """With no limit in steps; schedules have no end to fall to, as in a call that is not shared."""

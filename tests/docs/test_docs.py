@@ -3,6 +3,7 @@
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from projects import copy_state, environment
@@ -11,7 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # `make run` is what the finished project did, `make test` is what runs now, and it began with `make setup`.
-RUN_ALREADY = re.compile(r"^make (run|test|setup|bench|mutations|calibration)\b.*$", re.MULTILINE)
+# Pages of a minute and more: they start servers and life cycles of their own.
+LONG = ("serving.md", "gym.md", "safety.md", "comparing.md", "operations.md", "trajectory-api.md", "scaling.md")
+RUN_ALREADY = re.compile(r"^make (run|test|long|setup|bench|mutations|calibration)\b.*$", re.MULTILINE)
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -19,8 +22,13 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return BLOCK.findall(page.read_text())
 
 
+def _marked(page: Path) -> Any:
+    marks = [pytest.mark.long] if page.name in LONG else []
+    return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
+
+
 @pytest.mark.usefixtures("shared_prefect")
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [_marked(page) for page in PAGES if blocks(page)])
 def test_every_block_runs(page: Path, finished_project: Path, tmp_path: Path) -> None:
     project = tmp_path / "project"
     copy_state(finished_project, project)

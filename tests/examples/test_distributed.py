@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "distributed"
 
 
@@ -29,6 +31,7 @@ def test_the_actors_by_hand(tmp_path: Path) -> None:
     assert last == "policy version 5"
 
 
+@pytest.mark.long
 def test_ppo_by_two_learners(tmp_path: Path) -> None:
     (line,) = run("ppo_trainer.py", tmp_path)
     assert line.startswith("episodes earn ")

@@ -78,6 +78,7 @@ def test_the_integration_made_by_hand_learns(tmp_path: Path) -> None:
     assert list((tmp_path / "checkpoints").glob("step-*"))
 
 
+@pytest.mark.long
 def test_the_distributed_training(tmp_path: Path) -> None:
     """As it is, but for most of the iterations."""
     script = (EXAMPLES / "distributed_training.py").read_text()

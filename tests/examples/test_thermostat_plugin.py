@@ -93,6 +93,7 @@ def test_a_plug_in_that_cannot_be_imported_is_named(installed: tuple[Path, str],
     assert "entry point loomrl.environments: thermostat" in " ".join(output.split())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("shared_prefect")
 def test_an_installed_optimizer_that_was_replaced_trains_again(installed: tuple[Path, str]) -> None:
     """It never learns now, and its version is what it was."""

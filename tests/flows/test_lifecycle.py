@@ -124,6 +124,7 @@ def test_a_challenger_is_compared_and_a_barely_trained_one_refused(project: Path
     assert champion(project) == acting
 
 
+@pytest.mark.long
 def test_dvc_repro_elsewhere_with_an_empty_cache_gives_the_same_lock(finished_project: Path, tmp_path: Path) -> None:
     other = copy_project(tmp_path / "elsewhere" / "deep" / "clone")
     (other / "dvc.lock").unlink(missing_ok=True)
@@ -163,6 +164,7 @@ def test_killed_in_training_the_same_command_resumes_to_the_same_policy(
     assert finished["stages"][1]["status"] == "ran"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("shared_prefect")
 def test_two_life_cycles_at_once_both_end_well(project: Path) -> None:
     first = start(project, *CARTPOLE, "--set", "training.seed=3")

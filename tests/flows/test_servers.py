@@ -127,6 +127,7 @@ def test_override_and_rate_limit_act_on_the_running_server(services: Services) -
     assert decide(services, "another", observation)["action"] == 0
 
 
+@pytest.mark.long
 def test_a_scheduled_run_fires(services: Services) -> None:
     path = f"/deployments/{services.deployment()}/schedules"
     calm = {"training.seed": 1, "promotion.approval": "none"}

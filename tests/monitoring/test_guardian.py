@@ -242,6 +242,7 @@ def counted(shown: dict[str, Any]) -> dict[str, tuple[int, float]]:
     return {name: (one["num_values"], one["mean"]) for name, one in shown["monitors"].items()}
 
 
+@pytest.mark.long
 def test_evidence_survives_a_restart_and_is_gathered_anew_where_its_file_is_lost(
     house: House, loomrl_home: Path
 ) -> None:

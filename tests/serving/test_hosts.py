@@ -258,6 +258,7 @@ def test_a_swap_during_a_swap_ends_with_the_newest(
     assert load.statuses == {200}
 
 
+@pytest.mark.long
 def test_hosts_with_workers_follow_the_registry_they_share(
     ready_home: Path, tmp_path: Path, folders: dict[str, Path]
 ) -> None:

@@ -100,6 +100,7 @@ def test_a_challenger_whose_files_changed_is_refused(
 # --- live traffic -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_live_traffic_is_awaited_on_a_running_server(
     config: PolicyConfig, registered: Versions, snapshot: Path
 ) -> None:

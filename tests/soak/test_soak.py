@@ -10,12 +10,14 @@ from tests.soak import __main__ as soak
 from tests.soak import bad_versions, fuzzed_api, kills, swaps
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("ready_home")
 def test_swaps_lose_no_request_and_never_go_back(tmp_path: Path) -> None:
     found = swaps.run(tmp_path, num_swaps=20)
     assert found["num_requests"] >= 20
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("ready_home")
 def test_bad_versions_are_refused_and_leave_the_champion_alone(tmp_path: Path) -> None:
     found = bad_versions.run(tmp_path, num_versions=30)
@@ -30,6 +32,7 @@ def test_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     assert found["num_answers_lost"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("loomrl_home")
 def test_a_fuzzed_api_answers_what_it_describes(tmp_path: Path) -> None:
     found = fuzzed_api.run(tmp_path, num_seeds=1, num_examples=2)

@@ -155,6 +155,7 @@ def test_a_first_version_is_held_against_itself_episode_by_episode(cue: Policy) 
     assert num_unequal(replace(pairs, acted=changed), served) == 1
 
 
+@pytest.mark.long
 def test_it_is_shadowed_with_its_memory(cue: Policy, loomrl_home: Path, tmp_path: Path) -> None:
     """As the first version it equals its artifact; as its own challenger it agrees in every step."""
     config = CONFIG.model_copy(update={"shadow": ShadowConfig(num_episodes=8, min_decisions=24)})
