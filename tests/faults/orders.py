@@ -196,7 +196,8 @@ def run(given: Services, faults: Sequence[str], moments: Sequence[str], workers:
                 seconds["start"] = _intervene(client, is_recorded="disk" not in faults)
                 _check_on_record(world)
             if "running" in moments:
-                world.mend(faults)
+                if "start" in moments:
+                    world.mend(faults)
                 _until(client.is_ready)
                 client.set_kill_switch(False, **BY)
                 client.clear_override()
