@@ -16,8 +16,9 @@ import pytest
 from filelock import FileLock
 from inside import wait_for
 from pydantic import ValidationError
+from small_disk import small_disk
 
-from loomrl.errors import ArtifactError, ConfigError
+from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.loomdb.database import LoomDB
 from loomrl.loomdb.records import Control
 from loomrl.serving.audit import AuditLog, AuditUnwritable
@@ -28,6 +29,7 @@ from loomrl.serving.orders import KILL_SWITCH, OVERRIDE
 from loomrl.serving.overrides import Override
 from loomrl.serving.plan import KillSwitch, Plan
 from loomrl.serving.records import operation, record
+from loomrl.serving.reserve import Reserve
 from loomrl.serving.verification import verify_chain
 
 ADA = {"person": "Ada", "reason": "test"}
@@ -141,6 +143,31 @@ def test_an_order_from_a_host_whose_clock_was_ahead_can_be_replaced(hosts: list[
 
 
 # --- hosts that were apart --------------------------------------------------------------------------------------
+
+
+def sibling_of(controls: Controls) -> Controls:
+    """Another process of its host."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOMRL_HOME", str(controls.path.parents[1]))
+        return Controls(controls.policy)
+
+
+def settle(hosts: Sequence[Controls], database: LoomDB) -> None:
+    """Each hears of what all have ordered."""
+    for controls in (*hosts, *hosts):
+        controls._compared = float("-inf")
+        controls.follow()
+        controls.exchange(database)
+
+
+def lasting(seconds: float, version: str | None = None) -> Override:
+    """An override with an end."""
+    now = time.time()
+    return Override(action=1 if version is None else None, version=version, created=now, expires=now + seconds, **ADA)
+
+
+def full(*_: object) -> None:
+    raise ArtifactError("no space left")
 
 
 def switched(controls: Controls, is_on: bool) -> None:
@@ -388,6 +415,71 @@ def stays_lifted(one: Controls, other: Controls, database: LoomDB) -> None:
     assert not is_strict(Controls("cartpole"))
 
 
+@pytest.mark.parametrize("num_changes", [65, 200])
+def test_a_host_that_was_away_for_many_changes_learns_that_its_order_is_over(
+    hosts: list[Controls], database: LoomDB, num_changes: int
+) -> None:
+    """More than LoomDB is asked for at a time; the file tells a sibling that exchanges nothing."""
+    one, other = hosts
+    sibling = sibling_of(other)
+    switched(one, True)
+    for controls in hosts:
+        controls.exchange(database)
+    sibling.follow()
+    for number in range(num_changes):
+        switched(one, number % 2 == 0 and number < num_changes - 1)
+        one.exchange(database)
+    other.exchange(database)
+    sibling.follow()
+    other.exchange(database)
+    one.exchange(database)
+    for controls in (*hosts, sibling):
+        assert not is_strict(controls)
+    (newest,) = database.controls("cartpole")
+    assert newest.document is None
+
+
+def test_an_order_that_loomdb_refuses_keeps_no_other_from_being_shared(
+    hosts: list[Controls], database: LoomDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = hosts
+    one.set_override(override(1, "a"), "test")
+    one.set_plan(Plan(challengers=["9"], **ADA), "test")
+    switched(other, True)
+    other.exchange(database)
+    add = database.add_control
+
+    def refusing(control: Control) -> bool:
+        if control.name == f"{OVERRIDE}/a":
+            raise ServiceError("LoomDB: this text cannot be kept")
+        return add(control)
+
+    monkeypatch.setattr(database, "add_control", refusing)
+    for _ in range(2):  # it is said as long as it is so
+        with pytest.raises(ServiceError, match="cannot be kept"):
+            one.exchange(database)
+    assert is_strict(one)
+    other.exchange(database)
+    assert other.orders.plan.challengers == ["9"]
+
+
+def test_no_text_keeps_an_order_from_being_in_force_and_shared(hosts: list[Controls], database: LoomDB) -> None:
+    """PostgreSQL keeps no NUL, and nothing keeps bytes of a command line that are no UTF-8."""
+    one, other = hosts
+    one.set_kill_switch(KillSwitch(**ADA), "caf\udce9", "a\0b")
+    assert is_strict(one)
+    one.exchange(database)
+    other.exchange(database)
+    assert is_strict(other)
+    (order,) = database.controls("cartpole")
+    assert (order.actor, order.reason) == ("caf?", "a?b")
+
+
+def test_no_agent_is_called_by_what_cannot_be_printed() -> None:
+    with pytest.raises(ValidationError, match="printable"):
+        override(1, "a\0b")
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_hosts_that_come_and_go_agree_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: LoomDB, seed: int
@@ -424,6 +516,74 @@ def test_an_override_lapses_by_elapsed_time_and_says_so(loomrl_home: Path) -> No
         ("elapsed time", True),
     ]
     assert actions(Controls("cartpole")) == []
+
+
+def test_a_lapse_leaves_in_force_what_another_host_set_apart(hosts: list[Controls], database: LoomDB) -> None:
+    one, other = hosts
+    other.set_override(Override(version="3", **ADA), "test")
+    one.set_override(lasting(0.3), "test")
+    settle(hosts, database)
+    assert actions(one) == actions(other) == [1]  # the stricter one
+
+    def is_over() -> bool:
+        settle(hosts, database)
+        return actions(one) == actions(other) == [None]
+
+    wait_for(is_over)
+    for controls in hosts:
+        assert [found.version for found in controls.orders.active_overrides()] == ["3"]
+    assert [found.version for found in Controls("cartpole").orders.active_overrides()] == ["3"]
+
+
+def test_a_lapse_leaves_in_force_what_renewed_the_override_at_the_last_moment(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, command = Controls("cartpole"), Controls("cartpole")
+    server.set_override(lasting(0.2), "test")
+    command.follow()
+    look = Controls._look
+
+    def renewed_meanwhile(self: Controls) -> object:
+        """It has looked at the file, and is about to lift what is over."""
+        found = look(self)
+        if self is server:
+            monkeypatch.setattr(Controls, "_look", look)
+            wait_for(lambda: next(iter(server._countdowns.values())).seconds_left <= 0.0)
+            command._set(OVERRIDE, lasting(3_600.0), "test", "renewed")
+            command._save()
+        return found
+
+    monkeypatch.setattr(Controls, "_look", renewed_meanwhile)
+    server.refresh()
+    server.follow()
+    for controls in (server, command, Controls("cartpole")):
+        controls.follow()
+        assert actions(controls) == [1]
+
+
+def test_an_override_that_a_stricter_one_covers_is_counted_down_by_elapsed_time(
+    hosts: list[Controls], database: LoomDB, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also where the wall clock of a host that hears of both is a day ahead."""
+    one, other = hosts
+    monkeypatch.setenv("LOOMRL_HOME", str(tmp_path / "third"))
+    third = Controls("cartpole")
+    other.set_override(lasting(3_600.0, version="3"), "test")
+    one.set_override(lasting(3_600.0), "test")
+    for controls in hosts:
+        controls.exchange(database)
+    wall_clock = time.time
+    monkeypatch.setattr(time, "time", lambda: wall_clock() + 86_400.0)
+    third.exchange(database)
+    third.set_override(override(0, "z"), "test")
+    one.clear_overrides(None, "test", "done")  # it has not heard of the other one
+    one.exchange(database)
+    third.exchange(database)
+    third.follow()
+    monkeypatch.setattr(time, "time", wall_clock)
+    settle([third, *hosts], database)
+    for controls in (*hosts, third):
+        assert controls.orders.overrides[None].version == "3"
 
 
 def test_what_is_left_survives_a_restart_and_a_reboot(loomrl_home: Path) -> None:
@@ -708,14 +868,46 @@ def test_a_disk_that_cannot_be_read_keeps_no_order_from_being_in_force(
     assert Controls("cartpole").orders.kill_switch is not None
 
 
+@pytest.mark.parametrize("has_room", [True, False])
+def test_what_is_lifted_on_a_full_disk_stays_lifted(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, has_room: bool
+) -> None:
+    """The file still says that it is on; where the reserve has little room, that it was replaced stays known."""
+    controls, another = Controls("cartpole"), Controls("cartpole")
+    switched(controls, True)
+    another.follow()
+    monkeypatch.setattr(Saved, "write", full)
+    if not has_room:
+        whole = Reserve.write
+
+        def small(self: Reserve, text: bytes) -> None:
+            if len(text) > 700:
+                raise ArtifactError("no room")
+            whole(self, text)
+
+        monkeypatch.setattr(Reserve, "write", small)
+    for on in (False, True, False, True, False):
+        switched(controls, on)
+    assert controls.unsaved is None
+    another.follow()
+    for one in (another, Controls("cartpole")):
+        assert not is_strict(one)
+
+
+def test_the_first_order_is_kept_where_no_file_can_be_made(loomrl_home: Path) -> None:
+    """A server has made all it needs when it starts."""
+    with small_disk(loomrl_home / "controls") as disk:
+        controls = Controls("cartpole")
+        disk.fill_names()
+        switched(controls, True)
+        assert controls.unsaved is None
+        assert is_strict(Controls("cartpole"))
+
+
 def test_the_kill_switch_finds_room_where_overrides_of_agents_have_taken_all(
     loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controls, another = Controls("cartpole"), Controls("cartpole")
-
-    def full(*_: object) -> None:
-        raise ArtifactError("no space left")
-
     monkeypatch.setattr(Saved, "write", full)
     number = 0
     while controls.unsaved is None:

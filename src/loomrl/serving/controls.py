@@ -11,10 +11,11 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +23,14 @@ import filelock
 import orjson
 from pydantic import ValidationError, model_validator
 
-from loomrl.errors import ArtifactError, ConfigError
+from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.home import home
 from loomrl.loomdb.records import Control
 from loomrl.schema import Document
 from loomrl.serving.elapsed import Countdown
 from loomrl.serving.orders import (
     KILL_SWITCH,
+    NUM_REPLACED,
     PLAN,
     Orders,
     document_of,
@@ -49,8 +51,8 @@ log = logging.getLogger(__name__)
 LAPSED = "elapsed time"  # who lifts an override whose time is over
 _KEPT_SECONDS = 60.0  # between writings of what overrides with an end have left: a reboot forgets no more than that
 _COMPARED_SECONDS = 60.0  # between comparisons with LoomDB where it has as many revisions as before: it may be restored
-_NUM_REPLACED = 64  # orders of each control that are remembered after they were replaced
-_NUM_REPLACED_IN_RESERVE = 2  # where room is short
+_NUM_REPLACED = 64  # identities of replaced orders that LoomDB is given with each; see `orders.NUM_REPLACED` for ours
+_NUM_REPLACED_IN_RESERVE = 2  # where room is short, besides those that stand in the file
 _LOCK_SECONDS = 10.0  # that another process may hold the file; what was ordered is in force meanwhile
 
 
@@ -59,6 +61,11 @@ class Saved(Document):
 
     controls: list[Control] = []
     countdowns: dict[str, Countdown] = {}
+
+    @property
+    def is_from_before_countdowns(self) -> bool:
+        """Whether a LoomRL wrote it that knew of the wall clock alone."""
+        return "countdowns" not in self.model_fields_set
 
     @model_validator(mode="before")
     @classmethod
@@ -98,6 +105,7 @@ class Controls:
         keep: Callable[[], None] | None = None,
     ) -> None:
         self.policy, self.path = policy, home() / "controls" / f"{policy}.json"
+        self._lock_path = Path(f"{self.path}.lock")
         self.orders = Orders()
         self.unsaved: str | None = None  # why what is in force would not outlive this process
         self.reserved: str | None = None  # why it is kept in the reserve
@@ -112,7 +120,7 @@ class Controls:
         self._stamp: object = None  # of the files when they were read
         self._shared: tuple[int, object] | None = None  # LoomDB's revisions and ours when they agreed
         self._compared = 0.0  # `time.monotonic()` when that was found out
-        _make_folder(self.path)
+        _make_files(self.path, self._lock_path)
         self._reserve = Reserve(self.path.with_suffix(".reserve"))
         self.follow()
 
@@ -133,9 +141,8 @@ class Controls:
             if has_changed or stamp != self._stamp:
                 self._follow(self._read())
                 self._stamp = stamp
-            over = [one for one in self.orders.overrides.values() if self._seconds_left(one) <= 0.0]
-        for override in over:
-            self._lapse(override)
+            if any(one.seconds_left <= 0.0 for one in self._countdowns.values()):
+                self._lapse()
 
     def exchange(self, database: "LoomDB") -> None:
         """Have LoomDB number what was ordered here, and take what was ordered elsewhere; mostly it is one query.
@@ -151,12 +158,24 @@ class Controls:
         self._compared = time.monotonic()
         revisions = _by_name(database.controls(self.policy, last=_NUM_REPLACED))
         for name, orders in mine.items():
-            num_revisions += _numbered(database, orders, revisions.setdefault(name, []))
+            revisions[name] = _reaching_back(database, orders, revisions.get(name, []))
+        with self._lock:  # first: that ours can be numbered is not sure
+            self._put_in_force(chain.from_iterable(revisions.values()))
+            mine = self._known
+        failure: ServiceError | None = None
+        for name, orders in mine.items():
+            try:
+                num_revisions += _numbered(database, orders, revisions.setdefault(name, []))
+            except ServiceError as error:
+                database.num_controls(self.policy)  # fails where it is out of reach: no other name need be tried
+                failure = error
         with self._lock:
-            is_settled = self._known is mine
-            self._put_in_force(one for found in revisions.values() for one in found)
+            is_settled = self._known is mine and failure is None
+            self._put_in_force(chain.from_iterable(revisions.values()))
             self._shared = (num_revisions, self._known) if is_settled else None
         self._save()
+        if failure is not None:
+            raise failure
 
     def versions(self) -> set[str]:
         """Every version that has to be loaded now."""
@@ -225,27 +244,36 @@ class Controls:
         """In force at once: no file, no lock between processes and no database is waited for."""
         with self._lock:
             self._look_again()
-            known = self._known.get(name, ())
-            newest = max(known, key=lambda one: one.place, default=None)
-            before = [*(identity for one in known for identity in one.replaces or ()), *(one.identity for one in known)]
-            order = Control(
-                policy=self.policy,
-                name=name,
-                revision=1 + max((one.revision for one in known), default=0),
-                document=None if document is None else document.to_json(),
-                actor=actor,
-                reason=reason,
-                created=datetime.now(UTC),
-                made_from=0 if newest is None else newest.place[0],
-                replaces=list(dict.fromkeys(before))[-_NUM_REPLACED:],
-            )
-            self._put_in_force([order])
+            self._order(name, document, actor, reason, self._known.get(name, ()))
 
-    def _lapse(self, override: Override) -> None:
+    def _order(
+        self, name: str, document: Document | None, actor: str, reason: str, replaced: Sequence[Control]
+    ) -> None:
+        known = self._known.get(name, ())
+        newest = max(known, key=lambda one: one.place, default=None)
+        before = [identity for one in replaced for identity in one.replaces or ()]
+        order = Control(
+            policy=self.policy,
+            name=name,
+            revision=1 + max((one.revision for one in known), default=0),
+            document=None if document is None else document.to_json(),
+            actor=_storable(actor),
+            reason=_storable(reason),
+            created=datetime.now(UTC),
+            made_from=0 if newest is None else newest.place[0],
+            replaces=list(dict.fromkeys([*before, *(one.identity for one in replaced)]))[-NUM_REPLACED:],
+        )
+        self._put_in_force([order])
+
+    def _lapse(self) -> None:
+        """Lift overrides whose time is over; what was set apart from one of them, or renewed it, stands on."""
         with self._lock:
-            if self.orders.overrides.get(override.agent_id) == override:
-                why = f"the {override.lifetime_seconds:g} s of override {override.id} are over: {override.reason}"
-                self._set(override_name(override.agent_id), None, LAPSED, why)
+            self._look_again()
+            for control, one in _ending(self._known):
+                if self._countdowns[one.id].seconds_left <= 0.0:
+                    why = f"the {one.lifetime_seconds:g} s of override {one.id} are over: {one.reason}"
+                    self._order(control.name, None, LAPSED, why, [control])
+            self._count_down()
 
     def _put_in_force(self, arrived: Iterable[Control]) -> None:
         """On record first; whatever becomes of that, it is in force. What cannot be read leaves what stands."""
@@ -265,23 +293,20 @@ class Controls:
                 log.exception("an order is in force, and not on record")
         if known != self._known:
             self._known = known
+            self._count_down()
         if standing != self._standing:
             self._standing = standing
         if changes:
             self.orders = orders_of(standing)
-            self._count_down()
 
     def _count_down(self) -> None:
-        """Begin to count for overrides with an end that are new here; forget those that are gone."""
-        ending = {one.id: one for one in self.orders.overrides.values() if one.lifetime_seconds is not None}
+        """Begin to count for overrides with an end that are new here, also where a stricter one covers them; forget
+        those that are gone.
+        """
         self._countdowns = {
-            override_id: self._countdowns.get(override_id) or Countdown.of(one.lifetime_seconds or 0.0)
-            for override_id, one in ending.items()
+            one.id: self._countdowns.get(one.id) or Countdown.of(one.lifetime_seconds or 0.0)
+            for _, one in _ending(self._known)
         }
-
-    def _seconds_left(self, override: Override) -> float:
-        countdown = self._countdowns.get(override.id)
-        return float("inf") if countdown is None else countdown.seconds_left
 
     # --- on the disk ------------------------------------------------------------------------------------------------
 
@@ -298,7 +323,6 @@ class Controls:
         for override_id, countdown in found.countdowns.items():
             left = countdown.seconds_left
             self._countdowns.setdefault(override_id, Countdown.of(left))
-        self._adopt_old(found)
         self._put_in_force(found.controls)
         if self._known_orders() == found.controls:
             self._written = self._known
@@ -306,14 +330,6 @@ class Controls:
     def _known_orders(self) -> list[Control]:
         """All that are known and not replaced, by name."""
         return [one for name in sorted(self._known) for one in self._known[name]]
-
-    def _adopt_old(self, found: Saved) -> None:
-        """Overrides of a file from before there were countdowns: what they have left by the wall clock."""
-        for control in filter(is_readable, found.controls):
-            one = document_of(control)
-            if isinstance(one, Override) and one.expires is not None and one.id not in self._countdowns:
-                left = min(max(one.expires - time.time(), 0.0), one.expires - one.created)
-                self._countdowns[one.id] = Countdown.of(left)
 
     def _save(self) -> None:
         """Write what stands, on top of what other processes wrote meanwhile. Where that fails it is tried again."""
@@ -351,10 +367,10 @@ class Controls:
             wanted.write(self.path)
         except ArtifactError as error:
             in_file = self._read_file().controls
-            controls = [one for one in wanted.controls if one not in in_file]
-            rest = Saved(controls=[_shortened(one) for one in controls], countdowns=wanted.countdowns)
-            if self.reserved is None or self._read_reserve().controls != rest.controls:
-                self._write_reserve(rest)
+            rest = [one for one in wanted.controls if one not in in_file]
+            short = [_shortened(one, in_file) for one in rest]
+            if self.reserved is None or self._read_reserve().controls not in (rest, short):
+                self._write_reserve(rest, short, wanted.countdowns)
                 log.error("what was ordered is kept in %s: %s", self._reserve.path, error)
             self.reserved = str(error)
             return
@@ -362,16 +378,24 @@ class Controls:
             self._reserve.write(b"")
         self.reserved = None
 
-    def _write_reserve(self, rest: Saved) -> None:
-        """Where there is no room for all, what is for all agents goes before what is for one, and new before old.
+    def _write_reserve(
+        self, rest: Sequence[Control], short: Sequence[Control], countdowns: dict[str, Countdown]
+    ) -> None:
+        """Where there is no room for all, less of what was replaced is named; then what is for all agents goes before
+        what is for one, and new before old.
 
         Raises:
             ArtifactError: when not all is kept.
         """
         try:
-            self._reserve.write(rest.to_bytes())
+            self._reserve.write(Saved(controls=list(rest), countdowns=countdowns).to_bytes())
+            return
         except ArtifactError:
-            ranked = sorted(rest.controls, key=lambda one: ("/" not in one.name, one.created), reverse=True)
+            log.warning("%s: orders are kept without most of what they replaced", self._reserve.path)
+        try:
+            self._reserve.write(Saved(controls=list(short), countdowns=countdowns).to_bytes())
+        except ArtifactError:
+            ranked = sorted(short, key=lambda one: ("/" not in one.name, one.created), reverse=True)
             while ranked := ranked[: len(ranked) * 9 // 10]:
                 with suppress(ArtifactError):
                     self._reserve.write(Saved(controls=ranked).to_bytes())
@@ -391,7 +415,13 @@ class Controls:
         )
 
     def _read_file(self) -> Saved:
-        return Saved() if self._stat() is None else Saved.read(self.path)
+        if self._stat() is None:
+            return Saved()
+        found = Saved.read(self.path)
+        if not found.is_from_before_countdowns:
+            return found
+        left = {one.id: Countdown.of(_left_by_the_wall_clock(one)) for _, one in _ending(_by_name(found.controls))}
+        return found.model_copy(update={"countdowns": left})
 
     def _read_reserve(self) -> Saved:
         text = self._reserve.read()
@@ -433,15 +463,30 @@ class Controls:
         Raises:
             ArtifactError: when another one holds it for long, or it cannot be had.
         """
-        lock = filelock.FileLock(f"{self.path}.lock", timeout=_LOCK_SECONDS)
+        lock = filelock.FileLock(self._lock_path, timeout=_LOCK_SECONDS)
         try:
             lock.acquire()
         except (filelock.Timeout, OSError) as error:
-            raise ArtifactError(f"{self.path}.lock is not to be had: {error}; see who holds it") from error
+            raise ArtifactError(f"{self._lock_path} is not to be had: {error}; see who holds it") from error
         try:
             yield
         finally:
             lock.release()
+
+
+def _reaching_back(database: "LoomDB", mine: Iterable[Control], revisions: list[Control]) -> list[Control]:
+    """A control's newest revisions, and those before them that say what became of ours while this host was away.
+
+    LoomDB numbers no order lower than the host where it was set.
+    """
+    known = {one.identity for one in revisions}
+    unknown = [one for one in mine if one.identity not in known]
+    oldest = min((one.revision for one in revisions), default=0)
+    first = min((one.revision for one in unknown), default=oldest)
+    if first >= oldest:
+        return revisions
+    policy, name = revisions[0].policy, revisions[0].name
+    return [*(one for one in database.control_revisions(policy, name, first - 1) if one.revision < oldest), *revisions]
 
 
 def _numbered(database: "LoomDB", mine: Iterable[Control], revisions: list[Control]) -> int:
@@ -452,7 +497,13 @@ def _numbered(database: "LoomDB", mine: Iterable[Control], revisions: list[Contr
     num_added = 0
     while (order := _missing(mine, revisions)) is not None:
         newest = max((one.revision for one in revisions), default=0)
-        numbered = order.model_copy(update={"revision": max(order.revision, newest + 1), "made_from": None})
+        numbered = order.model_copy(
+            update={
+                "revision": max(order.revision, newest + 1),
+                "made_from": None,
+                "replaces": order.replaces and order.replaces[-_NUM_REPLACED:],
+            }
+        )
         if database.add_control(numbered):
             revisions.append(numbered)
             num_added += 1
@@ -471,8 +522,30 @@ def _missing(mine: Iterable[Control], revisions: Sequence[Control]) -> Control |
     return None if stands.is_same_order(last) else stands
 
 
-def _shortened(order: Control) -> Control:
-    return order.model_copy(update={"replaces": order.replaces and order.replaces[-_NUM_REPLACED_IN_RESERVE:]})
+def _shortened(order: Control, in_file: Iterable[Control]) -> Control:
+    """As it names the newest orders that it replaces, and those that still stand in the file."""
+    if order.replaces is None:
+        return order
+    kept = {one.identity for one in in_file if one.name == order.name} | {*order.replaces[-_NUM_REPLACED_IN_RESERVE:]}
+    return order.model_copy(update={"replaces": [one for one in order.replaces if one in kept]})
+
+
+def _ending(known: Mapping[str, Iterable[Control]]) -> Iterator[tuple[Control, Override]]:
+    """The overrides with an end among orders."""
+    for control in filter(is_readable, chain.from_iterable(known.values())):
+        one = document_of(control)
+        if isinstance(one, Override) and one.lifetime_seconds is not None:
+            yield control, one
+
+
+def _left_by_the_wall_clock(one: Override) -> float:
+    """Seconds, of an override with an end; at most its lifetime."""
+    return min(max((one.expires or 0.0) - time.time(), 0.0), one.lifetime_seconds or 0.0)
+
+
+def _storable(text: str) -> str:
+    """As every database takes it: without NUL, and without bytes of a command line that are no UTF-8."""
+    return text.encode(errors="replace").decode().replace("\0", "?")
 
 
 def _by_name(orders: Iterable[Control]) -> dict[str, list[Control]]:
@@ -482,8 +555,11 @@ def _by_name(orders: Iterable[Control]) -> dict[str, list[Control]]:
     return found
 
 
-def _make_folder(path: Path) -> None:
+def _make_files(path: Path, lock_path: Path) -> None:
+    """The folder, and the file that is locked: a full disk takes no new one later."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if not lock_path.exists():
+            lock_path.touch()
     except OSError as error:
-        raise ArtifactError(f"cannot make {path.parent}: {error.strerror}; check LOOMRL_HOME") from error
+        raise ArtifactError(f"cannot make {lock_path}: {error.strerror}; check LOOMRL_HOME") from error

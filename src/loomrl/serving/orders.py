@@ -17,6 +17,7 @@ from loomrl.serving.overrides import Override
 from loomrl.serving.plan import NO_PLAN, KillSwitch, Plan
 
 log = logging.getLogger(__name__)
+NUM_REPLACED = 4_096  # identities of replaced orders that are remembered with each
 PLAN, KILL_SWITCH, OVERRIDE = "plan", "kill_switch", "override"  # of one agent: "override/AGENT"
 _KINDS: dict[str, type[Override | Plan | KillSwitch]] = {PLAN: Plan, KILL_SWITCH: KillSwitch}
 
@@ -94,7 +95,7 @@ def not_replaced(orders: Iterable[Control]) -> list[Control]:
         for identity, order in copies.items()
         if not any(other.is_set_with_knowledge_of(order) for other in copies.values() if other is not order)
     }
-    return [found[identity] for identity in sorted(found)]
+    return [_knowing_all(found[identity], copies) for identity in sorted(found)]
 
 
 def strictest(orders: Iterable[Control]) -> Control:
@@ -107,9 +108,25 @@ def _joined(one: Control, other: Control) -> Control:
     numbered = max(one, other, key=lambda copy: (copy.made_from is None, copy.place))
     if one.replaces is None or other.replaces is None:
         known = one.replaces or other.replaces
-    else:
-        known = max(one.replaces, other.replaces, key=len)  # where room is short the oldest are left out
+    else:  # where room is short the oldest are left out
+        shorter, longer = sorted((one.replaces, other.replaces), key=lambda names: (len(names), names))
+        known = [*(name for name in shorter if name not in longer), *longer][-NUM_REPLACED:]
     return numbered if numbered.replaces == known else numbered.model_copy(update={"replaces": known})
+
+
+def _knowing_all(order: Control, copies: Mapping[str, Control]) -> Control:
+    """As it names also what those that it replaces were set with knowledge of, as far as they are at hand: who heard of
+    nothing in between can tell then that its own order is over.
+    """
+    if order.replaces is None:
+        return order
+    known = dict.fromkeys(order.replaces)
+    newly = list(known)
+    while newly:
+        older = dict.fromkeys(name for one in newly if one in copies for name in copies[one].replaces or ())
+        newly = [name for name in older if name not in known]
+        known = {**dict.fromkeys(newly), **known}
+    return order.model_copy(update={"replaces": list(known)[-NUM_REPLACED:]})
 
 
 def _strictness(control: Control) -> tuple[float, ...]:

@@ -5,7 +5,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from loomrl.schema import Document
 from loomrl.serving.plan import Version
@@ -22,6 +22,13 @@ class _Pin(Document):
     agent_id: str | None = Field(default=None, min_length=1, max_length=128, examples=["cart-7"])
     person: str = Field(min_length=1, max_length=200, examples=["Ada"])
     reason: str = Field(min_length=1, max_length=1_000, examples=["a wheel is being changed"])
+
+    @field_validator("agent_id")
+    @classmethod
+    def _is_an_agents(cls, agent_id: str | None) -> str | None:
+        if agent_id is not None and not agent_id.isprintable():
+            raise ValueError(f"an agent's id is a printable text, found {agent_id!r}")
+        return agent_id
 
     @model_validator(mode="after")
     def _one_thing(self) -> Self:
