@@ -45,13 +45,19 @@ def readme_commands(project: Path) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.startswith("    ")]
 
 
-@pytest.mark.usefixtures("shared_prefect")
-def test_the_readme_takes_it_through_the_life_cycle(installed: tuple[Path, str]) -> None:
+@pytest.fixture(scope="module")
+def promoted(installed: tuple[Path, str], running_prefect: str) -> tuple[Path, str]:
+    """The same, after all that the README says."""
     project, python_path = installed
     install, *commands = readme_commands(project)
     assert install.endswith(EXAMPLE)
     for command in commands:
-        run(project, "bash", "-c", command, PYTHONPATH=python_path)
+        run(project, "bash", "-c", command, PYTHONPATH=python_path, PREFECT_API_URL=running_prefect)
+    return installed
+
+
+def test_the_readme_takes_it_through_the_life_cycle(promoted: tuple[Path, str]) -> None:
+    project, python_path = promoted
     (record,) = records(project)
     assert (record["policy"], record["state"]) == ("thermostat", "promoted")
     for stage in ("training", "evaluation", "safety", "export"):
@@ -95,9 +101,9 @@ def test_a_plug_in_that_cannot_be_imported_is_named(installed: tuple[Path, str],
 
 @pytest.mark.long
 @pytest.mark.usefixtures("shared_prefect")
-def test_an_installed_optimizer_that_was_replaced_trains_again(installed: tuple[Path, str]) -> None:
+def test_an_installed_optimizer_that_was_replaced_trains_again(promoted: tuple[Path, str]) -> None:
     """It never learns now, and its version is what it was."""
-    project, python_path = installed
+    project, python_path = promoted
     packages = Path(python_path.partition(os.pathsep)[0])
     before = plugins(project, "training")
     output = run(project, "loomrl", "run", "configs/thermostat.yaml", PYTHONPATH=python_path)
