@@ -1,20 +1,23 @@
 """Attempts to pass the gate are on record, and the error is spent over them."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sqlalchemy import text
 
 from loomrl.config import load_config
 from loomrl.errors import ArtifactError
-from loomrl.evaluation.statistics import binomial_p_below, paired_p_below
+from loomrl.evaluation.statistics import Floats, binomial_p_below, paired_p_below
 from loomrl.home import project_root
 from loomrl.loomdb.database import LoomDB
-from loomrl.promotion.attempts import KIND, attempts, record_attempt
+from loomrl.promotion.attempts import KIND, PAYLOAD_TYPE, attempts, record_attempt
 from loomrl.promotion.ledger import Move, record_move
 from loomrl.runs import now
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
 from loomrl.safety.spending import level, short_of
+from loomrl.signing import sign_envelope
 from loomrl.stages import Folders
 from loomrl.types import Claim, SafetyCase, Verdict
 from tasks import export
@@ -140,6 +143,37 @@ def test_levels_sum_to_alpha() -> None:
     assert sum(level(0.05, number) for number in range(1, 100_000)) == pytest.approx(0.05, rel=1e-4)
 
 
+def test_the_same_policy_on_another_evaluation_is_another_attempt(loomrl_home: Path) -> None:
+    with LoomDB.open() as db:
+        again = [case_of("a").model_copy(update={"evaluation_digest": name}) for name in ("e", "f", "e")]
+        assert [record_attempt(db, "cartpole", case, SETTINGS, "run").number for case in again] == [1, 2, 1]
+
+
+def test_an_attempt_from_before_evaluations_counted_stands_as_it_was_signed(loomrl_home: Path) -> None:
+    with LoomDB.open() as db:
+        record_attempt(db, "cartpole", case_of("a"), SETTINGS, "run")
+        (newest,) = attempts(db, "cartpole")
+        old = newest.model_copy(update={"evaluation_digest": None, "policy": "hopper"})
+        assert b"evaluation" not in old.to_bytes()
+        data = {"policy": "hopper", "envelope": sign_envelope(old.to_bytes(), PAYLOAD_TYPE).to_json()}
+        db.add_event(KIND, data, "the only one")
+        assert attempts(db, "hopper") == [old]
+        assert record_attempt(db, "hopper", case_of("a"), SETTINGS, "run").number == 1
+        assert record_attempt(db, "hopper", case_of("b"), SETTINGS, "run").previous == old.digest
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_attempts_that_were_deleted_from_the_end_are_missed(loomrl_home: Path, kept: int) -> None:
+    with LoomDB.open() as db:
+        assert numbers(db, "a", "b", "c") == [1, 2, 3]
+        with db._engine.begin() as connection:
+            newest = connection.execute(text("select id from events where kind = :kind order by id"), {"kind": KIND})
+            for (event,) in newest.fetchall()[kept:]:
+                connection.execute(text("delete from events where id = :id"), {"id": event})
+        with pytest.raises(ArtifactError, match=r"LoomDB lacks attempt 3 of run run.*restore LoomDB"):
+            numbers(db, "d")
+
+
 def test_a_claim_is_held_to_the_level_of_its_attempt() -> None:
     case = case_of("a", claim(0.01), claim(0.04, mandatory=False), claim(None))
     assert short_of(case, 1) == []
@@ -151,7 +185,7 @@ def test_a_claim_is_held_to_the_level_of_its_attempt() -> None:
     )
 
 
-def test_a_p_value_by_bootstrap_can_be_as_small_as_a_late_attempt_demands() -> None:
+def test_a_p_value_of_a_mean_can_be_as_small_as_a_late_attempt_demands() -> None:
     rng = np.random.default_rng(0)
     before = rng.normal(0.0, 1.0, 400)
     after = before + rng.normal(0.6, 1.0, 400)  # the fall of the mean is 12 standard errors below the limit of 0
@@ -159,6 +193,36 @@ def test_a_p_value_by_bootstrap_can_be_as_small_as_a_late_attempt_demands() -> N
     assert paired_p_below(np.ones(50), np.ones(50), 0.5, 2_000, rng) <= level(0.05, 50)
     is_even = paired_p_below(before, before + rng.normal(0.0, 1.0, 400), 0.0, 2_000, rng)
     assert is_even > 0.01
+
+
+def test_the_page_says_how_many_clean_episodes_attempts_take() -> None:
+    page = (project_root() / "docs" / "safety.md").read_text()
+    rows = re.findall(r"^\| (\d) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", page, re.MULTILINE)
+    assert [int(row[0]) for row in rows] == [1, 2, 3]
+    for limits, *counts in (map(int, row) for row in rows):
+        for count, error in zip(counts, [0.05, *(level(0.05, number) for number in (1, 2, 3, 4))], strict=True):
+            passes = [limits * binomial_p_below(0, episodes, 0.01) <= error for episodes in (count - 1, count)]
+            assert passes == [False, True]
+
+
+def p_by_losses(limit: float, most: int) -> Floats:
+    """P-values of a fall by more than `limit` of the return, where 0, 1, ... of 64 episodes lost all of it."""
+    before = np.full(64, 100.0)
+    after = [np.where(np.arange(64) < lost, 0.0, 100.0) for lost in range(most + 1)]
+    return np.array([paired_p_below(before, one, 100.0 * limit, 20_000, np.random.default_rng(0)) for one in after])
+
+
+def test_where_episodes_lose_all_or_nothing_a_p_value_of_their_mean_is_the_exact_one() -> None:
+    exact = [binomial_p_below(lost, 64, 0.1) for lost in range(6)]
+    assert p_by_losses(0.1, 5) == pytest.approx(exact, rel=0.1, abs=1e-3)
+
+
+def test_a_loss_that_is_too_rare_to_be_seen_seldom_passes_however_many_are_tried() -> None:
+    """All is lost in exactly as many episodes as is not allowed: in most rows some policy shows few losses or none."""
+    lost = np.minimum(np.random.default_rng(1).binomial(64, 0.1, (20_000, 20)), 12)
+    levels = np.array([level(0.05, number) for number in range(1, 21)])
+    passed = p_by_losses(0.1, 12)[lost] <= levels
+    assert passed.any(axis=1).mean() <= 0.05
 
 
 def test_retraining_until_something_passes_seldom_passes_what_is_exactly_at_its_limit(loomrl_home: Path) -> None:

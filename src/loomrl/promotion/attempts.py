@@ -1,14 +1,18 @@
 """Attempts to pass the gate, on record: signed, each linked to the one before it, in LoomDB's events.
 
 An attempt is a safety case for a policy under settings that were not examined together before, whether it passed or
-not. The same policy under the same settings is the same attempt, with the number it was given first, for ever: what was
-refused at its level does not get another one later. Numbers begin anew with each promotion.
+not. The same policy under the same settings, on the same evaluation, is the same attempt, with the number it was given
+first, for ever: what was refused at its level does not get another one later. Numbers begin anew with each promotion.
+
+The newest one that a host knew is kept in its home, `home()/attempts/POLICY.json`: LoomDB without it has lost the end.
 """
 
 import json
+from pathlib import Path
 
 from loomrl.errors import ArtifactError
 from loomrl.files import canonical_json, sha256
+from loomrl.home import home
 from loomrl.loomdb.database import LoomDB
 from loomrl.promotion.ledger import moves
 from loomrl.runs import now
@@ -29,6 +33,7 @@ class Attempt(Document):
     policy: str
     policy_digest: str
     snapshot_digest: str
+    evaluation_digest: str | None = None  # None: recorded before evaluations counted
     settings_digest: str  # SHA-256 of the safety settings
     confidence: float  # of each claim, over all attempts
     number: int  # 1 for the first since the last promotion
@@ -42,10 +47,16 @@ class Attempt(Document):
         """What the next attempt is linked to."""
         return sha256(self.to_bytes())
 
+    def to_bytes(self) -> bytes:
+        """What is signed; without the evaluation where none was recorded."""
+        left_out = {"evaluation_digest"} if self.evaluation_digest is None else None
+        return canonical_json(self.model_dump(mode="json", exclude=left_out))
+
     def is_about(self, case: SafetyCase, settings: SafetyConfig) -> bool:
         """Whether the case is this attempt's."""
         own = (self.policy_digest, self.snapshot_digest, self.settings_digest)
-        return own == (case.policy_digest, case.snapshot_digest, settings_digest(settings))
+        is_on_it = self.evaluation_digest in (None, case.evaluation_digest)
+        return is_on_it and own == (case.policy_digest, case.snapshot_digest, settings_digest(settings))
 
     @property
     def level(self) -> float:
@@ -77,6 +88,7 @@ def record_attempt(db: LoomDB, policy: str, case: SafetyCase, settings: SafetyCo
             policy=policy,
             policy_digest=case.policy_digest,
             snapshot_digest=case.snapshot_digest,
+            evaluation_digest=case.evaluation_digest,
             settings_digest=settings_digest(settings),
             confidence=settings.confidence,
             number=1 + sum(one.num_promotions == num_promotions for one in known),
@@ -87,6 +99,7 @@ def record_attempt(db: LoomDB, policy: str, case: SafetyCase, settings: SafetyCo
         )
         data = {"policy": policy, "envelope": sign_envelope(attempt.to_bytes(), PAYLOAD_TYPE).to_json()}
         if db.add_event(KIND, data, f"{KIND} of {policy} after {attempt.previous}"):
+            _remember(attempt)
             return attempt
 
 
@@ -99,7 +112,7 @@ def attempts(db: LoomDB, policy: str) -> list[Attempt]:
     """All recorded attempts of a policy, oldest first.
 
     Raises:
-        ArtifactError: when one was changed, or one is missing between others.
+        ArtifactError: when one was changed, or one is missing, between others or at the end.
     """
     found: list[Attempt] = []
     for event in db.events(KIND):
@@ -114,4 +127,28 @@ def attempts(db: LoomDB, policy: str) -> list[Attempt]:
                 "before it: one is missing or was moved; restore LoomDB from a backup"
             )
         found.append(attempt)
+    _demand_remembered(policy, found)
     return found
+
+
+def _newest_known(policy: str) -> Path:
+    return home() / "attempts" / f"{policy}.json"
+
+
+def _remember(attempt: Attempt) -> None:
+    path = _newest_known(attempt.policy)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    attempt.write(path)
+
+
+def _demand_remembered(policy: str, found: list[Attempt]) -> None:
+    path = _newest_known(policy)
+    known = Attempt.read(path) if path.exists() else None
+    if known is not None and known not in found:
+        raise ArtifactError(
+            f"{policy}: LoomDB lacks attempt {known.number} of run {known.run_id}, which this home knows: the end of "
+            "the record was deleted, or this is another database; restore LoomDB from a newer backup, or where another "
+            f"one is meant, remove {path} to count from what that holds"
+        )
+    if found and known != found[-1]:
+        _remember(found[-1])
