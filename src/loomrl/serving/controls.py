@@ -28,6 +28,7 @@ from loomrl.home import home
 from loomrl.loomdb.records import Control
 from loomrl.schema import Document
 from loomrl.serving.elapsed import Countdown
+from loomrl.serving.numbering import NUM_SHARED, by_name, numbered, reaching_back
 from loomrl.serving.orders import (
     KILL_SWITCH,
     NUM_REPLACED,
@@ -51,7 +52,6 @@ log = logging.getLogger(__name__)
 LAPSED = "elapsed time"  # who lifts an override whose time is over
 _KEPT_SECONDS = 60.0  # between writings of what overrides with an end have left: a reboot forgets no more than that
 _COMPARED_SECONDS = 60.0  # between comparisons with LoomDB where it has as many revisions as before: it may be restored
-_NUM_REPLACED = 64  # identities of replaced orders that LoomDB is given with each; see `orders.NUM_REPLACED` for ours
 _NUM_REPLACED_IN_RESERVE = 2  # where room is short, besides those that stand in the file
 _LOCK_SECONDS = 10.0  # that another process may hold the file; what was ordered is in force meanwhile
 
@@ -156,16 +156,16 @@ class Controls:
         if is_recent and self._shared is not None and self._shared[0] == num_revisions and self._shared[1] is mine:
             return
         self._compared = time.monotonic()
-        revisions = _by_name(database.controls(self.policy, last=_NUM_REPLACED))
+        revisions = by_name(database.controls(self.policy, last=NUM_SHARED))
         for name, orders in mine.items():
-            revisions[name] = _reaching_back(database, orders, revisions.get(name, []))
+            revisions[name] = reaching_back(database, orders, revisions.get(name, []))
         with self._lock:  # first: that ours can be numbered is not sure
             self._put_in_force(chain.from_iterable(revisions.values()))
             mine = self._known
         failure: ServiceError | None = None
         for name, orders in mine.items():
             try:
-                num_revisions += _numbered(database, orders, revisions.setdefault(name, []))
+                num_revisions += numbered(database, orders, revisions.setdefault(name, []))
             except ServiceError as error:
                 database.num_controls(self.policy)  # fails where it is out of reach: no other name need be tried
                 failure = error
@@ -278,7 +278,7 @@ class Controls:
     def _put_in_force(self, arrived: Iterable[Control]) -> None:
         """On record first; whatever becomes of that, it is in force. What cannot be read leaves what stands."""
         known, standing, changes = dict(self._known), dict(self._standing), []
-        for name, orders in _by_name(filter(is_readable, arrived)).items():
+        for name, orders in by_name(filter(is_readable, arrived)).items():
             if list(known.get(name, ())) == orders:
                 continue
             known[name] = tuple(not_replaced([*known.get(name, ()), *orders]))
@@ -420,7 +420,7 @@ class Controls:
         found = Saved.read(self.path)
         if not found.is_from_before_countdowns:
             return found
-        left = {one.id: Countdown.of(_left_by_the_wall_clock(one)) for _, one in _ending(_by_name(found.controls))}
+        left = {one.id: Countdown.of(_left_by_the_wall_clock(one)) for _, one in _ending(by_name(found.controls))}
         return found.model_copy(update={"countdowns": left})
 
     def _read_reserve(self) -> Saved:
@@ -474,54 +474,6 @@ class Controls:
             lock.release()
 
 
-def _reaching_back(database: "LoomDB", mine: Iterable[Control], revisions: list[Control]) -> list[Control]:
-    """A control's newest revisions, and those before them that say what became of ours while this host was away.
-
-    LoomDB numbers no order lower than the host where it was set.
-    """
-    known = {one.identity for one in revisions}
-    unknown = [one for one in mine if one.identity not in known]
-    oldest = min((one.revision for one in revisions), default=0)
-    first = min((one.revision for one in unknown), default=oldest)
-    if first >= oldest:
-        return revisions
-    policy, name = revisions[0].policy, revisions[0].name
-    return [*(one for one in database.control_revisions(policy, name, first - 1) if one.revision < oldest), *revisions]
-
-
-def _numbered(database: "LoomDB", mine: Iterable[Control], revisions: list[Control]) -> int:
-    """Have LoomDB hold our orders of one control, and last the one that stands; returns how many revisions it got.
-
-    `revisions` are those it has, and are brought up to date. One that was restored from a backup has lost some.
-    """
-    num_added = 0
-    while (order := _missing(mine, revisions)) is not None:
-        newest = max((one.revision for one in revisions), default=0)
-        numbered = order.model_copy(
-            update={
-                "revision": max(order.revision, newest + 1),
-                "made_from": None,
-                "replaces": order.replaces and order.replaces[-_NUM_REPLACED:],
-            }
-        )
-        if database.add_control(numbered):
-            revisions.append(numbered)
-            num_added += 1
-        else:
-            revisions.extend(database.control_revisions(order.policy, order.name, newest))
-    return num_added
-
-
-def _missing(mine: Iterable[Control], revisions: Sequence[Control]) -> Control | None:
-    """The order that LoomDB is to be given next; None where all of ours are there and the one that stands is last."""
-    known = {one.identity for one in revisions}
-    for order in mine:
-        if order.identity not in known and not any(one.is_set_with_knowledge_of(order) for one in revisions):
-            return order
-    stands, last = strictest(not_replaced(revisions)), max(revisions, key=lambda one: one.revision)
-    return None if stands.is_same_order(last) else stands
-
-
 def _shortened(order: Control, in_file: Iterable[Control]) -> Control:
     """As it names the newest orders that it replaces, and those that still stand in the file."""
     if order.replaces is None:
@@ -546,13 +498,6 @@ def _left_by_the_wall_clock(one: Override) -> float:
 def _storable(text: str) -> str:
     """As every database takes it: without NUL, and without bytes of a command line that are no UTF-8."""
     return text.encode(errors="replace").decode().replace("\0", "?")
-
-
-def _by_name(orders: Iterable[Control]) -> dict[str, list[Control]]:
-    found: dict[str, list[Control]] = {}
-    for order in orders:
-        found.setdefault(order.name, []).append(order)
-    return found
 
 
 def _make_files(path: Path, lock_path: Path) -> None:
