@@ -3,11 +3,11 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from inside import wait_for
 from policies import OBSERVATIONS, discrete_folder
 from typer.testing import CliRunner
 
@@ -33,13 +33,6 @@ def client(loomrl_home: Path, tmp_path: Path) -> Iterator[PolicyClient]:
     finally:
         process.terminate()
         assert process.wait(30) == 0, (tmp_path / "log").read_text()
-
-
-def wait_for(condition, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
 
 
 def override(*arguments: str) -> str:

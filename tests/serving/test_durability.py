@@ -5,15 +5,13 @@ import json
 import os
 import socket
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
-from inside import Inside
+from inside import Inside, wait_for
 from policies import OBSERVATIONS, discrete_folder
 from startup_code import environment_with
 
@@ -78,13 +76,6 @@ def disk(tmp_path: Path) -> Disk:
 def strict(folder: Path, disk: Disk) -> ServerProcess:
     options = {"durability": "strict", "rate": 1e6, "anchor_seconds": 1e6, "environment": disk.environment}
     return ServerProcess("cartpole", champion_folder=folder, **options)
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
 
 
 def segment(server_home: Path) -> Path:

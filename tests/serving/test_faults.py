@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+from inside import wait_for
 from policies import BALANCING, OBSERVATIONS, discrete_folder
 
 from loomrl.errors import ServiceError
@@ -56,13 +56,6 @@ class Load:
     def __exit__(self, *error: object) -> None:
         self._stop.set()
         self._thread.join()
-
-
-def wait_for(condition, seconds: float = 15.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
 
 
 def test_no_acknowledged_decision_is_lost_by_kill_minus_nine(loomrl_home: Path, tmp_path: Path) -> None:

@@ -2,12 +2,11 @@
 
 import gc
 import threading
-import time
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from inside import wait_for
 from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.errors import ArtifactError, ServiceError
@@ -56,13 +55,6 @@ class SlowSource(FolderSource):
 @pytest.fixture
 def source(tmp_path: Path) -> SlowSource:
     return SlowSource(tmp_path, 4)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.01)
 
 
 def champion(keeper: RoleKeeper) -> str | None:

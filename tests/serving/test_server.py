@@ -7,6 +7,7 @@ from urllib.parse import quote
 import httpx
 import numpy as np
 import pytest
+from inside import wait_for
 from policies import OBSERVATIONS
 
 from loomrl.serving.client import Ask, Outcome, PolicyClient, Refused
@@ -17,21 +18,12 @@ BEARER = {"Authorization": "Bearer correct horse"}
 
 
 def records(client: PolicyClient, agent_id: str) -> list[dict]:
-    deadline = time.monotonic() + 5
-    while client.status()["shadow"]["num_pending"] and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: not client.status()["shadow"]["num_pending"])
     found, after = [], {"decision": -1, "shadow": -1}
     while page := client.shadow_records(*after.values()):
         found += [entry for entry in page if entry["agent_id"] == agent_id]
         after |= {entry["kind"]: entry["sequence"] for entry in page}
     return found
-
-
-def wait_for(condition, seconds: float = 5.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
 
 
 def test_a_decision_is_on_record_as_answered(client: PolicyClient) -> None:
@@ -234,7 +226,7 @@ def test_extreme_but_finite_observations_do_not_crash(client: PolicyClient) -> N
 
 def ask_without_end(client: PolicyClient, agent_id: str) -> None:
     for _ in range(600):
-        client.decide_many([Ask(agent_id, OBS)] * 20)
+        client.decide_many([Ask(agent_id, OBS)] * 200)
 
 
 def test_the_rate_limit_is_per_agent_and_says_when(client: PolicyClient) -> None:
@@ -273,8 +265,10 @@ def test_a_person_comes_before_the_rate_limit(client: PolicyClient) -> None:
 
 def test_an_override_of_all_agents_expires(client: PolicyClient) -> None:
     normal = client.decide("anyone", OBS).action
-    client.set_override(action=1 - normal, person="Ada", reason="test", expires_in_seconds=0.3)
-    assert client.decide("anyone", OBS).action == 1 - normal
+    started = time.monotonic()
+    client.set_override(action=1 - normal, person="Ada", reason="test", expires_in_seconds=2.0)
+    pinned = client.decide("anyone", OBS).action
+    assert pinned == 1 - normal or time.monotonic() - started > 2.0  # on a machine that had no time for it
     wait_for(lambda: client.decide("anyone", OBS).action == normal)
     client.clear_override()
 

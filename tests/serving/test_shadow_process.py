@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import httpx
 import numpy as np
 import pytest
 from faulty_policies import TRIGGER, Fault, faulty_folder
+from inside import wait_for
 from live import decide
 from policies import BALANCING, OBSERVATIONS, discrete_folder
 
@@ -28,14 +28,6 @@ from loomrl.serving.shadow_state import ShadowState, StatePage
 from loomrl.serving.verification import verify_chain
 
 BAD = np.array([2 * TRIGGER, 0, 0, 0], dtype=np.float32)
-_SECONDS = 600.0  # a shadow gets only what others leave
-
-
-def wait_for(condition) -> None:
-    deadline = time.monotonic() + _SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
 
 
 def is_running(pid: int) -> bool:

@@ -4,13 +4,13 @@ import pickle
 import re
 import shutil
 import sqlite3
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from attacks import ATTACKS, Payload, Target
+from inside import wait_for
 from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.errors import ArtifactError
@@ -186,10 +186,3 @@ def test_a_registry_that_answers_late_is_followed_once_it_does(target: Target) -
             wait_for(lambda: client.status()["registry_error"] is None)
     finally:
         blocker.close()
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)

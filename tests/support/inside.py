@@ -50,7 +50,8 @@ class Inside:
             return await client.request(method, path, json=document, headers=headers)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 600.0) -> None:
+    """Until it is so; minutes, because the machine may be busy."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "did not happen in time"
