@@ -1,29 +1,38 @@
 """Runs Python that strangers wrote: in namespaces of its own, without network or a place to write, within limits.
 
 bubblewrap makes a world that holds the system's Python and nothing else, read-only; `prlimit` inside it bounds time,
-memory, processes and files. As root, `setpriv` becomes nobody first, because limits on processes do not bind root.
-Where that cannot be had, running is refused: there is no second way.
+memory, processes and files; a filter leaves of the kernel what such a program needs (`system_calls`); a cgroup, where
+one can be had, bounds all its processes together (`cgroup`). As root, `setpriv` becomes nobody first, because limits on
+processes do not bind root. Where that cannot be had, running is refused: there is no second way.
 """
 
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from loomrl.errors import ServiceError
+from loomrl.gym.domains.code.cgroup import own_group
+from loomrl.gym.domains.code.system_calls import is_known, seccomp_filter
 
 _NOBODY = 65_534
 _FIX = "install Debian's `bubblewrap` and `python3`, and allow user namespaces"
+_OF_THE_SANDBOX = 4  # processes: bubblewrap's two, and what is about to become the program
 _SYSTEM_LINKS = ("bin", "lib", "lib32", "lib64", "sbin")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a program may use. Memory is that of each process, time that of each process's processor."""
+    """What a program may use. Memory is that of each process, and where there is a cgroup of all together; time is that
+    of each process's processor.
+    """
 
     cpu_seconds: int = 2
     wall_seconds: float = 60.0
@@ -58,6 +67,8 @@ def why_unavailable() -> str | None:
     for tool in ("bwrap", "prlimit", *(("setpriv",) if os.geteuid() == 0 else ())):
         if shutil.which(tool) is None:
             return f"there is no `{tool}` on this machine"
+    if not is_known(platform.machine()):
+        return f"no filter of system calls is written for machines of the kind {platform.machine()!r}"
     if _python() is None:
         return "there is no system Python under /usr"
     outcome = _run("print(6 * 7)", b"", Limits())
@@ -66,11 +77,24 @@ def why_unavailable() -> str | None:
 
 def _run(program: str, data: bytes, limits: Limits) -> Outcome:
     """Files in place of pipes: a program that reads nothing or writes without end blocks nobody."""
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as written:
-        given.write(data)
-        given.seek(0)
+    with (
+        tempfile.TemporaryFile() as given,
+        tempfile.TemporaryFile() as written,
+        tempfile.TemporaryFile() as allowed,
+        _group(limits) as entering,
+    ):
+        for file, content in ((given, data), (allowed, seccomp_filter())):
+            file.write(content)
+            file.seek(0)
+        command = [*entering, *_command(program, limits, allowed.fileno())]
         process = subprocess.Popen(
-            _command(program, limits), stdin=given, stdout=written, stderr=subprocess.DEVNULL, cwd="/", env={}
+            command,
+            stdin=given,
+            stdout=written,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={},
+            pass_fds=[allowed.fileno()],
         )
         try:
             finished = process.wait(limits.wall_seconds) == 0
@@ -83,7 +107,18 @@ def _run(program: str, data: bytes, limits: Limits) -> Outcome:
         return Outcome(written.read(limits.output_bytes), finished)
 
 
-def _command(program: str, limits: Limits) -> list[str]:
+@contextmanager
+def _group(limits: Limits) -> Iterator[list[str]]:
+    with ExitStack() as stack:
+        try:
+            entering = stack.enter_context(own_group(limits.memory_bytes, limits.processes + _OF_THE_SANDBOX))
+        except OSError as error:
+            raise ServiceError(f"code cannot be run: no cgroup can be made: {error}; free some") from error
+        yield entering
+
+
+def _command(program: str, limits: Limits, allowed: int) -> list[str]:
+    """`allowed` is a file descriptor with the filter of system calls."""
     bounds = {
         "cpu": limits.cpu_seconds,
         "as": limits.memory_bytes,
@@ -93,7 +128,8 @@ def _command(program: str, limits: Limits) -> list[str]:
         "core": 0,
     }
     limited = [_path("prlimit"), *(f"--{name}={bound}" for name, bound in bounds.items())]
-    return [*_as_nobody(), _path("bwrap"), *_world(), "--", *limited, str(_python()), "-I", "-S", "-c", program]
+    world = [*_world(), "--seccomp", str(allowed)]
+    return [*_as_nobody(), _path("bwrap"), *world, "--", *limited, str(_python()), "-I", "-S", "-c", program]
 
 
 def _as_nobody() -> list[str]:
