@@ -40,7 +40,7 @@ TASKS: dict[str, dict[str, Any]] = {
         "parameters": {"num_envs": 64, "rollout_length": 64, "normalize_rewards": True, "gamma": 0.999},
     },
     "HalfCheetah-v5": {
-        "total_env_steps": 120_000,
+        "total_env_steps": 500_000,
         "parameters": {
             "num_envs": 8,
             "rollout_length": 256,
@@ -51,7 +51,7 @@ TASKS: dict[str, dict[str, Any]] = {
         },
     },
     "Hopper-v5": {
-        "total_env_steps": 160_000,
+        "total_env_steps": 600_000,
         "parameters": {
             "num_envs": 16,
             "rollout_length": 128,
@@ -64,7 +64,7 @@ TASKS: dict[str, dict[str, Any]] = {
         },
     },
     "LunarLander-v3": {
-        "total_env_steps": 200_000,
+        "total_env_steps": 600_000,
         "parameters": {
             "num_envs": 16,
             "rollout_length": 256,
