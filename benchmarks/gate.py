@@ -5,10 +5,11 @@
     python benchmarks/gate.py render                 # the page again, from the results
 
 The bad ones are the files of `benchmarks/seeded`. The good ones are CartPole policies of 100 training seeds whose mean
-return over 1,000 fresh episodes is at least 475. CartPole's are examined with the config that ships, those of flawed
-worlds with the limits and objectives of their task: no region, radius or other setting that knows of a flaw. Ends with
-exit code 1 when fewer than 95 % of the bad ones were refuted, or more than 5 % of the good ones were blocked; of some,
-when any was.
+return over 1,000 fresh episodes is at least 475, and the policies that the files of `unseen` spoil, before they are
+spoilt. CartPole's are examined with the config that ships, those of flawed worlds with the limits and objectives of
+their task, those of `unseen` with the config that trained them: no region, radius or other setting that knows of a
+flaw. Ends with exit code 1 when fewer than 95 % of the bad ones were refuted, or more than 5 % of the good ones were
+blocked; of some, when any was.
 """
 
 import argparse
@@ -24,21 +25,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.resumable import Store  # noqa: E402
 from loomrl.training.threads import one_thread  # noqa: E402
-from seeded.workshop import GOOD_RETURN, Workshop, is_refused, seeded  # noqa: E402
+from seeded.beside import challenge  # noqa: E402
+from seeded.trained import KIND, path_of, unseen  # noqa: E402
+from seeded.trained import examine as examine_trained  # noqa: E402
+from seeded.workshop import GOOD_RETURN, Outcome, Workshop, is_refused, seeded  # noqa: E402
 
-PROJECT = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parent
+PROJECT = HERE.parent
 RESULTS = PROJECT / "benchmarks" / "results" / "gate.json"
 PAGE = PROJECT / "docs" / "gate.md"
 NUM_GOOD = 100
 LEAST_REFUSED, MOST_BLOCKED = 0.95, 0.05
 BEGIN, END = "<!-- table -->", "<!-- end -->"
-SOURCES = (
-    "src/loomrl/safety",
-    "src/loomrl/training",
-    "src/loomrl/algorithms",
-    "benchmarks/seeded/workshop.py",
-    "configs/cartpole.yaml",
-)
+BESIDE = "beside"  # the champion
+CODE = ("src/loomrl/safety", "src/loomrl/training", "src/loomrl/algorithms", "benchmarks/seeded/workshop.py")
+CODE_BESIDE = ("src/loomrl/shadow", "src/loomrl/promotion/comparison.py", "benchmarks/seeded/beside.py")
+SOURCES = (*CODE, "configs/cartpole.yaml")
 
 
 def examine_bad(kind: str, name: str) -> dict[str, Any]:
@@ -46,16 +48,43 @@ def examine_bad(kind: str, name: str) -> dict[str, Any]:
     (case,) = (one for one in seeded() if one.__name__.split(".")[1:] == [kind, name])
     with tempfile.TemporaryDirectory() as folder, one_thread():
         outcome = Workshop(Path(folder)).examine(case)
-        return {
-            "kind": kind,
-            "name": name,
-            "wrong": " ".join((case.__doc__ or "").split()),
-            "refused": is_refused(outcome),
-            "blocking": list(outcome.blocking),
-            "refuted": list(outcome.refuted),
-            "replayed": list(outcome.replayed),
-            "finding": outcome.finding.replace(folder, "..."),
-        }
+        return _row(kind, name, case.__doc__, outcome, folder)
+
+
+def examine_unseen(name: str, trained: Path) -> dict[str, Any]:
+    """What became of a file of `unseen`; `trained` keeps policies for the files that come after it."""
+    (case,) = (one for one in unseen() if one.__name__.endswith(f".{name}"))
+    with tempfile.TemporaryDirectory() as folder, one_thread():
+        outcome = examine_trained(case.POLICY, case, Path(folder), trained)
+        return _row(KIND, name, case.__doc__, outcome, folder) | {"policy": case.POLICY}
+
+
+def examine_unspoilt(policy: str, trained: Path) -> dict[str, Any]:
+    """What became of a policy that files of `unseen` spoil, as it was trained."""
+    with tempfile.TemporaryDirectory() as folder, one_thread():
+        outcome = examine_trained(policy, None, Path(folder), trained)
+        return _row("unspoilt", policy, None, outcome, folder) | {"passed": not outcome.blocking}
+
+
+def examine_beside(name: str, trained: Path) -> dict[str, Any]:
+    """What the champion's presence refuses a file of `unseen` for that the gate let pass."""
+    (case,) = (one for one in unseen() if one.__name__.endswith(f".{name}"))
+    with tempfile.TemporaryDirectory() as folder, one_thread():
+        outcome = challenge(case, Path(folder), trained)
+        return _row(BESIDE, name, case.__doc__, outcome, folder) | {"policy": case.POLICY}
+
+
+def _row(kind: str, name: str, wrong: str | None, outcome: Outcome, folder: str) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "name": name,
+        "wrong": " ".join((wrong or "").split()),
+        "refused": is_refused(outcome),
+        "blocking": list(outcome.blocking),
+        "refuted": list(outcome.refuted),
+        "replayed": list(outcome.replayed),
+        "finding": outcome.finding.replace(folder, "..."),
+    }
 
 
 def examine_good(seed: int) -> dict[str, Any]:
@@ -72,7 +101,7 @@ def examine_good(seed: int) -> dict[str, Any]:
         }
 
 
-def jobs(command: str, only: list[str], count: int) -> dict[str, tuple[Any, ...]]:
+def jobs(command: str, only: list[str], count: int, trained: Path = HERE) -> dict[str, tuple[Any, ...]]:
     """What is to be examined, by the names of results: a function and its arguments."""
     found: dict[str, tuple[Any, ...]] = {}
     if command != "good":
@@ -80,14 +109,37 @@ def jobs(command: str, only: list[str], count: int) -> dict[str, tuple[Any, ...]
             _, kind, name = case.__name__.split(".")
             if not only or name in only:
                 found[f"{kind}/{name}"] = (examine_bad, kind, name)
+        for case in unseen():
+            name = case.__name__.rpartition(".")[2]
+            if not only or name in only:
+                found[f"{KIND}/{name}"] = (examine_unseen, name, trained)
     if command != "bad":
         found |= {f"good/{seed}": (examine_good, seed) for seed in range(1, count + 1)}
+        found |= {f"unspoilt/{name}": (examine_unspoilt, name, trained) for name in sorted(policies())}
     return found
+
+
+def jobs_beside(values: dict[str, dict[str, Any]], trained: Path = HERE) -> dict[str, tuple[Any, ...]]:
+    """The same for the files of `unseen` that the gate let pass."""
+    passed = [row for row in values.values() if row.get("kind") == KIND and not row["blocking"]]
+    return {f"{BESIDE}/{row['name']}": (examine_beside, row["name"], trained) for row in passed}
+
+
+def policies() -> set[str]:
+    """Those that files of `unseen` spoil."""
+    return {case.POLICY for case in unseen()}
 
 
 def sources(name: str) -> tuple[str, ...]:
     """Files and folders that a result depends on."""
-    return SOURCES if name.startswith("good/") else (*SOURCES, f"benchmarks/seeded/{name}.py")
+    kind, _, rest = name.partition("/")
+    if kind in (KIND, BESIDE, "unspoilt"):
+        spoilt = [case for case in unseen() if case.__name__.endswith(f".{rest}")] if kind != "unspoilt" else []
+        config = path_of(spoilt[0].POLICY if spoilt else rest).relative_to(PROJECT)
+        files = (f"benchmarks/seeded/{KIND}/{rest}.py",) if spoilt else ()
+        after = CODE_BESIDE if kind == BESIDE else ()
+        return (*CODE, "benchmarks/seeded/trained.py", str(config), *files, *after)
+    return SOURCES if kind == "good" else (*SOURCES, f"benchmarks/seeded/{name}.py")
 
 
 def examined(todo: dict[str, tuple[Any, ...]], processes: int) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -95,7 +147,7 @@ def examined(todo: dict[str, tuple[Any, ...]], processes: int) -> Iterator[tuple
     started = time.monotonic()
     with get_context("spawn").Pool(processes, maxtasksperchild=8) as pool:
         for number, (name, row) in enumerate(pool.imap_unordered(_examined, todo.items()), 1):
-            if "seed" in row:
+            if "passed" in row:
                 told = "passed" if row["passed"] else f"blocked: {row['finding']}"
             else:
                 told = f"{'refused' if row['refused'] else 'MISSED'} by {', '.join(row['refuted'] or row['blocking'])}"
@@ -111,7 +163,12 @@ def _examined(job: tuple[str, tuple[Any, ...]]) -> tuple[str, dict[str, Any]]:
 def of_results(values: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Rows of bad and of good ones, in the order of their files and seeds."""
     rows = [values[name] for name in jobs("all", [], NUM_GOOD) if name in values]
-    return {"bad": [row for row in rows if "seed" not in row], "good": [row for row in rows if "seed" in row]}
+    return {
+        "bad": [row for row in rows if "passed" not in row],
+        "good": [row for row in rows if "seed" in row],
+        "unspoilt": [row for row in rows if row.get("kind") == "unspoilt"],
+        "beside": [row for row in values.values() if row.get("kind") == BESIDE],
+    }
 
 
 def reached(document: dict[str, Any]) -> bool:
@@ -119,7 +176,8 @@ def reached(document: dict[str, Any]) -> bool:
     bad, good = document["bad"], [row for row in document["good"] if row["is_good"]]
     refused = sum(row["refused"] for row in bad) / len(bad)
     blocked = sum(not row["passed"] for row in good) / len(good)
-    return bool(refused >= LEAST_REFUSED and blocked <= MOST_BLOCKED)
+    unspoilt = all(row["passed"] for row in document["unspoilt"])
+    return bool(refused >= LEAST_REFUSED and blocked <= MOST_BLOCKED and unspoilt)
 
 
 def rendered(page: str, document: dict[str, Any]) -> str:
@@ -127,13 +185,27 @@ def rendered(page: str, document: dict[str, Any]) -> str:
     bad, good = document["bad"], [row for row in document["good"] if row["is_good"]]
     passed, refused = sum(row["passed"] for row in good), sum(row["refused"] for row in bad)
     replayed = sum(bool(row["replayed"]) for row in bad)
+    known, others = ([row for row in bad if (row["kind"] == KIND) is new] for new in (False, True))
+    unspoilt, beside = document["unspoilt"], {row["name"]: row for row in document["beside"]}
     lines = [
         f"{refused} of {len(bad)} seeded files were refused, {replayed} of them by a failure that was played again; "
         f"{passed} of {len(good)} good policies passed.",
         "",
         "| what is wrong | refused by | played again |",
         "|---|---|---|",
-        *(f"| {row['wrong']} | {_refused_by(row)} | {', '.join(map(_code, row['replayed'])) or '-'} |" for row in bad),
+        *(f"| {row['wrong']} | {_refused_by(row)} | {_replayed(row)} |" for row in known),
+        "",
+        f"Of the files of an author who saw neither checks nor configs, {sum(row['refused'] for row in others)} of "
+        f"{len(others)} were refused by the gate, and {sum(row['refused'] for row in beside.values())} more beside a "
+        f"champion; of the {len(unspoilt)} policies that they spoil, {sum(row['passed'] for row in unspoilt)} pass as "
+        "they were trained.",
+        "",
+        "| policy | what is wrong | refused by the gate | played again | beside the champion it was |",
+        "|---|---|---|---|---|",
+        *(
+            f"| `{row['policy']}` | {row['wrong']} | {_refused_by(row)} | {_replayed(row)} | {_beside(row, beside)} |"
+            for row in others
+        ),
     ]
     head, _, rest = page.partition(BEGIN)
     return "\n".join([head + BEGIN, "", *lines, "", END + rest.partition(END)[2]])
@@ -143,6 +215,14 @@ def _refused_by(row: dict[str, Any]) -> str:
     if row["refused"]:
         return ", ".join(map(_code, row["refuted"]))
     return f"**not refused**{'; undecided: ' if row['blocking'] else ''}{', '.join(map(_code, row['blocking']))}"
+
+
+def _beside(row: dict[str, Any], beside: dict[str, dict[str, Any]]) -> str:
+    return _refused_by(beside[row["name"]]) if row["name"] in beside else "-"
+
+
+def _replayed(row: dict[str, Any]) -> str:
+    return ", ".join(map(_code, row["replayed"])) or "-"
 
 
 def _code(name: str) -> str:
@@ -156,7 +236,12 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=NUM_GOOD, help="of good policies")
     parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
-    kept, wanted = Store(RESULTS, PROJECT), jobs(options.command, options.only, options.count)
+    with tempfile.TemporaryDirectory() as trained:
+        return _run(options, Path(trained))
+
+
+def _run(options: argparse.Namespace, trained: Path) -> int:
+    kept, wanted = Store(RESULTS, PROJECT), jobs(options.command, options.only, options.count, trained)
     if options.command in ("bad", "good") and (options.only or options.count != NUM_GOOD):
         rows = [row for _, row in examined(wanted, options.processes)]
         return 0 if all(row.get("refused", row.get("passed")) for row in rows) else 1
@@ -164,7 +249,11 @@ def main() -> int:
         todo = {name: job for name, job in wanted.items() if not kept.is_current(name, sources(name))}
         for name, row in examined(todo, options.processes):
             kept.put(name, sources(name), row)
-        kept.keep(jobs("all", [], NUM_GOOD))
+        beside = jobs_beside(kept.values(), trained)
+        todo = {name: job for name, job in beside.items() if not kept.is_current(name, sources(name))}
+        for name, row in examined(todo, options.processes):
+            kept.put(name, sources(name), row)
+        kept.keep({**jobs("all", [], NUM_GOOD), **beside})
     document = of_results(kept.values())
     PAGE.write_text(rendered(PAGE.read_text(), document))
     return 0 if reached(document) else 1

@@ -15,6 +15,7 @@ import certified  # noqa: E402
 import constrained  # noqa: E402
 import gate  # noqa: E402
 import model_checking  # noqa: E402
+from seeded import trained  # noqa: E402
 from seeded.workshop import Outcome, Workshop, is_refused, safety_of, seeded  # noqa: E402
 
 from benchmarks.resumable import Store  # noqa: E402
@@ -30,23 +31,37 @@ def test_the_page_is_in_step_with_the_results() -> None:
     assert gate.rendered(page, results()) == page, "python benchmarks/gate.py render"
 
 
-def test_the_results_are_of_every_seeded_file_and_reach_both_limits() -> None:
+def test_the_results_are_of_every_seeded_file_and_of_the_checks_author_reach_both_limits() -> None:
     document = results()
     names = {(row["kind"], row["name"]) for row in document["bad"]}
-    assert names == {tuple(case.__name__.split(".")[1:]) for case in seeded()}
+    assert names == {tuple(case.__name__.split(".")[1:]) for case in [*seeded(), *trained.unseen()]}
     assert [row["seed"] for row in document["good"]] == list(range(1, gate.NUM_GOOD + 1))
-    assert len(names) >= 43
-    assert gate.reached(document)
+    assert {row["name"] for row in document["unspoilt"]} == gate.policies()
+    assert len(names) >= 63
+    known = [row for row in document["bad"] if row["kind"] != trained.KIND]
+    assert [row["name"] for row in document["beside"]] == sorted(
+        row["name"] for row in document["bad"] if row["kind"] == trained.KIND and not row["blocking"]
+    )
+    assert gate.reached({**document, "bad": known})  # of files that the checks' author wrote; the page tells of others
+
+
+def test_unseen_files_spoil_policies_of_several_environments_two_of_them_new() -> None:
+    policies = [case.POLICY for case in trained.unseen()]
+    assert len(policies) >= 20
+    assert len({load_config(trained.path_of(name)).environment.id for name in policies}) >= 4
+    assert sum(not (ROOT / "configs" / f"{name}.yaml").exists() for name in set(policies)) >= 2
 
 
 def test_too_few_refused_or_too_many_blocked_is_not_reached() -> None:
-    def document(refused: int, passed: int) -> dict[str, list[dict[str, bool]]]:
+    def document(refused: int, passed: int, *, unspoilt: bool = True) -> dict[str, list[dict[str, bool]]]:
         return {
             "bad": [{"refused": index < refused} for index in range(40)],
             "good": [{"is_good": True, "passed": index < passed} for index in range(100)],
+            "unspoilt": [{"passed": unspoilt}],
         }
 
     assert gate.reached(document(38, 95))
+    assert not gate.reached(document(38, 95, unspoilt=False))
     assert not gate.reached(document(37, 95))
     assert not gate.reached(document(38, 94))
 
@@ -65,6 +80,9 @@ def test_no_setting_knows_of_a_flaw() -> None:
             assert case.SAFETY["checks"].keys() <= of_a_task
         else:
             assert safety_of(case) == load_config(ROOT / "configs" / "cartpole.yaml").safety
+    for case in trained.unseen():
+        assert not hasattr(case, "SAFETY")
+        assert load_config(trained.path_of(case.POLICY)).safety.checks.keys() <= of_a_task
 
 
 @pytest.mark.parametrize(

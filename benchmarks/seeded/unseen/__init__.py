@@ -1,0 +1,1 @@
+"""One file each, by an author who saw neither checks nor configs."""
