@@ -118,7 +118,7 @@ def test_override_and_rate_limit_act_on_the_running_server(services: Services) -
     assert (held["action"], free["action"]) == (1, 0)
     assert held["override"]
     body = {"agent_id": "greedy", "episode_id": "1", "observation": observation}
-    with httpx.Client(base_url=services.policy) as agent:
+    with httpx.Client(base_url=services.policy, timeout=300) as agent:
         answers = [agent.post("/decide", json=body) for _ in range(300)]
     refused = [answer for answer in answers if answer.status_code == 429]
     assert refused
