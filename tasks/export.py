@@ -4,7 +4,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from loomrl.loomdb.database import LoomDB
-from loomrl.promotion.attempts import Attempt, record_attempt
+from loomrl.promotion.attempts import ATTEMPT_TAG, Attempt, record_attempt
 from loomrl.promotion.envelope import RunFacts, envelope_tags, previous_case
 from loomrl.promotion.lineage import PLUGINS_TAG
 from loomrl.promotion.package import build_package
@@ -33,6 +33,7 @@ def export(run_id: str) -> None:
 
 def _register(run_id: str, entry: StageEntry) -> PolicyVersion:
     registry, record = Registry(), read_run(run_id)
+    attempt = _attempt(run_id, record.policy, registry)
     facts = RunFacts(
         policy=record.policy,
         run_id=run_id,
@@ -41,7 +42,7 @@ def _register(run_id: str, entry: StageEntry) -> PolicyVersion:
         git_dirty=record.git_dirty,
         stage_seconds={stage.name: stage.seconds for stage in record.stages},
         previous=previous_case(registry, record.policy),
-        attempt=_attempt(run_id, record.policy),
+        attempt=attempt,
     )
     plugins = sorted({node for stage in record.stages for node in stage.plugins} | set(entry.plugins))
     package = build_package(project_folders(run_id).root, run_folder(run_id) / "version", facts)
@@ -53,6 +54,7 @@ def _register(run_id: str, entry: StageEntry) -> PolicyVersion:
         "loomrl.snapshot_digest": manifest.snapshot_digest,
         **dvc_hashes({**{stage.name: stage.lock for stage in record.stages}, "export": entry.lock}),
         **envelope_tags(package),
+        ATTEMPT_TAG: attempt.digest,
         **({PLUGINS_TAG: " ".join(plugins)} if plugins else {}),
     }
     version = registry.register(record.policy, package, run_id, tags)
@@ -63,11 +65,11 @@ def _register(run_id: str, entry: StageEntry) -> PolicyVersion:
     return version
 
 
-def _attempt(run_id: str, policy: str) -> Attempt:
+def _attempt(run_id: str, policy: str, registry: Registry) -> Attempt:
     """Which attempt the case is; it is put on record where the safety stage ran without its task, by DVC alone."""
     case = read_case(project_folders(run_id)["safety"])
     with LoomDB.open() as db:
-        return record_attempt(db, policy, case, run_config(run_id).safety, run_id)
+        return record_attempt(db, policy, case, run_config(run_id).safety, run_id, registry.versions(policy))
 
 
 def _link(run_id: str, version: PolicyVersion, manifest: PolicyManifest, plugins: list[str]) -> None:

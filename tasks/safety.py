@@ -5,6 +5,7 @@ from prefect.cache_policies import NO_CACHE
 
 from loomrl.loomdb.database import LoomDB
 from loomrl.promotion.attempts import record_attempt
+from loomrl.registry import Registry
 from loomrl.runs import read_run
 from loomrl.safety.tally import tally
 from loomrl.types import SafetyCase
@@ -27,4 +28,4 @@ def _recorded(run_id: str, case: SafetyCase) -> str:
     """Put the attempt on record, whether it passed or not; says which it is."""
     policy, settings = read_run(run_id).policy, run_config(run_id).safety
     with LoomDB.open() as db:
-        return record_attempt(db, policy, case, settings, run_id).sentence()
+        return record_attempt(db, policy, case, settings, run_id, Registry().versions(policy)).sentence()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 from sqlalchemy import text
 
 from loomrl.config import load_config
@@ -12,8 +13,10 @@ from loomrl.errors import ArtifactError
 from loomrl.evaluation.statistics import Floats, binomial_p_below, paired_p_below
 from loomrl.home import project_root
 from loomrl.loomdb.database import LoomDB
-from loomrl.promotion.attempts import KIND, PAYLOAD_TYPE, attempts, record_attempt
+from loomrl.loomdb.records import Event
+from loomrl.promotion.attempts import ATTEMPT_TAG, KIND, PAYLOAD_TYPE, Attempt, attempts, record_attempt
 from loomrl.promotion.ledger import Move, record_move
+from loomrl.registry import PolicyVersion, Registry
 from loomrl.runs import now
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
 from loomrl.safety.spending import level, short_of
@@ -54,6 +57,14 @@ def claim(p_value: float | None, mandatory: bool = True, num_samples: int = 448)
 
 def numbers(db: LoomDB, *digests: str, settings: SafetyConfig = SETTINGS) -> list[int]:
     return [record_attempt(db, "cartpole", case_of(one), settings, "run").number for one in digests]
+
+
+def delete_attempts(db: LoomDB, kept: int) -> None:
+    """All but the oldest `kept`."""
+    with db._engine.begin() as connection:
+        newest = connection.execute(text("select id from events where kind = :kind order by id"), {"kind": KIND})
+        for (event,) in newest.fetchall()[kept:]:
+            connection.execute(text("delete from events where id = :id"), {"id": event})
 
 
 def promote(db: LoomDB, kind: str = "promotion") -> None:
@@ -99,7 +110,7 @@ def test_a_case_that_dvc_alone_built_is_an_attempt_once_it_becomes_a_version(
     case_of("a").write(folders["safety"] / "case.json")
     monkeypatch.setattr(export, "project_folders", lambda _: folders)
     monkeypatch.setattr(export, "run_config", lambda _: config)
-    recorded = export._attempt("run", "cartpole")
+    recorded = export._attempt("run", "cartpole", Registry())
     with LoomDB.open() as db:
         assert attempts(db, "cartpole") == [recorded]
 
@@ -119,6 +130,63 @@ def test_hosts_that_record_one_at_once_record_one_after_the_other(
         monkeypatch.setattr(one, "add_event", later)
         assert numbers(one, "c") == [3]
         assert [attempt.policy_digest for attempt in attempts(other, "cartpole")] == ["a", "b", "c"]
+
+
+def test_what_another_process_records_meanwhile_is_not_missed(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LoomDB.open() as one, LoomDB.open() as other:
+        numbers(one, "a")
+        events = one.events
+
+        def earlier(kind: str) -> list[Event]:
+            found = events(kind)
+            monkeypatch.setattr(one, "events", events)
+            assert numbers(other, "b") == [2]
+            return found
+
+        monkeypatch.setattr(one, "events", earlier)
+        assert numbers(one, "c") == [3]
+
+
+def test_what_is_known_is_the_newest_though_a_process_comes_late_to_keep_its_own(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LoomDB.open() as one, LoomDB.open() as other:
+        add_event = one.add_event
+
+        def slowly(kind: str, data: dict[str, object], place: str) -> bool:
+            added = add_event(kind, data, place)
+            assert numbers(other, "b") == [2]
+            return added
+
+        monkeypatch.setattr(one, "add_event", slowly)
+        assert numbers(one, "a") == [1]
+        assert Attempt.read(loomrl_home / "attempts" / "cartpole.json").policy_digest == "b"
+        delete_attempts(one, kept=1)
+        with pytest.raises(ArtifactError, match="LoomDB lacks attempt 2"):
+            attempts(one, "cartpole")
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_host_that_never_saw_an_attempt_misses_it_where_a_version_names_it(loomrl_home: Path, kept: int) -> None:
+    with LoomDB.open() as db:
+        numbers(db, "a", "b", "c")
+        tags = [{ATTEMPT_TAG: one.digest} for one in attempts(db, "cartpole")]
+        versions = [
+            PolicyVersion(
+                policy="cartpole", version="1", run_id="earliest", created=now(), source="", tags={}
+            ),  # from before
+            PolicyVersion(policy="cartpole", version="2", run_id="early", created=now(), source="", tags=tags[0]),
+            PolicyVersion(policy="cartpole", version="3", run_id="late", created=now(), source="", tags=tags[1]),
+        ]
+        (loomrl_home / "attempts" / "cartpole.json").unlink()
+        assert len(attempts(db, "cartpole", versions)) == 3
+        (loomrl_home / "attempts" / "cartpole.json").unlink()
+        delete_attempts(db, kept)
+        with pytest.raises(ArtifactError, match=r"lacks the attempts of .*version 3 \(run late\): the end") as told:
+            record_attempt(db, "cartpole", case_of("d"), SETTINGS, "run", versions)
+        assert ("version 2 (run early)" in str(told.value)) == (kept == 0)
 
 
 def test_what_was_changed_or_is_missing_is_found(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,10 +234,7 @@ def test_an_attempt_from_before_evaluations_counted_stands_as_it_was_signed(loom
 def test_attempts_that_were_deleted_from_the_end_are_missed(loomrl_home: Path, kept: int) -> None:
     with LoomDB.open() as db:
         assert numbers(db, "a", "b", "c") == [1, 2, 3]
-        with db._engine.begin() as connection:
-            newest = connection.execute(text("select id from events where kind = :kind order by id"), {"kind": KIND})
-            for (event,) in newest.fetchall()[kept:]:
-                connection.execute(text("delete from events where id = :id"), {"id": event})
+        delete_attempts(db, kept)
         with pytest.raises(ArtifactError, match=r"LoomDB lacks attempt 3 of run run.*restore LoomDB"):
             numbers(db, "d")
 
@@ -203,6 +268,33 @@ def test_the_page_says_how_many_clean_episodes_attempts_take() -> None:
         for count, error in zip(counts, [0.05, *(level(0.05, number) for number in (1, 2, 3, 4))], strict=True):
             passes = [limits * binomial_p_below(0, episodes, 0.01) <= error for episodes in (count - 1, count)]
             assert passes == [False, True]
+
+
+def some_passes(limit: float, episodes: int, levels: list[float]) -> float:
+    """The probability that one of as many policies as levels passes, each at its limit exactly."""
+    p_values = np.array([binomial_p_below(failed, episodes, limit) for failed in range(episodes + 1)])
+    likely = binom.pmf(np.arange(episodes + 1), episodes, limit)
+    return float(1.0 - np.prod([1.0 - likely[p_values <= one].sum() for one in levels]))
+
+
+def test_the_page_says_how_often_one_of_20_passes() -> None:
+    page = (project_root() / "docs" / "safety.md").read_text()
+    (found,) = re.findall(
+        r"without spending in (\S+) % of rows, .* episodes; with it in (\S+) %, and over .* at most (\S+) %,",
+        page.replace("\n", " "),
+    )
+    spent = [level(0.05, number) for number in range(1, 21)]
+    most = max(some_passes(limit, count, spent) for limit in (0.01, 0.05) for count in range(400, 5_001, 100))
+    exact = [some_passes(0.01, 672, [0.05] * 20), some_passes(0.01, 672, spent), most]
+    assert [float(one) for one in found] == [round(100 * exact[0]), round(100 * exact[1], 1), round(100 * exact[2], 1)]
+
+
+def test_the_page_says_how_often_losses_of_more_than_all_are_not_seen_and_pass() -> None:
+    page = (project_root() / "docs" / "safety.md").read_text().replace("\n", " ")
+    (found,) = re.findall(r"in 5 % of the episodes, (\d+) % of first attempts .* in 1 % of them, (\d+) %\.", page)
+    assert [int(one) for one in found] == [round(100 * 0.95**64), round(100 * 0.99**64)]
+    assert p_by_losses(0.1, 0)[0] == pytest.approx(0.9**64, rel=0.5)
+    assert p_by_losses(0.1, 0)[0] <= level(0.05, 1)
 
 
 def p_by_losses(limit: float, most: int) -> Floats:

@@ -4,17 +4,22 @@ An attempt is a safety case for a policy under settings that were not examined t
 not. The same policy under the same settings, on the same evaluation, is the same attempt, with the number it was given
 first, for ever: what was refused at its level does not get another one later. Numbers begin anew with each promotion.
 
-The newest one that a host knew is kept in its home, `home()/attempts/POLICY.json`: LoomDB without it has lost the end.
+The newest one that a host knew is kept in its home, `home()/attempts/POLICY.json`, and a version's is named in a tag:
+LoomDB without one of them has lost the end.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+
+from filelock import FileLock
 
 from loomrl.errors import ArtifactError
 from loomrl.files import canonical_json, sha256
 from loomrl.home import home
 from loomrl.loomdb.database import LoomDB
 from loomrl.promotion.ledger import moves
+from loomrl.registry import PolicyVersion
 from loomrl.runs import now
 from loomrl.safety.config import SafetyConfig
 from loomrl.safety.spending import level
@@ -24,6 +29,7 @@ from loomrl.types import SafetyCase
 
 PAYLOAD_TYPE = "application/vnd.loomrl.safety-attempt+json"
 KIND = "safety attempt"  # of the event
+ATTEMPT_TAG = "loomrl.attempt_sha256"  # of a version: the digest of the attempt that its envelope holds
 _WITHOUT_EFFECT = {"num_envs", "waivers"}  # settings that change no verdict of an examination
 
 
@@ -73,14 +79,23 @@ def settings_digest(settings: SafetyConfig) -> str:
     return sha256(canonical_json(settings.model_dump(mode="json", exclude=_WITHOUT_EFFECT)))
 
 
-def record_attempt(db: LoomDB, policy: str, case: SafetyCase, settings: SafetyConfig, run_id: str) -> Attempt:
+def record_attempt(
+    db: LoomDB,
+    policy: str,
+    case: SafetyCase,
+    settings: SafetyConfig,
+    run_id: str,
+    versions: Sequence[PolicyVersion] = (),
+) -> Attempt:
     """The attempt that a case is, recorded where it is a new one; another host that records one too comes after it.
+
+    `versions` are those registered of the policy: their attempts must be on record.
 
     Raises:
         ArtifactError: when a recorded attempt was changed, or one is missing.
     """
     while True:
-        known = attempts(db, policy)
+        known = attempts(db, policy, versions)
         if (found := find_attempt(known, case, settings)) is not None:
             return found
         num_promotions = sum(move["kind"] == "promotion" for move in moves(db, policy))
@@ -99,7 +114,7 @@ def record_attempt(db: LoomDB, policy: str, case: SafetyCase, settings: SafetyCo
         )
         data = {"policy": policy, "envelope": sign_envelope(attempt.to_bytes(), PAYLOAD_TYPE).to_json()}
         if db.add_event(KIND, data, f"{KIND} of {policy} after {attempt.previous}"):
-            _remember(attempt)
+            _remember([*known, attempt])
             return attempt
 
 
@@ -108,12 +123,13 @@ def find_attempt(known: list[Attempt], case: SafetyCase, settings: SafetyConfig)
     return next((one for one in known if one.is_about(case, settings)), None)
 
 
-def attempts(db: LoomDB, policy: str) -> list[Attempt]:
-    """All recorded attempts of a policy, oldest first.
+def attempts(db: LoomDB, policy: str, versions: Sequence[PolicyVersion] = ()) -> list[Attempt]:
+    """All recorded attempts of a policy, oldest first, among them those of its registered `versions`.
 
     Raises:
         ArtifactError: when one was changed, or one is missing, between others or at the end.
     """
+    known = _remembered(policy)  # before LoomDB is read: what another process adds meanwhile is not missing
     found: list[Attempt] = []
     for event in db.events(KIND):
         if event.data["policy"] != policy:
@@ -127,7 +143,10 @@ def attempts(db: LoomDB, policy: str) -> list[Attempt]:
                 "before it: one is missing or was moved; restore LoomDB from a backup"
             )
         found.append(attempt)
-    _demand_remembered(policy, found)
+    _demand_remembered(policy, known, found)
+    _demand_registered(policy, versions, found)
+    if found and known != found[-1]:
+        _remember(found)
     return found
 
 
@@ -135,20 +154,37 @@ def _newest_known(policy: str) -> Path:
     return home() / "attempts" / f"{policy}.json"
 
 
-def _remember(attempt: Attempt) -> None:
-    path = _newest_known(attempt.policy)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    attempt.write(path)
-
-
-def _demand_remembered(policy: str, found: list[Attempt]) -> None:
+def _remembered(policy: str) -> Attempt | None:
     path = _newest_known(policy)
-    known = Attempt.read(path) if path.exists() else None
+    return Attempt.read(path) if path.exists() else None
+
+
+def _remember(found: list[Attempt]) -> None:
+    """Keep the newest, unless another process has kept one that came after it."""
+    newest = found[-1]
+    path = _newest_known(newest.policy)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):
+        if _remembered(newest.policy) in (None, *found):
+            newest.write(path)
+
+
+def _demand_remembered(policy: str, known: Attempt | None, found: list[Attempt]) -> None:
     if known is not None and known not in found:
         raise ArtifactError(
             f"{policy}: LoomDB lacks attempt {known.number} of run {known.run_id}, which this home knows: the end of "
             "the record was deleted, or this is another database; restore LoomDB from a newer backup, or where another "
-            f"one is meant, remove {path} to count from what that holds"
+            f"one is meant, remove {_newest_known(policy)} to count from what that holds"
         )
-    if found and known != found[-1]:
-        _remember(found[-1])
+
+
+def _demand_registered(policy: str, versions: Sequence[PolicyVersion], found: list[Attempt]) -> None:
+    recorded = {attempt.digest for attempt in found}
+    lacking = [version for version in versions if version.tags.get(ATTEMPT_TAG, "") not in {"", *recorded}]
+    if lacking:
+        names = ", ".join(f"version {version.version} (run {version.run_id})" for version in lacking)
+        raise ArtifactError(
+            f"{policy}: LoomDB lacks the attempts of {names}: the end of the record was deleted, or this is another "
+            "database; restore LoomDB from a newer backup, or where another one is meant, delete the tag "
+            f"{ATTEMPT_TAG} of these versions in MLflow to count from what that holds"
+        )
