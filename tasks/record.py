@@ -10,7 +10,7 @@ from typing import Any
 from loomrl import provenance
 from loomrl.config import PolicyConfig
 from loomrl.errors import GateRefused
-from loomrl.home import project_root
+from loomrl.home import config_file, project_root
 from loomrl.runs import RunRecord, StageRecord, read_run, run_folder, write_run
 from loomrl.stages import Folders
 from loomrl.types import Json
@@ -51,7 +51,7 @@ def dvc_hashes(locks: Mapping[str, Json | None]) -> dict[str, str]:
 
 def config_path(policy: str) -> Path:
     """The config file of a policy in this project."""
-    return project_root() / "configs" / f"{policy}.yaml"
+    return config_file(policy)
 
 
 def run_config(run_id: str) -> PolicyConfig:

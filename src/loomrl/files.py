@@ -3,9 +3,10 @@
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,8 @@ def sha256_file(path: Path) -> str:
 
 
 @contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`; synced and renamed onto it when the block ends well."""
+def atomic_path(path: Path, mode: int = 0o644) -> Iterator[Path]:
+    """A temporary path beside `path`, its owner's alone; given `mode`, synced and renamed when the block ends well."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -46,7 +47,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, mode)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -57,10 +58,35 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write bytes to `path`: all of them or none."""
-    with atomic_path(path) as temporary:
+    with atomic_path(path, mode) as temporary:
         temporary.write_bytes(data)
+
+
+def tighten(path: Path) -> None:
+    """Take from others what they may do with a file or folder, where it is this user's; else nothing.
+
+    A folder that belongs to everybody, such as /tmp, stays as it is.
+    """
+    try:
+        found = path.stat()
+    except OSError:
+        return
+    if found.st_uid == os.geteuid() and found.st_mode & 0o077 and not found.st_mode & stat.S_ISVTX:
+        with suppress(OSError):  # some file systems know no modes
+            path.chmod(stat.S_IMODE(found.st_mode) & ~0o077)
+
+
+def private_database(path: Path) -> None:
+    """Make the file of a SQLite database, for SQLite would let others read it; tighten one that is there.
+
+    What SQLite puts beside it gets the modes of the file itself.
+    """
+    with suppress(OSError):  # SQLite says what is wrong
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    for one in (path, *(path.with_name(f"{path.name}{ending}") for ending in ("-wal", "-shm", "-journal"))):
+        tighten(one)
 
 
 def sync_folder(folder: Path) -> None:

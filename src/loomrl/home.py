@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 from loomrl.errors import ArtifactError, ConfigError
+from loomrl.files import tighten
+from loomrl.names import checked_name
 
 
 def project_root(start: Path | None = None) -> Path:
@@ -19,20 +21,39 @@ def project_root(start: Path | None = None) -> Path:
     raise ConfigError(f"no dvc.yaml at or above {start}; run this inside a LoomRL project")
 
 
+def config_file(policy: str, project: Path | None = None) -> Path:
+    """The config of a policy in a project; by default in the one around this folder.
+
+    Raises:
+        ConfigError: for what is no name, such as `../x`, or outside a project.
+    """
+    return (project or project_root()) / "configs" / f"{checked_name(policy, 'policy')}.yaml"
+
+
 def home() -> Path:
-    """The folder of all state: `$LOOMRL_HOME`, else the project's `.loomrl`, else `~/.loomrl`.
+    """The folder of all state: `$LOOMRL_HOME`, else the project's `.loomrl`, else `~/.loomrl`. Only its owner enters.
 
     Raises:
         ArtifactError: when it cannot be made or written.
     """
     folder = _home_path()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        tighten(folder)
     except OSError as error:
         raise ArtifactError(f"cannot make LOOMRL_HOME {folder}: {error.strerror}; set LOOMRL_HOME") from error
     if not os.access(folder, os.W_OK):
         raise ArtifactError(f"LOOMRL_HOME {folder} is not writable; set LOOMRL_HOME to a folder that is")
     return folder
+
+
+def inside(*names: str) -> Path:
+    """A path below the home, made of names.
+
+    Raises:
+        ConfigError: for one that is no name, such as `../x`.
+    """
+    return home().joinpath(*map(checked_name, names))
 
 
 def _home_path() -> Path:

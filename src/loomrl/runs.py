@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 from pydantic import Field
 
 from loomrl.errors import ConfigError
-from loomrl.home import home
+from loomrl.home import home, inside
 from loomrl.schema import Document
 from loomrl.types import Json, PromotionDecision, ShadowReport
 
@@ -43,6 +43,7 @@ class RunRecord(Document):
     overrides: Json = Field(default_factory=dict)
     git_commit: str | None = None
     git_dirty: bool = False
+    left_out: dict[str, str] = Field(default_factory=dict)  # of diff.patch: file that may hold a secret -> why
     stages: list[StageRecord] = Field(default_factory=list)
     prefect_flow_run_id: str | None = None
     prefect_api_url: str | None = None  # the server it was started on; None: a temporary one
@@ -67,7 +68,7 @@ def new_run_id() -> str:
 
 def run_folder(run_id: str) -> Path:
     """Where a run keeps its record and report."""
-    return home() / "runs" / run_id
+    return inside("runs", run_id)
 
 
 def read_run(run_id: str) -> RunRecord:

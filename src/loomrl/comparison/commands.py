@@ -29,10 +29,10 @@ def compare(
     """Compare two versions by the audit log: episodes of both, and what the champion's decisions say of the other."""
     from loomrl.comparison.compare import compare_versions
     from loomrl.config import load_config
-    from loomrl.home import project_root
+    from loomrl.home import config_file
     from loomrl.registry import Registry
 
-    config, registry = load_config(project_root() / "configs" / f"{policy}.yaml"), Registry()
+    config, registry = load_config(config_file(policy)), Registry()
     versions = registry.require(policy, champion), registry.require(policy, challenger)
     found = compare_versions(config, registry, *versions, on)
     found.write(found.path)

@@ -9,7 +9,7 @@ from loomrl.comparison.config import ComparisonConfig
 from loomrl.comparison.live import Known, LiveComparison, compare_live
 from loomrl.config import PolicyConfig
 from loomrl.errors import ConfigError
-from loomrl.home import home
+from loomrl.home import inside
 from loomrl.loomdb.database import LoomDB
 from loomrl.monitoring.window import LiveEpisode, Window, read_window
 from loomrl.offpolicy.config import OffPolicyConfig
@@ -37,7 +37,7 @@ class VersionComparison(Document):
     def path(self) -> Path:
         """Where it is kept."""
         name = f"{self.policy}-{self.champion_version}-{self.challenger_version}.json"
-        return home() / "comparisons" / name
+        return inside("comparisons", name)
 
     @property
     def sentence(self) -> str:
@@ -58,7 +58,7 @@ def compare_versions(
     if champion.version == challenger.version:
         raise ConfigError(f"both are version {champion.version} of {config.name}; name two that differ")
     window = read_window(config.name, {}, [])
-    folders = [registry.download(one, home() / "versions" / one.policy / one.version) for one in (champion, challenger)]
+    folders = [registry.download(one, inside("versions", one.policy, one.version)) for one in (champion, challenger)]
     versions = champion.version, challenger.version
     return VersionComparison(
         policy=config.name,

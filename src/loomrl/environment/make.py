@@ -24,7 +24,6 @@ from loomrl.environment.source import (
     load_archived,
     load_source,
 )
-from loomrl.environment.store import snapshots_home
 from loomrl.environment.vector.choose import (
     Autoreset,
     can_seed_episodes,
@@ -38,6 +37,7 @@ from loomrl.environment.vector.choose import (
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError
 from loomrl.files import sha256
+from loomrl.home import inside
 from loomrl.schema import Document
 from loomrl.types import EnvironmentSnapshot
 
@@ -150,7 +150,7 @@ def restored_definition(folder: Path) -> Definition:
 def archived_source(snapshot: EnvironmentSnapshot, folder: Path) -> Source:
     """Load the code the archive holds, apart from any other version of it in this process."""
     archive = (folder / ARCHIVE).read_bytes()
-    target = snapshots_home() / snapshot.digest / "source"
+    target = inside("snapshots", snapshot.digest, "source")
     extract_archive(archive, snapshot.source_digest, snapshot.source_roots, target)
     return load_archived(snapshot.spec.entry_point, target, snapshot.source_roots, snapshot.source_digest)
 

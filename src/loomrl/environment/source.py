@@ -20,8 +20,8 @@ from gymnasium.error import DependencyNotInstalled
 from loomrl.environment.importer import PREFIX, PrivateImporter, find_module, get_entry_point, public_names
 from loomrl.environment.roots import closure, files_of, installed_locations, locate
 from loomrl.errors import ArtifactError, ConfigError, LoomRLError
-from loomrl.files import sha256
-from loomrl.home import home
+from loomrl.files import sha256, tighten
+from loomrl.home import inside
 
 ARCHIVE = "source.tar"
 _MAX_BYTES = 256 * 2**20
@@ -70,7 +70,7 @@ def run_archive(entry_point: str, archive: bytes, roots: list[str]) -> Source:
         ConfigError: when the entry point cannot be imported from it.
     """
     digest = sha256(archive)
-    folder = extract_archive(archive, digest, roots, home() / "sources" / digest)
+    folder = extract_archive(archive, digest, roots, inside("sources", digest))
     return load_archived(entry_point, folder, roots, digest)
 
 
@@ -175,15 +175,17 @@ def extract_archive(archive: bytes, digest: str, roots: Iterable[str], folder: P
         raise ArtifactError(f"source archive has SHA-256 {sha256(archive)}, recorded is {digest}; restore the snapshot")
     roots = list(roots)
     if folder.is_dir() and _digest_extracted(folder, roots) == digest:
+        _tighten(folder)
         return folder
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=".source.", dir=folder.parent))
     except OSError as error:
         raise ArtifactError(f"cannot extract a source archive to {folder}: {error.strerror}") from error
     try:
         with tarfile.open(fileobj=io.BytesIO(archive)) as content:
             _extract(content, temporary)
+        _tighten(temporary)
         if _digest_extracted(temporary, roots) != digest:
             raise ArtifactError(f"{temporary}: extracted source differs from its archive; check the disk")
         _replace_folder(temporary, folder, roots, digest)
@@ -203,6 +205,12 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
             raise tarfile.TarError(f"{member.name!r} is no file of the archive's folder")
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(content.read())
+
+
+def _tighten(folder: Path) -> None:
+    """A user's code is nobody else's to read."""
+    for place in (folder.parent, folder, *folder.rglob("*")):
+        tighten(place)
 
 
 def _replace_folder(temporary: Path, folder: Path, roots: list[str], digest: str) -> None:

@@ -7,7 +7,7 @@ from loomrl.environment.snapshot import DOCUMENT, load_snapshot
 from loomrl.environment.source import ARCHIVE
 from loomrl.errors import ConfigError
 from loomrl.files import write_atomic
-from loomrl.home import home
+from loomrl.home import home, inside
 from loomrl.types import EnvironmentSnapshot
 
 # The document comes last: where it is, the snapshot is whole.
@@ -28,7 +28,7 @@ def store_snapshot(folder: Path) -> Path:
     from loomrl.loomdb.database import LoomDB
 
     snapshot = load_snapshot(folder)
-    kept = snapshots_home() / snapshot.digest
+    kept = inside("snapshots", snapshot.digest)
     if (kept / DOCUMENT).is_file():
         load_snapshot(kept)
     else:

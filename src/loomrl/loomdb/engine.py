@@ -10,6 +10,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from loomrl.errors import ArtifactError, ConfigError, ServiceError
+from loomrl.files import private_database
 
 BUSY_SECONDS = 30
 WRITES = "loomrl_writes"  # execution option of the engine that writing transactions use
@@ -57,7 +58,7 @@ def _sqlite(url: URL, wait_seconds: int) -> Engine:
     if in_memory:
         engine = create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
     else:
-        _make_parent(Path(str(url.database)))
+        _make_file(Path(str(url.database)))
         engine = create_engine(url, connect_args={"timeout": wait_seconds})
 
     @event.listens_for(engine, "connect")
@@ -80,9 +81,10 @@ def _sqlite(url: URL, wait_seconds: int) -> Engine:
     return engine
 
 
-def _make_parent(path: Path) -> None:
+def _make_file(path: Path) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_database(path)
     except OSError as error:
         raise ArtifactError(f"cannot make the folder of LoomDB {path}: {error.strerror}") from error
 

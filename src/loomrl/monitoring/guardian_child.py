@@ -32,7 +32,7 @@ from pydantic import Field, ValidationError
 
 from loomrl.errors import ArtifactError
 from loomrl.files import write_atomic
-from loomrl.home import home
+from loomrl.home import home, inside
 from loomrl.lifetime import follow_parent
 from loomrl.monitoring.evidence import Evidence
 from loomrl.monitoring.exchange import Exchange
@@ -67,7 +67,7 @@ class Watcher:
     def __init__(self, policy: str, name: str, hearing: int) -> None:
         """`hearing` is the file descriptor of what the server says."""
         self._policy, self._hearing = policy, hearing
-        self._path = home() / "monitors" / policy / f"{name}.json"
+        self._path = inside("monitors", policy, f"{name}.json")
         self._positions, state = _read(self._path)
         self._stream = Stream(self._watch, state, is_shared=True)
         self._exchange = Exchange(policy, f"{_identity()}/{name}")

@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from loomrl.errors import ArtifactError
 from loomrl.files import canonical_json, sha256
-from loomrl.home import home
+from loomrl.home import inside
 from loomrl.loomdb.database import LoomDB
 from loomrl.promotion.ledger import moves
 from loomrl.registry import PolicyVersion
@@ -151,7 +151,7 @@ def attempts(db: LoomDB, policy: str, versions: Sequence[PolicyVersion] = ()) ->
 
 
 def _newest_known(policy: str) -> Path:
-    return home() / "attempts" / f"{policy}.json"
+    return inside("attempts", f"{policy}.json")
 
 
 def _remembered(policy: str) -> Attempt | None:

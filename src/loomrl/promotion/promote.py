@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from loomrl.errors import ConfigError, GateRefused, ServiceError
 from loomrl.files import write_atomic
-from loomrl.home import home
+from loomrl.home import inside
 from loomrl.loomdb.database import LoomDB
 from loomrl.promotion import ledger
 from loomrl.promotion.ledger import Move
@@ -50,7 +50,7 @@ def exclusive(policy: str, timeout: float = 60.0) -> Iterator[None]:
     Raises:
         ServiceError: when somebody else still holds them after `timeout` seconds; names the process.
     """
-    path = home() / f"policy-{policy}.lock"
+    path = inside(f"policy-{policy}.lock")
     holder = path.with_suffix(".holder")
     lock = FileLock(path)
     try:

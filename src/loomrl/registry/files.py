@@ -5,7 +5,7 @@ from pathlib import Path
 
 from loomrl.errors import ArtifactError
 from loomrl.files import SUMS, canonical_json, changed_file, sha256, sha256_file, write_atomic, write_sums
-from loomrl.home import home
+from loomrl.home import inside
 from loomrl.model_signature import SIGNATURE, sign
 from loomrl.schema import Document
 
@@ -88,8 +88,19 @@ def local_folder(uri: str) -> Path | None:
     plain = uri.removeprefix("file://")
     if plain.startswith("/"):
         return Path(plain)
-    served = home() / "mlartifacts" / uri.removeprefix("mlflow-artifacts:/").lstrip("/")
-    return served if uri.startswith("mlflow-artifacts:/") and served.is_dir() else None
+    if not uri.startswith("mlflow-artifacts:/"):
+        return None
+    served = served_folder(uri)
+    return served if served.is_dir() else None
+
+
+def served_folder(uri: str) -> Path:
+    """Where a server that `make up` started puts what it calls `mlflow-artifacts:/...`.
+
+    Raises:
+        ConfigError: when that is outside the home: whoever may write to MLflow says what an artifact's place is.
+    """
+    return inside("mlartifacts", *uri.removeprefix("mlflow-artifacts:").strip("/").split("/"))
 
 
 def copy_files(version: PolicyVersion, source: Path, target: Path) -> Path:

@@ -13,6 +13,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.pool import StaticPool
 
+from loomrl.files import private_database
+
 _WRITTEN_BY_MIGRATIONS = ("alembic_version", "workspaces")  # hold a row of their own before anybody stored anything
 _READ_SECONDS = (
     10.0  # that a file may be locked for, where the URI has no `timeout`: servers start without a registry, too
@@ -30,7 +32,8 @@ def ensure_tables(uri: str) -> None:
     if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):
         return
     path = Path(str(parsed.database))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_database(path)
     seconds = float(str(parsed.query.get("timeout", _READ_SECONDS)))
     with closing(sqlite3.connect(path, timeout=seconds)) as file:
         if not _holds_rows(file):

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from loomrl.errors import ArtifactError
-from loomrl.home import home, tracking_uri
+from loomrl.home import inside, tracking_uri
 from loomrl.registry.connection import is_server, mlflow_client
-from loomrl.registry.files import local_folder
+from loomrl.registry.files import local_folder, served_folder
 
 RUN_ID = "loomrl.run_id"
 
@@ -74,7 +74,7 @@ def log_artifacts(
         location = client.get_run(mlflow_run_id).info.artifact_uri
         if location.startswith("mlflow-artifacts:/") and not is_server(uri):
             # An experiment that a server made, without that server: where it would have put the files.
-            (home() / "mlartifacts" / location.removeprefix("mlflow-artifacts:/")).mkdir(parents=True, exist_ok=True)
+            served_folder(location).mkdir(parents=True, exist_ok=True)
             _copy_into(local_folder(location), folder_or_file, artifact_path)
             return
         log = client.log_artifacts if folder_or_file.is_dir() else client.log_artifact
@@ -120,7 +120,7 @@ def _experiment(client: Any, policy: str, uri: str) -> str:
     name = f"loomrl/{policy}"
     if found := client.get_experiment_by_name(name):
         return str(found.experiment_id)
-    location = None if is_server(uri) else str(home() / "mlartifacts" / policy)
+    location = None if is_server(uri) else str(inside("mlartifacts", policy))
     try:
         return str(client.create_experiment(name, artifact_location=location))
     except MlflowException as error:

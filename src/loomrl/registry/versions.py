@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from loomrl.errors import ConfigError, LoomRLError, ServiceError
 from loomrl.files import SUMS, sha256_file
-from loomrl.home import home, tracking_uri
+from loomrl.home import inside, tracking_uri
 from loomrl.registry.connection import absent_is_none, mlflow_client
 from loomrl.registry.files import (
     ARTIFACT_FOLDER,
@@ -228,9 +228,9 @@ def _version(found: Any) -> PolicyVersion:
 @contextmanager
 def _exclusive(policy: str) -> Iterator[None]:
     """One registration of a policy at a time on this machine."""
-    folder = home() / "locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / f"register-{policy}.lock", timeout=600):
+    lock = inside("locks", f"register-{policy}.lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(lock, timeout=600):
         yield
 
 

@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    default = ServerSettings(policy="")
+    default = ServerSettings(policy="any")
     parser = argparse.ArgumentParser(prog="python -m loomrl.serving", description=__doc__)
     parser.add_argument("--policy", required=True)
     parser.add_argument("--host", default=default.host)

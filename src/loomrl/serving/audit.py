@@ -22,7 +22,8 @@ from loomrl import __version__
 from loomrl.encryption import keyring
 from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.files import sync_folder
-from loomrl.home import home, shares_loomdb
+from loomrl.home import inside, shares_loomdb
+from loomrl.names import checked_name
 from loomrl.serving.chain import seal
 from loomrl.serving.records import record
 from loomrl.serving.reserve import Reserve
@@ -64,7 +65,7 @@ def default_name(kind: str) -> str:
 
 def audit_folder(policy: str) -> Path:
     """Where a policy's chains lie."""
-    return home() / "audit" / policy
+    return inside("audit", policy)
 
 
 class AuditLog:
@@ -418,7 +419,7 @@ def _claim(folder: Path, server: str | None, patience_seconds: float) -> tuple[P
     base, deadline = default_name("server"), time.monotonic() + patience_seconds
     names: Iterable[str] = [server] if server else (f"{base}-{number}" for number in range(_MAX_SERVERS))
     for name in names:
-        chain = folder / name
+        chain = folder / checked_name(name, "the name of a chain")
         try:
             chain.mkdir(parents=True, exist_ok=True)
             owner = os.open(chain / "owner.lock", os.O_RDWR | os.O_CREAT, 0o640)

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 
 from loomrl.errors import ArtifactError, ServiceError
-from loomrl.home import home
+from loomrl.home import inside
 from loomrl.loomdb.database import LoomDB
 from loomrl.serving.anchors import Statement, read_statements, state
 from loomrl.serving.audit import Head
@@ -29,7 +29,7 @@ def anchor(db: LoomDB, head: Head, known: Head | None = None) -> str | None:
     newest = newest_head(db, head.server)
     if newest == head:
         return None
-    folder = home() / "audit" / head.server
+    folder = inside("audit", *head.server.split("/"))
     if known is None:
         _adopt_legacy(db)
     if newest is not None and newest != known:
@@ -48,7 +48,7 @@ def _adopt_legacy(db: LoomDB) -> None:
     """State the chains of earlier versions that lie here: LoomDB knows only their heads, and not which host has them,
     so that they could vanish unseen."""
     for known in db.audit_chains():
-        folder = home() / "audit" / known.server
+        folder = inside("audit", *known.server.split("/"))
         if known.host is None and folder.is_dir():
             head = Head(known.server, known.segment, known.sequence, known.digest)
             try:

@@ -13,6 +13,7 @@ from pathlib import Path
 from loomrl.errors import ConfigError
 from loomrl.home import home
 from loomrl.loomdb.records import AuditChain
+from loomrl.names import checked_name
 from loomrl.serving.segments import checked_records, last_record, segments
 
 AUDIT_FOLDERS = "LOOMRL_AUDIT_FOLDERS"
@@ -41,7 +42,8 @@ def chains_of_all_hosts(policy: str) -> dict[str, Path]:
         ConfigError: where two chains have one name.
     """
     found: dict[str, Path] = {}
-    for folder in (one for root in audit_roots() for one in sorted((root / policy).glob("*")) if one.is_dir()):
+    roots = [root / checked_name(policy) for root in audit_roots()]
+    for folder in (one for root in roots for one in sorted(root.glob("*")) if one.is_dir()):
         name = f"{policy}/{folder.name}"
         if name not in found:
             found[name] = folder

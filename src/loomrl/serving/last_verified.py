@@ -7,7 +7,7 @@ to verify the files again: nothing is taken into service that is not what the re
 
 from pathlib import Path
 
-from loomrl.home import home
+from loomrl.home import inside
 from loomrl.registry.files import PolicyVersion
 from loomrl.schema import Document
 from loomrl.types import PolicyManifest
@@ -36,4 +36,4 @@ class LastVerified(Document):
 
 def path_of(policy: str) -> Path:
     """Where a policy's are kept."""
-    return home() / "roles" / f"{policy}.json"
+    return inside("roles", f"{policy}.json")

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from loomrl.errors import ArtifactError
 from loomrl.files import sha256
-from loomrl.home import home
+from loomrl.home import inside
 from loomrl.monitoring.monitor import Trigger
 from loomrl.schema import Document
 
@@ -42,7 +42,7 @@ class Quarantine:
     """
 
     def __init__(self, policy: str, announce: Callable[[], None] | None = None) -> None:
-        self.folder, self._announce = home() / "quarantine" / policy, announce
+        self.folder, self._announce = inside("quarantine", policy), announce
         self._lock = threading.Lock()
         self._held: dict[str, Quarantined] = {}  # in this process alone: not written yet
         self._read: dict[str, Quarantined] = {}

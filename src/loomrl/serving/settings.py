@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from loomrl.names import checked_name
 from loomrl.serving.config import ExplorationConfig
 from loomrl.serving.sources import FolderSource, PolicySource, RegistrySource
 
@@ -38,6 +39,12 @@ class ServerSettings:
     server: str | None = None  # name of the audit chain; of several workers' chains NAME-0, NAME-1, ...
     workers: int = 1  # processes that answer on the port
     require_signature: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse names that are none, before anything is read or written."""
+        checked_name(self.policy, "policy")
+        if self.server is not None:
+            checked_name(self.server, "server")
 
     def source(self) -> PolicySource:
         """Where this server finds policies."""

@@ -13,7 +13,7 @@ from typing import Protocol
 from filelock import FileLock
 
 from loomrl.errors import ArtifactError, ServiceError
-from loomrl.home import home
+from loomrl.home import home, inside
 from loomrl.model_signature import SIGNATURE, is_signed, verify
 from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
 from loomrl.registry.files import PolicyVersion
@@ -81,7 +81,7 @@ class RegistrySource(PolicySource):
         found = self._describe(version)
         if SERVING in found.tags:
             self._settings[version] = ServingConfig.read_tag(found.tags[SERVING], f"{self.policy}@{version}")
-        folder = home() / "versions" / self.policy / found.version
+        folder = inside("versions", self.policy, found.version)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(home() / "versions" / f".{self.policy}-{found.version}.lock"):  # the home's servers share it
             self._registry.download(found, folder)

@@ -20,7 +20,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from loomrl.errors import ArtifactError, ServiceError
-from loomrl.home import home
+from loomrl.home import inside
 from loomrl.lifetime import pause_seconds
 from loomrl.serving.agreement import Agreement, begin_anew
 from loomrl.serving.audit import default_name
@@ -59,7 +59,7 @@ class Supervisor:
     def __init__(self, settings: ServerSettings, listener: socket.socket) -> None:
         name = settings.server or default_name("workers")
         self._listener, self._stopping = listener, threading.Event()
-        folder, self._owner = _claim(home() / "run" / settings.policy / name)
+        folder, self._owner = _claim(inside("run", settings.policy, name))
         self._doors = _listen(folder, settings.workers)
         self.workers = [
             _Worker(

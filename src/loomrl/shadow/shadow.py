@@ -13,7 +13,7 @@ import numpy as np
 
 from loomrl.config import PolicyConfig
 from loomrl.errors import ConfigError, GateRefused
-from loomrl.home import home
+from loomrl.home import inside
 from loomrl.registry import PolicyVersion, Registry
 from loomrl.serving.client import PolicyClient, Refused
 from loomrl.serving.model import ServedPolicy
@@ -164,7 +164,7 @@ def _live(
 
 def _artifact(version: PolicyVersion) -> ServedPolicy:
     """The registered version itself, loaded apart from the server."""
-    folder = Registry().download(version, home() / "versions" / version.policy / version.version)
+    folder = Registry().download(version, inside("versions", version.policy, version.version))
     return ServedPolicy.load(folder, version.version)
 
 

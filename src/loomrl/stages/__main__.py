@@ -11,7 +11,7 @@ from loomrl import events
 from loomrl.config import load_config
 from loomrl.errors import ConfigError, LoomRLError
 from loomrl.files import verify_sums, write_sums
-from loomrl.home import project_root
+from loomrl.home import config_file, project_root
 from loomrl.lifetime import die_with_parent
 from loomrl.stages import ORDER, Folders
 
@@ -23,7 +23,7 @@ def run_stage(name: str, policy: str, project: Path) -> None:
     """Verify the inputs' manifests, run the stage, write its manifest."""
     if name not in ORDER:
         raise ConfigError(f"unknown stage {name!r}; stages: {', '.join(ORDER)}")
-    config = load_config(project / "configs" / f"{policy}.yaml")
+    config = load_config(config_file(policy, project))
     folders = Folders(project, policy)
     stage = importlib.import_module(f"loomrl.stages.{name}")
     for needed in stage.INPUTS:

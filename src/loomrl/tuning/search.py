@@ -21,8 +21,8 @@ from loomrl.config import PolicyConfig, load_config
 from loomrl.environment.snapshot import load_snapshot
 from loomrl.environment.store import store_snapshot
 from loomrl.errors import ConfigError, LoomRLError
-from loomrl.files import canonical_json, sha256
-from loomrl.home import home
+from loomrl.files import canonical_json, private_database, sha256
+from loomrl.home import home, inside
 from loomrl.schema import Document
 from loomrl.training.config import TrainingConfig
 from loomrl.tuning.config import SearchConfig, TuningConfig
@@ -57,7 +57,7 @@ class Search:
         _check_ends(path, self.tuning)
         self._snapshot = _kept(snapshot_folder, self.config.name)
         self.name = f"{self.config.name}-{self._digest()[:16]}"
-        self._work = home() / "tuning" / self.name
+        self._work = inside("tuning", self.name)
 
     def run(self, num_trials: int) -> Iterator[Trial]:
         """Yield each trial as it ends, until the study has `num_trials` of them.
@@ -142,7 +142,9 @@ class Search:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        storage = optuna.storages.RDBStorage(f"sqlite:///{home() / 'tuning.db'}")
+        database = home() / "tuning.db"
+        private_database(database)
+        storage = optuna.storages.RDBStorage(f"sqlite:///{database}")
         try:
             yield optuna.create_study(storage=storage, study_name=self.name, direction="maximize", load_if_exists=True)
         finally:
@@ -204,7 +206,7 @@ def _distribution(search: SearchConfig) -> "optuna.distributions.BaseDistributio
 
 @contextmanager
 def _alone(policy: str) -> Iterator[None]:
-    path = home() / "locks" / f"tuning-{policy}.lock"
+    path = inside("locks", f"tuning-{policy}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(path).acquire(timeout=0):

@@ -13,8 +13,8 @@ from contextlib import closing
 from pathlib import Path
 
 from loomrl.errors import ArtifactError, ConfigError, ServiceError
-from loomrl.files import files_below, verify_sums, write_sums
-from loomrl.home import home, loomdb_url, tracking_uri
+from loomrl.files import files_below, private_database, verify_sums, write_sums
+from loomrl.home import home, inside, loomdb_url, tracking_uri
 from loomrl.loomdb.database import LoomDB
 from loomrl.registry import PolicyVersion, Registry, local_source, verify_version
 from loomrl.schema import Document
@@ -86,6 +86,7 @@ def _copy_database(name: str, url: str, target: Path) -> list[str]:
     source = Path(url.removeprefix("sqlite:///"))
     if not source.is_file():
         return [f"{name} has no database yet"]
+    private_database(target)
     try:
         with (
             closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True, timeout=30)) as reader,
@@ -119,7 +120,7 @@ def _place(version: PolicyVersion) -> Path:
     source = local_source(version)
     if source is not None and source.is_relative_to(home()):
         return source.relative_to(home())
-    return Path("versions") / version.policy / version.version
+    return inside("versions", version.policy, version.version).relative_to(home())
 
 
 def _copy_state(copy: Path) -> None:
