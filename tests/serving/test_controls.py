@@ -21,6 +21,7 @@ from small_disk import small_disk
 from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.loomdb.database import LoomDB
 from loomrl.loomdb.records import Control
+from loomrl.serving import elapsed
 from loomrl.serving.audit import AuditLog, AuditUnwritable
 from loomrl.serving.controls import Change, Controls, Saved
 from loomrl.serving.elapsed import Countdown
@@ -518,12 +519,26 @@ def test_an_override_lapses_by_elapsed_time_and_says_so(loomrl_home: Path) -> No
     assert actions(Controls("cartpole")) == []
 
 
-def test_a_lapse_leaves_in_force_what_another_host_set_apart(hosts: list[Controls], database: LoomDB) -> None:
+def test_of_many_overrides_whose_time_is_over_nothing_is_kept_but_that_they_are_over(loomrl_home: Path) -> None:
+    controls, now = Controls("cartpole"), time.time()
+    for number in range(40):
+        agent = {"person": "Ada", "reason": "a wheel is changed", "agent_id": f"cart-{number}"}
+        controls.set_override(Override(action=1, created=now, expires=now + 0.05, **agent), "test")
+    wait_for(lambda: (controls.follow(), controls.orders.active_overrides() == [])[1])
+    kept = json.loads(controls.path.read_bytes())
+    assert (kept["countdowns"], {one["document"] for one in kept["controls"]}) == ({}, {None})
+
+
+def test_a_lapse_leaves_in_force_what_another_host_set_apart(
+    hosts: list[Controls], database: LoomDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, other = hosts
     other.set_override(Override(version="3", **ADA), "test")
-    one.set_override(lasting(0.3), "test")
+    one.set_override(lasting(3_600.0), "test")
     settle(hosts, database)
     assert actions(one) == actions(other) == [1]  # the stricter one
+    later = elapsed._now() + 3_601.0
+    monkeypatch.setattr(elapsed, "_now", lambda: later)
 
     def is_over() -> bool:
         settle(hosts, database)

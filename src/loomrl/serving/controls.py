@@ -24,7 +24,7 @@ import orjson
 from pydantic import ValidationError, model_validator
 
 from loomrl.errors import ArtifactError, ConfigError, ServiceError
-from loomrl.home import home
+from loomrl.home import inside
 from loomrl.loomdb.records import Control
 from loomrl.schema import Document
 from loomrl.serving.elapsed import Countdown
@@ -104,7 +104,7 @@ class Controls:
         announce: Callable[[], None] | None = None,
         keep: Callable[[], None] | None = None,
     ) -> None:
-        self.policy, self.path = policy, home() / "controls" / f"{policy}.json"
+        self.policy, self.path = policy, inside("controls", f"{policy}.json")
         self._lock_path = Path(f"{self.path}.lock")
         self.orders = Orders()
         self.unsaved: str | None = None  # why what is in force would not outlive this process
@@ -324,6 +324,7 @@ class Controls:
             left = countdown.seconds_left
             self._countdowns.setdefault(override_id, Countdown.of(left))
         self._put_in_force(found.controls)
+        self._count_down()
         if self._known_orders() == found.controls:
             self._written = self._known
 
