@@ -65,13 +65,16 @@ def exclusive_project(run_id: str) -> Iterator[None]:
         config = write_overrides(config_path(record.policy), record.overrides)
         git = provenance.git_facts(project_root())
         if git and git.diff:
-            write_atomic(run_folder(run_id) / "diff.patch", git.diff)
+            write_atomic(run_folder(run_id) / "diff.patch", git.diff, mode=0o600)
+        for name, why in (git.left_out if git else {}).items():
+            say(f"{name} is left out of the run's diff.patch: it seems to hold a secret ({why}); git should ignore it")
         shutil.copy2(config_path(record.policy), run_folder(run_id) / "config.yaml")
         record = update(
             run_id,
             config=config.model_dump(mode="json"),
             git_commit=git.commit if git else None,
             git_dirty=git.dirty if git else False,
+            left_out=git.left_out if git else {},
         )
         update(run_id, mlflow_run_id=_start_mlflow_run(record))
         try:

@@ -61,6 +61,57 @@ def test_the_difference_rebuilds_the_tree(project: Path, tmp_path: Path) -> None
     assert (clone / "project" / "weights.bin").read_bytes() == bytes(range(256)) * 4
 
 
+SECRETS = {
+    ".env": "HOST=example.org\n",
+    "deep/.env.production": "A=1\n",
+    "server.pem": "",
+    "settings.py": 'password = "correct horse battery staple"\n',
+    "notes.txt": "-----BEGIN OPENSSH PRIVATE KEY-----\n",
+    "url näme.py": "URL = 'postgresql://loom:xkcd936horse@db/loom'\n",
+}
+HARMLESS = {
+    ".env.example": "TOKEN=\n",
+    "digests.py": f"DIGEST = '{'9f86d081884c7d65' * 4}'\n",
+    "reads.py": "password = os.environ['PASSWORD']\n",
+    "says.md": "postgresql://user:password@host/database\n",
+    "marked.py": "password = 'only a test of ours'  # pragma: allowlist secret\n",
+}
+
+
+def test_untracked_files_that_seem_to_hold_a_secret_are_left_out_and_named(project: Path) -> None:
+    for name, content in (SECRETS | HARMLESS).items():
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text(content)
+    found = provenance.git_facts(project)
+    assert found is not None
+    assert found.diff is not None
+    added = {line.split(" b/project/")[1] for line in found.diff.decode().splitlines() if line.startswith("diff ")}
+    assert added == set(HARMLESS)
+    assert set(found.left_out) == {f"project/{name}" for name in SECRETS}
+    assert found.left_out["project/.env"] == "its name"
+    assert found.left_out["project/settings.py"] == "line 1: Secret Keyword"
+    assert not [content for content in SECRETS.values() if content.strip() and content in found.diff.decode()]
+
+
+def test_a_tree_that_differs_by_a_secret_alone_is_not_clean(project: Path) -> None:
+    (project / ".env").write_text("A=1\n")
+    found = provenance.git_facts(project)
+    assert found is not None
+    assert (found.dirty, found.diff, found.left_out) == (True, b"", {"project/.env": "its name"})
+
+
+def test_a_tracked_file_is_kept_whatever_it_is_called(project: Path) -> None:
+    """What git has is no secret of this machine; a change of it is part of the run."""
+    (project / ".env").write_text("A=1\n")
+    git(project, "add", ".env")
+    git(project, "commit", "--quiet", "--message", "with")
+    (project / ".env").write_text("A=2\n")
+    found = provenance.git_facts(project)
+    assert found is not None
+    assert b"+A=2" in (found.diff or b"")
+    assert not found.left_out
+
+
 def test_a_huge_difference_is_not_kept(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "MAX_DIFF_BYTES", 10)
     (project / "code.py").write_text("a change of more than ten bytes\n")

@@ -3,11 +3,13 @@
 import os
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from loomrl.errors import ArtifactError, ServiceError
+from loomrl.secret_files import suspects
 from loomrl.types import Json
 
 MAX_DIFF_BYTES = 50_000_000
@@ -21,13 +23,14 @@ class GitFacts:
     branch: str | None  # None where HEAD is detached
     dirty: bool
     diff: bytes | None  # applies with `git apply --binary`; None when it is larger than MAX_DIFF_BYTES
+    left_out: dict[str, str]  # untracked files that seem to hold a secret, below the top of the tree -> why
 
 
 def git_facts(project: Path) -> GitFacts | None:
     """Commit and differences of the work tree that holds `project`; None outside git or before the first commit.
 
     The difference includes files git does not track yet (a new algorithm, say) and binary ones, but not what git
-    ignores, which the stages' outputs are among.
+    ignores, which the stages' outputs are among, nor untracked files that seem to hold a secret.
 
     Raises:
         ServiceError: when git is not installed, or fails in a repository.
@@ -37,9 +40,11 @@ def git_facts(project: Path) -> GitFacts | None:
     if top is None or commit is None:
         return None
     branch = _git(project, "symbolic-ref", "--short", "--quiet", "HEAD", check=False)
-    diff = _diff(Path(_text(top)))
+    root = Path(_text(top))
+    left_out = _secrets(root)
+    diff = _diff(root, left_out)
     kept = diff if len(diff) <= MAX_DIFF_BYTES else None
-    return GitFacts(_text(commit), _text(branch) if branch else None, bool(diff), kept)
+    return GitFacts(_text(commit), _text(branch) if branch else None, bool(diff or left_out), kept, left_out)
 
 
 def lock_entries(project: Path, policy: str) -> dict[str, Json]:
@@ -67,8 +72,14 @@ def output_hashes(entry: Json) -> dict[str, str]:
     return {out["path"]: out["md5"] for out in outs if "md5" in out}
 
 
-def _diff(top: Path) -> bytes:
-    """The whole work tree against HEAD, through an index and an object store of its own: git's stay untouched."""
+def _secrets(top: Path) -> dict[str, str]:
+    untracked = _required(_git(top, "ls-files", "--others", "--exclude-standard", "-z"))
+    names = [os.fsdecode(name) for name in untracked.split(b"\0") if name]
+    return {path.relative_to(top).as_posix(): why for path, why in suspects(top / name for name in names).items()}
+
+
+def _diff(top: Path, left_out: Iterable[str]) -> bytes:
+    """The work tree against HEAD, through an index and an object store of its own: git's stay untouched."""
     objects = _text(_required(_git(top, "rev-parse", "--path-format=absolute", "--git-path", "objects")))
     with tempfile.TemporaryDirectory(prefix="loomrl-diff-") as temporary:
         environment = {
@@ -77,7 +88,8 @@ def _diff(top: Path) -> bytes:
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects,
         }
         _git(top, "read-tree", "HEAD", environment=environment)
-        _git(top, "add", "--all", "--", ".", environment=environment)
+        without = (f":(exclude,literal){name}" for name in left_out)
+        _git(top, "add", "--all", "--", ".", *without, environment=environment)
         return _required(_git(top, "diff", "--cached", "--binary", "--no-ext-diff", "HEAD", environment=environment))
 
 

@@ -13,6 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from pydantic import Field
+
 from loomrl.errors import ConfigError, LoomRLError, ServiceError
 from loomrl.files import digest_folder, sha256_file, write_atomic
 from loomrl.home import project_root
@@ -44,6 +46,7 @@ class RebuildReport(Document):
     artifacts: list[Artifact]
     equal: bool
     seconds: float
+    left_out: list[str] = Field(default_factory=list)  # files of the run that seemed to hold a secret: not here
 
 
 def rebuild(version: PolicyVersion, registry: Registry, keep: Path | None = None) -> RebuildReport:
@@ -71,13 +74,15 @@ def rebuild(version: PolicyVersion, registry: Registry, keep: Path | None = None
         artifacts=artifacts,
         equal=all(artifact.equal for artifact in artifacts),
         seconds=round(time.monotonic() - started, 3),
+        left_out=sorted(record.left_out),
     )
 
 
 def _rebuildable(record: RunRecord) -> str:
     if record.git_commit is None:
         raise ConfigError(f"run {record.run_id} was made outside git: nothing says which code it ran")
-    if record.git_dirty and not (run_folder(record.run_id) / "diff.patch").is_file():
+    is_kept = (run_folder(record.run_id) / "diff.patch").is_file()
+    if record.git_dirty and not is_kept and not record.left_out:
         raise ConfigError(
             f"run {record.run_id} started from uncommitted changes that were too large to keep, or died before it kept "
             "them; commit before a run that must be rebuilt"

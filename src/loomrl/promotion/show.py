@@ -191,4 +191,6 @@ def print_rebuild(report: RebuildReport) -> None:
         verdict = "[green]equal[/]" if artifact.equal else "[red]different[/]"
         table.add_row(artifact.name, artifact.expected[:16], (artifact.found or "missing")[:16], verdict)
     _console().print(table)
+    if report.left_out:
+        _console().print(f"without {', '.join(report.left_out)}, which seemed to hold secrets and were not kept")
     _console().print(f"{report.seconds:.0f} s")

@@ -1,0 +1,77 @@
+"""Files that seem to hold a secret: a key, a token, a password.
+
+A file is suspected for its name, or for a line that `detect-secrets` knows: private keys, the tokens of known services,
+and what is assigned to a name such as `password`. What only looks random is not suspected: digests do.
+A line with the comment `pragma: allowlist secret` is none, nor is a placeholder such as `name:TOKEN@host`.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_NAMES = re.compile(
+    r"\.env(\..+)?|.+\.env|\.netrc|\.pypirc|\.npmrc|\.pgpass|\.htpasswd|\.git-credentials|credentials(\..+)?"
+    r"|id_(rsa|dsa|ecdsa|ed25519)|.+\.(pem|key|p12|pfx|jks|keystore|kdbx|kubeconfig)|kubeconfig",
+    re.IGNORECASE,
+)
+_EXAMPLES = re.compile(r".*\.(example|sample|template|dist)(\..+)?", re.IGNORECASE)  # their lines are looked at
+_TOO_VAGUE = {"Base64HighEntropyString", "HexHighEntropyString", "IPPublicDetector"}
+_PLACEHOLDERS = "(?i)^(password|secret|token)$"  # as in name:TOKEN@host
+_FILTERS = (
+    "allowlist.is_line_allowlisted",
+    "heuristic.is_indirect_reference",
+    "heuristic.is_likely_id_string",
+    "heuristic.is_not_alphanumeric_string",
+    "heuristic.is_potential_uuid",
+    "heuristic.is_prefixed_with_dollar_sign",
+    "heuristic.is_sequential_string",
+    "heuristic.is_templated_secret",
+)
+
+
+def suspects(paths: Iterable[Path]) -> dict[Path, str]:
+    """Files that seem to hold a secret, and why each does, such as "its name" or "line 3: GitHub Token"."""
+    found = {}
+    with _detectors():
+        for path in paths:
+            why = "its name" if _is_suspect_name(path.name) else next(iter(_lines(path)), None)
+            if why is not None:
+                found[path] = why
+    return found
+
+
+def suspicious_lines(paths: Iterable[Path]) -> list[str]:
+    """All lines of files that seem to hold a secret, each such as "src/a.py, line 3: GitHub Token"."""
+    with _detectors():
+        return [f"{path}, {line}" for path in paths for line in _lines(path)]
+
+
+def _is_suspect_name(name: str) -> bool:
+    return _NAMES.fullmatch(name) is not None and _EXAMPLES.fullmatch(name) is None
+
+
+@contextmanager
+def _detectors() -> Iterator[None]:
+    from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
+    from detect_secrets.settings import transient_settings
+
+    kinds: set[str] = {kind.__name__ for kind in get_mapping_from_secret_type_to_class().values()}
+    settings = {
+        "plugins_used": [{"name": name} for name in sorted(kinds - _TOO_VAGUE)],
+        "filters_used": [
+            *({"path": f"detect_secrets.filters.{name}"} for name in _FILTERS),
+            {"path": "detect_secrets.filters.regex.should_exclude_secret", "pattern": [_PLACEHOLDERS]},
+        ],
+    }
+    with transient_settings(settings):
+        yield
+
+
+def _lines(path: Path) -> list[str]:
+    from detect_secrets.core.scan import scan_file
+
+    if path.is_symlink() or not path.is_file():
+        return []
+    found = {(secret.line_number, secret.type) for secret in scan_file(str(path))}
+    return [f"line {line}: {kind}" for line, kind in sorted(found)]
