@@ -10,6 +10,7 @@ from typing import Any
 import hypothesis
 import pytest
 from filelock import FileLock
+from planted import PLANTED, PLANTED_FILE, SECRET_VARIABLES
 from projects import SHARED, copy_project, prefect_server, run
 from template_home import ready_home, template_home
 from xdist.scheduler import LoadScopeScheduling
@@ -145,6 +146,7 @@ def loomrl_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def finished_project(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     """A copy of this project in which CartPole went through its life cycle once. Never change it: copy it.
 
+    What the run printed is in `log` beside it. It knew secrets: in variables, and in a file that git does not track.
     Its DVC cache knows the stages of a challenger, too: a run with `training.seed=2` restores them.
     """
     base = tmp_path_factory.getbasetemp()
@@ -154,7 +156,10 @@ def finished_project(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -
     with FileLock(shared / "finished" / "lock"):
         if not done.exists():
             copy_project(project)
-            run(project, "loomrl", "run", "configs/cartpole.yaml")
+            (project / PLANTED_FILE).write_text(f"password = '{PLANTED}'\n")
+            secrets = dict.fromkeys(SECRET_VARIABLES, PLANTED)
+            (shared / "finished" / "log").write_text(run(project, "loomrl", "run", "configs/cartpole.yaml", **secrets))
+            (project / PLANTED_FILE).unlink()
             prepare_challenger(project)
             done.touch()
     return project

@@ -65,9 +65,9 @@ SECRETS = {
     ".env": "HOST=example.org\n",
     "deep/.env.production": "A=1\n",
     "server.pem": "",
-    "settings.py": 'password = "correct horse battery staple"\n',
-    "notes.txt": "-----BEGIN OPENSSH PRIVATE KEY-----\n",
-    "url näme.py": "URL = 'postgresql://loom:xkcd936horse@db/loom'\n",
+    "settings.py": 'password = "correct horse battery staple"\n',  # pragma: allowlist secret
+    "notes.txt": "-----BEGIN OPENSSH PRIVATE KEY-----\n",  # pragma: allowlist secret
+    "url näme.py": "URL = 'postgresql://loom:xkcd936horse@db/loom'\n",  # pragma: allowlist secret
 }
 HARMLESS = {
     ".env.example": "TOKEN=\n",
