@@ -9,9 +9,9 @@ from loomrl.promotion.envelope import RunFacts, envelope_tags, previous_case
 from loomrl.promotion.lineage import PLUGINS_TAG
 from loomrl.promotion.package import build_package
 from loomrl.registry import PolicyVersion, Registry
+from loomrl.registry.statements import state_serving
 from loomrl.runs import now, read_run, run_folder
 from loomrl.safety.case import read_case
-from loomrl.serving.config import SERVING
 from loomrl.types import ParityReport, PolicyManifest
 from tasks.record import StageEntry, dvc_hashes, project_folders, recorded, run_config, update
 from tasks.reproduce import reproduce
@@ -58,7 +58,7 @@ def _register(run_id: str, entry: StageEntry) -> PolicyVersion:
         **({PLUGINS_TAG: " ".join(plugins)} if plugins else {}),
     }
     version = registry.register(record.policy, package, run_id, tags)
-    registry.set_tag(version, SERVING, run_config(run_id).serving.model_dump_json())
+    state_serving(registry, version, run_config(run_id).serving.model_dump(mode="json"))
     update(run_id, version=version.version)
     if version.run_id == run_id:
         _link(run_id, version, manifest, plugins)

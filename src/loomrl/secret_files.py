@@ -56,7 +56,8 @@ def _detectors() -> Iterator[None]:
     from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
     from detect_secrets.settings import transient_settings
 
-    kinds: set[str] = {kind.__name__ for kind in get_mapping_from_secret_type_to_class().values()}
+    known: dict[str, type] = get_mapping_from_secret_type_to_class()
+    kinds = {kind.__name__ for kind in known.values()}
     settings = {
         "plugins_used": [{"name": name} for name in sorted(kinds - _TOO_VAGUE)],
         "filters_used": [

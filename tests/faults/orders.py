@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from champions import make_champion
 from databases import running_postgresql
 from jumping_clock import JumpingClock
 from policies import OBSERVATIONS, discrete_folder
@@ -29,7 +30,7 @@ from small_disk import SmallDisk, small_disk
 from sqlalchemy import create_engine, text
 
 from loomrl.loomdb.database import LoomDB
-from loomrl.registry import CHAMPION, Registry
+from loomrl.registry import Registry
 from loomrl.serving.client import PolicyClient, Refused
 from loomrl.serving.history import chains, records
 from loomrl.serving.process import ServerProcess
@@ -81,7 +82,7 @@ def services(folder: Path) -> Iterator[Services]:
         os.environ.update(environment)
         try:
             version = Registry().register("cartpole", discrete_folder(folder / "policy"), "run").version
-            Registry().set_aliases("cartpole", {CHAMPION: version})
+            make_champion(Registry(), version)
             for workers in (1, 2):
                 options = {"server": f"orders-{workers}", "workers": workers, "ready_seconds": _PATIENCE_SECONDS}
                 with ServerProcess("cartpole", **options) as server, server.client() as client:

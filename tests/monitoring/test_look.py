@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import pytest
+from champions import make_champion
 from live import play
 from policy_versions import config, register
 
 from loomrl.config import PolicyConfig
 from loomrl.errors import ConfigError
 from loomrl.monitoring.look import Look, last_look, looking
-from loomrl.registry import CHAMPION, Registry
+from loomrl.registry import Registry
 from loomrl.serving.audit import AuditLog
 
 POLE = {"name": "pole", "quantity": "observation[2]", "low": -0.2, "high": 0.2}
@@ -24,7 +25,7 @@ def settings() -> PolicyConfig:
 @pytest.fixture
 def log(ready_home: Path, tmp_path: Path) -> AuditLog:
     register(tmp_path, "run-1")
-    Registry().set_aliases("cartpole", {CHAMPION: "1"})
+    make_champion(Registry(), "1")
     return AuditLog("cartpole")
 
 

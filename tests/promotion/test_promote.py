@@ -369,7 +369,7 @@ def die_before_write(patch: pytest.MonkeyPatch, step: int, die: Callable[[], Any
     return made
 
 
-NUM_WRITES = 11
+NUM_WRITES = 12
 
 
 def check_finished(house: House, decision: PromotionDecision) -> None:

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 import tritonclient.http.aio as triton_aio
+from champions import make_champion
 from policies import BALANCING, OBSERVATIONS, discrete_folder
 from tritonclient.utils import InferenceServerException
 
 import loomrl
 from loomrl.errors import ServiceError
-from loomrl.registry import CHALLENGER, CHAMPION, Registry
+from loomrl.registry import Registry
 from loomrl.serving.client import Ask, AsyncPolicyClient, Outcome, PolicyClient, Refused
 from loomrl.serving.process import ServerProcess
 
@@ -39,7 +40,7 @@ def registered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProce
         registry = Registry()
         for version, weights in (("1", BALANCING), ("2", -BALANCING)):
             registry.register("cartpole", discrete_folder(folder / version, weights), f"run-{version}")
-        registry.set_aliases("cartpole", {CHAMPION: "1", CHALLENGER: "2"})
+        make_champion(registry, "1", challenger="2")
         with ServerProcess("cartpole", refresh_seconds=0.1, rate=1e6, burst=500) as server:
             with server.client() as client:
                 client.refresh("cartpole")

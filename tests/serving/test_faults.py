@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from champions import make_champion
 from inside import wait_for
 from policies import BALANCING, OBSERVATIONS, discrete_folder
 
@@ -206,7 +207,7 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[PolicyVe
 def at_first(versions: list[PolicyVersion]) -> Registry:
     """The registry, its aliases back where every test starts."""
     registry = Registry()
-    registry.set_aliases("cartpole", {CHAMPION: versions[0].version, CHALLENGER: None})
+    make_champion(registry, versions[0].version, challenger=None)
     return registry
 
 
@@ -215,7 +216,7 @@ def test_the_server_follows_aliases_without_a_lost_request(versions: list[Policy
     server = ServerProcess("cartpole", refresh_seconds=0.1, rate=1e6)
     with server, server.client() as client, Load(server) as load:
         for version in [*versions[1:3], versions[0]]:
-            registry.set_aliases("cartpole", {CHAMPION: version.version})
+            make_champion(registry, version.version)
             wait_for(lambda version=version: client.decide("a", OBS).version == version.version)
             assert client.is_ready()
         registry.set_aliases("cartpole", {CHALLENGER: versions[2].version})
@@ -236,7 +237,7 @@ def test_a_corrupt_version_is_refused_and_the_old_one_kept(versions: list[Policy
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
-        registry.set_aliases("cartpole", {CHAMPION: versions[3].version})
+        make_champion(registry, versions[3].version)
         wait_for(lambda: bool(client.status()["refused"]))
         assert client.status()["roles"][CHAMPION]["version"] == versions[0].version
         assert "changed" in client.status()["refused"][0]["reason"]
@@ -245,7 +246,7 @@ def test_a_corrupt_version_is_refused_and_the_old_one_kept(versions: list[Policy
         assert refused.value.status == 409
         index = httpx.post(f"{server.url}/v2/repository/index", trust_env=False).json()
         assert {entry["version"]: entry["state"] for entry in index} == {"1": "READY", "4": "UNAVAILABLE"}
-        registry.set_aliases("cartpole", {CHAMPION: versions[2].version})
+        make_champion(registry, versions[2].version)
         wait_for(lambda: client.decide("a", OBS).version == versions[2].version)
         assert client.status()["refused"] == []
     assert load.failures == []
@@ -258,7 +259,7 @@ def test_not_ready_until_there_is_a_champion(versions: list[PolicyVersion], tmp_
             client.decide("a", OBS)
         assert refused.value.status == 503
         version = Registry().register("newcomer", discrete_folder(tmp_path / "v", name="newcomer"), "run")
-        Registry().set_aliases("newcomer", {CHAMPION: version.version})
+        make_champion(Registry(), version.version, policy="newcomer")
         wait_for(client.is_ready)
         client.decide("a", OBS)
 

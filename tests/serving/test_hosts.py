@@ -10,13 +10,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from champions import make_champion
 from inside import Inside, wait_for
 from policies import BALANCING, OBSERVATIONS, discrete_folder
 from steady_load import Load as SteadyLoad
 from typer.testing import CliRunner
 
 from loomrl.home import tracking_uri
-from loomrl.registry import CHAMPION, Registry
+from loomrl.registry import Registry
 from loomrl.serving.client import Ask, PolicyClient, Refused
 from loomrl.serving.controls import Controls
 from loomrl.serving.history import records
@@ -264,7 +265,7 @@ def test_hosts_with_workers_follow_the_registry_they_share(
 ) -> None:
     registry = Registry()
     versions = [registry.register("cartpole", folder, name).version for name, folder in folders.items()]
-    registry.set_aliases("cartpole", {CHAMPION: versions[0]})
+    make_champion(registry, versions[0])
     shared = {"MLFLOW_TRACKING_URI": tracking_uri(), "LOOMRL_DATABASE_URL": f"sqlite:///{tmp_path / 'shared.db'}"}
     with ExitStack() as stack:
         loads = []
@@ -274,7 +275,7 @@ def test_hosts_with_workers_follow_the_registry_they_share(
             loads.append(stack.enter_context(SteadyLoad(stack.enter_context(server))))
         for load in loads:
             load.wait_until(lambda load=load: load.newest == 1)
-        registry.set_aliases("cartpole", {CHAMPION: versions[1]})
+        make_champion(registry, versions[1])
         for load in loads:
             load.wait_until(lambda load=load: load.newest == 2)
     for load in loads:

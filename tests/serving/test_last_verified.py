@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from champions import make_champion
 from inside import Inside
 from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.errors import ServiceError
-from loomrl.registry import CHALLENGER, CHAMPION, Registry
+from loomrl.registry import CHAMPION, Registry
 from loomrl.serving.history import records
 from loomrl.serving.last_verified import LastVerified, path_of
 from loomrl.serving.model import GRAPH
@@ -28,7 +29,7 @@ def versions(ready_home: Path, tmp_path: Path) -> list[str]:
         registry.register("cartpole", discrete_folder(tmp_path / f"{number}", value=float(number)), f"run-{number}")
         for number in (1, 2)
     ]
-    registry.set_aliases("cartpole", {CHAMPION: found[0].version, CHALLENGER: found[1].version})
+    make_champion(registry, found[0].version, challenger=found[1].version)
     keeper = RoleKeeper(RegistrySource("cartpole"))
     for _ in range(2):
         keeper.refresh()
@@ -70,7 +71,7 @@ def test_the_registry_is_followed_again_when_it_is_back(versions: list[str], awa
     keeper.refresh()
     assert (keeper.current.champion.version, told) == (versions[0], [True])
     away.undo()
-    Registry().set_aliases("cartpole", {CHAMPION: versions[1], CHALLENGER: None})
+    make_champion(Registry(), versions[1], challenger=None)
     keeper.refresh()
     assert (keeper.current.champion.version, keeper.last, told) == (versions[1], None, [True, False])
     assert LastVerified.read(path_of("cartpole")).roles[CHAMPION] == versions[1]

@@ -4,10 +4,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from champions import make_champion
 from inside import Inside
 from policies import OBSERVATIONS, discrete_folder
 
-from loomrl.registry import CHAMPION, PREVIOUS, Registry
+from loomrl.registry import CHAMPION, Registry
 from loomrl.serving import parts
 from loomrl.serving.feedback import FeedbackLedger
 from loomrl.serving.history import join, records
@@ -21,10 +22,10 @@ def test_after_a_rollback_a_reward_joins_the_version_that_decided(ready_home: Pa
     registry = Registry()
     for number in (1, 2):
         registry.register("cartpole", discrete_folder(tmp_path / f"{number}", value=float(number)), f"run-{number}")
-    registry.set_aliases("cartpole", {CHAMPION: "2", PREVIOUS: "1"})
+    make_champion(registry, "2", previous="1")
     with ServerProcess("cartpole", refresh_seconds=0.1) as server, server.client() as client:
         decision = client.decide("a", OBS, "e")
-        registry.set_aliases("cartpole", {CHAMPION: "1", PREVIOUS: None})
+        make_champion(registry, "1", previous=None)
         client.refresh("cartpole")
         assert (decision.version, client.decide("a", OBS, "e").version) == ("2", "1")
         client.feedback(decision.decision_id, -3.0, terminated=True)

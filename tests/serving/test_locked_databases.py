@@ -6,10 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from champions import make_champion
 from policies import OBSERVATIONS, discrete_folder
 from steady_load import Load
 
-from loomrl.registry import CHAMPION, Registry
+from loomrl.registry import Registry
 from loomrl.serving.client import PolicyClient
 from loomrl.serving.controls import Controls
 from loomrl.serving.overrides import Override
@@ -48,7 +49,7 @@ def test_with_both_databases_locked_decisions_syncs_and_orders_go_on(ready_home:
     registry = Registry()
     for number in (1, 2):
         registry.register("cartpole", discrete_folder(tmp_path / f"{number}", value=float(number)), f"run-{number}")
-    registry.set_aliases("cartpole", {CHAMPION: "1"})
+    make_champion(registry, "1")
     uri = f"sqlite:///{ready_home / 'mlflow.db'}?timeout=0.2"  # seconds that SQLite waits for a lock
     options = {"anchor_seconds": 0.2, "refresh_seconds": 0.1, "rate": 1e9, "environment": {"MLFLOW_TRACKING_URI": uri}}
     server = ServerProcess("cartpole", **options)
@@ -65,7 +66,7 @@ def test_with_both_databases_locked_decisions_syncs_and_orders_go_on(ready_home:
             assert client.decide("a", OBS).override is None
             load.wait_until(lambda: load.num_decisions > num_decided + 100 and synced() > num_synced + 100)
             assert anchored() == num_anchored
-        registry.set_aliases("cartpole", {CHAMPION: "2"})
+        make_champion(registry, "2")
         load.wait_until(lambda: anchored() > num_anchored and load.newest == 2)
         load.wait_until(lambda: seen(client, "errors")() == {} and seen(client, "registry_error")() is None)
     assert load.failures == []

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from champions import make_champion
 from policies import BALANCING, continuous_folder, discrete_folder
 from remembering import episode, recurrent_folder
 from typer.testing import CliRunner
@@ -13,7 +14,7 @@ from loomrl.encryption import KEYS, new_entry
 from loomrl.errors import GateRefused
 from loomrl.files import read_json, sha256_file, write_json
 from loomrl.finite.shield import Shield
-from loomrl.registry import CHAMPION, Registry
+from loomrl.registry import Registry
 from loomrl.serving.audit import AuditLog
 from loomrl.serving.audit_commands import audit_app
 from loomrl.serving.client import Ask, PolicyClient
@@ -101,7 +102,7 @@ def test_two_thousand_decisions_of_all_kinds_are_bitwise_equal(
 
 def test_a_version_of_the_registry_is_fetched_and_verified(loomrl_home: Path, tmp_path: Path) -> None:
     version = Registry().register("cartpole", discrete_folder(tmp_path / "v"), "run")
-    Registry().set_aliases("cartpole", {CHAMPION: version.version})
+    make_champion(Registry(), version.version)
     with ServerProcess("cartpole") as server, server.client() as client:
         client.decide("a", [0.1] * 4, explore=True)
     assert replayed("cartpole")["by"] == {"explored": 1}

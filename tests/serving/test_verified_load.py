@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attacks import ATTACKS, Payload, Target
+from champions import make_champion
 from inside import wait_for
 from policies import OBSERVATIONS, discrete_folder
 
@@ -63,7 +64,7 @@ def target(tmp_path_factory: pytest.TempPathFactory, template_home: Path) -> Ite
 @pytest.fixture
 def keeper(target: Target) -> Iterator[RoleKeeper]:
     """Follows the registry, version 1 in service; the target is put right afterwards."""
-    target.registry.set_aliases("cartpole", {CHAMPION: "1"})
+    make_champion(target.registry, "1")
     keeper = RoleKeeper(RegistrySource("cartpole"))
     keeper.refresh()
     yield keeper
@@ -71,7 +72,7 @@ def keeper(target: Target) -> Iterator[RoleKeeper]:
 
 
 def name_champion(target: Target, keeper: RoleKeeper) -> None:
-    target.registry.set_aliases("cartpole", {CHAMPION: target.version.version})
+    make_champion(target.registry, target.version.version)
     keeper.refresh()
 
 
@@ -166,7 +167,7 @@ def test_a_registry_that_answers_late_is_followed_once_it_does(target: Target) -
     """The registry's database is locked when a server starts that knows no verified roles, and while it decides."""
     path_of("cartpole").unlink(missing_ok=True)  # of the tests before
     uri = f"{target.registry.tracking_uri}?timeout=0.2"  # seconds that SQLite waits for a lock
-    target.registry.set_aliases("cartpole", {CHAMPION: "1"})
+    make_champion(target.registry, "1")
     blocker = sqlite3.connect(target.registry.tracking_uri.removeprefix("sqlite:///"), isolation_level=None)
     blocker.execute("BEGIN EXCLUSIVE")
     late = {"MLFLOW_TRACKING_URI": uri}

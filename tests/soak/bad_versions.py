@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 from attacks import ATTACKS, Target
+from champions import make_champion
 from policies import discrete_folder
 from steady_load import Load
 
-from loomrl.registry import CHAMPION, Registry
+from loomrl.registry import Registry
 from loomrl.serving.client import PolicyClient, Refused
 from loomrl.serving.process import ServerProcess
 
@@ -26,15 +27,15 @@ def run(folder: Path, num_versions: int = NUM_VERSIONS, seed: int = 5) -> dict[s
     good = registry.register("cartpole", discrete_folder(folder / "good"), "run-good").version
     target = Target(registry, folder)
     kinds = rng.permutation([list(ATTACKS)[number % len(ATTACKS)] for number in range(num_versions)])
-    registry.set_aliases("cartpole", {CHAMPION: good})
+    make_champion(registry, good)
     server = ServerProcess("cartpole", refresh_seconds=0.05, rate=1e9)
     with server, server.client() as client, Load(server) as load:
         before = client.status()
         for kind in map(str, kinds):
             target.attack(kind, rng)
-            registry.set_aliases("cartpole", {CHAMPION: target.version.version})
+            make_champion(registry, target.version.version)
             assert f"version {target.version.version}: " in _refusal(client), f"{kind}: taken into service"
-            registry.set_aliases("cartpole", {CHAMPION: good})
+            make_champion(registry, good)
             target.restore()
             load.check()
         after = client.status()

@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from champions import make_champion
 from policies import discrete_folder
 from several_workers import pids
 from steady_load import Load
 
 from loomrl.monitoring.config import MonitorsConfig, MonitorWeights
-from loomrl.registry import CHAMPION, Registry
-from loomrl.serving.config import SERVING, ServingConfig
+from loomrl.registry import Registry
+from loomrl.registry.statements import state_serving
+from loomrl.serving.config import ServingConfig
 from loomrl.serving.process import ServerProcess
 
 NUM_SWAPS = 1_000
@@ -28,8 +30,10 @@ def run(folder: Path, num_swaps: int = NUM_SWAPS) -> dict[str, Any]:
     registry = Registry()
     for number in range(num_swaps + 1):
         version = discrete_folder(folder / f"{number}", value=float(number))
-        registry.register("cartpole", version, f"run-{number}", {SERVING: _SLOW_IS_FINE.model_dump_json()})
-    registry.set_aliases("cartpole", {CHAMPION: "1"})
+        state_serving(
+            registry, registry.register("cartpole", version, f"run-{number}"), _SLOW_IS_FINE.model_dump(mode="json")
+        )
+    make_champion(registry, "1")
     seconds = []
     server = ServerProcess("cartpole", refresh_seconds=0.05, rate=1e9, workers=NUM_WORKERS)
     with server, server.client() as client, Load(server) as load:
@@ -37,7 +41,7 @@ def run(folder: Path, num_swaps: int = NUM_SWAPS) -> dict[str, Any]:
         memory = [_resident_bytes(server)]
         for version in range(2, num_swaps + 2):
             started = time.monotonic()
-            registry.set_aliases("cartpole", {CHAMPION: str(version)})
+            make_champion(registry, str(version))
             load.wait_until(lambda version=version: load.newest == version)
             seconds.append(time.monotonic() - started)
         memory.append(_resident_bytes(server))

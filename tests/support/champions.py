@@ -1,11 +1,11 @@
 """Versions that became champion, as a life cycle leaves them."""
 
-import json
 from pathlib import Path
 
 from loomrl.promotion import promote
 from loomrl.registry import CHAMPION, Registry
-from loomrl.serving.config import SERVING
+from loomrl.registry.statements import newest_number, state_champion, state_serving
+from loomrl.runs import now
 from loomrl.types import PromotionDecision
 
 
@@ -13,7 +13,7 @@ def promoted(registry: Registry, folder: Path) -> str:
     """A version that has become champion; its monitors take every fifth decision of an episode."""
     champion = registry.aliases("cartpole").get(CHAMPION)
     version = registry.register("cartpole", folder, f"run-{folder.name}")
-    registry.set_tag(version, SERVING, json.dumps({"monitors": {"spacing": 5}}))
+    state_serving(registry, version, {"monitors": {"spacing": 5}})
     decision = PromotionDecision(
         policy="cartpole",
         version=version.version,
@@ -25,3 +25,19 @@ def promoted(registry: Registry, folder: Path) -> str:
     )
     promote.apply(decision, f"run-{folder.name}", registry)
     return version.version
+
+
+def make_champion(registry: Registry, champion: str, policy: str = "cartpole", **aliases: str | None) -> None:
+    """Move the alias `champion`, with the statement that a promotion signs; then other aliases."""
+    state_champion(
+        registry,
+        registry.require(policy, champion),
+        number=1 + newest_number(registry, policy),
+        kind="promotion",
+        before=registry.aliases(policy).get(CHAMPION),
+        run_id="run-test",
+        reason="test",
+        person=None,
+        time=now(),
+    )
+    registry.set_aliases(policy, {CHAMPION: champion, **aliases})

@@ -4,6 +4,7 @@ Everything is append-only, and writing the same thing twice leaves it there once
 finished by the next one.
 """
 
+from loomrl.errors import ServiceError
 from loomrl.loomdb.database import LoomDB
 from loomrl.registry import CHAMPION
 from loomrl.schema import Document
@@ -21,6 +22,7 @@ class Move(Document):
     reason: str
     person: str | None = None
     time: str  # ISO 8601, UTC
+    number: int = 0  # of the signed statement; 0: from before there were any
 
 
 def node(policy: str, version: str) -> str:
@@ -30,7 +32,7 @@ def node(policy: str, version: str) -> str:
 
 def record_move(db: LoomDB, move: Move) -> None:
     """Record that the champion alias moved. A process that dies in here leaves what the next call completes."""
-    if any(event == move.to_json() for event in moves(db, move.policy)):
+    if any(Move.model_validate(event) == move for event in moves(db, move.policy)):
         return
     name = node(move.policy, move.version)
     db.link(f"run:{move.run_id}", "rolled back to" if move.kind == "rollback" else "promoted", name)
@@ -45,6 +47,14 @@ def _is_deployed(db: LoomDB, move: Move) -> bool:
     """Whether this very move's deployment is there: a run moves a version once, a command by hand has its own id."""
     key = (move.version, CHAMPION, move.run_id, move.reason)
     return any((one.version, one.role, one.run_id, one.reason) == key for one in db.deployments(move.policy))
+
+
+def newest_number(db: LoomDB, policy: str) -> int:
+    """Of the recorded moves; 0 where there are none, or where LoomDB cannot be asked."""
+    try:
+        return max((Move.model_validate(event).number for event in moves(db, policy)), default=0)
+    except ServiceError:
+        return 0
 
 
 def moves(db: LoomDB, policy: str) -> list[Json]:

@@ -1,8 +1,9 @@
 """Carry out a decision: move the aliases, record the deployment; take it back with `rollback`.
 
 A move is announced in a tag on the version before the alias moves, and the tag is removed once LoomDB holds the
-move. The alias `champion` moves first and in one step. A process that dies in between leaves either the old champion
-(nothing happened) or the new champion with its tag, and `settle`, which every later move calls, finishes the rest.
+move. A signed statement on the version says by whom and why the alias was moved: without it no server follows. The
+alias `champion` moves first and in one step. A process that dies in between leaves either the old champion (nothing
+happened) or the new champion with its tag, and `settle`, which every later move calls, finishes the rest.
 """
 
 import json
@@ -23,6 +24,7 @@ from loomrl.promotion import ledger
 from loomrl.promotion.ledger import Move
 from loomrl.promotion.rules import PROMOTED, PROMOTED_OVER, REFUSED, ROLLED_BACK, WAITING
 from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, PolicyVersion, Registry
+from loomrl.registry.statements import newest_number, state_champion
 from loomrl.runs import new_run_id, now
 from loomrl.schema import Document
 from loomrl.types import PromotionDecision
@@ -125,7 +127,7 @@ def _promote(
     )
     over = registry.require(decision.policy, champion).digest if champion else "none"
     registry.set_tag(version, PROMOTED_OVER, over)
-    _move(registry, version, move)
+    move = _move(registry, version, move, db)
     registry.set_tag(version, DECISION, PROMOTED)
     registry.set_tag(version, REASON, _short(move.reason))
     return _recorded(registry, db, version, move, f"version {version.version} is champion")
@@ -186,7 +188,7 @@ def rollback(
         person=person,
         time=now(),
     )
-    _move(registry, target, move)
+    move = _move(registry, target, move, db)
     taken = f", version {before} was taken back" if before else ""
     message = f"version {target.version} is champion again{taken}: {reason}"
     return _recorded(registry, db, target, move, message)
@@ -251,10 +253,15 @@ def settle(policy: str, registry: Registry, db: LoomDB) -> list[str]:
     return finished
 
 
-def _move(registry: Registry, version: PolicyVersion, move: Move) -> None:
+def _move(registry: Registry, version: PolicyVersion, move: Move, db: LoomDB | None) -> Move:
+    """Sign, move, mark; the move with its number. Without LoomDB the registry's statements are counted alone."""
+    recorded = 0 if db is None else ledger.newest_number(db, move.policy)
+    move = move.model_copy(update={"number": 1 + max(newest_number(registry, move.policy), recorded)})
     registry.set_tag(version, MOVE, json.dumps(move.to_json()))
+    state_champion(registry, version, **move.model_dump(exclude={"policy", "version"}))
     registry.set_aliases(version.policy, {CHAMPION: version.version})
     _mark(registry, version, move)
+    return move
 
 
 def _mark(registry: Registry, version: PolicyVersion, move: Move) -> None:

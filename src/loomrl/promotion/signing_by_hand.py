@@ -1,5 +1,6 @@
 """Signing a registered version again: one from before versions were signed, or whose key is no longer trusted."""
 
+import json
 import tempfile
 from pathlib import Path
 
@@ -8,10 +9,18 @@ from loomrl.files import sha256
 from loomrl.loomdb.database import LoomDB
 from loomrl.model_signature import SIGNATURE, sign
 from loomrl.promotion import envelope, promote
-from loomrl.registry import Registry
+from loomrl.registry import CHAMPION, PolicyVersion, Registry
 from loomrl.registry.files import SIGNATURE_TAG
-from loomrl.runs import now
+from loomrl.registry.statements import (
+    ChampionStatement,
+    ServingStatement,
+    newest_number,
+    state_champion,
+    state_serving,
+)
+from loomrl.runs import new_run_id, now
 from loomrl.schema import Document
+from loomrl.serving.config import SERVING
 
 SIGNED_BY = "loomrl.signed_by"  # on a version: who had it signed again, when and why, as JSON
 EVENT = "signing by hand"
@@ -38,7 +47,8 @@ def sign_by_hand(
 
     What was recorded at its registration must agree: the digest of every file, kept in the registry, and the signed
     envelope of its safety case, where it has one. Who signs, and why, is put on record in LoomDB before the signature
-    counts, and beside it in the registry.
+    counts, and beside it in the registry. How the version is served is signed with it, and where it is the champion,
+    that it is: a server follows no alias without.
 
     Raises:
         ConfigError: without a person or a reason, or for a version that does not exist.
@@ -69,4 +79,25 @@ def sign_by_hand(
         db.record_event(EVENT, signed.to_json())
         registry.set_tag(version, SIGNED_BY, signed.to_bytes().decode())
         registry.set_tag(version, SIGNATURE_TAG, signature)
+        _state(registry, version, signed)
     return signed
+
+
+def _state(registry: Registry, version: PolicyVersion, signed: SignedByHand) -> None:
+    """Sign what stood in tags that nobody had signed: the section `serving`, and that the version is champion."""
+    known = ServingStatement.of(version) if ServingStatement.tag() in version.tags else None
+    if known is None and SERVING in version.tags:
+        state_serving(registry, version, json.loads(version.tags[SERVING]))
+    is_champion = registry.aliases(version.policy).get(CHAMPION) == version.version
+    if is_champion and ChampionStatement.tag() not in version.tags:
+        state_champion(
+            registry,
+            registry.require(version.policy, version.version),
+            number=1 + newest_number(registry, version.policy),
+            kind=EVENT,
+            before=None,
+            run_id=f"by-hand-{new_run_id()}",
+            reason=signed.reason,
+            person=signed.by,
+            time=signed.time,
+        )

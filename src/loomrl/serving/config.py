@@ -1,4 +1,4 @@
-"""How a policy is served: the section `serving` of its config, which a version carries as a tag of the registry."""
+"""How a policy is served: the section `serving` of its config, which a version carries in a signed statement."""
 
 from typing import Literal, Self
 
@@ -8,7 +8,7 @@ from loomrl.errors import ConfigError
 from loomrl.monitoring.config import MonitorsConfig
 from loomrl.schema import Section
 
-SERVING = "loomrl.serving"  # the tag: the section as JSON
+SERVING = "loomrl.serving"  # the tag of versions from before statements were signed: the section as JSON
 
 Kind = Literal["policy", "epsilon", "softmax", "gaussian"]
 _OF_KIND = {"epsilon": "epsilon", "temperature": "softmax", "sigma": "gaussian"}  # whose setting each of them is
@@ -63,8 +63,8 @@ class ServingConfig(Section):
     monitors: MonitorsConfig = Field(default_factory=MonitorsConfig)
 
     @classmethod
-    def read_tag(cls, text: str, version: str) -> "ServingConfig":
-        """From a version's tag.
+    def read_tag(cls, text: str | bytes, version: str, tag: str = SERVING) -> "ServingConfig":
+        """From a version's tag, or what is signed in it.
 
         Raises:
             ConfigError: naming the version and the key.
@@ -72,7 +72,7 @@ class ServingConfig(Section):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            raise ConfigError(f"{version}: its tag {SERVING}: {_first(error)}; correct it in MLflow") from error
+            raise ConfigError(f"{version}: its tag {tag}: {_first(error)}; correct it in MLflow") from error
 
 
 def _first(error: ValidationError) -> str:

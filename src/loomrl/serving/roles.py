@@ -160,6 +160,8 @@ class RoleKeeper:
                 asked_for = {*self._wanted.values(), *self._pins()}
                 kept = set() if retry_refused else asked_for
                 self.refused = {version: entry for version, entry in self.refused.items() if version in kept}
+                now = time.monotonic()
+                self.refused |= {one: Refused(one, why, now) for one, why in self._source.not_followed().items()}
                 self._assign()
                 begun = self._begin(asked_for)
             self._keep()

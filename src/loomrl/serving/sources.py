@@ -2,6 +2,8 @@
 
 Whatever is signed must verify: by a trusted key, for exactly these files, as this policy's. What the registry holds
 must be signed, unless the server was told otherwise; a folder need not be, unless the server was told that it must.
+So must be how a version is served, and that it was promoted: an alias or a tag that somebody wrote in MLflow moves
+nothing.
 """
 
 import logging
@@ -13,10 +15,13 @@ from typing import Protocol
 from filelock import FileLock
 
 from loomrl.errors import ArtifactError, ServiceError
+from loomrl.files import canonical_json
 from loomrl.home import home, inside
 from loomrl.model_signature import SIGNATURE, is_signed, verify
 from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
 from loomrl.registry.files import PolicyVersion
+from loomrl.registry.statements import ServingStatement
+from loomrl.serving.aliases import Statements, signed_section
 from loomrl.serving.config import SERVING, ServingConfig
 from loomrl.serving.last_verified import LastVerified, VerifiedVersion, path_of
 from loomrl.serving.model import MANIFEST, ServedPolicy
@@ -34,6 +39,10 @@ class PolicySource(Protocol):
     def fetch(self, version: str) -> Path: ...
 
     def settings(self, version: str) -> ServingConfig: ...
+
+    def not_followed(self) -> Mapping[str, str]:
+        """Versions that roles were asked for and not given, as of the last look at them, and why."""
+        return {}
 
     def last_verified(self) -> LastVerified | None:
         """Roles that may be taken where `roles` does not answer, verified again by `fetch`."""
@@ -66,6 +75,7 @@ class RegistrySource(PolicySource):
         self._described: dict[str, PolicyVersion] = {}  # by version, as the registry described those fetched
         self._kept = self._read_kept()
         self._answers = True  # whether the registry did when it was last asked for roles
+        self._statements = Statements(policy, self._kept)
 
     def roles(self) -> Mapping[str, str]:
         """Role -> version. With any role pinned the aliases are not looked at."""
@@ -74,13 +84,17 @@ class RegistrySource(PolicySource):
         self._answers = False  # until it has
         aliases = self._registry.aliases(self.policy)
         self._answers = True
-        return {role: aliases[role] for role in ROLES if role in aliases}
+        named = {role: aliases[role] for role in ROLES if role in aliases}
+        return self._statements.followed(named, self._registry) if self._require_signature else named
+
+    def not_followed(self) -> Mapping[str, str]:
+        """Versions that an alias names, and no signed statement."""
+        return self._statements.refused
 
     def fetch(self, version: str) -> Path:
         """The version's folder, digests and signature verified."""
         found = self._describe(version)
-        if SERVING in found.tags:
-            self._settings[version] = ServingConfig.read_tag(found.tags[SERVING], f"{self.policy}@{version}")
+        self._settings[version] = self._served_as(found)
         folder = inside("versions", self.policy, found.version)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(home() / "versions" / f".{self.policy}-{found.version}.lock"):  # the home's servers share it
@@ -100,6 +114,22 @@ class RegistrySource(PolicySource):
             if kept is None:
                 raise
             return kept.described
+
+    def _served_as(self, version: PolicyVersion) -> ServingConfig:
+        kept = None if self._kept is None else self._kept.versions.get(version.version)
+        section = signed_section(version, None if kept is None else kept.described)
+        name = f"{self.policy}@{version.version}"
+        if section is not None:
+            return ServingConfig.read_tag(canonical_json(section), name, ServingStatement.tag())
+        if SERVING not in version.tags:
+            return ServingConfig()
+        if not self._require_signature:
+            return ServingConfig.read_tag(version.tags[SERVING], name)
+        log.warning(
+            "%s is served by the defaults: its tag %s is not signed; run the life cycle again, or "
+            "`loomrl policy sign %s --by NAME --reason TEXT`, which signs it as well", name, SERVING, name
+        )  # fmt: skip
+        return ServingConfig()
 
     def settings(self, version: str) -> ServingConfig:
         """What the version's config says of serving."""
@@ -124,6 +154,7 @@ class RegistrySource(PolicySource):
             },
             manifest=champion.manifest,
             verified=datetime.now(UTC).isoformat(timespec="seconds"),
+            number=self._statements.number,
         )
         if not found.is_like(self._kept):
             found.write(path_of(self.policy))

@@ -1,0 +1,127 @@
+"""What a signature says of a version: how it is served, and that it became champion.
+
+Whoever may write to MLflow can set a tag and move an alias, and cannot sign. So both statements are envelopes signed
+with this installation's key (`loomrl.signing`), kept as tags of the version they are about, whose files they name by
+digest. They are numbered, for an older one is as well signed as the newest.
+"""
+
+from typing import Any, Self, TypeVar
+
+from pydantic import ValidationError
+
+from loomrl.errors import ArtifactError
+from loomrl.registry.files import PolicyVersion
+from loomrl.registry.versions import Registry
+from loomrl.runs import now
+from loomrl.schema import Document
+from loomrl.signing import Envelope, sign_envelope, verify_envelope
+from loomrl.types import Json
+
+
+class Statement(Document):
+    """What every statement names: the version, and all its files."""
+
+    policy: str
+    version: str
+    sums_sha256: str  # of the list of all its files' digests
+    number: int  # 1 for the first
+
+    @classmethod
+    def tag(cls) -> str:
+        """Of the version, which holds the envelope."""
+        raise NotImplementedError
+
+    @classmethod
+    def of(cls, version: PolicyVersion) -> Self | None:
+        """What was signed of a version; None where nothing was.
+
+        Raises:
+            ArtifactError: when no trusted key signed it, or it is about another version or other files.
+        """
+        text = version.tags.get(cls.tag())
+        if text is None:
+            return None
+        name = f"{version.policy}@{version.version}: its tag {cls.tag()}"
+        try:
+            payload = verify_envelope(Envelope.model_validate_json(text), _payload_type(cls))
+            found = cls.model_validate_json(payload)
+        except (ArtifactError, ValidationError) as error:
+            raise ArtifactError(f"{name} does not hold: {error}") from error
+        if (found.policy, found.version, found.sums_sha256) != (version.policy, version.version, version.sums_sha256):
+            raise ArtifactError(f"{name} is about {found.policy}@{found.version}, or about other files; delete it")
+        return found
+
+    def sign(self, registry: Registry) -> None:
+        """Sign it and put it beside the version."""
+        text = sign_envelope(self.to_bytes(), _payload_type(type(self))).to_bytes().decode()
+        registry.set_tag(registry.require(self.policy, self.version), self.tag(), text)
+
+
+class ServingStatement(Statement):
+    """How a version is served: the section `serving` of its config."""
+
+    serving: Json
+    created: str  # ISO 8601, UTC
+
+    @classmethod
+    def tag(cls) -> str:
+        """Of the version."""
+        return "loomrl.serving_statement"
+
+
+class ChampionStatement(Statement):
+    """That a version became champion: by which rules, and whose approval. Numbered over all moves of the alias."""
+
+    kind: str  # "promotion", "rollback", "signing by hand"
+    before: str | None  # the champion it replaced
+    run_id: str  # the run that decided, or the id of a command by hand
+    reason: str
+    person: str | None
+    time: str  # ISO 8601, UTC
+    serving: Json | None = None  # as it was signed then
+
+    @classmethod
+    def tag(cls) -> str:
+        """Of the version."""
+        return "loomrl.champion_statement"
+
+
+T = TypeVar("T", bound=Statement)
+
+
+def state_serving(registry: Registry, version: PolicyVersion, serving: Json) -> None:
+    """Sign how a version is served, unless that is what was signed last."""
+    known = _if_valid(ServingStatement, version)
+    if known is None or known.serving != serving:
+        ServingStatement(**_about(version), number=1 + _number(known), serving=serving, created=now()).sign(registry)
+
+
+def state_champion(registry: Registry, version: PolicyVersion, number: int, **move: Any) -> None:
+    """Sign that a version becomes champion; `move` is what else the statement holds."""
+    served = _if_valid(ServingStatement, version)
+    serving = None if served is None else served.serving
+    ChampionStatement(**_about(version), number=number, serving=serving, **move).sign(registry)
+
+
+def newest_number(registry: Registry, policy: str) -> int:
+    """Of the statements that some version of a policy became champion; 0 before the first."""
+    return max((_number(_if_valid(ChampionStatement, one)) for one in registry.versions(policy)), default=0)
+
+
+def _about(version: PolicyVersion) -> dict[str, str]:
+    return {"policy": version.policy, "version": version.version, "sums_sha256": version.sums_sha256}
+
+
+def _payload_type(kind: type[Statement]) -> str:
+    return f"application/vnd.{kind.tag()}+json"
+
+
+def _if_valid(kind: type[T], version: PolicyVersion) -> T | None:
+    try:
+        return kind.of(version)
+    except ArtifactError:
+        return None
+
+
+def _number(statement: Statement | None) -> int:
+    return 0 if statement is None else statement.number

@@ -1,0 +1,253 @@
+"""Whoever may write to MLflow moves no server: aliases and tags count where a signature says so."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from champions import make_champion, promoted
+from inside import Inside
+from policies import OBSERVATIONS, discrete_folder
+
+from loomrl.errors import ArtifactError
+from loomrl.home import home
+from loomrl.loomdb.database import LoomDB
+from loomrl.promotion import promote
+from loomrl.promotion.ledger import Move, record_move
+from loomrl.promotion.signing_by_hand import sign_by_hand
+from loomrl.registry import CHAMPION, PREVIOUS, Registry
+from loomrl.registry.statements import ChampionStatement, ServingStatement, state_serving
+from loomrl.runs import now
+from loomrl.serving.config import SERVING
+from loomrl.serving.last_verified import path_of
+from loomrl.serving.roles import RoleKeeper
+from loomrl.serving.settings import ServerSettings
+from loomrl.serving.sources import RegistrySource
+
+ALWAYS = {"exploration": {"kind": "epsilon", "epsilon": 1.0, "share": 0.99}}
+STATEMENT = ChampionStatement.tag()
+
+
+@pytest.fixture
+def registry(ready_home: Path, tmp_path: Path) -> Registry:
+    """Versions 1 and 2 were promoted, one after the other; 3 was not."""
+    registry = Registry()
+    for number in (1, 2):
+        promoted(registry, discrete_folder(tmp_path / f"{number}", value=float(number)))
+    registry.register("cartpole", discrete_folder(tmp_path / "3", value=3.0), "run-3")
+    return registry
+
+
+@pytest.fixture
+def keeper(registry: Registry) -> RoleKeeper:
+    """A server's, which has served version 2."""
+    keeper = RoleKeeper(RegistrySource("cartpole"))
+    keeper.refresh()
+    assert champion(keeper) == "2"
+    return keeper
+
+
+def champion(keeper: RoleKeeper) -> str | None:
+    for _ in range(2):  # roles are kept by the look after the one that loads a version
+        keeper.refresh(retry_refused=True)
+    return None if keeper.current.champion is None else keeper.current.champion.version
+
+
+def fresh() -> RoleKeeper:
+    """Of another server, in a home that knows nothing but LoomDB."""
+    path_of("cartpole").unlink(missing_ok=True)
+    return RoleKeeper(RegistrySource("cartpole"))
+
+
+def copy_statement(registry: Registry, source: str, target: str, tag: str = STATEMENT) -> None:
+    registry.set_tag(registry.require("cartpole", target), tag, registry.require("cartpole", source).tags[tag])
+
+
+def by_hand(registry: Registry, version: str) -> None:
+    registry.set_aliases("cartpole", {CHAMPION: version})
+
+
+# --- aliases --------------------------------------------------------------------------------------------------------
+
+
+def test_promotions_and_rollbacks_are_followed(registry: Registry, keeper: RoleKeeper) -> None:
+    assert keeper.current.previous is not None
+    assert keeper.current.previous.version == "1"
+    promote.rollback("cartpole", "it drifts", "Ada", registry=registry)
+    assert (champion(keeper), champion(fresh())) == ("1", "1")
+    statement = ChampionStatement.of(registry.require("cartpole", CHAMPION))
+    assert statement is not None
+    assert (statement.number, statement.kind, statement.before) == (3, "rollback", "2")
+    assert (statement.person, statement.reason) == ("Ada", "it drifts")
+    make_champion(registry, "3")
+    assert champion(keeper) == "3"
+
+
+def test_an_alias_that_was_moved_by_hand_is_not_followed(registry: Registry, keeper: RoleKeeper) -> None:
+    by_hand(registry, "3")
+    assert champion(keeper) == "2"
+    assert "no signed statement says that it became champion" in keeper.refused["3"].reason
+    assert champion(fresh()) is None
+    with Inside(ServerSettings("cartpole")) as server:
+        assert server.decide("a", OBSERVATIONS[0].tolist()).status_code == 503
+        (refused,) = server.ask("GET", "/status").json()["refused"]
+        assert (refused["version"], "no signed statement" in refused["reason"]) == ("3", True)
+    by_hand(registry, "2")
+    assert champion(keeper) == "2"
+    assert keeper.refused == {}
+
+
+def test_an_alias_that_was_moved_back_by_hand_is_not_followed(registry: Registry, keeper: RoleKeeper) -> None:
+    by_hand(registry, "1")
+    for one in (keeper, RoleKeeper(RegistrySource("cartpole")), fresh()):
+        assert champion(one) == ("2" if one is keeper else None)
+        assert "it became champion by move 1, and move 2 came after it" in one.refused["1"].reason
+
+
+def test_deleting_what_came_after_does_not_help(registry: Registry, keeper: RoleKeeper) -> None:
+    registry.delete_tag(registry.require("cartpole", "2"), STATEMENT)
+    by_hand(registry, "1")
+    assert (champion(keeper), champion(fresh())) == ("2", None)
+    registry.delete_tag(registry.require("cartpole", "1"), STATEMENT)
+    assert (champion(keeper), champion(fresh())) == ("2", None)
+
+
+def test_a_statement_about_another_version_or_other_files_does_not_hold(registry: Registry, keeper: RoleKeeper) -> None:
+    copy_statement(registry, "2", "3")
+    by_hand(registry, "3")
+    assert champion(keeper) == "2"
+    assert "is about cartpole@2" in keeper.refused["3"].reason
+    version = registry.require("cartpole", "2")
+    other = version.model_copy(update={"tags": version.tags | {"loomrl.sums_sha256": "0" * 64}})
+    with pytest.raises(ArtifactError, match="or about other files"):
+        ChampionStatement.of(other)
+
+
+def test_a_stranger_s_signature_does_not_hold(
+    registry: Registry, keeper: RoleKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("LOOMRL_HOME", str(tmp_path / "elsewhere"))
+        elsewhere.setenv("MLFLOW_TRACKING_URI", registry.tracking_uri)
+        make_champion(registry, "3")
+    assert champion(keeper) == "2"
+    assert "not among the 1 trusted keys" in keeper.refused["3"].reason
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "\0", json.dumps({"payloadType": "x", "payload": "", "signatures": []})]
+)
+def test_what_is_no_statement_does_not_hold(registry: Registry, keeper: RoleKeeper, text: str) -> None:
+    registry.set_tag(registry.require("cartpole", "3"), STATEMENT, text)
+    by_hand(registry, "3")
+    assert champion(keeper) == "2"
+    assert f"its tag {STATEMENT} does not hold" in keeper.refused["3"].reason
+
+
+def test_what_never_was_champion_is_nothing_to_fall_back_to(registry: Registry, keeper: RoleKeeper) -> None:
+    registry.set_aliases("cartpole", {PREVIOUS: "3"})
+    assert champion(keeper) == "2"
+    assert keeper.current.previous is None
+    assert "3" in keeper.refused
+
+
+def test_a_server_that_demands_no_signature_follows_the_aliases(registry: Registry) -> None:
+    by_hand(registry, "3")
+    assert champion(RoleKeeper(RegistrySource("cartpole", require_signature=False))) == "3"
+
+
+def test_a_person_vouches_for_the_champion_as_it_is(registry: Registry, keeper: RoleKeeper) -> None:
+    by_hand(registry, "3")
+    sign_by_hand("cartpole", "3", "Ada", "it was moved in MLflow, and is right")
+    assert (champion(keeper), champion(fresh())) == ("3", "3")
+    statement = ChampionStatement.of(registry.require("cartpole", "3"))
+    assert statement is not None
+    assert (statement.number, statement.kind, statement.person) == (3, "signing by hand", "Ada")
+
+
+# --- from before there were statements ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def old(ready_home: Path, tmp_path: Path) -> Registry:
+    """Version 1 became champion and 2 did not; LoomDB knows, and nothing was signed."""
+    registry = Registry()
+    for number in (1, 2):
+        registry.register("cartpole", discrete_folder(tmp_path / f"{number}", value=float(number)), f"run-{number}")
+    by_hand(registry, "1")
+    with LoomDB.open() as db:
+        record_move(
+            db, Move(kind="promotion", policy="cartpole", version="1", before=None, run_id="r", reason="", time=now())
+        )
+    return registry
+
+
+def test_a_champion_from_before_is_followed_where_loomdb_recorded_it(old: Registry) -> None:
+    keeper = fresh()
+    assert champion(keeper) == "1"
+    by_hand(old, "2")
+    assert (champion(keeper), champion(fresh())) == ("1", None)
+
+
+def test_a_champion_from_before_is_followed_where_this_home_served_it(
+    old: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert champion(fresh()) == "1"
+    shutil.rmtree(home() / "versions")
+    monkeypatch.setenv("LOOMRL_DATABASE_URL", "postgresql+psycopg://loom:x@127.0.0.1:1/loom")
+    assert champion(RoleKeeper(RegistrySource("cartpole"))) == "1"
+    by_hand(old, "2")
+    assert champion(RoleKeeper(RegistrySource("cartpole"))) is None
+
+
+# --- how a version is served ----------------------------------------------------------------------------------------
+
+
+def test_a_tag_that_nobody_signed_explores_nothing(
+    registry: Registry, keeper: RoleKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry.set_tag(registry.require("cartpole", "2"), SERVING, json.dumps(ALWAYS))
+    with Inside(ServerSettings("cartpole", seed=0)) as server:
+        answers = [server.decide(f"agent-{number}", OBSERVATIONS[0].tolist()).json() for number in range(200)]
+    assert [answer["version"] for answer in answers] == ["2"] * 200
+    assert sum(answer["exploration"] for answer in answers) == 0
+    registry.delete_tag(registry.require("cartpole", "3"), SERVING)
+    registry.set_tag(registry.require("cartpole", "3"), SERVING, json.dumps(ALWAYS))
+    make_champion(registry, "3")
+    source = RegistrySource("cartpole")
+    source.fetch("3")
+    assert source.settings("3").exploration.share == 0.0
+    assert "its tag loomrl.serving is not signed" in caplog.text
+
+
+def test_what_was_signed_counts_and_nothing_older(registry: Registry) -> None:
+    state_serving(registry, registry.require("cartpole", "2"), ALWAYS)
+    older = registry.require("cartpole", "2").tags[ServingStatement.tag()]
+    keeper = fresh()
+    assert champion(keeper) == "2"
+    assert keeper.current.champion is not None
+    assert keeper.current.champion.exploration.share == 0.99
+    state_serving(registry, registry.require("cartpole", "2"), {"exploration": {"share": 0.01}})
+    newest = RoleKeeper(RegistrySource("cartpole"))
+    assert champion(newest) == "2"
+    assert newest.current.champion is not None
+    assert newest.current.champion.exploration.share == 0.01
+    registry.set_tag(registry.require("cartpole", "2"), ServingStatement.tag(), older)
+    replayed = RoleKeeper(RegistrySource("cartpole"))
+    assert champion(replayed) is None
+    assert "an older tag was put back" in replayed.refused["2"].reason
+
+
+def test_where_the_section_was_deleted_the_one_of_the_promotion_counts(registry: Registry) -> None:
+    registry.delete_tag(registry.require("cartpole", "2"), ServingStatement.tag())
+    source = RegistrySource("cartpole")
+    source.fetch("2")
+    assert source.settings("2").monitors.spacing == 5
+
+
+def test_a_person_signs_the_section_of_a_version_from_before(old: Registry) -> None:
+    old.set_tag(old.require("cartpole", "1"), SERVING, json.dumps(ALWAYS))
+    sign_by_hand("cartpole", "1", "Ada", "it was served so for a year")
+    source = RegistrySource("cartpole")
+    source.fetch("1")
+    assert source.settings("1").exploration.share == 0.99
