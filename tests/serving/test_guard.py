@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 from policies import OBSERVATIONS, discrete_folder
 
-from loomrl.serving.guard import is_local_host
+from loomrl.serving.browsers import is_local_host
 from loomrl.serving.process import ServerProcess
 
 OVERRIDE = b'{"action": 0, "person": "page", "reason": "x"}'

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,6 +21,9 @@ from loomrl.serving.asgi import (
     Send,
     as_json,
     as_problem,
+    check_length,
+    closing,
+    has_body,
     header,
     packed,
     read_body,
@@ -28,11 +31,13 @@ from loomrl.serving.asgi import (
 )
 from loomrl.serving.audit import AuditUnwritable, NotDurable
 from loomrl.serving.batching import Batcher, Question
+from loomrl.serving.browsers import check_host, is_loopback
 from loomrl.serving.control import Control, is_order
 from loomrl.serving.dashboard.routes import Dashboard
 from loomrl.serving.decider import Outcome
 from loomrl.serving.groups import answers_of
-from loomrl.serving.guard import AGENT, check_agent, check_host, is_loopback
+from loomrl.serving.guard import AGENT, admit, admit_agent
+from loomrl.serving.intake import Bounds, Intake
 from loomrl.serving.model import NoAnswer, ServedPolicy
 from loomrl.serving.packing import packed as packed_observations
 from loomrl.serving.parts import Parts
@@ -45,6 +50,7 @@ from loomrl.serving.several import Several
 log = logging.getLogger(__name__)
 HotHandler = Callable[[Scope, bytes, float], Response | Question]
 _MAX_INT32 = 2**31 - 1  # of the field `max_batch_size`
+_PENDING_BYTES = 8 * 2**20  # of requests without an answer, in all connections; more where bodies may be larger
 _LARGE = 2**16  # packing more would keep decisions waiting
 _NOT_DECIDED = (409, 422, 429)
 _FEEDBACK = Link("POST", "/feedback", body={"decision_id": "$response.body#/decision_id", "reward": 1.0})
@@ -59,6 +65,8 @@ class PolicyServer:
         self._several = None if parts.place is None else Several(parts, parts.place, self._respond)
         self._control = Control(parts, self._several)
         self.batcher = Batcher(self._answer_hot)
+        bounds = Bounds(max_pending_bytes=max(_PENDING_BYTES, 4 * parts.settings.max_body_bytes))
+        self.intake = Intake(bounds, count=parts.metrics.count_problem)
         self._hot: dict[str, HotHandler] = {"/decide": self._decide, "/feedback": self._feedback}
         self._infer_path = f"/v2/models/{parts.settings.policy}/"
         beside = [*self._control.routes(), *Rollback(parts).routes(), *Dashboard(parts).routes()]
@@ -118,9 +126,11 @@ class PolicyServer:
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
         """Whatever happens to one request, it is answered and the server lives on."""
         try:
-            if self._on_loopback:
-                check_host(scope)
-            self._find(scope)
+            self._admit(scope)
+        except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer to it
+            refused = self._failed(scope, error)
+            return closing(refused) if has_body(scope) else refused
+        try:
             body = await read_body(scope, receive, self._parts.settings.max_body_bytes)
             return await (self._respond if self._several is None else self._several.answer)(scope, body)
         except ClientGone:
@@ -128,11 +138,41 @@ class PolicyServer:
         except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer to it
             return self._failed(scope, error)
 
+    def _admit(self, scope: Scope) -> None:
+        """Whether a request may be answered at all, by its headers alone; what is refused is not read.
+
+        Raises:
+            Problem: 400, 401, 403, 404, 405, 413, 415, 421.
+        """
+        if self._on_loopback:
+            check_host(header(scope, b"host"))
+        route, _ = self._find(scope)
+        admit(scope, route.guard, self._parts.tokens)
+        check_length(scope, self._parts.settings.max_body_bytes)
+
+    def admit_agent(self, scope: Scope, found: Mapping[bytes, bytes], max_bytes: int) -> None:
+        """The same for a request of agents that is answered at once; `found` are its headers.
+
+        Raises:
+            Problem: 401, 403, 413, 415, 421.
+        """
+        if self._on_loopback:
+            check_host(found.get(b"host", b"").decode("latin-1"))
+        admit_agent(scope, found, self._parts.tokens)
+        length = found.get(b"content-length")
+        if length is not None and int(length) > max_bytes:
+            raise Problem(413, f"the body has {int(length)} bytes; at most {max_bytes} are read")
+
+    def refusal(self, scope: Scope, problem: Problem) -> Response:
+        """What is answered to a request that is not read."""
+        return self._failed(scope, problem)
+
     async def _respond(self, scope: Scope, body: bytes) -> Response:
         """The answer of this process to a request that is whole."""
         try:
             self._catch_up(scope)
-            answer = self._find(scope)(scope, body, time.perf_counter())
+            _, handler = self._find(scope)
+            answer = handler(scope, body, time.perf_counter())
             if isinstance(answer, Question):
                 (answer,) = self._answer_all([answer])
             response = answer if isinstance(answer, Response) else await answer
@@ -163,8 +203,6 @@ class PolicyServer:
         None where other workers are needed.
         """
         try:
-            if self._on_loopback:
-                check_host(scope)
             if self._several is not None:
                 self._parts.keep_in_step()
                 if self._several.concerns_others(scope, body):
@@ -248,8 +286,8 @@ class PolicyServer:
         self._parts.metrics.count_problem(int(response.status))
         return response
 
-    def _find(self, scope: Scope) -> Handler:
-        """The handler of a request, with what its path names.
+    def _find(self, scope: Scope) -> tuple[Route, Handler]:
+        """The route of a request, and its handler with what the path names.
 
         Raises:
             Problem: 404, 405.
@@ -258,13 +296,12 @@ class PolicyServer:
         served = self._parts.settings.policy
         if (name := places.pop("model", served)) != served:
             raise Problem(404, f"no model {name!r}; this server serves {served!r}")
-        return partial(route.handler, **places)
+        return route, partial(route.handler, **places)
 
     # --- decisions ----------------------------------------------------------------------------------------------
 
     def _decide(self, scope: Scope, body: bytes, started: float) -> Response | Question:
         """What one agent is to do, or several: each decision is on record before it is answered."""
-        check_agent(scope, self._parts.tokens)
         asks, batched = parse_asks(parse_json(body), header(scope, b"x-request-id"))
         told = _told_several if batched else _told_one
         if asks.request_ids is None:
@@ -286,7 +323,6 @@ class PolicyServer:
 
     def _feedback(self, scope: Scope, body: bytes, started: float) -> Response:
         """What came of decisions: reward, cost, and whether the episode ended. Once per decision."""
-        check_agent(scope, self._parts.tokens)
         entries, _ = parse_feedback(parse_json(body))
         self._parts.memories.end(self._parts.ledger.accept(entries))
         self._parts.metrics.feedback.inc(len(entries))
@@ -294,7 +330,6 @@ class PolicyServer:
 
     def _infer(self, scope: Scope, body: bytes, started: float, version: str | None = None) -> Question:
         """V2 inference: each row is a decision, recorded and limited like any other."""
-        check_agent(scope, self._parts.tokens)
         policy = self._acting(version)
         asked = v2.parse_infer(body, header(scope, b"inference-header-content-length"), policy)
         return Question(asked.asks, "infer", started, scope, lambda parts: v2.infer_response(asked, parts[0]))

@@ -16,6 +16,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 JSON = b"application/json"
+CLOSE = {"Connection": "close"}
 _JSON_HEADER = (b"content-type", JSON)
 
 
@@ -56,37 +57,49 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
     """The whole body, unpacked where it is compressed.
 
     Raises:
-        Problem: 413 as soon as it is, or says it is, larger than `max_bytes`, packed or not; 415 for an unknown
-            compression, 400 for a damaged one, or where another protocol is asked for.
+        Problem: 413 as soon as it is larger than `max_bytes`, packed or not; 415 for an unknown compression, 400 for a
+            damaged one.
     """
-    _check_protocol(scope)
-    encoding = ""
-    for name, value in scope["headers"]:
-        if name == b"content-length" and int(value) > max_bytes:
-            raise Problem(413, f"the body has {int(value)} bytes; at most {max_bytes} are read")
-        if name == b"content-encoding" and value != b"identity":
-            encoding = value.decode("latin-1")
     message = await receive()
-    body: bytes = message.get("body", b"")
-    while message.get("more_body", False):
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        body += message.get("body", b"")
-        if len(body) > max_bytes:
-            raise Problem(413, f"the body is larger than the {max_bytes} bytes that are read")
+    body = message.get("body", b"")
+    if message.get("more_body", False):
+        pieces = bytearray(body)
+        while message.get("more_body", False):
+            message = await receive()
+            pieces += message.get("body", b"")
+            if len(pieces) > max_bytes:
+                raise Problem(413, f"the body is larger than the {max_bytes} bytes that are read", CLOSE)
+        body = bytes(pieces)
     if message["type"] == "http.disconnect":
         raise ClientGone
-    return inflate(body, encoding, max_bytes) if encoding else body
+    encoding = header(scope, b"content-encoding")
+    return inflate(body, encoding, max_bytes) if encoding not in ("", "identity") else body
 
 
-def _check_protocol(scope: Scope) -> None:
-    """The parser reads no body behind the offer of another protocol: what was sent would be taken for nothing."""
+def check_length(scope: Scope, max_bytes: int) -> None:
+    """Refuse a body before it comes that says it is too large, or is offered in another protocol.
+
+    The parser reads no body behind such an offer: what was sent would be taken for nothing.
+
+    Raises:
+        Problem: 413, 400.
+    """
+    length = header(scope, b"content-length")
+    if length and int(length) > max_bytes:
+        raise Problem(413, f"the body has {int(length)} bytes; at most {max_bytes} are read")
     offers = "upgrade" in header(scope, b"connection").lower() and header(scope, b"upgrade")
-    if offers and (header(scope, b"transfer-encoding") or header(scope, b"content-length") not in ("", "0")):
-        raise Problem(
-            400, f"this server speaks HTTP/1.1 alone: send no `Upgrade: {offers}` with a body", {"Connection": "close"}
-        )
+    if offers and has_body(scope):
+        raise Problem(400, f"this server speaks HTTP/1.1 alone: send no `Upgrade: {offers}` with a body")
+
+
+def has_body(scope: Scope) -> bool:
+    """Whether a body comes with a request."""
+    return header(scope, b"content-length") not in ("", "0") or bool(header(scope, b"transfer-encoding"))
+
+
+def closing(response: Response) -> Response:
+    """The last one of its connection: what else was to come of its request is not read."""
+    return replace(response, headers={**response.headers, **CLOSE})
 
 
 def packed(scope: Scope, response: Response) -> Response:

@@ -12,7 +12,7 @@ from loomrl.schema import Document
 from loomrl.serving.actions import check_action
 from loomrl.serving.asgi import Response, Scope, as_json
 from loomrl.serving.bodies import Index, Load
-from loomrl.serving.guard import OBSERVER, OPERATOR, WATCHER, check_observer, check_operator, sees_orders
+from loomrl.serving.guard import OBSERVER, OPERATOR, WATCHER, check_operator, sees_orders
 from loomrl.serving.history import read_lines
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.overrides import Override, OverrideOrder
@@ -81,19 +81,16 @@ class Control:
 
     async def status(self, scope: Scope, body: bytes, started: float) -> Response:
         """Everything a person asks first; who ordered what, and why, only for observers where there are tokens."""
-        check_observer(scope, self._parts.tokens)
         return as_json(describe(self._parts, with_orders=sees_orders(scope, self._parts.tokens)))
 
     async def metrics(self, scope: Scope, body: bytes, started: float) -> Response:
         """Prometheus text format."""
-        check_observer(scope, self._parts.tokens)
         if self._parts.guardian is not None:
             self._parts.metrics.show_monitors(self._parts.guardian.shown)
         return Response(self._parts.metrics.text(), content_type=METRICS)
 
     async def monitors(self, scope: Scope, body: bytes, started: float) -> Response:
         """Every monitor of every version that acts: its evidence, its threshold, how it went; who was taken out."""
-        check_observer(scope, self._parts.tokens)
         assert self._parts.guardian is not None, "of several workers the one that has them is asked"
         return as_json(self._parts.guardian.describe())
 
@@ -112,7 +109,7 @@ class Control:
 
     async def load(self, scope: Scope, body: bytes, started: float) -> Response:
         """Follow the registry now; a version that was refused or unloaded before is tried again."""
-        actor = self._operator(scope, body)
+        actor = self._operator(scope)
         if body and (parameters := parameters_of(parse_json(body), "the request")):
             raise Problem(400, f"{next(iter(parameters))!r} is not read: what is loaded is what the registry names")
         self._record("load", actor)
@@ -127,7 +124,7 @@ class Control:
 
     async def unload(self, scope: Scope, body: bytes, started: float, version: str | None = None) -> Response:
         """Let a version go that decides for nobody, until it is loaded again."""
-        actor = self._operator(scope, body)
+        actor = self._operator(scope)
         name, roles = self._parts.settings.policy, self._parts.roles
         champion = roles.current.champion
         if version is None or (champion is not None and champion.version == version):
@@ -148,7 +145,7 @@ class Control:
 
     async def shadow_records(self, scope: Scope, body: bytes, started: float) -> Response:
         """Audit lines of decisions, then of their mirrors: they stand in two chains, each with sequences of its own."""
-        self._operator(scope, body, OBSERVE)
+        self._operator(scope, OBSERVE)
         query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
         page = _validated(Page, query, strict=False)
         limit = min(page.limit, _MAX_LINES)
@@ -159,12 +156,12 @@ class Control:
 
     async def list_overrides(self, scope: Scope, body: bytes, started: float) -> Response:
         """The overrides in force."""
-        self._operator(scope, body, OBSERVE)
+        self._operator(scope, OBSERVE)
         return as_json({"overrides": self._parts.controls.orders.active_overrides()})
 
     async def set_override(self, scope: Scope, body: bytes, started: float) -> Response:
         """Put an override in force: from the next decision on."""
-        actor = self._operator(scope, body)
+        actor = self._operator(scope)
         override = _validated(OverrideOrder, parse_json(body)).override()
         await self._check_versions(set() if override.version is None else {override.version})
         self._check_action(override.action)
@@ -180,7 +177,7 @@ class Control:
         return await self._clear(scope, body, override_id)
 
     async def _clear(self, scope: Scope, body: bytes, override_id: str | None) -> Response:
-        actor, controls = self._operator(scope, body), self._parts.controls
+        actor, controls = self._operator(scope), self._parts.controls
         try:
             lifted = await asyncio.to_thread(
                 controls.clear_overrides, override_id, actor, "lifted by the server's route"
@@ -191,12 +188,12 @@ class Control:
 
     async def plan(self, scope: Scope, body: bytes, started: float) -> Response:
         """Who decides besides the champion."""
-        self._operator(scope, body, OBSERVE)
+        self._operator(scope, OBSERVE)
         return as_json(self._parts.controls.describe_plan())
 
     async def set_plan(self, scope: Scope, body: bytes, started: float) -> Response:
         """Put a plan in force. With the `revision` it was made from, only where nobody changed it since."""
-        actor = self._operator(scope, body)
+        actor = self._operator(scope)
         order = _validated(PlanOrder, parse_json(body))
         plan = order.plan()
         await self._check_versions(plan.versions())
@@ -209,7 +206,7 @@ class Control:
 
     async def set_kill_switch(self, scope: Scope, body: bytes, started: float) -> Response:
         """Turn the kill switch on or off, `{"on": true, "person": ..., "reason": ...}`."""
-        actor = self._operator(scope, body)
+        actor = self._operator(scope)
         order = _validated(KillSwitchOrder, parse_json(body))
         controls, switch = self._parts.controls, order.switch() if order.on else None
         await asyncio.to_thread(controls.set_kill_switch, switch, actor, order.reason)
@@ -247,9 +244,9 @@ class Control:
         if action is not None and known is not None:
             check_action(action, known)
 
-    def _operator(self, scope: Scope, body: bytes, role: str = OPERATE) -> str:
+    def _operator(self, scope: Scope, role: str = OPERATE) -> str:
         """Whoever asks, if they may."""
-        return check_operator(scope, self._parts.tokens, body, role)
+        return check_operator(scope, self._parts.tokens, role)
 
     def _record(self, what: str, actor: str, **fields: Any) -> None:
         """On record before it is done."""

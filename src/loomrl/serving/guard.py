@@ -3,18 +3,15 @@
 The server's own page, `/dashboard`, may look where there are no tokens, and operates with a token that a person types:
 no browser sends that by itself.
 
-A browser on this machine sends what any page tells it to, to loopback too. Such a request names the page in `Origin`,
-comes with a content type that needs no leave (text or a form), or reaches us under a name that was rebound to loopback.
-Triton's clients send JSON as a body of no type, or of plain bytes: a browser needs leave for those bytes, and shows
-itself by `Sec-Fetch-Site` where it sends no type.
+What a browser may ask for is the same for all servers, see `loomrl.serving.browsers`. All of it is looked at when a
+request's headers are complete, before a byte of its body is kept.
 """
 
-import ipaddress
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
-from loomrl.serving.asgi import Scope, header
+from loomrl.serving.asgi import JSON, Scope
+from loomrl.serving.browsers import check_body_type, check_origin, check_site, check_type
 from loomrl.serving.problems import Problem
 from loomrl.serving.tokens import DECIDE, OBSERVE, OPERATE, Holder, Tokens
 
@@ -22,8 +19,7 @@ NO_TOKENS = (
     "this server has no tokens, so a page may look and change nothing; to operate from it, start the server with "
     "LOOMRL_OPERATOR_TOKEN or LOOMRL_TOKENS_FILE"
 )
-_TYPES = ("application/json", "application/octet-stream")
-_HOST = re.compile(r"(\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(:[0-9]+)?")
+_HOLDER = "loomrl.holder"  # in a scope: the name of whose token it showed
 
 
 @dataclass(frozen=True)
@@ -42,66 +38,52 @@ AGENT, WATCHER = Guard(DECIDE), Guard(OBSERVE)
 OBSERVER, OPERATOR = Guard(OBSERVE, of_people=True), Guard(OPERATE, of_people=True)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address or name."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-@lru_cache(maxsize=64)  # asked for every request
-def is_local_host(host: str) -> bool:
-    """Whether a `Host` header, with or without a port, names this machine: 127.0.0.1, localhost, [::1]."""
-    found = _HOST.fullmatch(host.lower())
-    return found is not None and is_loopback(found["v6"] or found["name"])
-
-
-def check_host(scope: Scope) -> None:
-    """On loopback, demand that the request was meant for this machine.
+def admit(scope: Scope, guard: Guard | None, tokens: Tokens) -> None:
+    """Whether the sender of a request may use a route, by its headers; keeps in the scope whose token it showed.
 
     Raises:
-        Problem: 421.
+        Problem: 403 for the page of another server, and on routes of people for any page where
+            there are no tokens; 415 for a body of a type that browsers send unasked, 401 and 403 for the token.
     """
-    host = header(scope, b"host")
-    if not is_local_host(host):
-        raise Problem(421, f"host {host!r} is not this machine; on loopback, ask 127.0.0.1, localhost or [::1]")
+    check_origin(scope, (scope.get("scheme", "http"),))
+    if guard is not None and guard.of_people and not tokens and any(name == b"origin" for name, _ in scope["headers"]):
+        raise Problem(403, NO_TOKENS)
+    changes = scope["method"] not in ("GET", "HEAD")
+    if changes:
+        check_body_type(scope)
+    check_site(scope, changes=changes)
+    if guard is not None and guard.is_closed(tokens):
+        scope[_HOLDER] = _demand(_authorization(scope), tokens, guard.role).name
 
 
-def check_operator(scope: Scope, tokens: Tokens, body: bytes, role: str = OPERATE) -> str:
-    """Demand that a person's own program or the server's own page asks, with a token of a role where there are any;
-    returns who it is.
+def admit_agent(scope: Scope, found: Mapping[bytes, bytes], tokens: Tokens) -> None:
+    """The same for a request of agents whose headers, `found`, show no browser.
 
     Raises:
-        Problem: 403 for the page of another server, and for any page where there are no tokens, 415 for a body that is
-            said to be other than JSON, 401 without a token, 403 for one that has another role.
+        Problem: 415, 401, 403.
     """
-    _check_origin(scope, tokens)
-    content_type = header(scope, b"content-type")
-    untyped = body and not content_type and header(scope, b"sec-fetch-site")
-    if untyped or (content_type and content_type.partition(";")[0].strip().lower() not in _TYPES):
-        raise Problem(415, f"this route wants `Content-Type: application/json`, found {content_type!r}")
-    return f"token {_demand(scope, tokens, role).name}" if tokens else "loopback"
-
-
-def check_agent(scope: Scope, tokens: Tokens) -> None:
-    """Demand a token that may decide, where there is one.
-
-    Raises:
-        Problem: 401, 403.
-    """
+    content_type = found.get(b"content-type")
+    if content_type is None:
+        check_body_type(scope)
+    elif content_type != JSON:
+        check_type(content_type.decode("latin-1"))
     if DECIDE in tokens.guarded:
-        _demand(scope, tokens, DECIDE)
+        scope[_HOLDER] = _demand(found.get(b"authorization", b""), tokens, DECIDE).name
 
 
-def check_observer(scope: Scope, tokens: Tokens) -> None:
-    """Demand a token that may observe, where there is one.
+def holder_name(scope: Scope) -> str:
+    """Whose token a request of a guarded route showed; empty where none was needed."""
+    name: str = scope.get(_HOLDER, "")
+    return name
+
+
+def check_operator(scope: Scope, tokens: Tokens, role: str = OPERATE) -> str:
+    """Demand a token of a role where there are any; returns who it is.
 
     Raises:
-        Problem: 401, 403.
+        Problem: 401 without a token, 403 for one that has another role.
     """
-    if OBSERVE in tokens.guarded:
-        _demand(scope, tokens, OBSERVE)
+    return f"token {_demand(_authorization(scope), tokens, role).name}" if tokens else "loopback"
 
 
 def sees_orders(scope: Scope, tokens: Tokens) -> bool:
@@ -115,21 +97,13 @@ def holder_of(scope: Scope, tokens: Tokens) -> Holder | None:
     return tokens.holder(_authorization(scope))
 
 
-def _check_origin(scope: Scope, tokens: Tokens) -> None:
-    """Let no page in but this server's own, and that one only where it has to show a token.
+def _demand(authorization: bytes, tokens: Tokens, role: str) -> Holder:
+    """Whose token an `Authorization` header shows, which must have a role.
 
-    A name that was rebound to this server's address makes any page one of its own; the token it has not.
+    Raises:
+        Problem: 401, 403.
     """
-    origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
-    own = f"{scope.get('scheme', 'http')}://{header(scope, b'host')}"
-    if any(origin != own for origin in origins):
-        raise Problem(403, f"this route answers no page but {own}/dashboard: the Origin is {origins[0]!r}")
-    if origins and not tokens:
-        raise Problem(403, NO_TOKENS)
-
-
-def _demand(scope: Scope, tokens: Tokens, role: str) -> Holder:
-    holder = holder_of(scope, tokens)
+    holder = tokens.holder(authorization)
     if holder is None:
         raise Problem(
             401, f"this route needs `Authorization: Bearer TOKEN`, with the role {role}", {"WWW-Authenticate": "Bearer"}

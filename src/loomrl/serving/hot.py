@@ -8,18 +8,23 @@ too, takes uvicorn's way, and so does one that needs other workers.
 import asyncio
 from typing import TYPE_CHECKING
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from loomrl.serving.asgi import Response, Scope, as_problem, packed
+from loomrl.serving.asgi import Response, Scope, packed
+from loomrl.serving.bounded import NOTHING, TRAILERS, BoundedProtocol, encoded
+from loomrl.serving.problems import Problem
 
 if TYPE_CHECKING:
     from loomrl.serving.app import HotHandler, PolicyServer
 
+_NOT_HOT = frozenset((b"content-encoding", b"origin", b"sec-fetch-site"))  # packed bodies and browsers
 
-def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[HttpToolsProtocol]:
-    """uvicorn's protocol, with the server's answers to agents in it."""
 
-    class HotProtocol(HttpToolsProtocol):
+def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[BoundedProtocol]:
+    """uvicorn's protocol within the server's bounds, with its answers to agents in it."""
+
+    class HotProtocol(BoundedProtocol):
+        intake = server.intake
         _handler: "HotHandler | None" = None
         _is_waiting = False  # an answer comes at the end of this turn
         _keeps_alive = True
@@ -27,57 +32,80 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[HttpToolsPr
         _idle_since: float | None = None  # `loop.time()` of the last answer; None while there is something to answer
         _idle_timer: asyncio.TimerHandle | None = None  # one for the connection: one for each answer costs more
         _scope: Scope
-        _pieces: list[bytes]
-        _num_bytes: int
+        _body: bytes | bytearray = b""
+        _problem: Response | None = None  # why what is being read gets no other answer
 
         def on_message_begin(self) -> None:
             if self._is_waiting:  # the next request of the same connection: answers leave in order
                 server.batcher.flush()
             self._idle_since = None
+            self._begin()
             self.url, self.headers, self.expect_100_continue = b"", [], False
 
         def on_headers_complete(self) -> None:
+            self._end_head()
             is_free = self.cycle is None or self.cycle.response_complete  # else answers would leave out of order
             is_free = is_free and not self.flow.write_paused  # uvicorn waits until answers are taken, and reads no more
             is_plain = not (self.expect_100_continue or self.parser.should_upgrade())
             self._handler = None
             if is_free and is_plain and self.parser.get_method() == b"POST":
                 path = self.url.partition(b"?")[0].decode("latin-1")
-                if not any(name == b"content-encoding" for name, _ in self.headers):
+                found = dict(self.headers)
+                if _NOT_HOT.isdisjoint(found):
                     self._handler = server.hot_handler(path)
             if self._handler is None:
-                self._go_on_as_usual()
+                self._go_on_as_usual(self.headers)
                 return
             self._scope = {"method": "POST", "path": path, "headers": self.headers}
-            self._pieces, self._num_bytes = [], 0
+            self._body, self.headers = b"", TRAILERS
+            try:
+                server.admit_agent(self._scope, found, max_body_bytes)
+            except Problem as problem:
+                self._problem = server.refusal(self._scope, problem)
 
         def on_body(self, body: bytes) -> None:
             if self._handler is None:
                 super().on_body(body)
-                return
-            self._num_bytes += len(body)
-            if self._num_bytes <= max_body_bytes:
-                self._pieces.append(body)
+            elif self._problem is None:
+                self._num_body += len(body)
+                if self._num_body > max_body_bytes:  # sent in chunks, which say nothing of what is to come
+                    self._stop(413, f"the body is larger than the {max_body_bytes} bytes that are read")
+                if not self._body:
+                    self._body = body
+                    return
+                if isinstance(self._body, bytes):  # a list of pieces would hold many times what came in small ones
+                    self._body = bytearray(self._body)
+                self._body += body
 
         def on_message_complete(self) -> None:
             if self._handler is None:
                 super().on_message_complete()
                 return
             handler, self._handler = self._handler, None
+            self._reads = NOTHING
             self._keeps_alive = self.parser.should_keep_alive() and not (self._is_last or server.is_leaving)
-            if self._num_bytes > max_body_bytes:
-                self._send(as_problem(413, f"the body has {self._num_bytes} bytes; at most {max_body_bytes} are read"))
+            if self._problem is not None:
+                self._send(self._problem)
+                self._problem = None
                 return
-            answer = server.read_at_once(handler, self._scope, b"".join(self._pieces))
+            body, self._body = bytes(self._body), b""
+            answer = server.read_at_once(handler, self._scope, body)
             if isinstance(answer, Response):
                 self._send(answer)
             elif answer is None:  # other workers have to be waited for
-                self._go_on_as_usual()
-                super().on_body(b"".join(self._pieces))
-                super().on_message_complete()
+                self._go_on_as_usual(self._scope["headers"])
+                HttpToolsProtocol.on_body(self, body)
+                self._num_unanswered += len(body)
+                HttpToolsProtocol.on_message_complete(self)
             else:
                 self._is_waiting = True
                 server.batcher.add(answer, self._send)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self._problem is not None and not self._is_refused:  # the rest of its body is not waited for
+                self._leave(packed(self._scope, self._problem))
+                self._problem = None
 
         def shutdown(self) -> None:
             if self._is_waiting:
@@ -86,13 +114,14 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[HttpToolsPr
             if not self._is_last:
                 super().shutdown()
 
-        def _go_on_as_usual(self) -> None:
+        def _go_on_as_usual(self, headers: list[tuple[bytes, bytes]]) -> None:
             """Hand over to uvicorn what was read until here."""
-            url, headers, expects = self.url, self.headers, self.expect_100_continue
-            super().on_message_begin()
+            url, expects = self.url, self.expect_100_continue
+            HttpToolsProtocol.on_message_begin(self)
             self.url, self.expect_100_continue = url, expects
             self.headers += headers
-            super().on_headers_complete()
+            HttpToolsProtocol.on_headers_complete(self)
+            self.headers = TRAILERS
 
         def _send(self, answer: Response) -> None:
             self._is_waiting = False
@@ -123,13 +152,3 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[HttpToolsPr
             super().connection_lost(exc)
 
     return HotProtocol
-
-
-def encoded(answer: Response, keep_alive: bool) -> bytes:
-    """A response as it crosses the wire."""
-    lines = b"".join(b"%b: %b\r\n" % (name.lower().encode(), text.encode()) for name, text in answer.headers.items())
-    if not keep_alive:
-        lines += b"connection: close\r\n"
-    return b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b\r\n%b" % (
-        STATUS_LINE[answer.status], answer.content_type, len(answer.body), lines, answer.body,
-    )  # fmt: skip

@@ -48,7 +48,7 @@ class Rollback:
     async def roll_back(self, scope: Scope, body: bytes, started: float) -> Response:
         """Have the registry name the champion before this one again, and follow it."""
         parts = self._parts
-        actor = check_operator(scope, parts.tokens, body)
+        actor = check_operator(scope, parts.tokens)
         order = _parse(body)
         _check_movable(parts, order.version)
         policy, holder = parts.settings.policy, holder_of(scope, parts.tokens)

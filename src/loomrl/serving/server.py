@@ -15,7 +15,8 @@ import uvicorn
 from loomrl.errors import ConfigError, ServiceError
 from loomrl.files import write_json
 from loomrl.serving.accepting import Acceptor
-from loomrl.serving.guard import is_loopback
+from loomrl.serving.browsers import is_loopback
+from loomrl.serving.intake import be_quiet
 from loomrl.serving.place import MAX_WORKERS, Place
 from loomrl.serving.settings import ServerSettings
 from loomrl.serving.tokens import Tokens, configured
@@ -100,6 +101,7 @@ def make(settings: ServerSettings, place: Place | None) -> _Server:
     from loomrl.serving.hot import protocol_of
     from loomrl.serving.parts import Parts
 
+    be_quiet()
     parts = Parts(settings, place)
     application = PolicyServer(parts)
     config = uvicorn.Config(

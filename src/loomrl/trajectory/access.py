@@ -2,29 +2,19 @@
 
 Environments hold tokens that may `decide`, trainers and people tokens that may `operate`, dashboards and Prometheus
 tokens that may `observe`. Where there are none, the programs of this machine may do everything, but no web page may.
-Unmodified clients show a token as the password of their URL: `http://name:TOKEN@host:8000`.
+Unmodified clients show a token as the password of their URL: `http://name:TOKEN@host:8000`. Such a login is neither
+asked for nor taken from a browser, which would keep it and send it along with what any page asks for.
 """
 
 import base64
 import binascii
 
 from loomrl.serving.asgi import Scope, header
+from loomrl.serving.browsers import is_browser
 from loomrl.serving.problems import Problem
 from loomrl.serving.tokens import OPERATE, Tokens
 
 ANYONE = ""  # in place of a role: whoever holds a token
-
-
-def check_page(scope: Scope) -> None:
-    """Refuse what another site's web page asks for: some requests that change things are GETs.
-
-    Raises:
-        Problem: 403.
-    """
-    own = {f"http://{header(scope, b'host')}", f"https://{header(scope, b'host')}"}
-    origin, site = header(scope, b"origin"), header(scope, b"sec-fetch-site")
-    if (origin and origin not in own) or site in ("cross-site", "same-site"):
-        raise Problem(403, "this server answers no web page of another site")
 
 
 def check_role(scope: Scope, tokens: Tokens, role: str) -> None:
@@ -42,7 +32,7 @@ def check_role(scope: Scope, tokens: Tokens, role: str) -> None:
             401,
             f"this route needs `Authorization: Bearer TOKEN`{wanted}; clients that cannot send it take "
             "http://name:TOKEN@host:port as their URL",
-            {"WWW-Authenticate": "Bearer, Basic"},
+            {"WWW-Authenticate": "Bearer"},
         )
     if role != ANYONE and role not in holder.roles and OPERATE not in holder.roles:
         raise Problem(403, f"the token of {holder.name!r} has not the role {role}; `loomrl tokens new` makes others")
@@ -54,6 +44,8 @@ def _authorization(scope: Scope) -> bytes:
     scheme, _, credentials = sent.partition(b" ")
     if scheme.lower() != b"basic":
         return sent
+    if is_browser(scope):
+        return b""
     try:
         return b"Bearer " + base64.b64decode(credentials, validate=True).partition(b":")[2]
     except binascii.Error:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from loomrl.serving.asgi import ClientGone, Receive, Response, Scope, header
+from loomrl.serving.asgi import CLOSE, ClientGone, Receive, Response, Scope, header
 from loomrl.serving.compression import accepted
 from loomrl.serving.problems import Problem
 from loomrl.trajectory.fragments import Fragment, compress, gunzip, gzip_of, plain_of
@@ -10,8 +10,7 @@ from loomrl.trajectory.wire import Invalid, refused
 
 MIN_PACKED_BYTES = 1_000  # the wire's: shorter answers are never packed
 _TEXT = b"text/plain; charset=utf-8"
-_CLOSE = {"Connection": "close"}  # else the rest of the body would be read, for nothing
-_RETRY = {"Retry-After": "1", **_CLOSE}
+_RETRY = {"Retry-After": "1", **CLOSE}
 
 
 class BadGzip(Exception):
@@ -36,7 +35,7 @@ class Bodies:
         """
         length = header(scope, b"content-length")
         if length and int(length) > self._max_bytes:
-            raise Problem(413, f"the body has {length} bytes; at most {self._max_bytes} are read", _CLOSE)
+            raise Problem(413, f"the body has {length} bytes; at most {self._max_bytes} are read", CLOSE)
         taken, body = 0, bytearray()
         try:
             more = True
@@ -48,7 +47,7 @@ class Bodies:
                 self.pending += len(chunk)
                 taken += len(chunk)
                 if taken > self._max_bytes:
-                    raise Problem(413, f"the body is larger than the {self._max_bytes} bytes that are read", _CLOSE)
+                    raise Problem(413, f"the body is larger than the {self._max_bytes} bytes that are read", CLOSE)
                 if self.pending > self._max_pending:
                     raise Problem(503, "too much is being posted at once; send it again", _RETRY)
                 body += chunk

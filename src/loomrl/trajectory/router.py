@@ -4,11 +4,11 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from loomrl.errors import ServiceError
-from loomrl.serving.asgi import ClientGone, Receive, Response, Scope, as_json
-from loomrl.serving.guard import check_host, is_loopback
+from loomrl.serving.asgi import ClientGone, Receive, Response, Scope, as_json, closing, has_body, header
+from loomrl.serving.browsers import check_host, check_origin, check_program, check_site, is_loopback
 from loomrl.serving.problems import Problem
-from loomrl.serving.tokens import Tokens
-from loomrl.trajectory.access import check_page, check_role
+from loomrl.serving.tokens import OPERATE, Tokens
+from loomrl.trajectory.access import check_role
 from loomrl.trajectory.bodies import BadGzip, Bodies, check_json
 from loomrl.trajectory.request import Request
 from loomrl.trajectory.wire import Invalid
@@ -16,6 +16,7 @@ from loomrl.trajectory.wire import Invalid
 log = logging.getLogger(__name__)
 Handler = Callable[[Request], Awaitable[Response]]
 Route = tuple[str | None, Handler]  # the role a token must have, None where none is needed; what answers
+_SCHEMES = ("http", "https")  # of its own page: a proxy may end TLS
 
 
 class Router:
@@ -46,23 +47,39 @@ class Router:
             ClientGone: when nobody waits for an answer.
         """
         try:
-            if self._on_loopback:
-                check_host(scope)
-            check_page(scope)
-            role, handler = self._find(scope["method"], scope["path"])
-            if role is not None:
-                check_role(scope, self._tokens, role)
-            self._check()
+            handler = self._admit(scope)
+        except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer to it
+            refused = self._refused(scope, error)
+            return closing(refused) if has_body(scope) else refused
+        try:
             request = Request(scope, await self._bodies.read(scope, receive), receive)
             if request.body:
                 check_json(scope)
             return await handler(request)
         except ClientGone:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer to it
-            response = self._failed(scope, error)
-            self._count(response.status)
-            return response
+        except Exception as error:  # noqa: BLE001 - as above
+            return self._refused(scope, error)
+
+    def _admit(self, scope: Scope) -> Handler:
+        """Who answers, if anybody may, by what the headers say. What operators may do changes something, GETs too."""
+        if self._on_loopback:
+            check_host(header(scope, b"host"))
+        check_origin(scope, _SCHEMES)
+        role, handler = self._find(scope["method"], scope["path"])
+        is_get = scope["method"] == "GET"
+        check_site(scope, changes=not is_get or role == OPERATE)
+        if is_get and role == OPERATE:
+            check_program(scope)
+        if role is not None:
+            check_role(scope, self._tokens, role)
+        self._check()
+        return handler
+
+    def _refused(self, scope: Scope, error: Exception) -> Response:
+        response = self._failed(scope, error)
+        self._count(response.status)
+        return response
 
     def _failed(self, scope: Scope, error: Exception) -> Response:
         match error:

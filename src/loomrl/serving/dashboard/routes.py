@@ -69,7 +69,7 @@ class Dashboard:
 
     async def data(self, scope: Scope, body: bytes, started: float) -> Response:
         """What the page shows; `after` leaves out what the history holds until then."""
-        check_operator(scope, self._parts.tokens, body, OBSERVE)
+        check_operator(scope, self._parts.tokens, OBSERVE)
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
         try:
             after = Since.model_validate({name: values[-1] for name, values in query.items()}, strict=False).after

@@ -1,0 +1,261 @@
+"""uvicorn's protocol within bounds: what a sender leaves behind, or leaves out, costs no more than `Bounds` says.
+
+httptools gathers a header until it is whole, and uvicorn addresses, headers and waiting requests, whatever their size.
+So what comes is handed to the parser in pieces, and looked at between them. Trailers, which follow a body, are thrown
+away: who may do what was decided when the headers were complete.
+"""
+
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from loomrl.serving.asgi import Response
+from loomrl.serving.intake import Intake
+
+_PIECE = 2 * 2**10  # bytes handed over at once, unless they are a body's
+_SLACK = 64 * 2**10  # bytes that may stand around a piece of a body: sizes of chunks, their extensions, trailers
+NOTHING, _HEAD, _BODY = range(3)  # what of a request is being read
+
+
+class _Dropped(list[tuple[bytes, bytes]]):
+    """Where trailers go."""
+
+    def append(self, _: tuple[bytes, bytes]) -> None:
+        """Keep nothing."""
+
+
+TRAILERS = _Dropped()
+
+
+class Refused(Exception):
+    """Stops the parser, once the answer is sent."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """A subclass has the `intake` of its server."""
+
+    intake: ClassVar[Intake]
+
+    held = 0
+    _begun = 0.0  # `loop.time()` of the connection, or of the first byte of the request that is being read
+    _reads = NOTHING
+    _has_spoken = _is_watched = _is_refused = False
+    _head: list[tuple[bytes, bytes]] = []  # the headers of the request whose body is being read
+    _num_around = 0  # bytes since the request, or its last piece of body, began
+    _num_body = 0  # bytes of the request that is being read,
+    _num_seen = 0  # as far as they were looked at
+    _num_unanswered = 0  # bytes of requests that uvicorn has
+    _unfed = b""  # what came while uvicorn has several requests to answer
+
+    # --- what the parser calls ------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A request's first byte."""
+        self._begin()
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of its address."""
+        self.url += url
+        if len(self.url) > self.intake.bounds.max_url_bytes:
+            self._stop(414, f"the address is longer than {self.intake.bounds.max_url_bytes} bytes")
+
+    def on_headers_complete(self) -> None:
+        """Whether it may be answered is settled now."""
+        self._end_head()
+        super().on_headers_complete()
+        self.headers = TRAILERS
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of its body."""
+        self._num_body += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """uvicorn has all of it."""
+        self._reads = NOTHING
+        self._num_unanswered += self._num_body
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """uvicorn has answered a request, and may go on with what came meanwhile."""
+        super().on_response_complete()
+        if not self.pipeline:
+            self._num_unanswered = 0
+            self._count()
+            if self._unfed:
+                self.loop.call_soon(self._feed_rest)
+
+    def _begin(self) -> None:
+        self._reads, self._num_around, self._num_body, self._num_seen = _HEAD, 0, 0, 0
+        self._begun, self._has_spoken = self.loop.time(), True
+
+    def _end_head(self) -> None:
+        self._reads, self._num_around, self._head = _BODY, 0, self.headers
+        if len(self.headers) > self.intake.bounds.max_headers:
+            self._stop(431, self._too_many_headers())
+
+    def _too_many_headers(self) -> str:
+        return f"there are more than {self.intake.bounds.max_headers} headers"
+
+    def _size_of_piece(self) -> int:
+        """How much the parser gets at once: the rest of a body whose length is known, and else little."""
+        if self._reads == _BODY:
+            for name, value in self._head:
+                if name == b"content-length":
+                    return max(int(value) - self._num_body, _PIECE)
+        return _PIECE
+
+    def _stop(self, status: int, message: str) -> None:
+        self.refuse(status, message)
+        raise Refused(message)
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no request; or it was refused already."""
+        self.refuse(400, msg)
+
+    # --- what the transport calls ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        """Whoever connects has something to say, or is in the way."""
+        super().connection_made(transport)
+        self._begun = self.loop.time()
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, as far as that is wanted."""
+        if self._unfed:
+            self._unfed += data
+            self.flow.pause_reading()
+        elif len(data) <= _PIECE:
+            super().data_received(data)
+            if self._reads != NOTHING:
+                self._look_at(len(data))
+        else:
+            self._feed(data)
+        if self._reads != NOTHING or self._unfed:
+            self._watch()
+        elif self._is_watched:
+            self._is_watched = False
+            self.intake.finished(self)
+        if self._reads != NOTHING or self.held or self._num_unanswered:
+            self._count()
+
+    def _feed(self, data: bytes) -> None:
+        """In pieces, and no further while a request waits that was sent before its turn."""
+        start = 0
+        while start < len(data) and not self._is_refused and not self.transport.is_closing():
+            if self.pipeline:
+                self._unfed = data[start:]
+                self.flow.pause_reading()
+                return
+            size = self._size_of_piece()
+            piece = data[start : start + size]
+            super().data_received(piece)
+            if self._reads != NOTHING:
+                self._look_at(len(piece))
+            if self.parser.should_upgrade():
+                return
+            start += size
+
+    def _feed_rest(self) -> None:
+        rest, self._unfed = self._unfed, b""
+        if rest and not self.transport.is_closing():
+            self.flow.resume_reading()
+            self.data_received(rest)
+
+    def _look_at(self, num_bytes: int) -> None:
+        """Is there too much of what is not a body?"""
+        bounds = self.intake.bounds
+        if self._num_body > self._num_seen:
+            self._num_seen, self._num_around = self._num_body, 0
+            return
+        self._num_around += num_bytes
+        if self._reads == _HEAD and self._num_around > bounds.max_head_bytes:
+            self.refuse(431, f"the first line and the headers are longer than {bounds.max_head_bytes} bytes")
+        elif self._reads == _HEAD and len(self.headers) > bounds.max_headers:
+            self.refuse(431, self._too_many_headers())
+        elif self._num_around > _SLACK:
+            self.refuse(400, "there is more around the pieces of the body than in them")
+
+    def _watch(self) -> None:
+        if not self._is_watched and not self._is_refused:
+            self._is_watched = True
+            self.intake.watch(self)
+
+    def _count(self) -> None:
+        if not self._is_refused:
+            being_read = 0 if self._reads == NOTHING else self._num_around + self._num_body
+            self.intake.hold(self, being_read + self._num_unanswered + len(self._unfed))
+
+    def pause_writing(self) -> None:
+        """Its client does not take what it asked for."""
+        super().pause_writing()
+        self.intake.leaves(self)
+
+    def resume_writing(self) -> None:
+        """It took it."""
+        super().resume_writing()
+        self.intake.takes(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is left of it."""
+        self._unfed = b""
+        self.intake.forget(self)
+        super().connection_lost(exc)
+
+    # --- what the intake calls ------------------------------------------------------------------------------------
+
+    def refuse(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        """Answer the request that is being sent, unless others wait for their answers, read nothing more, and close."""
+        if not self._is_refused and not self.transport.is_closing():
+            self.intake.count(status)
+            self._leave(self.intake.answer(status, message, headers))
+
+    def _leave(self, answer: Response) -> None:
+        """Whatever else comes, this was the last answer."""
+        self._is_refused = True
+        self._unfed = b""
+        self.intake.forget(self)
+        is_another, cycle = self._reads != _BODY, self.cycle
+        under_way = cycle is not None and not cycle.response_complete
+        if self._has_spoken and not (under_way and (is_another or cycle.response_started or self.pipeline)):
+            self.transport.write(encoded(answer, keep_alive=False))
+        if under_way:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self.transport.close()
+        if self.transport.get_write_buffer_size():
+            self.loop.call_later(self.intake.bounds.answer_seconds, self.transport.abort)
+
+    def drop(self) -> None:
+        """Close at once, with what is left to send."""
+        self.transport.abort()
+
+    def seconds_left(self, now: float) -> float:
+        """Until its sender has had its time; that does not run while uvicorn answers what came before."""
+        if self._reads != _BODY and self.cycle is not None and not self.cycle.response_complete:
+            return self.intake.bounds.head_seconds
+        bounds = self.intake.bounds
+        if self._reads == _BODY:
+            return self._begun + bounds.request_seconds + self._num_body / bounds.least_bytes_per_second - now
+        return self._begun + bounds.head_seconds - now
+
+    def num_untaken(self) -> int:
+        """Bytes of answers that its client did not take yet."""
+        return int(self.transport.get_write_buffer_size())
+
+
+def bounded_by(intake: Intake) -> type[BoundedProtocol]:
+    """The protocol of a server."""
+    return type("Protocol", (BoundedProtocol,), {"intake": intake})
+
+
+def encoded(answer: Response, keep_alive: bool) -> bytes:
+    """A response as it crosses the wire."""
+    lines = b"".join(b"%b: %b\r\n" % (name.lower().encode(), text.encode()) for name, text in answer.headers.items())
+    if not keep_alive:
+        lines += b"connection: close\r\n"
+    return b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b\r\n%b" % (
+        STATUS_LINE[answer.status], answer.content_type, len(answer.body), lines, answer.body,
+    )  # fmt: skip
