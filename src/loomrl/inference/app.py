@@ -11,7 +11,7 @@ from loomrl.serving.tokens import DECIDE, OBSERVE, OPERATE, Tokens
 from loomrl.trajectory.access import ANYONE
 from loomrl.trajectory.bodies import Bodies, packed
 from loomrl.trajectory.request import Request
-from loomrl.trajectory.router import Route, Router
+from loomrl.trajectory.router import Route, Router, intake_for
 
 _METRICS = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -32,6 +32,7 @@ class EngineServer:
         self._metrics.gauge("running", "Completions that are being decoded", lambda: scheduler.num_running)
         self._metrics.gauge("waiting", "Completions that wait for their turn", lambda: scheduler.num_waiting)
         self._metrics.gauge("policy_version", "Version of the policy", lambda: self._engine.version)
+        self.intake = intake_for(settings.max_pending_bytes, self._metrics.count_problem)
         self._router = Router(
             self._routes(),
             tokens,

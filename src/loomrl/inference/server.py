@@ -22,4 +22,5 @@ def serve(settings: EngineSettings, port_file: Path | None = None) -> None:
     torch.set_num_threads(1)  # for tokens of a small transformer several are slower
     tokens = tokens_for(settings.host, "exchange the policy")
     application = EngineServer(settings, tokens)
-    run_application(application, listen("the engine", settings.host, settings.port, port_file))
+    listener = listen("the engine", settings.host, settings.port, port_file)
+    run_application(application, listener, application.intake)

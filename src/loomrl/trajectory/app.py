@@ -15,7 +15,7 @@ from loomrl.trajectory.metrics import Metrics
 from loomrl.trajectory.posting import Posting
 from loomrl.trajectory.posts import Posts
 from loomrl.trajectory.request import Request
-from loomrl.trajectory.router import Route, Router
+from loomrl.trajectory.router import Route, Router, intake_for
 from loomrl.trajectory.settings import HubSettings
 from loomrl.trajectory.store import Store
 from loomrl.trajectory.upkeep import Upkeep
@@ -64,6 +64,7 @@ class HubServer:
             ("GET", "/metrics"): (OBSERVE, view.metrics),
             **{("GET", path): (None, view.page) for path in PATHS},
         }
+        self.intake = intake_for(settings.max_pending_bytes, self._metrics.count_problem)
         self._acknowledge = delivery.acknowledge
         self._router = Router(
             routes,

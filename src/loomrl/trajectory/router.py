@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from loomrl.errors import ServiceError
 from loomrl.serving.asgi import ClientGone, Receive, Response, Scope, as_json, closing, has_body, header
 from loomrl.serving.browsers import check_host, check_origin, check_program, check_site, is_loopback
+from loomrl.serving.intake import Bounds, Intake
 from loomrl.serving.problems import Problem
 from loomrl.serving.tokens import OPERATE, Tokens
 from loomrl.trajectory.access import check_role
@@ -100,6 +101,18 @@ class Router:
         if allowed := sorted(other for other, known in self._routes if known == path):
             raise Problem(405, "Method Not Allowed", {"Allow": ", ".join(allowed)})
         raise Problem(404, "Not Found")
+
+
+def intake_for(max_pending_bytes: int, count: Callable[[int], None]) -> Intake:
+    """What the protocol of such a server takes, `count` told of each refusal. Requests that are read and not answered
+    count there too: posts that wait for the disk, prompts that wait for their turn. So it is twice what may be read at
+    once; and answers may be batches, or weights."""
+    bounds = Bounds(max_pending_bytes=2 * max_pending_bytes, max_untaken_bytes=4 * max_pending_bytes)
+    return Intake(bounds, _answer, count)
+
+
+def _answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(_detail(message), status, headers=dict(headers or {}))
 
 
 def _detail(message: str) -> bytes:

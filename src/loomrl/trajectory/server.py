@@ -30,4 +30,5 @@ def serve(settings: HubSettings, port_file: Path | None = None, keeps_up: bool =
 
 
 def _run(settings: HubSettings, tokens: Tokens, listener: socket.socket) -> None:
-    run_application(HubServer(settings, Store.open(settings.database_url), tokens), listener)
+    hub = HubServer(settings, Store.open(settings.database_url), tokens)
+    run_application(hub, listener, hub.intake)

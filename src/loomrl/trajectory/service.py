@@ -11,6 +11,8 @@ import uvicorn
 
 from loomrl.files import write_json
 from loomrl.serving.asgi import Receive, Scope, Send
+from loomrl.serving.bounded import bounded_by
+from loomrl.serving.intake import Intake, be_quiet
 from loomrl.serving.server import address_of, bind, check_exposure, end_well
 from loomrl.serving.tokens import Tokens, configured
 
@@ -44,12 +46,16 @@ def listen(name: str, host: str, port: int, port_file: Path | None) -> socket.so
     return listener
 
 
-def run_application(application: Application, listener: socket.socket) -> None:
-    """Serve an ASGI application with a life span until told to stop; requests in flight are answered first."""
+def run_application(application: Application, listener: socket.socket, intake: Intake) -> None:
+    """Serve an ASGI application with a life span until told to stop; requests in flight are answered first.
+
+    `intake` bounds what its senders may leave with it.
+    """
+    be_quiet()
     config = uvicorn.Config(
         application,
         loop="uvloop",
-        http="httptools",
+        http=bounded_by(intake),
         ws="none",
         lifespan="on",
         log_level="warning",
