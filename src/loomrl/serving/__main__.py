@@ -27,12 +27,15 @@ def main(arguments: list[str]) -> int:
         folders={role: folder for role, folder in folders.items() if folder is not None},
         rate=options.rate,
         burst=options.burst,
+        token_rate=options.token_rate,
         total_rate=options.total_rate,
         seed=options.seed,
         exploration=options.explore,
         refresh_seconds=options.refresh_seconds,
         anchor_seconds=options.anchor_seconds,
         max_body_bytes=options.max_body_bytes,
+        max_rows=options.max_rows,
+        body_bytes_per_second=options.body_bytes_per_second,
         shadow_backlog_bytes=options.shadow_backlog_bytes,
         shadow_hang_seconds=options.shadow_hang_seconds,
         segment_bytes=options.segment_bytes,
@@ -64,12 +67,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--challenger-folder", type=Path)
     parser.add_argument("--rate", type=float, default=default.rate, help="decisions per second and agent")
     parser.add_argument("--burst", type=float)
+    parser.add_argument("--token-rate", type=float, help="decisions per second of all who show one token")
     parser.add_argument("--total-rate", type=float, help="decisions per second of all agents together")
     parser.add_argument("--explore", type=_exploration, help="how, such as kind=epsilon,epsilon=0.05")
     parser.add_argument("--seed", type=int, help="of exploration; default: the system's entropy")
     parser.add_argument("--refresh-seconds", type=float, default=default.refresh_seconds)
     parser.add_argument("--anchor-seconds", type=float, default=default.anchor_seconds)
     parser.add_argument("--max-body-bytes", type=int, default=default.max_body_bytes)
+    parser.add_argument("--max-rows", type=int, default=default.max_rows, help="decisions in one request")
+    parser.add_argument("--body-bytes-per-second", type=float, default=default.body_bytes_per_second)
     parser.add_argument("--shadow-backlog-bytes", type=int, default=default.shadow_backlog_bytes)
     parser.add_argument("--shadow-hang-seconds", type=float, default=default.shadow_hang_seconds)
     parser.add_argument("--segment-bytes", type=int, default=default.segment_bytes)

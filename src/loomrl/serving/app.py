@@ -32,24 +32,27 @@ from loomrl.serving.asgi import (
 from loomrl.serving.audit import AuditUnwritable, NotDurable
 from loomrl.serving.batching import Batcher, Question
 from loomrl.serving.browsers import check_host, is_loopback
+from loomrl.serving.budget import Budget, check_lists
 from loomrl.serving.control import Control, is_order
 from loomrl.serving.dashboard.routes import Dashboard
 from loomrl.serving.decider import Outcome
 from loomrl.serving.groups import answers_of
-from loomrl.serving.guard import AGENT, admit, admit_agent
+from loomrl.serving.guard import AGENT, admit, admit_agent, holder_name
 from loomrl.serving.intake import Bounds, Intake
 from loomrl.serving.model import NoAnswer, ServedPolicy
+from loomrl.serving.packing import num_lists
 from loomrl.serving.packing import packed as packed_observations
 from loomrl.serving.parts import Parts
 from loomrl.serving.problems import Problem
-from loomrl.serving.requests import Asks, parse_asks, parse_feedback, parse_json
+from loomrl.serving.requests import LARGE, Asks, check_shapes, parse_asks, parse_feedback, parse_json
 from loomrl.serving.rollback import Rollback
 from loomrl.serving.routing import BYTES_TYPE, JSON_TYPE, Handler, Link, Route, Router
 from loomrl.serving.several import Several
+from loomrl.serving.siblings import is_from_sibling
 
 log = logging.getLogger(__name__)
 HotHandler = Callable[[Scope, bytes, float], Response | Question]
-_MAX_INT32 = 2**31 - 1  # of the field `max_batch_size`
+_LISTS_BESIDE = 1_000  # and objects, of a request, beside those of its rows
 _PENDING_BYTES = 8 * 2**20  # of requests without an answer, in all connections; more where bodies may be larger
 _LARGE = 2**16  # packing more would keep decisions waiting
 _NOT_DECIDED = (409, 422, 429)
@@ -66,6 +69,7 @@ class PolicyServer:
         self._control = Control(parts, self._several)
         self.batcher = Batcher(self._answer_hot)
         bounds = Bounds(max_pending_bytes=max(_PENDING_BYTES, 4 * parts.settings.max_body_bytes))
+        self._budget = Budget(parts.settings.body_bytes_per_second, parts.settings.max_body_bytes)
         self.intake = Intake(bounds, count=parts.metrics.count_problem)
         self._hot: dict[str, HotHandler] = {"/decide": self._decide, "/feedback": self._feedback}
         self._infer_path = f"/v2/models/{parts.settings.policy}/"
@@ -132,7 +136,12 @@ class PolicyServer:
             return closing(refused) if has_body(scope) else refused
         try:
             body = await read_body(scope, receive, self._parts.settings.max_body_bytes)
-            return await (self._respond if self._several is None else self._several.answer)(scope, body)
+            if len(body) >= LARGE and not is_from_sibling(scope):
+                self._weigh(scope, body)
+            response = await (self._respond if self._several is None else self._several.answer)(scope, body)
+            if response.status < 400:
+                self._budget.pay_back(scope)
+            return response
         except ClientGone:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer to it
@@ -149,6 +158,25 @@ class PolicyServer:
         route, _ = self._find(scope)
         admit(scope, route.guard, self._parts.tokens)
         check_length(scope, self._parts.settings.max_body_bytes)
+
+    def _weigh(self, scope: Scope, body: bytes) -> None:
+        """Whether a large body is parsed.
+
+        Raises:
+            Problem: 429, 413.
+        """
+        self._budget.pay(scope, len(body))
+        policy = self._parts.roles.current.whose_actions()
+        if (
+            policy is None
+            or scope["method"] != "POST"
+            or not scope["path"].endswith(("/decide", "/feedback", "/infer"))
+        ):
+            return
+        if (lists := num_lists(policy)) is not None:
+            text = header(scope, b"inference-header-content-length")
+            num_bytes = int(text) if text.isascii() and text.isdigit() and int(text) < len(body) else len(body)
+            check_lists(body, num_bytes, self._parts.settings.max_rows * (1 + lists) + _LISTS_BESIDE)
 
     def admit_agent(self, scope: Scope, found: Mapping[bytes, bytes], max_bytes: int) -> None:
         """The same for a request of agents that is answered at once; `found` are its headers.
@@ -203,13 +231,18 @@ class PolicyServer:
         None where other workers are needed.
         """
         try:
+            if len(body) >= LARGE:
+                self._weigh(scope, body)
             if self._several is not None:
                 self._parts.keep_in_step()
                 if self._several.concerns_others(scope, body):
+                    self._budget.pay_back(scope)  # it is weighed again where it is answered
                     return None
             answer = handler(scope, body, time.perf_counter())
-            if self._parts.is_strict and isinstance(answer, Response):  # only since this request began
-                self._parts.keeper.sync()
+            if isinstance(answer, Response):
+                self._budget.pay_back(scope)
+                if self._parts.is_strict:  # only since this request began
+                    self._parts.keeper.sync()
             return answer
         except Exception as error:  # noqa: BLE001 - as above
             return self._failed(scope, error)
@@ -248,6 +281,7 @@ class PolicyServer:
         try:
             if isinstance(outcome, Exception):
                 raise outcome
+            self._budget.pay_back(question.scope)
             return question.answer(outcome)
         except Exception as error:  # noqa: BLE001 - as above
             return self._failed(question.scope, error)
@@ -302,7 +336,8 @@ class PolicyServer:
 
     def _decide(self, scope: Scope, body: bytes, started: float) -> Response | Question:
         """What one agent is to do, or several: each decision is on record before it is answered."""
-        asks, batched = parse_asks(parse_json(body), header(scope, b"x-request-id"))
+        asks, batched = parse_asks(parse_json(body), header(scope, b"x-request-id"), self._parts.settings.max_rows)
+        asks.holder = holder_name(scope)
         told = _told_several if batched else _told_one
         if asks.request_ids is None:
             return Question(asks, "decide", started, scope, lambda parts: told(answers_of(parts)))
@@ -312,6 +347,7 @@ class PolicyServer:
         """What was asked before is answered as it was then; only the rest is decided."""
         if (known := self._parts.roles.current.whose_actions()) is not None:
             asks = replace(asks, observations=packed_observations(asks.observations, known))  # as records hold them
+            check_shapes(asks.observations, known)
         answers = self._parts.retries.find(asks)
         rows = [row for row in range(len(asks)) if row not in answers]
         if rows:
@@ -323,7 +359,7 @@ class PolicyServer:
 
     def _feedback(self, scope: Scope, body: bytes, started: float) -> Response:
         """What came of decisions: reward, cost, and whether the episode ended. Once per decision."""
-        entries, _ = parse_feedback(parse_json(body))
+        entries, _ = parse_feedback(parse_json(body), self._parts.settings.max_rows)
         self._parts.memories.end(self._parts.ledger.accept(entries))
         self._parts.metrics.feedback.inc(len(entries))
         return Response(orjson.dumps({"recorded": len(entries)}))
@@ -331,7 +367,9 @@ class PolicyServer:
     def _infer(self, scope: Scope, body: bytes, started: float, version: str | None = None) -> Question:
         """V2 inference: each row is a decision, recorded and limited like any other."""
         policy = self._acting(version)
-        asked = v2.parse_infer(body, header(scope, b"inference-header-content-length"), policy)
+        length, max_rows = header(scope, b"inference-header-content-length"), self._parts.settings.max_rows
+        asked = v2.parse_infer(body, length, policy, max_rows)
+        asked.asks.holder = holder_name(scope)
         return Question(asked.asks, "infer", started, scope, lambda parts: v2.infer_response(asked, parts[0]))
 
     # --- health and metadata ------------------------------------------------------------------------------------
@@ -364,7 +402,9 @@ class PolicyServer:
 
     async def _model_config(self, scope: Scope, body: bytes, started: float, version: str | None = None) -> Response:
         """Triton's model configuration; `max_batch_size` is the most decisions one agent gets at once."""
-        return as_json(v2.model_config(self._loaded(version), int(min(self._parts.limiter.burst, _MAX_INT32))))
+        return as_json(
+            v2.model_config(self._loaded(version), int(min(self._parts.limiter.burst, self._parts.settings.max_rows)))
+        )
 
     async def _model_statistics(
         self, scope: Scope, body: bytes, started: float, version: str | None = None

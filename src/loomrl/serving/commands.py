@@ -26,9 +26,13 @@ def serve(
     challenger: Annotated[str | None, typer.Option(help="Pin a version instead of following the alias.")] = None,
     folder: Annotated[Path | None, typer.Option(help="Serve an export folder, without a registry.")] = None,
     rate: Annotated[float, typer.Option(help="Decisions per second and agent.")] = 1_000.0,
-    total_rate: Annotated[
-        float | None, typer.Option(help="Decisions per second of all agents together; default: no limit.")
+    token_rate: Annotated[
+        float | None, typer.Option(help="Decisions per second of all who show one token; default: 20,000 or --rate.")
     ] = None,
+    total_rate: Annotated[
+        float | None, typer.Option(help="Decisions per second of all agents together; default: 50,000 or --rate.")
+    ] = None,
+    max_rows: Annotated[int, typer.Option(help="Decisions, or entries of feedback, in one request.")] = 8_192,
     explore: Annotated[
         str | None, typer.Option(help="How, for all versions, such as kind=epsilon,epsilon=0.05,share=0.1.")
     ] = None,
@@ -66,7 +70,9 @@ def serve(
         challenger=challenger,
         folders=folders,
         rate=rate,
+        token_rate=token_rate,
         total_rate=total_rate,
+        max_rows=max_rows,
         seed=seed,
         exploration=None if explore is None else ExplorationConfig.read(explore),
         server=server,

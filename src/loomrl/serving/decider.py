@@ -17,7 +17,7 @@ from loomrl.serving.controls import Controls
 from loomrl.serving.exploration import Draws
 from loomrl.serving.feedback import FeedbackLedger
 from loomrl.serving.groups import Group, Part
-from loomrl.serving.limits import RateLimiter
+from loomrl.serving.limits import RateLimiter, Who
 from loomrl.serving.memory import Memories
 from loomrl.serving.metrics import Metrics
 from loomrl.serving.model import STATE_OUT, NoAnswer, ServedPolicy
@@ -70,7 +70,8 @@ class Decider:
             authority = self._authority_over(roles)
             groups = [part for group in _assign(asks, authority) for part in self._parted(group, roles)]
             if not is_limited:
-                self._limit([agent for group in groups if group.mandate.is_limited for agent in group.asks.agent_ids])
+                limited = [agent for group in groups if group.mandate.is_limited for agent in group.asks.agent_ids]
+                self._limit(limited, asks.holder)
             groups = [decided for group in groups for decided in self._decided(group, authority, route)]
             self._settle(groups, [started], route)
         except REFUSALS:
@@ -121,7 +122,7 @@ class Decider:
         """Why the rate limit refuses a request; an empty outcome where it does not."""
         if authority.usual.is_limited:
             try:
-                self._limit(asks.agent_ids)
+                self._limit(asks.agent_ids, asks.holder)
             except (Problem, AuditUnwritable) as error:
                 self._count_failure(roles, started)
                 return error
@@ -148,9 +149,9 @@ class Decider:
         except REFUSALS as error:
             return error
 
-    def _report(self, refusals: Mapping[str | None, int]) -> None:
+    def _report(self, refusals: Mapping[Who, int]) -> None:
         try:
-            records = [decision_records.limited(self.policy, agent_id, count) for agent_id, count in refusals.items()]
+            records = [decision_records.limited(self.policy, who, count) for who, count in refusals.items()]
             self._audit.append(records)
         except AuditUnwritable:
             self._limiter.put_back(refusals)
@@ -163,15 +164,15 @@ class Decider:
             authority = self._authority = Authority(self.policy, orders, roles)
         return authority
 
-    def _limit(self, agent_ids: list[str]) -> None:
+    def _limit(self, agent_ids: list[str], holder: str) -> None:
         """What a person or the kill switch decides comes before the limit; everything else comes after it."""
-        refusal = self._limiter.take(agent_ids)
+        refusal = self._limiter.take(agent_ids, holder)
         if refusal is None:
             return
         self._metrics.limited.inc()
         if refusal.num_unreported:
-            self._report({refusal.agent_id: refusal.num_unreported})
-        who = "all agents together" if refusal.agent_id is None else f"agent {refusal.agent_id!r}"
+            self._report({refusal.who: refusal.num_unreported})
+        who = _named(refusal.who)
         wait = refusal.retry_after_seconds
         if wait == math.inf:
             raise Problem(413, f"more decisions for {who} than the burst of {refusal.burst:g}")
@@ -305,6 +306,15 @@ def _assign(asks: Asks, authority: Authority) -> list[Group]:
         found.setdefault(authority.mandate(agent_id), []).append(row)
     several = len(found) > 1
     return [Group.of(rows, asks.only(rows) if several else asks, mandate) for mandate, rows in found.items()]
+
+
+def _named(who: Who) -> str:
+    match who:
+        case None:
+            return "all agents together"
+        case str():
+            return f"agent {who!r}"
+    return str(who)
 
 
 def _has_answer(group: Group, index: int) -> bool:

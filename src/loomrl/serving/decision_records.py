@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from loomrl.serving.groups import Group
+from loomrl.serving.limits import Shown, Who
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.records import DECISION, action_hashes, decisions, digest, record
 
@@ -101,5 +102,9 @@ def unanswered(policy: str, group: Group, error: Exception) -> dict[str, Any]:
     return record("unanswered", **names, error=str(error)) | {"agent_id": group.asks.agent_ids[0]}
 
 
-def limited(policy: str, agent_id: str | None, count: int) -> dict[str, Any]:
-    return record("limited", policy=policy, limited=True, num_refused=count) | {"agent_id": agent_id}
+def limited(policy: str, who: Who, count: int) -> dict[str, Any]:
+    """Refusals of the rate limit: of an agent, of all who showed the token of `holder`, or, with neither, of all."""
+    found = record("limited", policy=policy, limited=True, num_refused=count)
+    if isinstance(who, Shown):
+        return found | {"agent_id": None, "holder": who.holder}
+    return found | {"agent_id": who}

@@ -56,7 +56,7 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[BoundedProt
             if self._handler is None:
                 self._go_on_as_usual(self.headers)
                 return
-            self._scope = {"method": "POST", "path": path, "headers": self.headers}
+            self._scope = {"method": "POST", "path": path, "headers": self.headers, "client": self.client}
             self._body, self.headers = b"", TRAILERS
             try:
                 server.admit_agent(self._scope, found, max_body_bytes)

@@ -4,6 +4,7 @@ https://github.com/kserve/open-inference-protocol, `specification/protocol/infer
 Triton's, https://github.com/triton-inference-server/server, `docs/protocol`.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +17,14 @@ from loomrl.serving.asgi import Response
 from loomrl.serving.groups import Part
 from loomrl.serving.model import GRAPH, STATE_IN, ServedPolicy
 from loomrl.serving.problems import Problem
-from loomrl.serving.requests import Asks, check_id, parse_json
+from loomrl.serving.requests import MAX_ROWS, Asks, check_id, parse_json, shown
 from loomrl.serving.tensors import DATATYPES, parameters_of, read_tensor, split, write_tensor
 
 DEFAULT_AGENT = "v2"
 EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "statistics"]
 JSON_LENGTH = "Inference-Header-Content-Length"
+_ROW_BYTES, _NUMBER_BYTES = 2**16, 32  # of JSON, that a row and each of its numbers may need
+_MAX_OUTPUTS = 100
 _UNSUPPORTED = ("classification", "shared_memory_region")  # they would change what an output is
 
 
@@ -86,18 +89,22 @@ def _tensor_config(name: str, described: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "data_type": f"TYPE_{DATATYPES[described['dtype']]}", "dims": described["shape"][1:]}
 
 
-def parse_infer(body: bytes, json_length: str, policy: ServedPolicy) -> Inference:
+def parse_infer(body: bytes, json_length: str, policy: ServedPolicy, max_rows: int = MAX_ROWS) -> Inference:
     """Read an inference request. `json_length` is its `Inference-Header-Content-Length`, empty where it has none.
 
     Raises:
-        Problem: 400, naming the tensor and what is wrong with it.
+        Problem: 400, naming the tensor and what is wrong with it; 413 for more than `max_rows`, and for more JSON than
+            so many rows can need.
     """
     text, binary = split(body, json_length)
     document = parse_json(text)
     inputs = document.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
         raise Problem(400, f"`inputs` must hold exactly one tensor, {policy.input_name!r}")
-    observations = read_tensor(inputs[0], binary, policy.input_name, policy.dtype, policy.shape)  # (B, *obs)
+    observations = read_tensor(inputs[0], binary, policy.input_name, policy.dtype, policy.shape, max_rows)  # (B, *obs)
+    most = len(observations) * (_ROW_BYTES + _NUMBER_BYTES * math.prod(policy.shape))
+    if len(text) > most:
+        raise Problem(413, f"the JSON has {len(text)} bytes; for so many rows at most {most} are read")
     parameters = parameters_of(document, "the request")
     agent_id, episode_id = parameters.get("agent_id", DEFAULT_AGENT), parameters.get("episode_id")
     if agent_id is not DEFAULT_AGENT:
@@ -120,11 +127,13 @@ def _outputs(document: dict[str, Any], parameters: dict[str, Any], policy: Serve
         return dict.fromkeys(known, as_bytes)
     if not isinstance(outputs, list) or set(map(type, outputs)) != {dict}:
         raise Problem(400, "`outputs` must be a list of objects with a `name`")
+    if len(outputs) > _MAX_OUTPUTS:
+        raise Problem(400, f"`outputs` names {len(outputs)}; the outputs are {', '.join(known)}")
     wanted = {}
     for entry in outputs:
         name = entry.get("name")
         if name not in known:
-            raise Problem(400, f"no output {name!r}; outputs: {', '.join(known)}")
+            raise Problem(400, f"no output {shown(name)}; outputs: {', '.join(known)}")
         wanted[name] = _as_bytes(entry, as_bytes) if "parameters" in entry else as_bytes
     return wanted
 
@@ -140,7 +149,7 @@ def _as_bytes(output: dict[str, Any], default: bool) -> bool:
 def _flag(parameters: dict[str, Any], key: str, default: bool) -> bool:
     value = parameters.get(key, default)
     if not isinstance(value, bool):
-        raise Problem(400, f"`{key}` must be true or false, found {value!r}")
+        raise Problem(400, f"`{key}` must be true or false, found {shown(value)}")
     return value
 
 

@@ -1,4 +1,8 @@
-"""Decisions are rate-limited: one token bucket per agent, and one for all of them."""
+"""Decisions are rate-limited: one bucket per agent, one per token that is shown, and one for all of them.
+
+Agents name themselves, so whoever has one token may come under any number of names; what a token was given to, it
+cannot choose.
+"""
 
 import math
 import threading
@@ -13,48 +17,79 @@ _MAX_AGENTS = 100_000  # buckets kept; the longest unused one goes first
 
 
 @dataclass(slots=True)
-class _Bucket:
+class Bucket:
+    """Fills at a rate; what is done takes from it."""
+
     rate: float  # tokens per second
     burst: float  # the most that are saved up
     filled: float  # time.monotonic() seconds
     tokens: float
     reported: float = float("-inf")
 
+    @classmethod
+    def full(cls, rate: float, burst: float, now: float) -> "Bucket":
+        """A new one."""
+        return cls(rate, burst, now, burst)
+
     def fill(self, now: float) -> None:
+        """What came since."""
         self.tokens = min(self.burst, self.tokens + (now - self.filled) * self.rate)
         self.filled = now
 
     def wait_seconds(self, count: int) -> float:
+        """Until there are so many; infinite for more than it holds."""
         return math.inf if count > self.burst else (count - self.tokens) / self.rate
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """An agent asked too fast; `agent_id` None: all agents together did."""
+class Shown:
+    """All who show the token of one holder, in place of an agent's id."""
 
-    agent_id: str | None
+    holder: str
+
+    def __str__(self) -> str:
+        return f"the token of {self.holder!r}"
+
+
+Who = str | Shown | None  # an agent by its id, all with one token, or all agents together
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Somebody asked too fast."""
+
+    who: Who
     rate: float  # how often it may ask, per second
     burst: float
     retry_after_seconds: float  # infinite for more at once than the burst
     num_unreported: int  # refusals since the last reported one; 0 when this one need not be reported
 
+    @property
+    def agent_id(self) -> str | None:
+        """Of an agent alone."""
+        return self.who if isinstance(self.who, str) else None
+
 
 class RateLimiter:
-    """`rate` tokens a second and agent, at most `burst` saved up; `total_rate` for all agents together."""
+    """`rate` tokens a second and agent, at most `burst` saved up; `token_rate` for all who show one token, and
+    `total_rate` for all agents together."""
 
-    def __init__(self, rate: float, burst: float | None = None, total_rate: float | None = None) -> None:
-        for name, value in (("--rate", rate), ("--total-rate", total_rate)):
+    def __init__(
+        self, rate: float, burst: float | None = None, total_rate: float | None = None, token_rate: float | None = None
+    ) -> None:
+        for name, value in (("--rate", rate), ("--total-rate", total_rate), ("--token-rate", token_rate)):
             if value is not None and not value > 0:
                 raise ConfigError(f"{name} {value:g}: decisions per second, a number above 0")
-        self.rate, self.total_rate = rate, total_rate
+        self.rate, self.total_rate, self.token_rate = rate, total_rate, token_rate
         self.burst = max(1.0, burst if burst is not None else rate)
-        self._total = None if total_rate is None else _full(total_rate, max(1.0, total_rate), time.monotonic())
-        self._unreported: dict[str | None, int] = {}  # refusals by agent
+        self._total = None if total_rate is None else Bucket.full(total_rate, max(1.0, total_rate), time.monotonic())
+        self._unreported: dict[Who, int] = {}  # refusals
         self._lock = threading.Lock()  # of the line above; the buckets belong to one thread
-        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+        self._of_tokens: dict[str, tuple[Bucket, Who]] = {}  # by holder
 
-    def take(self, agents: Sequence[str]) -> Refusal | None:
-        """Take one token for each entry, or none at all and say which agent must wait."""
+    def take(self, agents: Sequence[str], holder: str = "") -> Refusal | None:
+        """Take one token for each entry, or none at all and say who must wait. `holder` is whose token was shown."""
         now = time.monotonic()
         is_one = bool(agents) and agents.count(agents[0]) == len(agents)
         wanted = {agents[0]: len(agents)} if is_one else Counter(agents)
@@ -62,19 +97,35 @@ class RateLimiter:
         for bucket, agent, count in buckets:
             if bucket.tokens < count:
                 return self._refuse(bucket, agent, count)
-        if self._total is not None:
-            self._total.fill(now)
-            if self._total.tokens < len(agents):
-                return self._refuse(self._total, None, len(agents))
-            self._total.tokens -= len(agents)
+        wide = self._wide_buckets(holder, now)
+        for shared, who in wide:
+            if shared.tokens < len(agents):
+                return self._refuse(shared, who, len(agents))
+        for shared, _ in wide:
+            shared.tokens -= len(agents)
         for bucket, _, count in buckets:
             bucket.tokens -= count
         return None
 
-    def _filled(self, agent: str, now: float) -> _Bucket:
+    def _wide_buckets(self, holder: str, now: float) -> list[tuple[Bucket, Who]]:
+        """Those that many agents share."""
+        found: list[tuple[Bucket, Who]] = []
+        if holder and self.token_rate is not None:
+            of_token = self._of_tokens.get(holder)
+            if of_token is None:
+                bucket = Bucket.full(self.token_rate, max(1.0, self.token_rate), now)
+                of_token = self._of_tokens[holder] = bucket, Shown(holder)
+            of_token[0].fill(now)
+            found.append(of_token)
+        if self._total is not None:
+            self._total.fill(now)
+            found.append((self._total, None))
+        return found
+
+    def _filled(self, agent: str, now: float) -> Bucket:
         bucket = self._buckets.get(agent)
         if bucket is None:
-            bucket = self._buckets[agent] = _full(self.rate, self.burst, now)
+            bucket = self._buckets[agent] = Bucket.full(self.rate, self.burst, now)
             if len(self._buckets) > _MAX_AGENTS:
                 self._buckets.popitem(last=False)
         else:
@@ -82,27 +133,23 @@ class RateLimiter:
             self._buckets.move_to_end(agent)
         return bucket
 
-    def _refuse(self, bucket: _Bucket, agent: str | None, count: int) -> Refusal:
+    def _refuse(self, bucket: Bucket, who: Who, count: int) -> Refusal:
         """Refusals are reported at most once a second and agent: a flood must not fill the audit log."""
         unreported = 0
         with self._lock:
-            self._unreported[agent] = self._unreported.get(agent, 0) + 1
+            self._unreported[who] = self._unreported.get(who, 0) + 1
             if bucket.filled - bucket.reported >= 1.0:
-                unreported, bucket.reported = self._unreported.pop(agent), bucket.filled
-        return Refusal(agent, bucket.rate, bucket.burst, bucket.wait_seconds(count), unreported)
+                unreported, bucket.reported = self._unreported.pop(who), bucket.filled
+        return Refusal(who, bucket.rate, bucket.burst, bucket.wait_seconds(count), unreported)
 
-    def flush(self) -> dict[str | None, int]:
-        """Refusals by agent that were not reported yet, of agents that ask no more; from any thread."""
+    def flush(self) -> dict[Who, int]:
+        """Refusals that were not reported yet, of those who ask no more; from any thread."""
         with self._lock:
             unreported, self._unreported = self._unreported, {}
         return unreported
 
-    def put_back(self, refusals: Mapping[str | None, int]) -> None:
+    def put_back(self, refusals: Mapping[Who, int]) -> None:
         """Keep for the next report what could not be recorded."""
         with self._lock:
-            for agent, count in refusals.items():
-                self._unreported[agent] = self._unreported.get(agent, 0) + count
-
-
-def _full(rate: float, burst: float, now: float) -> _Bucket:
-    return _Bucket(rate, burst, now, tokens=burst)
+            for who, count in refusals.items():
+                self._unreported[who] = self._unreported.get(who, 0) + count

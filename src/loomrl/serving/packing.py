@@ -4,6 +4,7 @@ The manifest describes the space that a vector of the kind `Flat` stands for, se
 kind `Text` stands for a text, see `loomrl.environment.text`.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.problems import Problem
-from loomrl.serving.requests import as_dtype, check_kinds
+from loomrl.serving.requests import array_of, shown
 from loomrl.types import Json
 
 _NUMBERS = {int, float}
+_SHOWN_KEYS = 20
 
 
 def packed(values: Any, policy: ServedPolicy) -> Any:
@@ -51,6 +53,13 @@ def _packed(row: int, values: list[Any], described: Json) -> Any:
         raise Problem(400, f"requests[{row}]: {problem.message}") from problem
 
 
+def num_lists(policy: ServedPolicy) -> int | None:
+    """How many lists, one in the other, an observation is at most; None where it is sent as parts."""
+    if policy.manifest.environment.observation["type"] == "Flat":
+        return None
+    return sum(math.prod(policy.shape[:dims]) for dims in range(len(policy.shape)))
+
+
 def goes_on(letters: list[Any]) -> bool:
     """Whether there is more than zeros after a text's first zero, which ends it."""
     return 0 in letters and any(letters[letters.index(0) :])
@@ -71,7 +80,7 @@ def _leaves(space: Json, value: Any, name: str) -> Iterator[NDArray[Any]]:
     parts: Any = space.get("spaces")
     if space["type"] == "Dict":
         if not isinstance(value, dict) or value.keys() != parts.keys():
-            found = f"{', '.join(map(repr, sorted(value)))}" if isinstance(value, dict) else type(value).__name__
+            found = _keys(value) if isinstance(value, dict) else type(value).__name__
             raise Problem(400, f"`{name}` must be an object with the keys {', '.join(sorted(parts))}, found {found}")
         for key in sorted(parts):
             yield from _leaves(parts[key], value[key], f"{name}.{key}")
@@ -84,16 +93,13 @@ def _leaves(space: Json, value: Any, name: str) -> Iterator[NDArray[Any]]:
         yield _leaf(space, value, name)
 
 
+def _keys(value: dict[str, Any]) -> str:
+    return ", ".join(map(shown, sorted(value))) if len(value) <= _SHOWN_KEYS else f"{len(value)} keys"
+
+
 def _leaf(space: Json, value: Any, name: str) -> NDArray[Any]:
     dtype, shape, low, high = _expected(space)
-    check_kinds(value, dtype, name)
-    try:
-        found = np.array(value)
-    except ValueError as error:
-        raise Problem(400, f"`{name}` is ragged: {error}; expected shape {list(shape)}") from error
-    if found.shape != shape:
-        raise Problem(400, f"`{name}` has shape {list(found.shape)}, expected {list(shape)}")
-    leaf = as_dtype(found, dtype, name)
+    leaf = array_of(value, shape, dtype, name, f", expected {list(shape)}")
     if space["type"] != "Box" and ((leaf < low) | (leaf > high)).any():
         raise Problem(400, f"`{name}` must be within {np.asarray(low).tolist()} to {np.asarray(high).tolist()}")
     return leaf

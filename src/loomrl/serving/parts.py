@@ -111,7 +111,7 @@ class Parts:
         for entry in newest_records(self.audit.folder, _READ_BACK):
             self.ledger.recall(entry)
             self.retries.recall(entry)
-        limits_of_agents = settings.rate, settings.burst, settings.total_rate
+        limits_of_agents = settings.rates()
         shared = None if place is None else place.limits
         self.limiter = (
             RateLimiter(*limits_of_agents) if shared is None else SharedRateLimiter(shared, *limits_of_agents)

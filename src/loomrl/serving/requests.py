@@ -1,6 +1,12 @@
-"""Reading what agents send: strict, by hand, because it runs for every decision."""
+"""Reading what agents send: strict, by hand, because it runs for every decision.
 
+Lists have the lengths that are expected before they are taken apart, and answers repeat little of what was sent: who
+sends what is malformed takes no more of the server's time than parsing it does.
+"""
+
+import gc
 import math
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -14,9 +20,12 @@ from loomrl.serving.model import SMALL, ServedPolicy
 from loomrl.serving.problems import Problem
 
 MAX_ID = 128
+LARGE = 2**14  # bytes of a body; parsing smaller ones costs no more than a decision does
+MAX_ROWS = 8_192  # decisions, or entries of feedback, in one request
 _ASK_KEYS = frozenset(("agent_id", "episode_id", "observation", "explore", "request_id"))
 _FEEDBACK_KEYS = frozenset(("decision_id", "reward", "terminated", "truncated", "cost"))
 _FLOAT_MAX = {np.dtype(kind).itemsize: float(np.finfo(kind).max) for kind in (np.float16, np.float32, np.float64)}
+_NUMBERS = {int, float}
 _KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "fiu"}  # numpy's kinds of numbers that each kind of input takes
 
 
@@ -29,6 +38,7 @@ class Asks:
     explore: list[bool]
     observations: Any  # B of them, as parsed from JSON, or an array (B, *obs)
     request_ids: Sequence[str | None] | None = None  # None where none has one
+    holder: str = ""  # whose token was shown; empty where none was needed
 
     @classmethod
     def joined(cls, several: Sequence["Asks"]) -> "Asks":
@@ -54,6 +64,7 @@ class Asks:
             [self.explore[row] for row in rows],
             [self.observations[row] for row in rows],
             None if self.request_ids is None else [self.request_ids[row] for row in rows],
+            self.holder,
         )
 
 
@@ -74,10 +85,28 @@ def _joined_ids(several: Sequence[Asks]) -> list[str | None] | None:
     return [name for one in several for name in one.request_ids or [None] * len(one)]
 
 
+class _Short(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = MAX_ID
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        """Without its keys: `Repr` sorts them, however many there are."""
+        return f"an object of {len(x)} keys" if x else "{}"
+
+
+_SHORT = _Short()
+
+
+def shown(value: Any) -> str:
+    """What was sent, as an answer repeats it: in a few words, however large it is."""
+    return _SHORT.repr(value)
+
+
 def parse_json(body: bytes) -> dict[str, Any]:
     """A JSON object."""
     try:
-        document = orjson.loads(body)
+        document = orjson.loads(body) if len(body) < LARGE else _parse_large(body)
     except orjson.JSONDecodeError as error:
         raise Problem(400, f"the body is not JSON: {error}; note that JSON has neither NaN nor infinity") from error
     if not isinstance(document, dict):
@@ -85,7 +114,18 @@ def parse_json(body: bytes) -> dict[str, Any]:
     return document
 
 
-def parse_asks(document: dict[str, Any], request_id: str = "") -> tuple[Asks, bool]:
+def _parse_large(body: bytes) -> Any:
+    """Without collections of garbage meanwhile: a million lists start hundreds, each through all that there is."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return orjson.loads(body)
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def parse_asks(document: dict[str, Any], request_id: str = "", max_rows: int = MAX_ROWS) -> tuple[Asks, bool]:
     """The asks of a `/decide` body, and whether they came as a batch `{"requests": [...]}`.
 
     `request_id` is the whole request's: of a batch, each row's is `REQUEST.ROW`, unless it names its own.
@@ -96,7 +136,7 @@ def parse_asks(document: dict[str, Any], request_id: str = "") -> tuple[Asks, bo
             named_id = _request_id(named_id, request_id, None)
         ids = None if named_id is None else [named_id]
         return Asks([agent_id], [episode_id], [explore], [observation], ids), False
-    rows = [_parse_ask(entry) for entry in _entries(document, "requests")]
+    rows = [_parse_ask(entry) for entry in _entries(document, "requests", max_rows)]
     agent_ids, episode_ids, explores, observations, all_ids = map(list, zip(*rows, strict=True))
     if request_id:
         all_ids = [_request_id(own, request_id, row) for row, own in enumerate(all_ids)]
@@ -110,18 +150,29 @@ def _request_id(own: str | None, of_all: str, row: int | None) -> str:
     return check_id(of_all if row is None else f"{of_all}.{row}", "X-Request-Id")
 
 
-def parse_feedback(document: dict[str, Any]) -> tuple[list[Feedback], bool]:
+def parse_feedback(document: dict[str, Any], max_rows: int = MAX_ROWS) -> tuple[list[Feedback], bool]:
     """The entries of a `/feedback` body, and whether they came as a batch `{"feedback": [...]}`."""
     if "feedback" not in document:
         return [_parse_feedback(document)], False
-    return [_parse_feedback(entry) for entry in _entries(document, "feedback")], True
+    return [_parse_feedback(entry) for entry in _entries(document, "feedback", max_rows)], True
 
 
-def _entries(document: dict[str, Any], key: str) -> list[Any]:
+def _entries(document: dict[str, Any], key: str, max_rows: int) -> list[Any]:
     entries = document[key]
     if len(document) > 1 or not isinstance(entries, list) or not entries:
         raise Problem(400, f"`{key}` must be a list that is not empty, and the only key")
+    check_rows(len(entries), f"`{key}`", max_rows)
     return entries
+
+
+def check_rows(count: int, name: str, max_rows: int) -> None:
+    """Refuse more in one request than the server decides without a pause.
+
+    Raises:
+        Problem: 413.
+    """
+    if count > max_rows:
+        raise Problem(413, f"{name} has {count} entries; send at most {max_rows} in one request")
 
 
 def _parse_ask(entry: Any) -> tuple[str, str | None, bool, Any, str | None]:
@@ -129,13 +180,13 @@ def _parse_ask(entry: Any) -> tuple[str, str | None, bool, Any, str | None]:
     if not isinstance(entry, dict):
         raise Problem(400, f"a request must be an object, found {type(entry).__name__}")
     if not entry.keys() <= _ASK_KEYS:
-        unknown = sorted(entry.keys() - _ASK_KEYS)
-        raise Problem(400, f"unknown key {unknown[0]!r}; allowed: {', '.join(sorted(_ASK_KEYS))}")
+        unknown = min(entry.keys() - _ASK_KEYS)
+        raise Problem(400, f"unknown key {shown(unknown)}; allowed: {', '.join(sorted(_ASK_KEYS))}")
     if "observation" not in entry:
         raise Problem(400, "`observation` is missing")
     explore = entry.get("explore", False)
     if not isinstance(explore, bool):
-        raise Problem(400, f"`explore` must be true or false, found {explore!r}")
+        raise Problem(400, f"`explore` must be true or false, found {shown(explore)}")
     episode_id = entry.get("episode_id")
     if episode_id is not None:
         check_id(episode_id, "episode_id")
@@ -149,7 +200,7 @@ def _parse_feedback(entry: Any) -> Feedback:
     if not isinstance(entry, dict):
         raise Problem(400, f"a feedback must be an object, found {type(entry).__name__}")
     if unknown := entry.keys() - _FEEDBACK_KEYS:
-        raise Problem(400, f"unknown key {sorted(unknown)[0]!r}; allowed: {', '.join(sorted(_FEEDBACK_KEYS))}")
+        raise Problem(400, f"unknown key {shown(min(unknown))}; allowed: {', '.join(sorted(_FEEDBACK_KEYS))}")
     reward, cost = _finite(entry.get("reward"), "reward"), entry.get("cost")
     if cost is not None:
         cost = _finite(cost, "cost")
@@ -157,21 +208,21 @@ def _parse_feedback(entry: Any) -> Feedback:
     for key in ("terminated", "truncated"):
         ended[key] = entry.get(key, False)
         if not isinstance(ended[key], bool):
-            raise Problem(400, f"`{key}` must be true or false, found {ended[key]!r}")
+            raise Problem(400, f"`{key}` must be true or false, found {shown(ended[key])}")
     return Feedback(check_id(entry.get("decision_id"), "decision_id"), reward, **ended, cost=cost)
 
 
 def _finite(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Problem(400, f"`{name}` must be a finite number, found {value!r}")
+        raise Problem(400, f"`{name}` must be a finite number, found {shown(value)}")
     return float(value)
 
 
 def check_id(value: Any, name: str) -> str:
     """An id as it may stand in the log: short, printable, no line breaks."""
     if not isinstance(value, str) or not value or len(value) > MAX_ID or not value.isprintable():
-        shown = repr(value) if len(repr(value)) <= 2 * MAX_ID else "a longer one"
-        raise Problem(400, f"`{name}` must be a printable text of 1 to {MAX_ID} characters, found {shown}")
+        found = "a longer one" if isinstance(value, str) and len(value) > MAX_ID else shown(value)
+        raise Problem(400, f"`{name}` must be a printable text of 1 to {MAX_ID} characters, found {found}")
     return value
 
 
@@ -185,14 +236,25 @@ def observation_arrays(values: Any, policy: ServedPolicy) -> NDArray[Any]:
     """
     if isinstance(values, np.ndarray) and values.dtype == policy.dtype and values.shape[1:] == policy.shape:
         return values
-    try:
-        check_kinds(values, policy.dtype, "observation")
-        found = np.array(values)  # all at once costs a tenth of one by one
-        if found.shape[1:] == policy.shape:
+    numbers = flat(values, (len(values), *policy.shape))
+    if numbers is not None and (set(map(type, numbers)) <= _NUMBERS or policy.dtype.kind == "b"):
+        try:
+            found = np.array(numbers).reshape(len(values), *policy.shape)  # all at once costs a tenth of one by one
             return as_dtype(found, policy.dtype, "observation")
-    except (ValueError, Problem):
-        found = None  # what is wrong, and where, is found one by one
+        except (ValueError, Problem):
+            pass  # what is wrong, and where, is found one by one
     return np.stack([_nth_observation(row, values, policy) for row in range(len(values))])
+
+
+def check_shapes(values: Any, policy: ServedPolicy) -> None:
+    """Refuse observations that are nested otherwise than the policy's; their numbers are not looked at.
+
+    Raises:
+        Problem: 400; of several, it says which.
+    """
+    if not isinstance(values, np.ndarray) and flat(values, (len(values), *policy.shape)) is None:
+        for row in range(len(values)):
+            _nth_observation(row, values, policy)
 
 
 def _nth_observation(row: int, values: Any, policy: ServedPolicy) -> NDArray[Any]:
@@ -206,16 +268,50 @@ def _nth_observation(row: int, values: Any, policy: ServedPolicy) -> NDArray[Any
 
 def _check_observation(value: Any, policy: ServedPolicy) -> NDArray[Any]:
     """One observation (*obs)."""
-    check_kinds(value, policy.dtype, "observation")
-    try:
-        found = np.array(value)
-    except ValueError as error:
-        raise Problem(400, f"`observation` is ragged: {error}; expected shape {list(policy.shape)}") from error
-    if found.shape != policy.shape:
-        raise Problem(
-            400, f"`observation` has shape {list(found.shape)}; {policy.manifest.name} observes {list(policy.shape)}"
-        )
-    return as_dtype(found, policy.dtype, "observation")
+    expected = f"; {policy.manifest.name} observes {list(policy.shape)}"
+    return array_of(value, policy.shape, policy.dtype, "observation", expected)
+
+
+def array_of(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str, expected: str) -> NDArray[Any]:
+    """JSON's lists as an array of this shape and dtype. `expected` ends the refusal of another shape.
+
+    Raises:
+        Problem: 400 for text, booleans, ragged lists, another shape, and what the dtype does not hold.
+    """
+    numbers = flat(value, shape)
+    if numbers is None or list in map(type, numbers):
+        found, leaf = leading_shape(value, len(shape) + 1)
+        check_kinds(leaf, dtype, name)
+        if found[: len(shape)] == shape:
+            raise Problem(400, f"`{name}` is ragged: its lists differ in length or depth; expected shape {list(shape)}")
+        raise Problem(400, f"`{name}` has shape {list(found)}{expected}")
+    check_kinds(numbers, dtype, name)
+    return as_dtype(np.array(numbers).reshape(shape), dtype, name)
+
+
+def flat(value: Any, shape: tuple[int, ...]) -> list[Any] | None:
+    """What lists of exactly these lengths hold, in one list; None for other lengths, seen before they are taken apart.
+    Whether what they hold are numbers is not looked at."""
+    level = [value]
+    for size in shape:
+        if len(level) == 1:  # the usual case, in a third of the time
+            if type(level[0]) is not list or len(level[0]) != size:
+                return None
+            level = level[0]
+        else:
+            if set(map(type, level)) - {list} or set(map(len, level)) - {size}:
+                return None
+            level = list(chain.from_iterable(level))
+    return level
+
+
+def leading_shape(value: Any, max_dims: int) -> tuple[tuple[int, ...], Any]:
+    """The lengths of lists along their first entries, and what stands first in the innermost of at most `max_dims`."""
+    found = list[int]()
+    while type(value) is list and len(found) < max_dims:
+        found.append(len(value))
+        value = value[0] if value else None
+    return tuple(found), value if type(value) is not list else None
 
 
 def check_kinds(value: Any, dtype: np.dtype[Any], name: str) -> None:

@@ -13,11 +13,12 @@ import orjson
 
 from loomrl.serving.problems import Problem
 from loomrl.serving.records import DECISION, DECISIONS, column, expand
-from loomrl.serving.requests import Asks, check_kinds
+from loomrl.serving.requests import Asks, check_kinds, flat, leading_shape
 from loomrl.serving.sealing import is_sealed
 
 _REMEMBERED = 100_000
 _NUMBERS = np.dtype(np.float32)
+_MAX_DIMS = 16  # of an observation; numbers nested deeper are compared as text
 _TOLD = (
     "decision_id", "action", "policy", "version", "value", "propensity", "role", "assignment_probability", "shield",
     "override", "limited",
@@ -130,9 +131,12 @@ def _question(episode_id: str | None, observation: Any) -> bytes:
     What is no number is not taken for one: `false` is another question than 0.
     """
     try:
-        check_kinds(observation, _NUMBERS, "observation")
+        numbers = flat(observation, leading_shape(observation, _MAX_DIMS)[0])
+        if numbers is None or list in map(type, numbers):
+            raise ValueError("ragged")
+        check_kinds(numbers, _NUMBERS, "observation")
         with np.errstate(over="ignore"):  # such numbers are refused when they are decided on
-            observed = np.asarray(observation, np.float32).tobytes()
+            observed = np.array(numbers, np.float32).tobytes()
     except (Problem, ValueError, TypeError, OverflowError):
         observed = repr(observation).encode()
     return hashlib.sha256(b"%r" % (episode_id,) + observed).digest()

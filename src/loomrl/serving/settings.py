@@ -4,9 +4,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from loomrl.errors import ConfigError
 from loomrl.names import checked_name
 from loomrl.serving.config import ExplorationConfig
+from loomrl.serving.requests import MAX_ROWS
 from loomrl.serving.sources import FolderSource, PolicySource, RegistrySource
+
+TOKEN_RATE, TOTAL_RATE = 20_000.0, 50_000.0  # where nothing else is said: what a process answers one by one, and more
 
 
 @dataclass(frozen=True)
@@ -25,10 +29,13 @@ class ServerSettings:
     tracking_uri: str | None = None
     rate: float = 1_000.0  # decisions per second and agent
     burst: float | None = None
-    total_rate: float | None = None  # decisions per second of all agents together; None: as many as they ask for
+    token_rate: float | None = None  # decisions per second of all who show one token; None: 20,000, at least `rate`
+    total_rate: float | None = None  # decisions per second of all agents together; None: 50,000, at least the others
     refresh_seconds: float = 0.5
     anchor_seconds: float = 5.0
     max_body_bytes: int = 4 * 2**20
+    max_rows: int = MAX_ROWS  # decisions, or entries of feedback, in one request
+    body_bytes_per_second: float = 4 * 2**20  # of bodies from 16 KiB on that are refused, for each sender
     shadow_backlog_bytes: int = 16 * 2**20  # of the log, how much challengers may be behind
     shadow_hang_seconds: float = 5.0  # without an answer of a challenger; then its process is started again
     segment_bytes: int = 64 * 2**20
@@ -41,10 +48,21 @@ class ServerSettings:
     require_signature: bool | None = None
 
     def __post_init__(self) -> None:
-        """Refuse names that are none, before anything is read or written."""
+        """Refuse what is no name, and bounds that bound nothing, before anything is read or written."""
         checked_name(self.policy, "policy")
         if self.server is not None:
             checked_name(self.server, "server")
+        for name in ("max_body_bytes", "max_rows", "body_bytes_per_second"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: a number above 0")
+
+    def rates(self) -> tuple[float, float | None, float, float]:
+        """Decisions per second of an agent, how many it may save up, of all agents together, and of a token."""
+        token_rate = self.token_rate if self.token_rate is not None else max(TOKEN_RATE, self.rate)
+        total_rate = (
+            self.total_rate if self.total_rate is not None else max(TOTAL_RATE, self.rate, self.token_rate or 0)
+        )
+        return self.rate, self.burst, total_rate, token_rate
 
     def source(self) -> PolicySource:
         """Where this server finds policies."""

@@ -101,7 +101,7 @@ class Several:
 
     def _of_feedback(self, body: bytes) -> list[Share]:
         document = parse_json(body)
-        entries, batched = parse_feedback(document)
+        entries, batched = parse_feedback(document, self._parts.settings.max_rows)
         owners = [self._place.owner_of_decision(entry.decision_id) for entry in entries]
         return self._dealt(owners, body, "feedback", document["feedback"] if batched else [])
 
@@ -111,7 +111,7 @@ class Several:
         if not has_memory and not request_id and b'"request_id"' not in body:
             return []
         document = parse_json(body)
-        asks, batched = parse_asks(document, request_id)
+        asks, batched = parse_asks(document, request_id, self._parts.settings.max_rows)
         names = asks.request_ids or [None] * len(asks)
         owners = [
             self._place.owner_of_agent(agent_id) if has_memory or name is not None else self._place.index

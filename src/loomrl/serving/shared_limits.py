@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from loomrl.serving.agreement import reserve_all
-from loomrl.serving.limits import RateLimiter, Refusal
+from loomrl.serving.limits import RateLimiter, Refusal, Who
 
 _TOTAL = struct.Struct("=d")  # at the beginning: of the bucket of all agents
 _SLOTS = 8  # of a row; an agent has its bucket in one of the slots of one row
@@ -31,36 +31,55 @@ class SharedRateLimiter(RateLimiter):
     Of more than eight agents in one row, a quarter of a million in all, the bucket that is full first is given up.
     """
 
-    def __init__(self, path: Path, rate: float, burst: float | None = None, total_rate: float | None = None) -> None:
-        super().__init__(rate, burst, total_rate)
+    def __init__(
+        self,
+        path: Path,
+        rate: float,
+        burst: float | None = None,
+        total_rate: float | None = None,
+        token_rate: float | None = None,
+    ) -> None:
+        super().__init__(rate, burst, total_rate, token_rate)
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         reserve_all(self._handle, path, LIMITS_BYTES)
         self._table = mmap.mmap(self._handle, LIMITS_BYTES)
 
-    def take(self, agents: Sequence[str]) -> Refusal | None:
-        """Take one token for each entry, or none at all and say which agent must wait."""
-        wanted = Counter(agents)
+    def take(self, agents: Sequence[str], holder: str = "") -> Refusal | None:
+        """Take one token for each entry, or none at all and say who must wait. `holder` is whose token was shown."""
+        wanted, count = Counter(agents), len(agents)
         with self._exclusive():
             now = time.monotonic()
-            for agent, count in wanted.items():
+            for agent, one in wanted.items():
                 tokens = self.burst - max(0.0, self._full_at(agent) - now) * self.rate
-                if tokens < count:
-                    return self._refuse_agent(agent, count, tokens, now)
-            if self._total is not None:
-                (full_at,) = _TOTAL.unpack_from(self._table)
-                self._total.filled = now
-                self._total.tokens = self._total.burst - max(0.0, full_at - now) * self._total.rate
-                if self._total.tokens < len(agents):
-                    return self._refuse(self._total, None, len(agents))
-                _TOTAL.pack_into(self._table, 0, max(full_at, now) + len(agents) / self._total.rate)
-            for agent, count in wanted.items():
-                self._charge(agent, count / self.rate, now)
+                if tokens < one:
+                    return self._refuse_agent(agent, one, tokens, now)
+            wide = self._wide_buckets(holder, now)
+            for bucket, who in wide:
+                bucket.tokens = bucket.burst - max(0.0, self._wide_full_at(who) - now) * bucket.rate
+                if bucket.tokens < count:
+                    return self._refuse(bucket, who, count)
+            for bucket, who in wide:
+                self._charge_wide(who, count / bucket.rate, now)
+            for agent, one in wanted.items():
+                self._charge(agent, one / self.rate, now)
         return None
 
     def _refuse_agent(self, agent: str, count: int, tokens: float, now: float) -> Refusal:
         bucket = self._filled(agent, now)  # of this process: it knows when a refusal was reported last
         bucket.tokens = tokens
         return self._refuse(bucket, agent, count)
+
+    def _wide_full_at(self, who: Who) -> float:
+        if who is None:
+            (full_at,) = _TOTAL.unpack_from(self._table)
+            return float(full_at)
+        return self._full_at(_key_of(who))
+
+    def _charge_wide(self, who: Who, seconds: float, now: float) -> None:
+        if who is None:
+            _TOTAL.pack_into(self._table, 0, max(self._wide_full_at(who), now) + seconds)
+        else:
+            self._charge(_key_of(who), seconds, now)
 
     def _full_at(self, agent: str) -> float:
         key, offset = _place(agent)
@@ -89,6 +108,10 @@ class SharedRateLimiter(RateLimiter):
             yield
         finally:
             fcntl.flock(self._handle, fcntl.LOCK_UN)
+
+
+def _key_of(who: Who) -> str:
+    return f"\0{who}"  # no agent's id has such a character
 
 
 def _place(agent: str) -> tuple[int, int]:

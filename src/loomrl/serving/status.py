@@ -117,6 +117,7 @@ class Status(TypedDict):
     overrides: list[Override] | None
     errors: dict[str, str]
     rate_per_agent: float
+    rate_per_token: float | None
     rate_in_all: float | None
     latency_seconds: dict[str, float] | None
     workers: NotRequired[list[dict[str, Any]]]  # where there are several: the state of each, or its `error`
@@ -170,8 +171,9 @@ def describe(parts: Parts, with_orders: bool) -> Status:
         "kill_switch": orders.kill_switch if with_orders else None,
         "overrides": orders.active_overrides() if with_orders else None,
         "errors": dict(parts.errors),
-        "rate_per_agent": parts.settings.rate,
-        "rate_in_all": parts.settings.total_rate,
+        "rate_per_agent": parts.limiter.rate,
+        "rate_per_token": parts.limiter.token_rate,
+        "rate_in_all": parts.limiter.total_rate,
         "latency_seconds": parts.metrics.latency_seconds(),
     }
 

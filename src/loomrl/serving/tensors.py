@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.serving.problems import Problem
-from loomrl.serving.requests import as_dtype, check_kinds
+from loomrl.serving.requests import MAX_ROWS, as_dtype, check_kinds, check_rows, flat, leading_shape, shown
 
 DATATYPES = {
     "bool": "BOOL", "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64",
@@ -40,20 +40,26 @@ def split(body: bytes, header_length: str) -> tuple[bytes, bytes]:
 
 
 def read_tensor(
-    described: dict[str, Any], binary: bytes, name: str, dtype: np.dtype[Any], row_shape: tuple[int, ...]
+    described: dict[str, Any],
+    binary: bytes,
+    name: str,
+    dtype: np.dtype[Any],
+    row_shape: tuple[int, ...],
+    max_rows: int = MAX_ROWS,
 ) -> NDArray[Any] | list[Any]:
     """The only input of a request (N, *row_shape): its `data`, or else all the bytes behind the JSON.
 
     A single row of numbers is given as it stands in the JSON: it is checked with those that came at the same time.
 
     Raises:
-        Problem: 400 for another name, datatype, shape or amount of numbers, and for numbers that are not finite.
+        Problem: 400 for another name, datatype, shape or amount of numbers, and for numbers that are not finite; 413
+            for more than `max_rows`.
     """
     place = f"input {name!r}"
     if described.get("name") != name:
-        raise Problem(400, f"no input {described.get('name')!r}; the policy's input is {name!r}")
+        raise Problem(400, f"no input {shown(described.get('name'))}; the policy's input is {name!r}")
     if (datatype := described.get("datatype")) != (expected := _OF_DTYPE[dtype]):
-        raise Problem(400, f"{place} has datatype {datatype!r}, expected {expected!r}")
+        raise Problem(400, f"{place} has datatype {shown(datatype)}, expected {expected!r}")
     shape = _shape(described.get("shape"), row_shape, place)
     size = parameters_of(described, place).get("binary_data_size")
     if size is None and binary:
@@ -61,9 +67,10 @@ def read_tensor(
     if size is None:
         if _is_one_row(data := described.get("data"), shape):
             return [data]
-        found = _from_json(described, dtype, shape, place)
+        found = _from_json(described, dtype, shape, place, max_rows)
     else:
         found = _from_bytes(described, size, binary, dtype, shape, place)
+        check_rows(shape[0], place, max_rows)
     return as_dtype(found, dtype, name).reshape(shape)
 
 
@@ -91,7 +98,7 @@ def _shape(shape: Any, row_shape: tuple[int, ...], place: str) -> tuple[int, ...
         raise Problem(400, f"{place} needs a `shape` of whole numbers")
     if tuple(shape[1:]) != row_shape or not shape or shape[0] < 1:
         expected = ", ".join(["N", *map(str, row_shape)])
-        raise Problem(400, f"{place} has shape {shape}, expected [{expected}] with N >= 1")
+        raise Problem(400, f"{place} has shape {shown(shape)}, expected [{expected}] with N >= 1")
     return tuple(shape)
 
 
@@ -105,21 +112,26 @@ def _is_one_row(data: Any, shape: tuple[int, ...]) -> bool:
     )
 
 
-def _from_json(described: dict[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...], place: str) -> NDArray[Any]:
+def _from_json(
+    described: dict[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...], place: str, max_rows: int
+) -> NDArray[Any]:
     if "data" not in described:
         raise Problem(400, f"{place} has neither `data` nor a `binary_data_size`; shared memory is not read")
-    data = described["data"]
-    try:
-        if dtype.kind == "f" and type(data) is list and set(map(type, data)) == {float}:
-            found = np.fromiter(data, np.float64, len(data))  # in half the time
-        else:
-            check_kinds(data, dtype, described["name"])
-            found = np.array(data)
-    except ValueError as error:
-        raise Problem(400, f"{place} is ragged: {error}") from error
-    if found.size != math.prod(shape) or (found.ndim > 1 and found.shape != shape):
-        raise Problem(400, f"{place} holds {found.size} numbers, its shape {list(shape)} needs {math.prod(shape)}")
-    return found
+    data = described["data"] if type(described["data"]) is list else [described["data"]]
+    needed, kinds = math.prod(shape), set(map(type, data))
+    numbers = data if len(data) == needed and list not in kinds else flat(data, shape)
+    if numbers is None:
+        check_kinds(leading_shape(data, len(shape))[1], dtype, described["name"])
+        if list in kinds:
+            raise Problem(400, f"{place} is ragged, or nested otherwise than its shape {list(shape)} says")
+        raise Problem(400, f"{place} holds {len(data)} numbers, its shape {list(shape)} needs {needed}")
+    check_rows(shape[0], place, max_rows)
+    if dtype.kind == "f" and kinds == {float}:
+        return np.fromiter(numbers, np.float64, needed)  # in half the time
+    check_kinds(numbers, dtype, described["name"])
+    if list in map(type, numbers):
+        raise Problem(400, f"{place} is nested deeper than its shape {list(shape)} says")
+    return np.array(numbers)
 
 
 def _from_bytes(
@@ -128,7 +140,7 @@ def _from_bytes(
     if "data" in described:
         raise Problem(400, f"{place} has both `data` and a `binary_data_size`; send one of them")
     if type(size) is not int or size != len(binary):
-        raise Problem(400, f"{place} has `binary_data_size` {size!r}, but {len(binary)} bytes follow the JSON")
+        raise Problem(400, f"{place} has `binary_data_size` {shown(size)}, but {len(binary)} bytes follow the JSON")
     if (needed := math.prod(shape) * dtype.itemsize) != size:
         raise Problem(400, f"{place} has {size} bytes, its shape {list(shape)} needs {needed} of {dtype.name}")
     if dtype.kind == "b" and binary.translate(None, b"\0\1"):
