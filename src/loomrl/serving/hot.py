@@ -66,8 +66,9 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[BoundedProt
         def on_body(self, body: bytes) -> None:
             if self._handler is None:
                 super().on_body(body)
-            elif self._problem is None:
-                self._num_body += len(body)
+                return
+            self._num_body += len(body)
+            if self._problem is None:
                 if self._num_body > max_body_bytes:  # sent in chunks, which say nothing of what is to come
                     self._stop(413, f"the body is larger than the {max_body_bytes} bytes that are read")
                 if not self._body:

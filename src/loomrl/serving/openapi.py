@@ -25,20 +25,24 @@ _TOKEN = "token"
 _REFUSALS = {
     400: "What was sent is damaged or is not what this operation reads; the sentence names the place.",
     401: "No token, or one that nobody has.",
-    403: "The token has not the role, a web page asks, or the version does not act.",
+    403: "The token has not the role, the page of another server asks, or the version does not act.",
     404: "It is not there.",
+    408: "The request was not whole in time.",
     409: "It contradicts what is in force.",
-    413: "The body is too large, packed or unpacked, or asks for more decisions than one agent may have at once.",
+    413: "The body is too large, packed or unpacked, or asks for more decisions than there may be at once.",
+    414: "The address is too long.",
     415: "The body is compressed in another way than gzip or deflate, or said to be other than JSON.",
     421: "The request was meant for another host: on loopback only this machine's names are answered.",
     422: "What was asked for is well-formed and cannot be done.",
-    429: "More decisions than the rate limit allows; `Retry-After` says when to ask again.",
+    429: "More decisions than the rate limit allows, or large bodies that were refused; `Retry-After` says when to come.",
+    431: "The headers are too long, or too many.",
     500: "A defect of the server; its log says why.",
-    503: "Not now: no champion, a version that is not loaded, no fallback, or a record that cannot be written.",
+    503: "Not now: no champion, a version that is not loaded, no fallback, a record that cannot be written, or too much "
+    "that is being sent at once.",
     507: "The disk is full: nothing is done that cannot be recorded.",
 }
 _TOLD = {401: ("WWW-Authenticate",), 429: ("Retry-After",)}  # headers of refusals
-_ALWAYS = (400, 413, 415, 500)
+_ALWAYS = (400, 403, 408, 413, 414, 415, 431, 500, 503)
 _HEADERS = {
     "X-Request-Id": "Of the whole request: asked again under it, agents get the decisions they had.",
     "Inference-Header-Content-Length": "Where the JSON of the body ends and the bytes of its tensors begin.",
@@ -119,9 +123,9 @@ def _header(name: str) -> Json:
 
 def _responses(route: Route, schemas: Mapping[Any, Json]) -> Json:
     statuses = {*_ALWAYS, 421, *route.problems}
-    statuses |= {401, 403} if route.guard else set()
+    statuses |= {401} if route.guard else set()
     statuses |= {404} if "{" in route.path else set()
-    statuses |= {503, 507} if route.method != "GET" else set()
+    statuses |= {429, 507} if route.method != "GET" else set()
     refused = {str(status): {"$ref": f"#/components/responses/{status}"} for status in sorted(statuses)}
     answered = {str(status): _answer(status, kind, schemas) for status, kind in route.answers.items()}
     if route.links:

@@ -282,7 +282,7 @@ def array_of(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str
     if numbers is None or list in map(type, numbers):
         found, leaf = leading_shape(value, len(shape) + 1)
         check_kinds(leaf, dtype, name)
-        if found[: len(shape)] == shape:
+        if found == shape:
             raise Problem(400, f"`{name}` is ragged: its lists differ in length or depth; expected shape {list(shape)}")
         raise Problem(400, f"`{name}` has shape {list(found)}{expected}")
     check_kinds(numbers, dtype, name)
