@@ -34,11 +34,11 @@ _REFUSALS = {
     415: "The body is compressed in another way than gzip or deflate, or said to be other than JSON.",
     421: "The request was meant for another host: on loopback only this machine's names are answered.",
     422: "What was asked for is well-formed and cannot be done.",
-    429: "More decisions than the rate limit allows, or large bodies that were refused; `Retry-After` says when to come.",
+    429: "More decisions than the rate limit allows, or large bodies that were refused; see `Retry-After`.",
     431: "The headers are too long, or too many.",
     500: "A defect of the server; its log says why.",
-    503: "Not now: no champion, a version that is not loaded, no fallback, a record that cannot be written, or too much "
-    "that is being sent at once.",
+    503: "Not now: no champion, a version that is not loaded, no fallback, a record that cannot be written, or too "
+    "much that is being sent at once.",
     507: "The disk is full: nothing is done that cannot be recorded.",
 }
 _TOLD = {401: ("WWW-Authenticate",), 429: ("Retry-After",)}  # headers of refusals
