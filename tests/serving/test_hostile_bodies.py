@@ -67,7 +67,7 @@ def server(loomrl_home: Path, champion: Path) -> Iterator[Inside]:
 def post(server: Inside, path: str, body: bytes, client: str = "127.0.0.1") -> httpx.Response:
     async def asked() -> httpx.Response:
         transport = httpx.ASGITransport(app=server.application, client=(client, 1))
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as made:
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8100") as made:
             return await made.post(path, content=body, headers={"Content-Type": "application/json"})
 
     return asyncio.run(asked())
