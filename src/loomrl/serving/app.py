@@ -22,12 +22,11 @@ from loomrl.serving.asgi import (
     as_json,
     as_problem,
     check_length,
-    closing,
-    has_body,
     header,
     packed,
     read_body,
     respond,
+    unread,
 )
 from loomrl.serving.audit import AuditUnwritable, NotDurable
 from loomrl.serving.batching import Batcher, Question
@@ -132,8 +131,7 @@ class PolicyServer:
         try:
             self._admit(scope)
         except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer to it
-            refused = self._failed(scope, error)
-            return closing(refused) if has_body(scope) else refused
+            return unread(scope, self._failed(scope, error))
         try:
             body = await read_body(scope, receive, self._parts.settings.max_body_bytes)
             if len(body) >= LARGE and not is_from_sibling(scope):

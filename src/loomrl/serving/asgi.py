@@ -17,6 +17,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 JSON = b"application/json"
 CLOSE = {"Connection": "close"}
+WHOLE = "loomrl.whole"  # in a scope, once all of the request has come
 _JSON_HEADER = (b"content-type", JSON)
 
 
@@ -97,8 +98,10 @@ def has_body(scope: Scope) -> bool:
     return header(scope, b"content-length") not in ("", "0") or bool(header(scope, b"transfer-encoding"))
 
 
-def closing(response: Response) -> Response:
-    """The last one of its connection: what else was to come of its request is not read."""
+def unread(scope: Scope, response: Response) -> Response:
+    """A refusal of a request whose body is not read: unless that has come, nothing more is read of its connection."""
+    if scope.get(WHOLE) or not has_body(scope):
+        return response
     return replace(response, headers={**response.headers, **CLOSE})
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from loomrl.serving.asgi import Response
+from loomrl.serving.asgi import WHOLE, Response
 from loomrl.serving.intake import Intake
 
 _PIECE = 2 * 2**10  # bytes handed over at once, unless they are a body's
@@ -75,6 +75,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """uvicorn has all of it."""
         self._reads = NOTHING
         self._num_unanswered += self._num_body
+        self.scope[WHOLE] = True  # type: ignore[literal-required]
         super().on_message_complete()
 
     def on_response_complete(self) -> None:

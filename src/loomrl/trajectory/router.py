@@ -4,7 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from loomrl.errors import ServiceError
-from loomrl.serving.asgi import ClientGone, Receive, Response, Scope, as_json, closing, has_body, header
+from loomrl.serving.asgi import ClientGone, Receive, Response, Scope, as_json, header, unread
 from loomrl.serving.browsers import check_host, check_origin, check_program, check_site, is_loopback
 from loomrl.serving.intake import Bounds, Intake
 from loomrl.serving.problems import Problem
@@ -50,8 +50,7 @@ class Router:
         try:
             handler = self._admit(scope)
         except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer to it
-            refused = self._refused(scope, error)
-            return closing(refused) if has_body(scope) else refused
+            return unread(scope, self._refused(scope, error))
         try:
             request = Request(scope, await self._bodies.read(scope, receive), receive)
             if request.body:
