@@ -1,7 +1,9 @@
 """Tokens with roles: who may do what, and what a server without them, or with some, is open to."""
 
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from inside import Inside
 from policies import OBSERVATIONS, discrete_folder
@@ -10,6 +12,7 @@ from typer.testing import CliRunner
 from loomrl.errors import ConfigError
 from loomrl.serving.history import records
 from loomrl.serving.operator_commands import tokens_app
+from loomrl.serving.process import ServerProcess
 from loomrl.serving.settings import ServerSettings
 from loomrl.serving.tokens import ROLES, add, configured
 
@@ -85,6 +88,38 @@ def test_what_an_operator_does_is_on_record_with_the_tokens_name(
     assert [bool(entry.get("document")) for entry in done] == [True, False, True, False, False]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_token_for_some_agents_speaks_for_no_others(
+    settings: ServerSettings, tokens: dict[str, str], tmp_path: Path, workers: int
+) -> None:
+    """Neither one by one nor among others, nor by feedback on their decisions; on the fast path and off it."""
+    own = add(tmp_path / "tokens", "cart 7", ["decide"], ["cart-7", "spare-*"])
+    with ServerProcess("cartpole", champion_folder=settings.folders["champion"], workers=workers) as server:
+
+        def ask(path: str, document: object, token: str) -> tuple[int, Any]:
+            headers = {"Authorization": f"Bearer {token}"}
+            answer = httpx.post(f"{server.url}{path}", json=document, headers=headers, trust_env=False, timeout=300)
+            return answer.status_code, answer.json()
+
+        def decide(agent_id: str, token: str) -> tuple[int, Any]:
+            return ask("/decide", {"agent_id": agent_id, "observation": OBS}, token)
+
+        for agent_id, status in (("cart-7", 200), ("spare-1", 200), ("cart-70", 403), ("cart-8", 403), ("a", 403)):
+            assert decide(agent_id, own)[0] == status, agent_id
+        refused = decide("cart-8", own)[1]["error"]
+        assert refused == "the token of 'cart 7' is for the agents cart-7, spare-*: not 'cart-8'"
+        several = [{"agent_id": name, "observation": OBS} for name in ("cart-7", "cart-8")]
+        assert ask("/decide", {"requests": several}, own)[0] == 403
+        assert ask(f"{V2}/infer", INFER | {"parameters": {"agent_id": "cart-8"}}, own)[0] == 403
+        assert ask(f"{V2}/infer", INFER | {"parameters": {"agent_id": "cart-7"}}, own)[0] == 200
+        other = decide("cart-8", tokens["decide"])[1]["decision_id"]
+        assert ask("/feedback", {"decision_id": other, "reward": -1e9}, own)[0] == 403
+        assert ask("/feedback", {"decision_id": other, "reward": 1.0}, tokens["decide"])[0] == 200
+    decided = [entry for entry in records("cartpole") if entry["kind"] == "decision"]
+    assert {entry["agent_id"] for entry in decided} == {"cart-7", "spare-1", "cart-8"}
+    assert [entry["reward"] for entry in records("cartpole") if entry["kind"] == "feedback"] == [1.0]
+
+
 def test_a_token_that_is_taken_out_is_refused(settings: ServerSettings, tokens: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     with Inside(settings) as server:
@@ -117,6 +152,13 @@ def test_the_command_makes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert holder is not None
     assert (holder.name, holder.roles) == ("cart 7", {"decide", "observe"})
     assert configured().holder(token.encode()) is None
+    bound = run("--name", "cart 8", "--role", "decide", "--agent", "cart-8", "--agent", "b-*").stdout.strip()
+    holder = configured().holder(f"Bearer {bound}".encode())
+    assert holder is not None
+    assert [holder.decides_for(name) for name in ("cart-8", "b-", "b-1", "cart-88", "b", "")] == [
+        *[True] * 3,
+        *[False] * 3,
+    ]
     assert "has a token already" in str(run("--name", "cart 7", "--role", "decide").exception)
     assert "no role 'rule'" in str(run("--name", "x", "--role", "rule").exception)
     assert "without colons" in str(run("--name", "a:b", "--role", "decide").exception)
@@ -127,6 +169,8 @@ def test_the_command_makes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     [
         ("decide:a", "line 2 is not ROLE"),
         (f"decide:a:{'0' * 63}", "line 2 is not ROLE"),
+        (f"decide:a:{'0' * 64}:", "line 2: an agent without a name"),
+        (f"decide:a:{'0' * 64}:cart-7,", "line 2: an agent without a name"),
         (f"decide::{'0' * 64}", "line 2 is not ROLE"),
         (f"decide,rule:a:{'0' * 64}", "line 2: no role 'rule'"),
         (f"decide:a:{'0' * 64}\noperate:a:{'1' * 64}", "two tokens have one holder"),

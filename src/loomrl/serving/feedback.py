@@ -1,7 +1,7 @@
 """Rewards arrive later: which decisions wait for one, and the records that join them."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,14 +44,18 @@ class FeedbackLedger:
             asks = group.asks
             self._expect(group.record["decision_id"], _Waiting(asks.agent_ids, asks.episode_ids, group.policy.version))
 
-    def accept(self, entries: list[Feedback]) -> list[tuple[str, str | None]]:
+    def accept(
+        self, entries: list[Feedback], check: Callable[[Iterable[str]], None] = lambda agent_ids: None
+    ) -> list[tuple[str, str | None]]:
         """Record feedback, all entries or none; returns agent and episode of those that have ended.
 
         Raises:
-            Problem: 404 for an unknown decision, 409 for one that has its feedback.
+            Problem: 404 for an unknown decision, 409 for one that has its feedback, and what `check` says of the
+                agents that the decisions were made for.
             AuditUnwritable: when it cannot be recorded; it may be sent again.
         """
         found = [self._find(entry.decision_id) for entry in entries]
+        check(waiting.agent_ids[row] for waiting, row in found)
         seen: set[str] = set()
         for entry, (waiting, row) in zip(entries, found, strict=True):
             if waiting.is_done(row) or entry.decision_id in seen:

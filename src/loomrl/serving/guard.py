@@ -7,7 +7,7 @@ What a browser may ask for is the same for all servers, see `loomrl.serving.brow
 request's headers are complete, before a byte of its body is kept.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from loomrl.serving.asgi import JSON, Scope
@@ -20,6 +20,7 @@ NO_TOKENS = (
     "LOOMRL_OPERATOR_TOKEN or LOOMRL_TOKENS_FILE"
 )
 _HOLDER = "loomrl.holder"  # in a scope: the name of whose token it showed
+_BOUND = "loomrl.bound"  # in a scope: that holder, where the token is for some agents only
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def admit(scope: Scope, guard: Guard | None, tokens: Tokens) -> None:
         check_body_type(scope)
     check_site(scope, changes=changes)
     if guard is not None and guard.is_closed(tokens):
-        scope[_HOLDER] = _demand(_authorization(scope), tokens, guard.role).name
+        _keep(scope, _demand(_authorization(scope), tokens, guard.role))
 
 
 def admit_agent(scope: Scope, found: Mapping[bytes, bytes], tokens: Tokens) -> None:
@@ -68,7 +69,22 @@ def admit_agent(scope: Scope, found: Mapping[bytes, bytes], tokens: Tokens) -> N
     elif content_type != JSON:
         check_type(content_type.decode("latin-1"))
     if DECIDE in tokens.guarded:
-        scope[_HOLDER] = _demand(found.get(b"authorization", b""), tokens, DECIDE).name
+        _keep(scope, _demand(found.get(b"authorization", b""), tokens, DECIDE))
+
+
+def check_agents(scope: Scope, agent_ids: Iterable[str]) -> None:
+    """Whether the token that a request showed may decide for these agents.
+
+    Raises:
+        Problem: 403, naming the first for whom it may not.
+    """
+    holder: Holder | None = scope.get(_BOUND)
+    if holder is None:
+        return
+    for agent_id in agent_ids:
+        if not holder.decides_for(agent_id):
+            names = ", ".join(holder.agents)
+            raise Problem(403, f"the token of {holder.name!r} is for the agents {names}: not {agent_id!r}")
 
 
 def holder_name(scope: Scope) -> str:
@@ -95,6 +111,12 @@ def sees_orders(scope: Scope, tokens: Tokens) -> bool:
 def holder_of(scope: Scope, tokens: Tokens) -> Holder | None:
     """Whose token a request shows; None for nobody's."""
     return tokens.holder(_authorization(scope))
+
+
+def _keep(scope: Scope, holder: Holder) -> None:
+    scope[_HOLDER] = holder.name
+    if holder.agents:
+        scope[_BOUND] = holder
 
 
 def _demand(authorization: bytes, tokens: Tokens, role: str) -> Holder:

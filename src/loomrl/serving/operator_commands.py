@@ -291,11 +291,15 @@ def new_token(
     file: Annotated[
         Path, typer.Option(envvar="LOOMRL_TOKENS_FILE", help="The servers' file of holders; the new one is added.")
     ],
+    agent: Annotated[
+        list[str] | None,
+        typer.Option(help="The only agent it decides for, or BEGINNING* for all of such names; may be repeated."),
+    ] = None,
 ) -> None:
     """Print a fresh token, once: the file keeps its digest, and running servers follow the file."""
     from loomrl.serving.tokens import add
 
-    typer.echo(add(file, name, role))
+    typer.echo(add(file, name, role, agent or ()))
 
 
 # --- shared -----------------------------------------------------------------------------------------------------

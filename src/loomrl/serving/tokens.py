@@ -1,8 +1,9 @@
 """Who may do what: tokens with roles, known by their digests alone.
 
-A line `ROLE[,ROLE]:NAME:SHA256` for each holder, in `LOOMRL_TOKENS` or in the file that `LOOMRL_TOKENS_FILE` names; the
-token of `LOOMRL_OPERATOR_TOKEN` operates. Tokens are long random texts, so that one pass of SHA-256 keeps them; `loomrl
-tokens new` makes them.
+A line `ROLE[,ROLE]:NAME:SHA256[:AGENT[,AGENT]]` for each holder, in `LOOMRL_TOKENS` or in the file that
+`LOOMRL_TOKENS_FILE` names; the token of `LOOMRL_OPERATOR_TOKEN` operates. A token with agents decides for these alone:
+`cart-7`, or `cart-*` for all whose names begin so. Tokens are long random texts, so that one pass of SHA-256 keeps
+them; `loomrl tokens new` makes them.
 
 | role | may |
 |---|---|
@@ -36,10 +37,17 @@ class Holder:
     name: str
     roles: frozenset[str]
     digest: bytes = field(repr=False)  # SHA-256 of the token
+    agents: tuple[str, ...] = ()  # for whom it decides, `NAME` or `BEGINNING*`; empty: for any
 
     def may(self, role: str) -> bool:
         """Whether the token has a role; who operates observes."""
         return role in self.roles or (role == OBSERVE and OPERATE in self.roles)
+
+    def decides_for(self, agent_id: str) -> bool:
+        """Whether the token may ask, and report, in an agent's name."""
+        return not self.agents or any(
+            agent_id.startswith(one[:-1]) if one.endswith("*") else agent_id == one for one in self.agents
+        )
 
 
 class Tokens:
@@ -93,7 +101,7 @@ def configured() -> Tokens:
     return Tokens(holders)
 
 
-def add(path: Path, name: str, roles: Sequence[str]) -> str:
+def add(path: Path, name: str, roles: Sequence[str], agents: Sequence[str] = ()) -> str:
     """Add a holder to a file and return the fresh token, which is kept nowhere.
 
     Raises:
@@ -101,6 +109,8 @@ def add(path: Path, name: str, roles: Sequence[str]) -> str:
     """
     token = secrets.token_urlsafe(32)
     line = f"{','.join(roles)}:{name}:{hashlib.sha256(token.encode()).hexdigest()}"
+    if agents:
+        line += f":{','.join(agents)}"
     _holder(line, "the new token")
     before = path.read_text() if path.is_file() else ""
     if name in (holder.name for holder in _holders(before, str(path))):
@@ -116,11 +126,14 @@ def _holders(text: str, place: str) -> list[Holder]:
 
 def _holder(line: str, place: str) -> Holder:
     match line.split(":"):
-        case [roles, name, digest] if name and name.isprintable() and _DIGEST.fullmatch(digest):
-            named = frozenset(roles.split(","))
+        case [roles, name, digest, *bound] if name and name.isprintable() and _DIGEST.fullmatch(digest):
+            named, agents = frozenset(roles.split(",")), tuple(":".join(bound).split(",")) if bound else ()
+            if not all(agents):
+                raise ConfigError(f"{place}: an agent without a name; leave the last colon out to decide for any")
             if named <= set(ROLES):
-                return Holder(name, named, bytes.fromhex(digest))
+                return Holder(name, named, bytes.fromhex(digest), agents)
             raise ConfigError(f"{place}: no role {sorted(named - set(ROLES))[0]!r}; roles: {', '.join(ROLES)}")
     raise ConfigError(
-        f"{place} is not ROLE[,ROLE]:NAME:SHA256 with a name without colons; make it: `loomrl tokens new`"
+        f"{place} is not ROLE[,ROLE]:NAME:SHA256[:AGENT[,AGENT]] with a name without colons; make it: "
+        "`loomrl tokens new`"
     )
