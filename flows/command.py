@@ -22,6 +22,7 @@ from loomrl.runs import RunRecord, read_run, run_folder
 from tasks.closing import mark_crashed_runs
 from tasks.policies import PolicyName, policy_names
 from tasks.record import config_path
+from tasks.run import overrides_from_command
 
 STYLES = {"promoted": "green", "unchanged": "green", "waiting": "yellow"}
 
@@ -77,7 +78,9 @@ def run_once(lifecycle: Flow[..., str], policy: str, settings: list[str]) -> Non
     """One life cycle of one policy, its table at the end."""
     name, overrides = known_policy(policy), parse_overrides(settings)
     preflight.check(load_config(config_path(policy), overrides), project_root())  # before Prefect starts an API
-    _print_run(lifecycle(name, overrides))
+    with overrides_from_command():
+        run_id = lifecycle(name, overrides)
+    _print_run(run_id)
 
 
 def known_policy(policy: str) -> PolicyName:

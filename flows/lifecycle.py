@@ -32,7 +32,7 @@ from tasks.training import training
 
 Overrides = Annotated[
     dict[str, Any],  # read strictly by loomrl.config
-    Field(description="Settings on top of the config, for example {'training.seed': 2}"),
+    Field(description="Numbers and choices on top of the config, for example {'training.seed': 2}"),
 ]
 
 

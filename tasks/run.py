@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,23 @@ from loomrl.home import home, project_root
 from loomrl.promotion.rules import WAITING
 from loomrl.runs import RunRecord, alive_lock, new_run_id, now, read_run, run_folder, write_run
 from tasks.closing import close, mark_crashed_runs
+from tasks.flow_parameters import load_with_parameters
 from tasks.record import config_path, project_folders, run_folders, update
 from tasks.say import say
 
 WAITING_MESSAGE = "another life cycle is running in this project; waiting for it to end"
+
+_from_command: ContextVar[bool] = ContextVar("from_command", default=False)
+
+
+@contextmanager
+def overrides_from_command() -> Iterator[None]:
+    """Within the block overrides may change anything: whoever runs a command here could edit the config as well."""
+    token = _from_command.set(True)
+    try:
+        yield
+    finally:
+        _from_command.reset(token)
 
 
 @contextmanager
@@ -29,9 +43,11 @@ def life_cycle(policy: str, overrides: Mapping[str, Any]) -> Iterator[str]:
     """Open a run and yield its id; record its outcome and build its report, however it ends.
 
     Raises:
-        ConfigError: before anything is recorded, when the config or an override is wrong.
+        ConfigError: before anything is recorded, when the config or an override is wrong, or an override that came as
+            a flow run's parameter changes more than numbers and choices.
     """
-    config = load_config(config_path(policy), overrides)
+    load = load_config if _from_command.get() else load_with_parameters
+    config = load(config_path(policy), overrides)
     preflight.check(config, project_root())
     overrides = {**overrides, **preflight.settle(config, project_root())}
     mark_crashed_runs()
