@@ -3,6 +3,7 @@
 import os
 import sys
 
+from loomrl.credentials import set_prefect_login
 from loomrl.errors import LoomRLError
 from loomrl.home import home
 
@@ -10,6 +11,7 @@ from loomrl.home import home
 def _home() -> str:
     """Where Prefect keeps its state; a home that cannot be used ends the process before Prefect meets it."""
     try:
+        set_prefect_login()
         return str(home() / "prefect")
     except LoomRLError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)

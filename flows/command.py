@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import httpx
 from prefect import Flow, serve
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import PREFECT_API_URL
 from rich.console import Console
 from rich.markup import escape
@@ -15,6 +16,7 @@ from rich.table import Table
 
 from loomrl import preflight
 from loomrl.config import load_config, parse_overrides
+from loomrl.credentials import credentials_path
 from loomrl.errors import ConfigError, LoomRLError, ServiceError
 from loomrl.home import project_root
 from loomrl.registry import CHAMPION, Registry
@@ -58,7 +60,7 @@ def exit_code(command: Callable[[], None]) -> int:
 
 
 def check_prefect_server() -> None:
-    """Say at once when the Prefect server that is configured cannot be reached; without one, prepare a temporary."""
+    """Say at once when the Prefect server that is configured cannot be used; without one, prepare a temporary."""
     url = PREFECT_API_URL.value()
     if not url:
         from flows.temporary_server import use_temporary_server  # half of Prefect, which a configured server spares
@@ -67,11 +69,26 @@ def check_prefect_server() -> None:
         return
     with get_client(sync_client=True) as client:
         error = client.api_healthcheck()
+        needs_login = error is None and _needs_login(client)
     if error is not None:
         raise ServiceError(
             f"the Prefect server at PREFECT_API_URL={url} does not answer ({error}); start it with `make up`, or unset "
             "PREFECT_API_URL to run without a server"
         )
+    if needs_login:
+        raise ServiceError(
+            f"the Prefect server at PREFECT_API_URL={url} needs a login: set PREFECT_API_AUTH_STRING; "
+            f"that of `make up` is in {credentials_path()}"
+        )
+
+
+def _needs_login(client: SyncPrefectClient) -> bool:
+    """Whether the server refuses this process's requests; its health check is public."""
+    try:
+        client.api_version()
+    except httpx.HTTPStatusError as error:
+        return error.response.status_code == httpx.codes.UNAUTHORIZED
+    return False
 
 
 def run_once(lifecycle: Flow[..., str], policy: str, settings: list[str]) -> None:

@@ -8,6 +8,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 
 from loomrl import registry
+from loomrl.credentials import prefect_login
 from loomrl.report.build import build_report
 from loomrl.runs import RunRecord, is_alive, list_runs, now, run_folder
 from tasks.record import dvc_hashes, run_folders, update
@@ -62,19 +63,24 @@ def _close_dead(record: RunRecord) -> None:
 
 
 def _crash_flow_run(record: RunRecord) -> bool:
-    """Tell the Prefect server the run was started on; False when it cannot be reached."""
+    """Tell the Prefect server the run was started on; False when it cannot be reached or does not let us in."""
     url = record.prefect_api_url
     try:
-        with SyncPrefectClient(api=url) if url else get_client(sync_client=True) as client:
+        with _prefect_client(url) as client:
             flow_run = client.read_flow_run(UUID(record.prefect_flow_run_id))
             if flow_run.state and not flow_run.state.is_final():
                 client.set_flow_run_state(flow_run.id, Crashed(message=DIED), force=True)
     except ObjectNotFound:
         return True  # deleted there: nothing says "Running"
-    except httpx.TransportError as error:
+    except (httpx.TransportError, httpx.HTTPStatusError) as error:
         say(f"run {record.run_id} died and its Prefect server at {url} cannot be told: {error}")
         return False
     return True
+
+
+def _prefect_client(url: str | None) -> SyncPrefectClient:
+    """Of the server at a URL, else of the one that is configured."""
+    return SyncPrefectClient(api=url, auth_string=prefect_login(url)) if url else get_client(sync_client=True)
 
 
 def _tags(record: RunRecord) -> dict[str, str]:

@@ -1,13 +1,12 @@
 """With servers: runs through the Prefect API, schedules, approval in the UI, rollback, a policy server that follows."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import sync_playwright
+from foreign_page import EVIL, attack, browser
 from prefect_api import prefect_api
 from projects import copy_state, free_ports, records, run, run_json, until
 
@@ -22,6 +21,13 @@ class Services:
         self.settings = {f"LOOMRL_{name}_PORT": url.rpartition(":")[2] for name, url in ports.items()}
         self.settings |= {"MAKEFLAGS": "", "VENV": str(project / ".venv"), "LOOMRL_POLICY_RATE": "20"}
         self.api = prefect_api(f"{self.prefect}/api")
+
+    def up(self) -> None:
+        """Start them as a user does; from then on `api` has the login that was generated."""
+        run(self.project, "make", "up", **self.settings)
+        lines = (self.project / ".loomrl" / "services" / "credentials.env").read_text().splitlines()
+        self.login = dict(line.split("=", 1) for line in lines)["PREFECT_API_AUTH_STRING"]
+        self.api = prefect_api(f"{self.prefect}/api", self.login)
 
     def trigger(self, **parameters: Any) -> str:
         """Start the served life cycle with parameters; returns the flow run's id."""
@@ -56,7 +62,7 @@ class Services:
 def services(finished_project: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     started = Services(copy_state(finished_project, tmp_path_factory.mktemp("services") / "project"))
     try:
-        run(started.project, "make", "up", **started.settings)
+        started.up()
         until(lambda: started.api.get("/deployments/name/lifecycle/lifecycle").is_success, "the flows to be served")
         yield started
     finally:
@@ -70,8 +76,8 @@ def test_a_run_is_triggered_through_the_api_and_seen_in_the_ui(services: Service
     last = records(services.project)[-1]
     assert last["prefect_flow_run_id"] == flow_run
     assert last["state"] == "unchanged"
-    sees(f"{services.prefect}/runs", "lifecycle", "cartpole", "Completed")
-    sees(f"{services.prefect}/deployments/deployment/{services.deployment()}/run", "policy", "overrides")
+    run_form = f"/deployments/deployment/{services.deployment()}/run"
+    sees(services, {"/runs": ("lifecycle", "cartpole", "Completed"), run_form: ("policy", "overrides")})
 
 
 @pytest.mark.parametrize(
@@ -80,6 +86,25 @@ def test_a_run_is_triggered_through_the_api_and_seen_in_the_ui(services: Service
 def test_wrong_parameters_are_refused_before_anything_runs(services: Services, parameters: dict[str, Any]) -> None:
     path = f"/deployments/{services.deployment()}/create_flow_run"
     assert services.api.post(path, json={"parameters": parameters}).status_code in (409, 422)
+
+
+def test_a_page_of_another_site_starts_no_life_cycle(services: Services) -> None:
+    url = f"{services.prefect}/api/deployments/{services.deployment()}/create_flow_run"
+    code = '{"parameters": {"policy": "cartpole", "overrides": {"environment.entry_point": "os:system"}}}'
+    before = services.api.post("/flow_runs/count", json={}).json()
+    with browser() as chromium:
+        for origin in ("http://localhost:8888", f"http://{EVIL}"):
+            seen = attack(chromium.new_context(), origin, url, code)
+            assert not {200, 201} & set(seen.values()), seen
+    assert services.api.post("/flow_runs/count", json={}).json() == before
+
+
+def test_a_flow_run_that_names_code_fails_before_it_begins(services: Services) -> None:
+    before = len(records(services.project))
+    flow_run = services.trigger(policy="cartpole", overrides={"environment.entry_point": "os:system"})
+    assert "changes environment.entry_point" in services.wait(flow_run, "FAILED")["message"]
+    assert len(records(services.project)) == before
+    assert "os:system" not in (services.project / "configs" / "cartpole.yaml").read_text()
 
 
 def test_approval_pauses_resumes_and_rejects_and_rollback_restores(services: Services) -> None:
@@ -170,13 +195,15 @@ def decide(services: Services, agent: str, observation: list[float]) -> dict[str
     return decision
 
 
-def sees(url: str, *texts: str) -> None:
-    """A person who opens the page in a browser sees these texts."""
-    quiet = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=quiet)
-        page = browser.new_page()
-        page.goto(url)
-        for text in texts:
-            page.get_by_text(text).first.wait_for(timeout=60_000)
-        browser.close()
+def sees(services: Services, texts: dict[str, tuple[str, ...]]) -> None:
+    """A person who logs in at Prefect's page sees on each path these texts."""
+    with browser() as chromium:
+        page = chromium.new_page()
+        page.goto(services.prefect)
+        page.locator("input[type=password]").fill(services.login)
+        page.keyboard.press("Enter")
+        page.locator("input[type=password]").wait_for(state="detached", timeout=60_000)
+        for path, expected in texts.items():
+            page.goto(services.prefect + path)
+            for text in expected:
+                page.get_by_text(text).first.wait_for(timeout=60_000)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 from projects import ROOT, environment, until
 
 _FLOW = """
@@ -30,7 +31,11 @@ def test_it_ends_with_a_flow_that_is_killed(loomrl_home: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", _FLOW], cwd=ROOT, env=settings, stdout=subprocess.PIPE) as flow:
         assert flow.stdout is not None
         server = int(flow.stdout.readline())
-        assert "prefect.server.api.server:create_app" in Path(f"/proc/{server}/cmdline").read_text()
+        command = Path(f"/proc/{server}/cmdline").read_text().split("\0")
+        assert "flows.server:create_app" in command
+        url = f"http://127.0.0.1:{command[command.index('--port') + 1]}/api"
+        assert httpx.post(f"{url}/flow_runs/filter", json={}).status_code == 401
+        assert httpx.post(f"{url}/flow_runs/filter", json={}, headers={"Host": "evil.example"}).status_code == 403
         flow.kill()
     try:
         until(lambda: not _lives(server), "the end of the flow's Prefect server", seconds=60)

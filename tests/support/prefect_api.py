@@ -18,6 +18,7 @@ class Patient(httpx.HTTPTransport):
         return answer
 
 
-def prefect_api(url: str) -> httpx.Client:
-    """Of the server whose API has this URL."""
-    return httpx.Client(base_url=url, timeout=30, transport=Patient())
+def prefect_api(url: str, login: str = "") -> httpx.Client:
+    """Of the server whose API has this URL; `login` is USER:PASSWORD."""
+    auth = httpx.BasicAuth(*login.split(":", 1)) if login else None
+    return httpx.Client(base_url=url, timeout=30, transport=Patient(), auth=auth)

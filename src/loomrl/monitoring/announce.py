@@ -4,6 +4,7 @@ import os
 from base64 import b64encode
 from uuid import NAMESPACE_URL, uuid5
 
+from loomrl.credentials import prefect_login
 from loomrl.errors import ServiceError
 from loomrl.serving.quarantine import Quarantined
 
@@ -24,7 +25,7 @@ def announce(entry: Quarantined) -> None:
 
     try:
         answer = httpx.post(
-            f"{url.rstrip('/')}/events", json=[_event(entry)], headers=_headers(), timeout=_TIMEOUT_SECONDS
+            f"{url.rstrip('/')}/events", json=[_event(entry)], headers=_headers(url), timeout=_TIMEOUT_SECONDS
         )
         answer.raise_for_status()
     except httpx.HTTPError as error:
@@ -49,9 +50,9 @@ def _event(entry: Quarantined) -> dict[str, object]:
     }
 
 
-def _headers() -> dict[str, str]:
+def _headers(url: str) -> dict[str, str]:
     if key := os.environ.get("PREFECT_API_KEY"):
         return {"Authorization": f"Bearer {key}"}
-    if credentials := os.environ.get("PREFECT_API_AUTH_STRING"):
+    if credentials := prefect_login(url):
         return {"Authorization": f"Basic {b64encode(credentials.encode()).decode()}"}
     return {}

@@ -9,6 +9,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from loomrl.credentials import credentials_path, set_mlflow_login
 from loomrl.errors import LoomRLError, ServiceError
 from loomrl.home import home
 from loomrl.registry.mlflow_database import ensure_tables
@@ -29,6 +30,8 @@ def _client(uri: str) -> Any:
         "MLFLOW_SQLALCHEMYSTORE_POOL_PRE_PING": "true",
     }.items():
         os.environ.setdefault(name, value)
+    if is_server(uri):
+        set_mlflow_login(uri)
     with warnings.catch_warnings():
         # MLflow 3.17 declares mappers in a way SQLAlchemy 2.1 deprecates; importing it warns too.
         warnings.simplefilter("ignore")
@@ -57,7 +60,7 @@ def mlflow_client(uri: str) -> Iterator[Any]:
             raise
         shown = _without_password(uri)
         detail = " ".join(str(error).split()).replace(uri, shown)[:400]
-        raise ServiceError(f"MLflow at {shown} failed: {detail}; {_fix(uri)}") from error
+        raise ServiceError(f"MLflow at {shown} failed: {detail}; {_fix(uri, error)}") from error
 
 
 def _is_of_mlflow(error: Exception) -> bool:
@@ -65,11 +68,16 @@ def _is_of_mlflow(error: Exception) -> bool:
     return origin in ("mlflow", "sqlalchemy", "sqlite3", "requests", "urllib3", "alembic", "psycopg")
 
 
-def _fix(uri: str) -> str:
+def _fix(uri: str, error: Exception) -> str:
     if uri.startswith("sqlite:"):
         return (
             "check that the file is a SQLite database this user may write and that no other process holds it locked; "
             "`loomrl backup` keeps copies to restore"
+        )
+    if "error code 401" in str(error):
+        return (
+            "the server needs a login: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD; "
+            f"that of `make up` is in {credentials_path()}"
         )
     return "start the server (`make up`), correct MLFLOW_TRACKING_URI, or unset it to use SQLite under LOOMRL_HOME"
 

@@ -1,11 +1,13 @@
-"""`loomrl keys`: keys that encrypt what was observed, keys that sign, and keys that are trusted."""
+"""`loomrl keys`: keys that encrypt what was observed, keys that sign, keys that are trusted, and logins."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Keys that encrypt, keys that sign, keys that are trusted.", no_args_is_help=True)
+app = typer.Typer(
+    help="Keys that encrypt, keys that sign, keys that are trusted; logins of servers.", no_args_is_help=True
+)
 
 
 @app.command()
@@ -33,6 +35,14 @@ def decrypt(
     except OSError as error:
         raise ArtifactError(f"cannot read {file}: {error.strerror}") from error
     write_atomic(output, data)
+
+
+@app.command()
+def credentials() -> None:
+    """Print fresh logins of a Prefect and an MLflow server, as `kubectl create secret --from-env-file` reads them."""
+    from loomrl.credentials import generate, to_env
+
+    typer.echo(to_env(generate()), nl=False)
 
 
 @app.command()
