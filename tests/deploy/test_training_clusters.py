@@ -88,11 +88,11 @@ def test_the_manifests_fit_each_other(folder: str) -> None:
     assert job["clusterSelector"] == {"ray.io/cluster": cluster["metadata"]["name"]}
     checked_command(job["entrypoint"])
     head, learners = cluster["spec"]["headGroupSpec"], cluster["spec"]["workerGroupSpecs"][0]
-    (volume,) = head["template"]["spec"]["volumes"]
+    volume = head["template"]["spec"]["volumes"][0]
     assert volume["persistentVolumeClaim"]["claimName"] == found["PersistentVolumeClaim"]["metadata"]["name"]
-    images = {one["template"]["spec"]["containers"][0]["image"] for one in (head, learners)}
-    assert images == {"loomrl-training:latest"}
-    (environment,) = head["template"]["spec"]["containers"][0]["envFrom"]
+    images = {one["template"]["spec"]["containers"][0]["image"].split(":")[0] for one in (head, learners)}
+    assert images == {"loomrl-training"}
+    environment = head["template"]["spec"]["containers"][0]["envFrom"][0]
     assert environment["configMapRef"]["name"] == found["ConfigMap"]["metadata"]["name"]
 
 
