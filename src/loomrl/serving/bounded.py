@@ -135,12 +135,16 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self._feed(data)
         if self._reads != NOTHING or self._unfed:
-            self._watch()
+            self._wait_for_more()
         elif self._is_watched:
             self._is_watched = False
             self.intake.finished(self)
         if self._reads != NOTHING or self.held or self._num_unanswered:
             self._count()
+
+    def _wait_for_more(self) -> None:
+        """A request is not whole, or has to wait."""
+        self._watch()
 
     def _feed(self, data: bytes) -> None:
         """In pieces, and no further while a request waits that was sent before its turn."""

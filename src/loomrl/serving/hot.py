@@ -102,8 +102,8 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[BoundedProt
                 self._is_waiting = True
                 server.batcher.add(answer, self._send)
 
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
+        def _wait_for_more(self) -> None:
+            super()._wait_for_more()
             if self._problem is not None and not self._is_refused:  # the rest of its body is not waited for
                 self._leave(packed(self._scope, self._problem))
                 self._problem = None

@@ -97,12 +97,12 @@ class RateLimiter:
         for bucket, agent, count in buckets:
             if bucket.tokens < count:
                 return self._refuse(bucket, agent, count)
-        wide = self._wide_buckets(holder, now)
+        wide, total = self._wide_buckets(holder, now), len(agents)
         for shared, who in wide:
-            if shared.tokens < len(agents):
-                return self._refuse(shared, who, len(agents))
+            if shared.tokens < total:
+                return self._refuse(shared, who, total)
         for shared, _ in wide:
-            shared.tokens -= len(agents)
+            shared.tokens -= total
         for bucket, _, count in buckets:
             bucket.tokens -= count
         return None
