@@ -205,7 +205,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is left of it."""
-        self._unfed = b""
+        self._let_go()
         self.intake.forget(self)
         super().connection_lost(exc)
 
@@ -220,7 +220,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _leave(self, answer: Response) -> None:
         """Whatever else comes, this was the last answer."""
         self._is_refused = True
-        self._unfed = b""
+        self._let_go()
         self.intake.forget(self)
         is_another, cycle = self._reads != _BODY, self.cycle
         under_way = cycle is not None and not cycle.response_complete
@@ -232,6 +232,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
         if self.transport.get_write_buffer_size():
             self.loop.call_later(self.intake.bounds.answer_seconds, self.transport.abort)
+
+    def _let_go(self) -> None:
+        """Of what was read: parser and protocol know each other, so that only the garbage collector frees them."""
+        self._unfed = b""
+        if self._reads == _BODY and self.cycle is not None:
+            self.cycle.body = bytearray()
 
     def drop(self) -> None:
         """Close at once, with what is left to send."""

@@ -108,6 +108,10 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[BoundedProt
                 self._leave(packed(self._scope, self._problem))
                 self._problem = None
 
+        def _let_go(self) -> None:
+            super()._let_go()
+            self._body = b""
+
         def shutdown(self) -> None:
             if self._is_waiting:
                 server.batcher.flush()
