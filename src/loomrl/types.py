@@ -503,3 +503,4 @@ class PromotionDecision(Document):
     rules: list[Claim]
     inputs_digest: str
     approved_by: str | None = None
+    sums_sha256: str = ""  # of the files that were judged; empty: from before that was kept

@@ -437,7 +437,7 @@ def test_killed_between_alias_and_record_the_next_run_finishes(house: House, tmp
     decision.write(tmp_path / "decision.json")
     script = (
         "import os, signal, sys; from pathlib import Path; from test_promote import *\n"
-        "die_before_write(pytest.MonkeyPatch(), 3, lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
+        "die_before_write(pytest.MonkeyPatch(), 4, lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
         "promote.apply(PromotionDecision.read(Path(sys.argv[1])), 'run-2')"
     )
     here = Path(__file__).parent

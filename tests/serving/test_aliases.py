@@ -5,11 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from champions import make_champion, promoted
+from champions import make_champion, promoted, promotion
 from inside import Inside
 from policies import OBSERVATIONS, discrete_folder
 
-from loomrl.errors import ArtifactError
+from loomrl.errors import ArtifactError, ConfigError, GateRefused
 from loomrl.home import home
 from loomrl.loomdb.database import LoomDB
 from loomrl.promotion import promote
@@ -165,6 +165,79 @@ def test_a_person_vouches_for_the_champion_as_it_is(registry: Registry, keeper: 
     assert (statement.number, statement.kind, statement.person) == (3, "signing by hand", "Ada")
 
 
+def test_a_deleted_alias_takes_no_champion_out(registry: Registry, keeper: RoleKeeper) -> None:
+    registry.set_aliases("cartpole", {CHAMPION: None})
+    assert champion(keeper) == "2"
+    assert "no alias champion in the registry" in keeper.refused["2"].reason
+
+
+def test_other_files_under_the_number_of_a_champion_are_not_loaded(registry: Registry, keeper: RoleKeeper) -> None:
+    make_champion(registry, "3")
+    source = RegistrySource("cartpole")
+    assert source.roles()[CHAMPION] == "3"
+    registry.set_tag(
+        registry.require("cartpole", "3"), "loomrl.sums_sha256", registry.require("cartpole", "1").sums_sha256
+    )
+    with pytest.raises(ArtifactError, match="its files are others than those"):
+        source.fetch("3")
+
+
+def test_a_rollback_makes_no_champion_of_what_never_was_one(registry: Registry, keeper: RoleKeeper) -> None:
+    registry.set_tag(registry.require("cartpole", "3"), promote.CHAMPION_SINCE, now())
+    registry.set_aliases("cartpole", {PREVIOUS: "3"})
+    with pytest.raises(ConfigError, match="version 3 never was champion"):
+        promote.rollback("cartpole", "it drifts", "Ada", registry=registry)
+    assert champion(keeper) == "2"
+
+
+def test_a_rollback_is_followed_though_statements_were_deleted(registry: Registry, keeper: RoleKeeper) -> None:
+    registry.delete_tag(registry.require("cartpole", "2"), STATEMENT)
+    promote.rollback("cartpole", "it drifts", "Ada", registry=registry)
+    assert (champion(keeper), champion(fresh())) == ("1", "1")
+
+
+def test_a_statement_that_was_put_back_after_a_rollback_is_not_followed(registry: Registry) -> None:
+    version = registry.require("cartpole", "2")
+    registry.delete_tag(version, STATEMENT)
+    promote.rollback("cartpole", "it drifts", "Ada", registry=registry)
+    registry.set_tag(version, STATEMENT, version.tags[STATEMENT])
+    by_hand(registry, "2")
+    assert champion(fresh()) is None
+
+
+def test_a_server_that_missed_a_short_promotion_does_not_follow_it_later(registry: Registry) -> None:
+    asleep = RoleKeeper(RegistrySource("cartpole"))
+    assert champion(asleep) == "2"
+    promote.apply(promotion("3", "2"), "run-3", registry)
+    promote.rollback("cartpole", "it is worse", "Ada", registry=registry)
+    assert registry.aliases("cartpole")[CHAMPION] == "2"
+    by_hand(registry, "3")
+    for one in (asleep, RoleKeeper(RegistrySource("cartpole")), fresh()):
+        assert champion(one) == ("2" if one is asleep else None)
+
+
+@pytest.mark.parametrize("text", ["no move", "{}", "a forged one"])
+def test_a_forged_announcement_of_a_move_changes_and_blocks_nothing(
+    registry: Registry, keeper: RoleKeeper, text: str
+) -> None:
+    move = {"kind": "promotion", "policy": "cartpole", "version": "3", "before": "2", "run_id": "r", "reason": ""}
+    text = json.dumps(move | {"time": "2999", "number": 10**9}) if text == "a forged one" else text
+    for version in ("2", "3"):
+        registry.set_tag(registry.require("cartpole", version), promote.MOVE, text)
+    with LoomDB.open() as db:
+        before = db.events()
+        assert promote.settle("cartpole", registry, db) == []
+        assert db.events() == before
+    promote.rollback("cartpole", "it drifts", "Ada", registry=registry)
+    assert (champion(keeper), champion(fresh())) == ("1", "1")
+
+
+def test_other_files_than_those_that_were_judged_are_not_promoted(registry: Registry) -> None:
+    decision = promotion("3", "2").model_copy(update={"sums_sha256": registry.require("cartpole", "1").sums_sha256})
+    with pytest.raises(GateRefused, match="are others than those that were judged"):
+        promote.apply(decision, "run-3", registry)
+
+
 # --- from before there were statements ------------------------------------------------------------------------------
 
 
@@ -234,8 +307,9 @@ def test_what_was_signed_counts_and_nothing_older(registry: Registry) -> None:
     assert newest.current.champion.exploration.share == 0.01
     registry.set_tag(registry.require("cartpole", "2"), ServingStatement.tag(), older)
     replayed = RoleKeeper(RegistrySource("cartpole"))
-    assert champion(replayed) is None
-    assert "an older tag was put back" in replayed.refused["2"].reason
+    assert champion(replayed) == "2"
+    assert replayed.current.champion is not None
+    assert replayed.current.champion.exploration.share == 0.01, "what was verified last counts"
 
 
 def test_where_the_section_was_deleted_the_one_of_the_promotion_counts(registry: Registry) -> None:

@@ -3,10 +3,23 @@
 from pathlib import Path
 
 from loomrl.promotion import promote
-from loomrl.registry import CHAMPION, Registry
+from loomrl.registry import CHAMPION, PREVIOUS, Registry
 from loomrl.registry.statements import newest_number, state_champion, state_serving
 from loomrl.runs import now
 from loomrl.types import PromotionDecision
+
+
+def promotion(version: str, before: str | None) -> PromotionDecision:
+    """That a version is promoted."""
+    return PromotionDecision(
+        policy="cartpole",
+        version=version,
+        champion_before=before,
+        decision="promoted",
+        reasons=["test"],
+        rules=[],
+        inputs_digest="",
+    )
 
 
 def promoted(registry: Registry, folder: Path) -> str:
@@ -14,16 +27,7 @@ def promoted(registry: Registry, folder: Path) -> str:
     champion = registry.aliases("cartpole").get(CHAMPION)
     version = registry.register("cartpole", folder, f"run-{folder.name}")
     state_serving(registry, version, {"monitors": {"spacing": 5}})
-    decision = PromotionDecision(
-        policy="cartpole",
-        version=version.version,
-        champion_before=champion,
-        decision="promoted",
-        reasons=["test"],
-        rules=[],
-        inputs_digest="",
-    )
-    promote.apply(decision, f"run-{folder.name}", registry)
+    promote.apply(promotion(version.version, champion), f"run-{folder.name}", registry)
     return version.version
 
 
@@ -35,6 +39,7 @@ def make_champion(registry: Registry, champion: str, policy: str = "cartpole", *
         number=1 + newest_number(registry, policy),
         kind="promotion",
         before=registry.aliases(policy).get(CHAMPION),
+        previous=aliases.get("previous") or registry.aliases(policy).get(PREVIOUS),
         run_id="run-test",
         reason="test",
         person=None,

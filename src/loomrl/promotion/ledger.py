@@ -4,6 +4,8 @@ Everything is append-only, and writing the same thing twice leaves it there once
 finished by the next one.
 """
 
+from typing import Literal
+
 from loomrl.errors import ServiceError
 from loomrl.loomdb.database import LoomDB
 from loomrl.registry import CHAMPION
@@ -14,7 +16,7 @@ from loomrl.types import Json
 class Move(Document):
     """One move of the champion alias, written to the version's tags before and to LoomDB after it happened."""
 
-    kind: str  # "promotion" or "rollback"
+    kind: Literal["promotion", "rollback"]
     policy: str
     version: str
     before: str | None  # the champion it replaced

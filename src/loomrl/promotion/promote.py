@@ -7,6 +7,7 @@ happened) or the new champion with its tag, and `settle`, which every later move
 """
 
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
-from loomrl.errors import ConfigError, GateRefused, ServiceError
+from loomrl.errors import ConfigError, GateRefused, LoomRLError, ServiceError
 from loomrl.files import write_atomic
 from loomrl.home import inside
 from loomrl.loomdb.database import LoomDB
@@ -24,14 +25,16 @@ from loomrl.promotion import ledger
 from loomrl.promotion.ledger import Move
 from loomrl.promotion.rules import PROMOTED, PROMOTED_OVER, REFUSED, ROLLED_BACK, WAITING
 from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, PolicyVersion, Registry
-from loomrl.registry.statements import newest_number, state_champion
+from loomrl.registry.statements import ChampionStatement, if_valid, newest_number, state_champion, was_champion
 from loomrl.runs import new_run_id, now
 from loomrl.schema import Document
 from loomrl.types import PromotionDecision
 
+log = logging.getLogger(__name__)
 MOVE = "loomrl.move"  # a move that is under way, as JSON
 CHAMPION_SINCE = "loomrl.champion_since"  # when the version last became champion
 REPLACED = "loomrl.replaced"  # the version it became champion over, or "none"
+_WAIT_SECONDS = 5  # for LoomDB, before an alias moves
 DECISION, REASON = "loomrl.decision", "loomrl.reason"
 
 
@@ -107,6 +110,11 @@ def _promote(
 ) -> Outcome:
     aliases = registry.aliases(decision.policy)
     champion = aliases.get(CHAMPION)
+    if decision.sums_sha256 not in ("", version.sums_sha256):
+        raise GateRefused(
+            f"{decision.policy}: the files of version {version.version} are others than those that were judged; "
+            "restore MLflow from a backup, and run the life cycle again"
+        )
     if champion == version.version:
         _drop_challenger(registry, version)
         return _outcome(registry, version, f"version {version.version} is champion already")
@@ -172,7 +180,7 @@ def rollback(
     """
     registry = registry or Registry()
     champion = registry.get(policy, CHAMPION)
-    if champion and (interrupted := _announced(champion)):
+    if champion and (interrupted := _announced(registry, champion)):
         _mark(registry, champion, interrupted)  # only now `previous` names the champion before it
     target = _rollback_target(registry, policy, to)
     before = champion.version if champion else None
@@ -204,7 +212,7 @@ def _rollback_target(registry: Registry, policy: str, to: str | None) -> PolicyV
     target = registry.require(policy, to or PREVIOUS)
     if target.version == aliases.get(CHAMPION):
         raise ConfigError(f"{policy}: version {target.version} is the champion already; name another with --to")
-    if CHAMPION_SINCE not in target.tags:
+    if CHAMPION_SINCE not in target.tags or not was_champion(registry, target):
         raise ConfigError(
             f"{policy}: version {target.version} never was champion; versions that were: "
             f"{_champions(registry, policy)}; `loomrl policy promote {policy} {target.version}` judges it by the rules"
@@ -216,8 +224,8 @@ def _champions(registry: Registry, policy: str) -> str:
     return ", ".join(one.version for one in registry.versions(policy) if CHAMPION_SINCE in one.tags) or "none"
 
 
-def _champion_before(registry: Registry, version: PolicyVersion) -> str | None:
-    """The champion `version` replaced, or the one before that, skipping what was taken back."""
+def _champion_before(registry: Registry, version: PolicyVersion, without: str | None = None) -> str | None:
+    """The champion `version` replaced, or the one before that, skipping what was taken back, or never was champion."""
     seen = {version.version}
     earlier = version.tags.get(REPLACED, "none")
     while earlier != "none" and earlier not in seen:
@@ -225,7 +233,7 @@ def _champion_before(registry: Registry, version: PolicyVersion) -> str | None:
         found = registry.get(version.policy, earlier)
         if found is None:
             return None
-        if ROLLED_BACK not in found.tags:
+        if ROLLED_BACK not in found.tags and earlier != without and was_champion(registry, found):
             return earlier
         earlier = found.tags.get(REPLACED, "none")
     return None
@@ -239,13 +247,15 @@ def settle(policy: str, registry: Registry, db: LoomDB) -> list[str]:
     champion = registry.aliases(policy).get(CHAMPION)
     finished = []
     for version in registry.versions(policy):
-        move = _announced(version)
+        move = _announced(registry, version)
         if move is None:
             continue
         if version.version == champion:
             _mark(registry, version, move)
         elif version.tags.get(CHAMPION_SINCE, "") < move.time:
             registry.delete_tag(version, MOVE)  # the alias never moved: the next decision stands for itself
+            if (statement := if_valid(ChampionStatement, version)) is not None and statement.number == move.number:
+                registry.delete_tag(version, ChampionStatement.tag())
             continue
         ledger.record_move(db, move)
         registry.delete_tag(version, MOVE)
@@ -254,14 +264,22 @@ def settle(policy: str, registry: Registry, db: LoomDB) -> list[str]:
 
 
 def _move(registry: Registry, version: PolicyVersion, move: Move, db: LoomDB | None) -> Move:
-    """Sign, move, mark; the move with its number. Without LoomDB the registry's statements are counted alone."""
-    recorded = 0 if db is None else ledger.newest_number(db, move.policy)
-    move = move.model_copy(update={"number": 1 + max(newest_number(registry, move.policy), recorded)})
+    """Sign, move, mark; the move with its number."""
+    move = move.model_copy(update={"number": 1 + max(newest_number(registry, move.policy), _recorded_number(db, move))})
     registry.set_tag(version, MOVE, json.dumps(move.to_json()))
-    state_champion(registry, version, **move.model_dump(exclude={"policy", "version"}))
+    previous = move.before if move.kind == "promotion" else _champion_before(registry, version, without=move.before)
+    state_champion(registry, version, previous=previous, **move.model_dump(exclude={"policy", "version"}))
     registry.set_aliases(version.policy, {CHAMPION: version.version})
     _mark(registry, version, move)
     return move
+
+
+def _recorded_number(db: LoomDB | None, move: Move) -> int:
+    """Of the newest move that LoomDB knows; where it does not answer soon, the registry's statements count alone."""
+    try:
+        return ledger.newest_number(db or LoomDB.open(wait_seconds=_WAIT_SECONDS), move.policy)
+    except LoomRLError:
+        return 0
 
 
 def _mark(registry: Registry, version: PolicyVersion, move: Move) -> None:
@@ -282,16 +300,22 @@ def _mark(registry: Registry, version: PolicyVersion, move: Move) -> None:
     registry.set_aliases(version.policy, moves)
 
 
-def _announced(version: PolicyVersion) -> Move | None:
-    """The move a version's tag announces."""
+def _announced(registry: Registry, version: PolicyVersion) -> Move | None:
+    """The move a version's tag announces, as far as a signed statement bears it out; from before there were any, the
+    tag alone."""
     if MOVE not in version.tags:
         return None
     try:
-        return Move.model_validate_json(version.tags[MOVE])
+        move = Move.model_validate_json(version.tags[MOVE])
     except ValidationError as error:
-        raise ServiceError(
-            f"{version.policy}@{version.version}: its tag {MOVE} cannot be read: {error}; delete that tag in MLflow"
-        ) from error
+        log.error("%s@%s: its tag %s is no move, and is passed over: %s", version.policy, version.version, MOVE, error)
+        return None
+    statement = if_valid(ChampionStatement, version)
+    if statement is None:
+        is_borne_out = move.number == 0 and newest_number(registry, version.policy) == 0
+    else:
+        is_borne_out = (statement.number, statement.kind, statement.run_id) == (move.number, move.kind, move.run_id)
+    return move if is_borne_out and (move.policy, move.version) == (version.policy, version.version) else None
 
 
 def _recorded(registry: Registry, db: LoomDB | None, version: PolicyVersion, move: Move, message: str) -> Outcome:

@@ -79,6 +79,7 @@ def decide(inputs: Inputs) -> PromotionDecision:
         rules=claims,
         inputs_digest=inputs_digest(inputs.config, inputs.version, inputs.champion),
         approved_by=inputs.approval.person if inputs.approval and inputs.approval.approved else None,
+        sums_sha256=inputs.version.sums_sha256,
     )
 
 

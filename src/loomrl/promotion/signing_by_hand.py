@@ -8,12 +8,13 @@ from loomrl.errors import ConfigError
 from loomrl.files import sha256
 from loomrl.loomdb.database import LoomDB
 from loomrl.model_signature import SIGNATURE, sign
-from loomrl.promotion import envelope, promote
-from loomrl.registry import CHAMPION, PolicyVersion, Registry
+from loomrl.promotion import envelope, ledger, promote
+from loomrl.registry import CHAMPION, PREVIOUS, PolicyVersion, Registry
 from loomrl.registry.files import SIGNATURE_TAG
 from loomrl.registry.statements import (
     ChampionStatement,
     ServingStatement,
+    if_valid,
     newest_number,
     state_champion,
     state_serving,
@@ -79,23 +80,24 @@ def sign_by_hand(
         db.record_event(EVENT, signed.to_json())
         registry.set_tag(version, SIGNED_BY, signed.to_bytes().decode())
         registry.set_tag(version, SIGNATURE_TAG, signature)
-        _state(registry, version, signed)
+        _state(registry, version, signed, db)
     return signed
 
 
-def _state(registry: Registry, version: PolicyVersion, signed: SignedByHand) -> None:
+def _state(registry: Registry, version: PolicyVersion, signed: SignedByHand, db: LoomDB) -> None:
     """Sign what stood in tags that nobody had signed: the section `serving`, and that the version is champion."""
-    known = ServingStatement.of(version) if ServingStatement.tag() in version.tags else None
+    known = if_valid(ServingStatement, version)
     if known is None and SERVING in version.tags:
         state_serving(registry, version, json.loads(version.tags[SERVING]))
-    is_champion = registry.aliases(version.policy).get(CHAMPION) == version.version
-    if is_champion and ChampionStatement.tag() not in version.tags:
+    aliases = registry.aliases(version.policy)
+    if aliases.get(CHAMPION) == version.version and if_valid(ChampionStatement, version) is None:
         state_champion(
             registry,
             registry.require(version.policy, version.version),
-            number=1 + newest_number(registry, version.policy),
+            number=1 + max(newest_number(registry, version.policy), ledger.newest_number(db, version.policy)),
             kind=EVENT,
             before=None,
+            previous=aliases.get(PREVIOUS),
             run_id=f"by-hand-{new_run_id()}",
             reason=signed.reason,
             person=signed.by,

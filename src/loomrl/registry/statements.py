@@ -78,6 +78,7 @@ class ChampionStatement(Statement):
     reason: str
     person: str | None
     time: str  # ISO 8601, UTC
+    previous: str | None = None  # the version to fall back to
     serving: Json | None = None  # as it was signed then
 
     @classmethod
@@ -87,25 +88,35 @@ class ChampionStatement(Statement):
 
 
 T = TypeVar("T", bound=Statement)
+_MAX_REASON = 4_000  # MLflow takes 100,000 characters, and the envelope makes more of them
 
 
 def state_serving(registry: Registry, version: PolicyVersion, serving: Json) -> None:
     """Sign how a version is served, unless that is what was signed last."""
-    known = _if_valid(ServingStatement, version)
+    known = if_valid(ServingStatement, version)
     if known is None or known.serving != serving:
         ServingStatement(**_about(version), number=1 + _number(known), serving=serving, created=now()).sign(registry)
 
 
 def state_champion(registry: Registry, version: PolicyVersion, number: int, **move: Any) -> None:
     """Sign that a version becomes champion; `move` is what else the statement holds."""
-    served = _if_valid(ServingStatement, version)
+    served = if_valid(ServingStatement, version)
     serving = None if served is None else served.serving
+    move["reason"] = move["reason"][:_MAX_REASON]
     ChampionStatement(**_about(version), number=number, serving=serving, **move).sign(registry)
+
+
+def was_champion(registry: Registry, version: PolicyVersion) -> bool:
+    """Whether a statement about it, or about the champion that replaced it, says so; whatever tags say where no
+    statement about the policy was ever signed."""
+    found = [if_valid(ChampionStatement, one) for one in registry.versions(version.policy)]
+    known = [one for one in found if one is not None]
+    return not known or any(version.version in (one.version, one.before) for one in known)
 
 
 def newest_number(registry: Registry, policy: str) -> int:
     """Of the statements that some version of a policy became champion; 0 before the first."""
-    return max((_number(_if_valid(ChampionStatement, one)) for one in registry.versions(policy)), default=0)
+    return max((_number(if_valid(ChampionStatement, one)) for one in registry.versions(policy)), default=0)
 
 
 def _about(version: PolicyVersion) -> dict[str, str]:
@@ -116,7 +127,8 @@ def _payload_type(kind: type[Statement]) -> str:
     return f"application/vnd.{kind.tag()}+json"
 
 
-def _if_valid(kind: type[T], version: PolicyVersion) -> T | None:
+def if_valid(kind: type[T], version: PolicyVersion) -> T | None:
+    """What was signed of a version; None also where it does not hold."""
     try:
         return kind.of(version)
     except ArtifactError:

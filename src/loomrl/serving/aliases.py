@@ -1,14 +1,15 @@
 """Which aliases of the registry a server follows: `champion` and `previous` where a signed statement says so.
 
-Whoever writes to MLflow can move an alias, copy an older statement back, or delete one. So the newest number that this
-home or LoomDB knows is remembered, and what is older is not followed. A champion from before statements were signed is
-followed where LoomDB recorded the move, or this home has served it as champion.
+Whoever writes to MLflow can move an alias, copy an older statement back, delete one, or put other files under a number.
+So the newest number that this home or LoomDB knows is remembered, what is older is not followed, and the files that may
+be loaded are those that the statement names. A champion from before statements were signed is followed where LoomDB
+recorded the move, or this home has served it as champion.
 """
 
 import logging
 from collections.abc import Mapping
 
-from loomrl.errors import ArtifactError, LoomRLError
+from loomrl.errors import ArtifactError, ConfigError, LoomRLError
 from loomrl.loomdb.database import LoomDB
 from loomrl.registry import CHAMPION, PREVIOUS, PolicyVersion, Registry
 from loomrl.registry.statements import ChampionStatement, ServingStatement
@@ -17,6 +18,7 @@ from loomrl.types import Json
 
 log = logging.getLogger(__name__)
 _MOVES = ("promotion", "rollback")
+_WAIT_SECONDS = 5  # for LoomDB: what this home remembers counts without it
 
 
 class Statements:
@@ -25,91 +27,112 @@ class Statements:
     def __init__(self, policy: str, kept: LastVerified | None) -> None:
         self._policy, self._kept = policy, kept
         self.number = 0 if kept is None else kept.number  # of the newest
+        self._numbered = None if kept is None else kept.roles.get(CHAMPION)  # the version that it is about
         self.refused: dict[str, str] = {}  # version that an alias names -> why it is not followed
         self._champion: str | None = None  # followed
-        self._previous: str | None = None
+        self._statement: ChampionStatement | None = None  # about it
+        self._sums: dict[str, str] = {}  # version -> digest of the files that it was followed with
 
     def followed(self, named: Mapping[str, str], registry: Registry) -> dict[str, str]:
         """The roles to take of those that aliases name. The champion that was followed last stays where the new one
-        may not be followed; a `previous` that was never champion is none.
+        may not be followed, or none is named; `previous` is what the champion's statement says.
         """
-        roles, refused = dict(named), dict[str, str]()
-        for role in (CHAMPION, PREVIOUS):
-            version = named.get(role)
-            followed = self._champion if role == CHAMPION else self._previous
-            if version is None or version == followed:
-                continue
+        before, self.refused = self.refused, {}
+        version, previous = named.get(CHAMPION), named.get(PREVIOUS)
+        if version is None and self._champion is not None:
+            self.refused[self._champion] = f"no alias {CHAMPION} in the registry any more: {self._champion} stays"
+        elif version is not None and version != self._champion:
             try:
-                self._check(registry.require(self._policy, version), role)
-                followed = version
-            except ArtifactError as error:
-                if version not in self.refused:
-                    log.error("the alias %s is not followed: %s", role, error)
-                refused[version] = str(error)
-                followed = followed if role == CHAMPION else None
-            if followed is None:
-                del roles[role]
-            else:
-                roles[role] = followed
-            if role == CHAMPION:
-                self._champion = followed
-            else:
-                self._previous = followed
-        self.refused = refused
+                self._follow(registry.require(self._policy, version))
+            except (ArtifactError, ConfigError) as error:
+                self.refused[version] = str(error)
+        roles = {role: version for role, version in named.items() if role not in (CHAMPION, PREVIOUS)}
+        if self._champion is not None:
+            roles[CHAMPION] = self._champion
+            if previous is not None and self._may_be_previous(previous):
+                roles[PREVIOUS] = previous
+            elif previous is not None:
+                self.refused.setdefault(previous, f"no signed statement says that {previous} is what to go back to")
+        for one, why in self.refused.items():
+            if one not in before:
+                log.error("%s: an alias is not followed: %s", self._policy, why)
         return roles
 
-    def _check(self, version: PolicyVersion, role: str) -> None:
-        name, statement = f"{version.policy}@{version.version}", ChampionStatement.of(version)
-        newest = self._recorded() if statement is None or self._kept is None else None
-        if statement is None:
-            if self.number == 0 and self._is_from_before(version.version, newest, role):
-                return
+    def check_files(self, version: PolicyVersion) -> None:
+        """Refuse other files under the number of a version that was followed.
+
+        Raises:
+            ArtifactError: when its list of files is another now.
+        """
+        if self._sums.get(version.version, version.sums_sha256) != version.sums_sha256:
             raise ArtifactError(
-                f"{name}: no signed statement says that it became champion; `loomrl policy promote` judges a version "
-                f"by the rules, `loomrl policy sign {name} --by NAME --reason TEXT` vouches for the champion as it is"
+                f"{version.policy}@{version.version}: its files are others than those that the signed statement names; "
+                "restore MLflow from a backup"
             )
-        if role == CHAMPION:
-            if statement.number < self.number:
+
+    def _follow(self, version: PolicyVersion) -> None:
+        name, statement, newest = self._name(version), ChampionStatement.of(version), self._recorded()
+        if statement is None:
+            if self.number or not self._is_from_before(version.version, newest):
                 raise ArtifactError(
-                    f"{name}: it became champion by move {statement.number}, and move {self.number} came after it: the "
-                    "alias was moved by hand; `loomrl policy rollback` goes back to an earlier version"
+                    f"{name}: no signed statement says that it became champion; `loomrl policy promote` judges a "
+                    f"version by the rules, `loomrl policy sign {name} --by NAME --reason TEXT` vouches for the "
+                    "champion as it is"
                 )
-            self.number = statement.number
+        elif statement.number < self.number or (statement.number == self.number and self._numbered != version.version):
+            raise ArtifactError(
+                f"{name}: it became champion by move {statement.number}, and move {self.number} came after it: the "
+                "alias was moved by hand; `loomrl policy rollback` goes back to an earlier version"
+            )
+        else:
+            self.number, self._numbered = statement.number, version.version
+        self._champion, self._statement = version.version, statement
+        self._sums[version.version] = version.sums_sha256
+
+    def _name(self, version: PolicyVersion) -> str:
+        return f"{version.policy}@{version.version}"
 
     def _recorded(self) -> Json | None:
         """The newest move that LoomDB knows, where it can be asked; what its number says counts as well."""
         try:
-            with LoomDB.open() as db:
+            with LoomDB.open(wait_seconds=_WAIT_SECONDS) as db:
                 moves = db.newest_events(self._policy, _MOVES, 1)
         except LoomRLError as error:
             log.warning("%s: LoomDB cannot say which move was the newest: %s", self._policy, error)
             return None
         if not moves:
             return None
-        self.number = max(self.number, int(moves[0].data.get("number", 0)))
+        if (number := int(moves[0].data.get("number", 0))) > self.number:
+            self.number, self._numbered = number, str(moves[0].data["version"])
         return moves[0].data
 
-    def _is_from_before(self, version: str, newest: Json | None, role: str) -> bool:
-        """Whether it had the role before statements were signed, by what is kept apart from MLflow."""
-        if self._kept is not None and self._kept.roles.get(role) == version:
-            return True
-        return newest is not None and newest["version" if role == CHAMPION else "before"] == version
+    def _is_from_before(self, version: str, newest: Json | None) -> bool:
+        """Whether it was champion before statements were signed, by what is kept apart from MLflow."""
+        if newest is not None:
+            return bool(newest["version"] == version)
+        return self._kept is not None and self._kept.roles.get(CHAMPION) == version
+
+    def _may_be_previous(self, version: str) -> bool:
+        if self._statement is not None:
+            return version == self._statement.previous
+        return self._kept is not None and self._kept.roles.get(PREVIOUS) == version
 
 
 def signed_section(version: PolicyVersion, kept: PolicyVersion | None) -> Json | None:
-    """The section `serving` that was signed for a version; None where none was. `kept` is it as it was verified last.
+    """The section `serving` that was signed for a version; None where none was. `kept` is it as it was verified last:
+    what was signed then counts where what is there now is older, or gone.
 
     Raises:
-        ArtifactError: when a statement does not hold, or was replaced by an older one.
+        ArtifactError: when a statement does not hold.
     """
     statement = ServingStatement.of(version)
     known = None if kept is None else ServingStatement.of(kept)
     if known is not None and (statement is None or statement.number < known.number):
-        found = "none" if statement is None else f"number {statement.number}"
-        raise ArtifactError(
-            f"{version.policy}@{version.version}: how it is served was signed {known.number} times, found {found} of "
-            "these statements: an older tag was put back; restore MLflow from a backup"
-        )
+        log.error(
+            "%s@%s: an older statement of how it is served was put back, or the newest deleted: the one that was "
+            "verified last counts", version.policy, version.version,
+        )  # fmt: skip
+        statement = known
     if statement is not None:
         return statement.serving
     champion = ChampionStatement.of(version)

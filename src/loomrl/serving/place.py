@@ -2,10 +2,13 @@
 
 import hashlib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 MAX_WORKERS = 256  # two hex digits of every decision's id name the worker that made it
+
+_OWNER = re.compile("[0-9a-f]{2}")
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,9 @@ class Place:
 
     def owner_of_decision(self, decision_id: str) -> int:
         """The worker that made a decision; this one where its id names none."""
-        try:
-            owner = int(decision_id[:2], 16)
-        except ValueError:
+        if not _OWNER.match(decision_id):
             return self.index
+        owner = int(decision_id[:2], 16)
         return owner if owner < self.count else self.index
 
 

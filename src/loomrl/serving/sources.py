@@ -94,6 +94,7 @@ class RegistrySource(PolicySource):
     def fetch(self, version: str) -> Path:
         """The version's folder, digests and signature verified."""
         found = self._describe(version)
+        self._statements.check_files(found)
         self._settings[version] = self._served_as(found)
         folder = inside("versions", self.policy, found.version)
         folder.parent.mkdir(parents=True, exist_ok=True)
