@@ -93,6 +93,15 @@ def test_untracked_files_that_seem_to_hold_a_secret_are_left_out_and_named(proje
     assert not [content for content in SECRETS.values() if content.strip() and content in found.diff.decode()]
 
 
+def test_what_was_added_to_the_index_and_not_committed_is_looked_at(project: Path) -> None:
+    (project / ".env").write_text("TOKEN=xkcd936\n")
+    (project / "id_rsa.bak").write_text("no key\n")
+    git(project, "add", "--force", ".env")
+    found = provenance.git_facts(project)
+    assert found is not None
+    assert (found.diff, set(found.left_out)) == (b"", {"project/.env", "project/id_rsa.bak"})
+
+
 def test_a_tree_that_differs_by_a_secret_alone_is_not_clean(project: Path) -> None:
     (project / ".env").write_text("A=1\n")
     found = provenance.git_facts(project)

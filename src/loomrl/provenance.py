@@ -73,8 +73,10 @@ def output_hashes(entry: Json) -> dict[str, str]:
 
 
 def _secrets(top: Path) -> dict[str, str]:
+    """Among what the commit does not have, whether or not it was added to git's index since."""
     untracked = _required(_git(top, "ls-files", "--others", "--exclude-standard", "-z"))
-    names = [os.fsdecode(name) for name in untracked.split(b"\0") if name]
+    added = _required(_git(top, "diff", "--name-only", "--diff-filter=A", "--no-renames", "-z", "HEAD"))
+    names = [os.fsdecode(name) for name in (untracked + added).split(b"\0") if name]
     return {path.relative_to(top).as_posix(): why for path, why in suspects(top / name for name in names).items()}
 
 

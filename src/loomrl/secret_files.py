@@ -13,8 +13,9 @@ from pathlib import Path
 _NAMES = re.compile(
     r"\.env(\..+)?|.+\.env|\.netrc|\.pypirc|\.npmrc|\.pgpass|\.htpasswd|\.git-credentials|credentials(\..+)?"
     r"|id_(rsa|dsa|ecdsa|ed25519)|.+\.(pem|key|p12|pfx|jks|keystore|kdbx|kubeconfig)|kubeconfig",
-    re.IGNORECASE,
+    re.IGNORECASE | re.DOTALL,
 )
+_COPY = re.compile(r"(\.(bak|old|orig|save|swp)|~)+$", re.IGNORECASE)  # of a file with the name before it
 _EXAMPLES = re.compile(r".*\.(example|sample|template|dist)(\..+)?", re.IGNORECASE)  # their lines are looked at
 _TOO_VAGUE = {"Base64HighEntropyString", "HexHighEntropyString", "IPPublicDetector"}
 _PLACEHOLDERS = "(?i)^(password|secret|token)$"  # as in name:TOKEN@host
@@ -48,6 +49,7 @@ def suspicious_lines(paths: Iterable[Path]) -> list[str]:
 
 
 def _is_suspect_name(name: str) -> bool:
+    name = _COPY.sub("", name.strip())
     return _NAMES.fullmatch(name) is not None and _EXAMPLES.fullmatch(name) is None
 
 

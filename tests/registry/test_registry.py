@@ -71,6 +71,16 @@ def test_a_download_is_what_was_registered(
     assert (folder / "policy.onnx").read_bytes() == graph(0.0)
 
 
+def test_nothing_is_fetched_from_where_a_version_says_it_lies_elsewhere(
+    two_versions: tuple[Registry, PolicyVersion, PolicyVersion], tmp_path: Path
+) -> None:
+    """MLflow's client would send its login to whatever address stands there."""
+    registry, first, _ = two_versions
+    elsewhere = first.model_copy(update={"source": "http://127.0.0.1:9/api/2.0/mlflow-artifacts/artifacts/x"})
+    with pytest.raises(ArtifactError, match="no place that LoomRL registers"):
+        registry.download(elsewhere, tmp_path / "download")
+
+
 @pytest.mark.parametrize("attack", ["flip a bit", "add a file", "lose a file", "rewrite the sums", "swap versions"])
 def test_a_tampered_store_is_noticed(
     attack: str, two_versions: tuple[Registry, PolicyVersion, PolicyVersion], tmp_path: Path

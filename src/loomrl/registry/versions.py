@@ -11,7 +11,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from loomrl.errors import ConfigError, LoomRLError, ServiceError
+from loomrl.errors import ArtifactError, ConfigError, LoomRLError, ServiceError
 from loomrl.files import SUMS, sha256_file
 from loomrl.home import inside, tracking_uri
 from loomrl.registry.connection import absent_is_none, mlflow_client
@@ -189,6 +189,11 @@ class Registry:
             return copy_files(version, local, temporary / "files")
         from mlflow.artifacts import download_artifacts
 
+        if version.source.startswith(("http:", "https:", "ftp:")):  # MLflow's client would send its login there
+            raise ArtifactError(
+                f"{version.policy}@{version.version}: its files are said to lie at {version.source}, which is no place "
+                "that LoomRL registers; delete this version in MLflow"
+            )
         target = temporary / "files"
         target.mkdir()
         with self._calls():
