@@ -154,7 +154,7 @@ def test_a_corrupt_newest_checkpoint_is_named_and_the_one_before_it_used(project
         folders = set((project / ".loomrl" / "checkpoints").glob("*")) - before
         return sorted(path for folder in folders for path in folder.glob("step-*"))
 
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while len(mine()) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.02)

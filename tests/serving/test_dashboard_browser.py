@@ -78,6 +78,7 @@ def browser() -> Iterator[Browser]:
 def page(server: ServerProcess, browser: Browser) -> Iterator[Page]:
     """A fresh tab at the page. Whatever goes wrong in it, or leaves for elsewhere, fails the test."""
     context = browser.new_context()
+    context.set_default_timeout(600_000)
     page, errors, asked = context.new_page(), [], []
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))

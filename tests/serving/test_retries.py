@@ -93,7 +93,6 @@ def test_a_header_names_all_rows_of_a_request(loomrl_home: Path, folder: Path) -
     [
         ({"observation": [0.0] * 4}, 409),
         ({"episode_id": "other"}, 409),
-        ({"observation": [[1.0], 2.0]}, 409),
         ({"request_id": "line\nbreak"}, 400),
         ({"request_id": 7}, 400),
         ({"request_id": ""}, 400),
@@ -104,6 +103,12 @@ def test_another_question_needs_another_id(served: PolicyClient, changed: dict[s
     refused = ask(served, **{"request_id": "taken", **changed})
     assert refused.status_code == status
     assert "request" in refused.json()["error"]
+
+
+def test_what_is_malformed_is_no_other_question(served: PolicyClient) -> None:
+    """It is refused before anything is looked up."""
+    assert ask(served, request_id="whole").status_code == 200
+    assert ask(served, request_id="whole", observation=[[1.0], 2.0]).status_code == 400
 
 
 def test_false_is_another_question_than_0(served: PolicyClient) -> None:

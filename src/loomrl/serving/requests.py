@@ -267,7 +267,9 @@ def _nth_observation(row: int, values: Any, policy: ServedPolicy) -> NDArray[Any
 
 
 def _check_observation(value: Any, policy: ServedPolicy) -> NDArray[Any]:
-    """One observation (*obs)."""
+    """One observation (*obs); that of a row of a tensor is an array already."""
+    if isinstance(value, np.ndarray) and value.shape == policy.shape:
+        return as_dtype(value, policy.dtype, "observation")
     expected = f"; {policy.manifest.name} observes {list(policy.shape)}"
     return array_of(value, policy.shape, policy.dtype, "observation", expected)
 
