@@ -158,7 +158,7 @@ def measure(seconds: float) -> dict[str, Any]:
                     target=attack_all, args=(host, int(port), tokens["hostile"], count), daemon=True
                 )
                 attackers.start()
-                beside, most = [], [before]
+                most = [before]
                 done = threading.Event()
                 watcher = threading.Thread(target=watch, args=(server.process.pid, most, done))
                 watcher.start()

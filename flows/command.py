@@ -18,12 +18,11 @@ from loomrl import preflight
 from loomrl.config import load_config, parse_overrides
 from loomrl.credentials import credentials_path
 from loomrl.errors import ConfigError, LoomRLError, ServiceError
-from loomrl.home import project_root
+from loomrl.home import config_file, project_root
 from loomrl.registry import CHAMPION, Registry
 from loomrl.runs import RunRecord, read_run, run_folder
 from tasks.closing import mark_crashed_runs
 from tasks.policies import PolicyName, policy_names
-from tasks.record import config_path
 from tasks.run import overrides_from_command
 
 STYLES = {"promoted": "green", "unchanged": "green", "waiting": "yellow"}
@@ -94,7 +93,7 @@ def _needs_login(client: SyncPrefectClient) -> bool:
 def run_once(lifecycle: Flow[..., str], policy: str, settings: list[str]) -> None:
     """One life cycle of one policy, its table at the end."""
     name, overrides = known_policy(policy), parse_overrides(settings)
-    preflight.check(load_config(config_path(policy), overrides), project_root())  # before Prefect starts an API
+    preflight.check(load_config(config_file(policy), overrides), project_root())  # before Prefect starts an API
     with overrides_from_command():
         run_id = lifecycle(name, overrides)
     _print_run(run_id)

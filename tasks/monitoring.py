@@ -13,10 +13,10 @@ from prefect.logging import get_run_logger
 
 from loomrl.comparison.compare import VersionComparison, compare_versions
 from loomrl.config import load_config
+from loomrl.home import config_file
 from loomrl.loomdb.database import LoomDB
 from loomrl.monitoring.look import DEGRADED, Look, looking
 from loomrl.registry import CHALLENGER, CHAMPION, Registry
-from tasks.record import config_path
 
 DEGRADED_EVENT = "loomrl.policy.degraded"
 
@@ -24,7 +24,7 @@ DEGRADED_EVENT = "loomrl.policy.degraded"
 @task(name="monitoring", cache_policy=NO_CACHE)
 def look_at(policy: str) -> Look:
     """Look, show and announce; the look counts only after that, so that a crash repeats it."""
-    config = load_config(config_path(policy))
+    config = load_config(config_file(policy))
     with looking(config) as look:
         create_table_artifact(claim_rows(look), key=f"monitoring-{policy}".replace("_", "-"), description=look.sentence)
         if look.outcome == DEGRADED:
@@ -36,7 +36,7 @@ def look_at(policy: str) -> Look:
 @task(name="comparison", cache_policy=NO_CACHE)
 def compare_roles(policy: str) -> VersionComparison | None:
     """Compare the challenger with the champion by the audit log, show and keep it; None where nobody challenges."""
-    config, registry = load_config(config_path(policy)), Registry()
+    config, registry = load_config(config_file(policy)), Registry()
     champion, challenger = (registry.get(policy, role) for role in (CHAMPION, CHALLENGER))
     if champion is None or challenger is None or champion.version == challenger.version:
         return None

@@ -4,13 +4,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from loomrl import provenance
 from loomrl.config import PolicyConfig
 from loomrl.errors import GateRefused
-from loomrl.home import config_file, project_root
+from loomrl.home import project_root
 from loomrl.runs import RunRecord, StageRecord, read_run, run_folder, write_run
 from loomrl.stages import Folders
 from loomrl.types import Json
@@ -47,11 +46,6 @@ def dvc_hashes(locks: Mapping[str, Json | None]) -> dict[str, str]:
     """Tags with DVC's hash of each stage's output, from the stages' entries in `dvc.lock`."""
     outputs = {name: provenance.output_hashes(lock) for name, lock in locks.items() if lock}
     return {f"dvc.{name}": digest for name, paths in outputs.items() for digest in paths.values()}
-
-
-def config_path(policy: str) -> Path:
-    """The config file of a policy in this project."""
-    return config_file(policy)
 
 
 def run_config(run_id: str) -> PolicyConfig:

@@ -15,12 +15,12 @@ from loomrl import preflight, provenance, registry
 from loomrl.config import PolicyConfig, load_config, write_overrides
 from loomrl.errors import GateRefused, LoomRLError
 from loomrl.files import write_atomic
-from loomrl.home import home, project_root
+from loomrl.home import config_file, home, project_root
 from loomrl.promotion.rules import WAITING
 from loomrl.runs import RunRecord, alive_lock, new_run_id, now, read_run, run_folder, write_run
 from tasks.closing import close, mark_crashed_runs
 from tasks.flow_parameters import load_with_parameters
-from tasks.record import config_path, project_folders, run_folders, update
+from tasks.record import project_folders, run_folders, update
 from tasks.say import say
 
 WAITING_MESSAGE = "another life cycle is running in this project; waiting for it to end"
@@ -47,7 +47,7 @@ def life_cycle(policy: str, overrides: Mapping[str, Any]) -> Iterator[str]:
             a flow run's parameter changes more than numbers and choices.
     """
     load = load_config if _from_command.get() else load_with_parameters
-    config = load(config_path(policy), overrides)
+    config = load(config_file(policy), overrides)
     preflight.check(config, project_root())
     overrides = {**overrides, **preflight.settle(config, project_root())}
     mark_crashed_runs()
@@ -78,13 +78,13 @@ def exclusive_project(run_id: str) -> Iterator[None]:
     """
     with _waiting_lock(home() / "project.lock"):
         record = read_run(run_id)
-        config = write_overrides(config_path(record.policy), record.overrides)
+        config = write_overrides(config_file(record.policy), record.overrides)
         git = provenance.git_facts(project_root())
         if git and git.diff:
             write_atomic(run_folder(run_id) / "diff.patch", git.diff, mode=0o600)
         for name, why in (git.left_out if git else {}).items():
             say(f"{name} is left out of the run's diff.patch: it seems to hold a secret ({why}); git should ignore it")
-        shutil.copy2(config_path(record.policy), run_folder(run_id) / "config.yaml")
+        shutil.copy2(config_file(record.policy), run_folder(run_id) / "config.yaml")
         record = update(
             run_id,
             config=config.model_dump(mode="json"),

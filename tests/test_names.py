@@ -214,9 +214,9 @@ def test_a_path_below_the_home_is_made_of_checked_names() -> None:
 
 def test_a_flow_starts_with_a_name(places: Path) -> None:
     """Whoever may start a flow names a policy, and the flow reads a config by that name."""
-    from tasks.record import config_path
+    from tasks.run import life_cycle
 
     git(places / "project", "init", "--quiet")
-    with pytest.raises(ConfigError, match="policy '../../outside/x' is refused"):
-        config_path(OUTSIDE)
+    with pytest.raises(ConfigError, match="policy '../../outside/x' is refused"), life_cycle(OUTSIDE, {}):
+        pytest.fail("it began")
     assert os.listdir(places / "outside") == ["x.yaml"]

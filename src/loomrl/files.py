@@ -82,8 +82,12 @@ def private_database(path: Path) -> None:
     """Make the file of a SQLite database, for SQLite would let others read it; tighten one that is there.
 
     What SQLite puts beside it gets the modes of the file itself.
+
+    Raises:
+        OSError: when its folder cannot be made. What is wrong with the file SQLite says.
     """
-    with suppress(OSError):  # SQLite says what is wrong
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(OSError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     for one in (path, *(path.with_name(f"{path.name}{ending}") for ending in ("-wal", "-shm", "-journal"))):
         tighten(one)

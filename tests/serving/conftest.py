@@ -40,6 +40,15 @@ def server(server_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield started
 
 
+@pytest.fixture(scope="module")
+def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """On loopback, without a token."""
+    environment = {"LOOMRL_HOME": str(tmp_path_factory.mktemp("home")), "LOOMRL_OPERATOR_TOKEN": ""}
+    folder = discrete_folder(tmp_path_factory.mktemp("policy"))
+    with ServerProcess("cartpole", champion_folder=folder, environment=environment) as started:
+        yield started
+
+
 @pytest.fixture
 def client(server: ServerProcess) -> Iterator[PolicyClient]:
     """An operator's client."""

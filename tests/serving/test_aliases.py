@@ -25,7 +25,7 @@ from loomrl.serving.settings import ServerSettings
 from loomrl.serving.sources import RegistrySource
 
 ALWAYS = {"exploration": {"kind": "epsilon", "epsilon": 1.0, "share": 0.99}}
-STATEMENT = ChampionStatement.tag()
+STATEMENT = ChampionStatement.TAG
 
 
 @pytest.fixture
@@ -295,7 +295,7 @@ def test_a_tag_that_nobody_signed_explores_nothing(
 
 def test_what_was_signed_counts_and_nothing_older(registry: Registry) -> None:
     state_serving(registry, registry.require("cartpole", "2"), ALWAYS)
-    older = registry.require("cartpole", "2").tags[ServingStatement.tag()]
+    older = registry.require("cartpole", "2").tags[ServingStatement.TAG]
     keeper = fresh()
     assert champion(keeper) == "2"
     assert keeper.current.champion is not None
@@ -305,7 +305,7 @@ def test_what_was_signed_counts_and_nothing_older(registry: Registry) -> None:
     assert champion(newest) == "2"
     assert newest.current.champion is not None
     assert newest.current.champion.exploration.share == 0.01
-    registry.set_tag(registry.require("cartpole", "2"), ServingStatement.tag(), older)
+    registry.set_tag(registry.require("cartpole", "2"), ServingStatement.TAG, older)
     replayed = RoleKeeper(RegistrySource("cartpole"))
     assert champion(replayed) == "2"
     assert replayed.current.champion is not None
@@ -313,7 +313,7 @@ def test_what_was_signed_counts_and_nothing_older(registry: Registry) -> None:
 
 
 def test_where_the_section_was_deleted_the_one_of_the_promotion_counts(registry: Registry) -> None:
-    registry.delete_tag(registry.require("cartpole", "2"), ServingStatement.tag())
+    registry.delete_tag(registry.require("cartpole", "2"), ServingStatement.TAG)
     source = RegistrySource("cartpole")
     source.fetch("2")
     assert source.settings("2").monitors.spacing == 5

@@ -1,7 +1,6 @@
 """What a page of another server may ask of this one: nothing that changes anything, on no route, by no trick."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -21,15 +20,6 @@ OF_AGENTS = {
     "/feedback": b'{"decision_id": "0", "reward": 1}',
     INFER: b'{"inputs": [{"name": "observation", "shape": [1, 4], "datatype": "FP32", "data": [0, 0, 0, 0]}]}',
 }
-
-
-@pytest.fixture(scope="module")
-def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """On loopback, without a token."""
-    environment = {"LOOMRL_HOME": str(tmp_path_factory.mktemp("home")), "LOOMRL_OPERATOR_TOKEN": ""}
-    folder = discrete_folder(tmp_path_factory.mktemp("policy"))
-    with ServerProcess("cartpole", champion_folder=folder, environment=environment) as started:
-        yield started
 
 
 def post(server: ServerProcess, path: str, body: bytes, **headers: str) -> httpx.Response:

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from playwright.sync_api import sync_playwright
-from policies import OBSERVATIONS, discrete_folder
+from policies import OBSERVATIONS
 
 from loomrl.serving.browsers import is_local_host
 from loomrl.serving.process import ServerProcess
@@ -19,15 +19,6 @@ from loomrl.serving.process import ServerProcess
 OVERRIDE = b'{"action": 0, "person": "page", "reason": "x"}'
 JSON = {"Content-Type": "application/json"}
 LOAD = "/v2/repository/models/cartpole/load"
-
-
-@pytest.fixture(scope="module")
-def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """On loopback, without a token."""
-    environment = {"LOOMRL_HOME": str(tmp_path_factory.mktemp("home")), "LOOMRL_OPERATOR_TOKEN": ""}
-    folder = discrete_folder(tmp_path_factory.mktemp("policy"))
-    with ServerProcess("cartpole", champion_folder=folder, environment=environment) as started:
-        yield started
 
 
 def ask(server: ServerProcess, method: str, path: str, body: bytes | None = None, **headers: str) -> httpx.Response:

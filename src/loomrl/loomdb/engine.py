@@ -83,7 +83,6 @@ def _sqlite(url: URL, wait_seconds: int) -> Engine:
 
 def _make_file(path: Path) -> None:
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         private_database(path)
     except OSError as error:
         raise ArtifactError(f"cannot make the folder of LoomDB {path}: {error.strerror}") from error

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from loomrl.config import PolicyConfig, load_config
 from loomrl.errors import ConfigError
-from loomrl.home import project_root
+from loomrl.home import config_file, project_root
 from loomrl.loomdb.database import LoomDB
 from loomrl.promotion import promote
 from loomrl.promotion.promote import Outcome
@@ -61,7 +61,7 @@ def run_rollback_flow(project: Path, policy: str, reason: str, person: str, to: 
 def _rules_in_force(version: PolicyVersion) -> PolicyConfig:
     """The project's config as it stands; outside a project, the one the version was made with."""
     try:
-        path = project_root() / "configs" / f"{version.policy}.yaml"
+        path = config_file(version.policy)
     except ConfigError:
         path = None
     if path is not None and path.is_file():

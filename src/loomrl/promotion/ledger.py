@@ -6,7 +6,6 @@ finished by the next one.
 
 from typing import Literal
 
-from loomrl.errors import ServiceError
 from loomrl.loomdb.database import LoomDB
 from loomrl.registry import CHAMPION
 from loomrl.schema import Document
@@ -52,11 +51,8 @@ def _is_deployed(db: LoomDB, move: Move) -> bool:
 
 
 def newest_number(db: LoomDB, policy: str) -> int:
-    """Of the recorded moves; 0 where there are none, or where LoomDB cannot be asked."""
-    try:
-        return max((Move.model_validate(event).number for event in moves(db, policy)), default=0)
-    except ServiceError:
-        return 0
+    """Of the recorded moves; 0 where there are none."""
+    return max((Move.model_validate(event).number for event in moves(db, policy)), default=0)
 
 
 def moves(db: LoomDB, policy: str) -> list[Json]:

@@ -255,7 +255,7 @@ def settle(policy: str, registry: Registry, db: LoomDB) -> list[str]:
         elif version.tags.get(CHAMPION_SINCE, "") < move.time:
             registry.delete_tag(version, MOVE)  # the alias never moved: the next decision stands for itself
             if (statement := if_valid(ChampionStatement, version)) is not None and statement.number == move.number:
-                registry.delete_tag(version, ChampionStatement.tag())
+                registry.delete_tag(version, ChampionStatement.TAG)
             continue
         ledger.record_move(db, move)
         registry.delete_tag(version, MOVE)
@@ -277,7 +277,10 @@ def _move(registry: Registry, version: PolicyVersion, move: Move, db: LoomDB | N
 def _recorded_number(db: LoomDB | None, move: Move) -> int:
     """Of the newest move that LoomDB knows; where it does not answer soon, the registry's statements count alone."""
     try:
-        return ledger.newest_number(db or LoomDB.open(wait_seconds=_WAIT_SECONDS), move.policy)
+        if db is not None:
+            return ledger.newest_number(db, move.policy)
+        with LoomDB.open(wait_seconds=_WAIT_SECONDS) as opened:
+            return ledger.newest_number(opened, move.policy)
     except LoomRLError:
         return 0
 

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from loomrl.errors import ConfigError, LoomRLError, ServiceError
 from loomrl.files import digest_folder, sha256_file, write_atomic
-from loomrl.home import project_root
+from loomrl.home import config_file, project_root
 from loomrl.registry import PolicyVersion, Registry
 from loomrl.runs import RunRecord, read_run, run_folder
 from loomrl.schema import Document
@@ -103,7 +103,7 @@ def _checkout(record: RunRecord, commit: str, target: Path) -> Path:
     config = run_folder(record.run_id) / "config.yaml"
     if not config.is_file():
         raise ConfigError(f"{config} is missing: run {record.run_id} did not get as far as stage 1")
-    write_atomic(project / "configs" / f"{record.policy}.yaml", config.read_bytes())
+    write_atomic(config_file(record.policy, project), config.read_bytes())
     shutil.rmtree(project / "artifacts" / record.policy, ignore_errors=True)
     return project
 

@@ -32,7 +32,6 @@ def ensure_tables(uri: str) -> None:
     if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):
         return
     path = Path(str(parsed.database))
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     private_database(path)
     seconds = float(str(parsed.query.get("timeout", _READ_SECONDS)))
     with closing(sqlite3.connect(path, timeout=seconds)) as file:

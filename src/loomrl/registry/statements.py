@@ -5,7 +5,7 @@ with this installation's key (`loomrl.signing`), kept as tags of the version the
 digest. They are numbered, for an older one is as well signed as the newest.
 """
 
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import ValidationError
 
@@ -25,11 +25,7 @@ class Statement(Document):
     version: str
     sums_sha256: str  # of the list of all its files' digests
     number: int  # 1 for the first
-
-    @classmethod
-    def tag(cls) -> str:
-        """Of the version, which holds the envelope."""
-        raise NotImplementedError
+    TAG: ClassVar[str]  # of the version, which holds the envelope
 
     @classmethod
     def of(cls, version: PolicyVersion) -> Self | None:
@@ -38,10 +34,10 @@ class Statement(Document):
         Raises:
             ArtifactError: when no trusted key signed it, or it is about another version or other files.
         """
-        text = version.tags.get(cls.tag())
+        text = version.tags.get(cls.TAG)
         if text is None:
             return None
-        name = f"{version.policy}@{version.version}: its tag {cls.tag()}"
+        name = f"{version.policy}@{version.version}: its tag {cls.TAG}"
         try:
             payload = verify_envelope(Envelope.model_validate_json(text), _payload_type(cls))
             found = cls.model_validate_json(payload)
@@ -51,10 +47,10 @@ class Statement(Document):
             raise ArtifactError(f"{name} is about {found.policy}@{found.version}, or about other files; delete it")
         return found
 
-    def sign(self, registry: Registry) -> None:
-        """Sign it and put it beside the version."""
+    def sign(self, registry: Registry, version: PolicyVersion) -> None:
+        """Sign it and put it beside the version that it is about."""
         text = sign_envelope(self.to_bytes(), _payload_type(type(self))).to_bytes().decode()
-        registry.set_tag(registry.require(self.policy, self.version), self.tag(), text)
+        registry.set_tag(version, self.TAG, text)
 
 
 class ServingStatement(Statement):
@@ -62,11 +58,7 @@ class ServingStatement(Statement):
 
     serving: Json
     created: str  # ISO 8601, UTC
-
-    @classmethod
-    def tag(cls) -> str:
-        """Of the version."""
-        return "loomrl.serving_statement"
+    TAG: ClassVar[str] = "loomrl.serving_statement"
 
 
 class ChampionStatement(Statement):
@@ -80,11 +72,7 @@ class ChampionStatement(Statement):
     time: str  # ISO 8601, UTC
     previous: str | None = None  # the version to fall back to
     serving: Json | None = None  # as it was signed then
-
-    @classmethod
-    def tag(cls) -> str:
-        """Of the version."""
-        return "loomrl.champion_statement"
+    TAG: ClassVar[str] = "loomrl.champion_statement"
 
 
 T = TypeVar("T", bound=Statement)
@@ -95,7 +83,9 @@ def state_serving(registry: Registry, version: PolicyVersion, serving: Json) -> 
     """Sign how a version is served, unless that is what was signed last."""
     known = if_valid(ServingStatement, version)
     if known is None or known.serving != serving:
-        ServingStatement(**_about(version), number=1 + _number(known), serving=serving, created=now()).sign(registry)
+        ServingStatement(**_about(version), number=1 + _number(known), serving=serving, created=now()).sign(
+            registry, version
+        )
 
 
 def state_champion(registry: Registry, version: PolicyVersion, number: int, **move: Any) -> None:
@@ -103,7 +93,7 @@ def state_champion(registry: Registry, version: PolicyVersion, number: int, **mo
     served = if_valid(ServingStatement, version)
     serving = None if served is None else served.serving
     move["reason"] = move["reason"][:_MAX_REASON]
-    ChampionStatement(**_about(version), number=number, serving=serving, **move).sign(registry)
+    ChampionStatement(**_about(version), number=number, serving=serving, **move).sign(registry, version)
 
 
 def was_champion(registry: Registry, version: PolicyVersion) -> bool:
@@ -124,7 +114,7 @@ def _about(version: PolicyVersion) -> dict[str, str]:
 
 
 def _payload_type(kind: type[Statement]) -> str:
-    return f"application/vnd.{kind.tag()}+json"
+    return f"application/vnd.{kind.TAG}+json"
 
 
 def if_valid(kind: type[T], version: PolicyVersion) -> T | None:

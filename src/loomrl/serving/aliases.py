@@ -71,26 +71,28 @@ class Statements:
             )
 
     def _follow(self, version: PolicyVersion) -> None:
-        name, statement, newest = self._name(version), ChampionStatement.of(version), self._recorded()
-        if statement is None:
-            if self.number or not self._is_from_before(version.version, newest):
-                raise ArtifactError(
-                    f"{name}: no signed statement says that it became champion; `loomrl policy promote` judges a "
-                    f"version by the rules, `loomrl policy sign {name} --by NAME --reason TEXT` vouches for the "
-                    "champion as it is"
-                )
-        elif statement.number < self.number or (statement.number == self.number and self._numbered != version.version):
-            raise ArtifactError(
-                f"{name}: it became champion by move {statement.number}, and move {self.number} came after it: the "
-                "alias was moved by hand; `loomrl policy rollback` goes back to an earlier version"
-            )
-        else:
+        statement = ChampionStatement.of(version)
+        self._check_newest(version, statement)
+        newest = self._recorded()
+        self._check_newest(version, statement)  # LoomDB may know of a newer one
+        if statement is not None:
             self.number, self._numbered = statement.number, version.version
+        elif not self._is_from_before(version.version, newest):
+            raise _unstated(version)
         self._champion, self._statement = version.version, statement
         self._sums[version.version] = version.sums_sha256
 
-    def _name(self, version: PolicyVersion) -> str:
-        return f"{version.policy}@{version.version}"
+    def _check_newest(self, version: PolicyVersion, statement: ChampionStatement | None) -> None:
+        """Refuse a version that became champion by an older move than the newest that is known here."""
+        if statement is None:
+            if self.number:
+                raise _unstated(version)
+        elif statement.number < self.number or (statement.number == self.number and self._numbered != version.version):
+            raise ArtifactError(
+                f"{version.policy}@{version.version}: it became champion by move {statement.number}, and move "
+                f"{self.number} came after it: the alias was moved by hand; `loomrl policy rollback` goes back to an "
+                "earlier version"
+            )
 
     def _recorded(self) -> Json | None:
         """The newest move that LoomDB knows, where it can be asked; what its number says counts as well."""
@@ -116,6 +118,14 @@ class Statements:
         if self._statement is not None:
             return version == self._statement.previous
         return self._kept is not None and self._kept.roles.get(PREVIOUS) == version
+
+
+def _unstated(version: PolicyVersion) -> ArtifactError:
+    name = f"{version.policy}@{version.version}"
+    return ArtifactError(
+        f"{name}: no signed statement says that it became champion; `loomrl policy promote` judges a version by the "
+        f"rules, `loomrl policy sign {name} --by NAME --reason TEXT` vouches for the champion as it is"
+    )
 
 
 def signed_section(version: PolicyVersion, kept: PolicyVersion | None) -> Json | None:

@@ -19,8 +19,7 @@ NO_TOKENS = (
     "this server has no tokens, so a page may look and change nothing; to operate from it, start the server with "
     "LOOMRL_OPERATOR_TOKEN or LOOMRL_TOKENS_FILE"
 )
-_HOLDER = "loomrl.holder"  # in a scope: the name of whose token it showed
-_BOUND = "loomrl.bound"  # in a scope: that holder, where the token is for some agents only
+_HOLDER = "loomrl.holder"  # in a scope: whose token it showed
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def admit(scope: Scope, guard: Guard | None, tokens: Tokens) -> None:
         check_body_type(scope)
     check_site(scope, changes=changes)
     if guard is not None and guard.is_closed(tokens):
-        _keep(scope, _demand(_authorization(scope), tokens, guard.role))
+        scope[_HOLDER] = _demand(_authorization(scope), tokens, guard.role)
 
 
 def admit_agent(scope: Scope, found: Mapping[bytes, bytes], tokens: Tokens) -> None:
@@ -69,7 +68,7 @@ def admit_agent(scope: Scope, found: Mapping[bytes, bytes], tokens: Tokens) -> N
     elif content_type != JSON:
         check_type(content_type.decode("latin-1"))
     if DECIDE in tokens.guarded:
-        _keep(scope, _demand(found.get(b"authorization", b""), tokens, DECIDE))
+        scope[_HOLDER] = _demand(found.get(b"authorization", b""), tokens, DECIDE)
 
 
 def check_agents(scope: Scope, agent_ids: Iterable[str]) -> None:
@@ -78,8 +77,8 @@ def check_agents(scope: Scope, agent_ids: Iterable[str]) -> None:
     Raises:
         Problem: 403, naming the first for whom it may not.
     """
-    holder: Holder | None = scope.get(_BOUND)
-    if holder is None:
+    holder: Holder | None = scope.get(_HOLDER)
+    if holder is None or not holder.agents:
         return
     for agent_id in agent_ids:
         if not holder.decides_for(agent_id):
@@ -89,8 +88,8 @@ def check_agents(scope: Scope, agent_ids: Iterable[str]) -> None:
 
 def holder_name(scope: Scope) -> str:
     """Whose token a request of a guarded route showed; empty where none was needed."""
-    name: str = scope.get(_HOLDER, "")
-    return name
+    holder: Holder | None = scope.get(_HOLDER)
+    return "" if holder is None else holder.name
 
 
 def check_operator(scope: Scope, tokens: Tokens, role: str = OPERATE) -> str:
@@ -111,12 +110,6 @@ def sees_orders(scope: Scope, tokens: Tokens) -> bool:
 def holder_of(scope: Scope, tokens: Tokens) -> Holder | None:
     """Whose token a request shows; None for nobody's."""
     return tokens.holder(_authorization(scope))
-
-
-def _keep(scope: Scope, holder: Holder) -> None:
-    scope[_HOLDER] = holder.name
-    if holder.agents:
-        scope[_BOUND] = holder
 
 
 def _demand(authorization: bytes, tokens: Tokens, role: str) -> Holder:

@@ -57,12 +57,13 @@ class Asks:
         return len(self.agent_ids)
 
     def only(self, rows: list[int]) -> "Asks":
-        """Some of them."""
+        """Some of them; rows of an array are an array."""
+        is_array = isinstance(self.observations, np.ndarray)
         return Asks(
             [self.agent_ids[row] for row in rows],
             [self.episode_ids[row] for row in rows],
             [self.explore[row] for row in rows],
-            [self.observations[row] for row in rows],
+            self.observations[rows] if is_array else [self.observations[row] for row in rows],
             None if self.request_ids is None else [self.request_ids[row] for row in rows],
             self.holder,
         )
@@ -267,9 +268,7 @@ def _nth_observation(row: int, values: Any, policy: ServedPolicy) -> NDArray[Any
 
 
 def _check_observation(value: Any, policy: ServedPolicy) -> NDArray[Any]:
-    """One observation (*obs); that of a row of a tensor is an array already."""
-    if isinstance(value, np.ndarray) and value.shape == policy.shape:
-        return as_dtype(value, policy.dtype, "observation")
+    """One observation (*obs)."""
     expected = f"; {policy.manifest.name} observes {list(policy.shape)}"
     return array_of(value, policy.shape, policy.dtype, "observation", expected)
 

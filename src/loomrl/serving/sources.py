@@ -121,7 +121,7 @@ class RegistrySource(PolicySource):
         section = signed_section(version, None if kept is None else kept.described)
         name = f"{self.policy}@{version.version}"
         if section is not None:
-            return ServingConfig.read_tag(canonical_json(section), name, ServingStatement.tag())
+            return ServingConfig.read_tag(canonical_json(section), name, ServingStatement.TAG)
         if SERVING not in version.tags:
             return ServingConfig()
         if not self._require_signature:
