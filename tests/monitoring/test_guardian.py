@@ -122,7 +122,8 @@ def test_a_violating_version_on_trial_loses_its_share_of_the_agents(ready_home: 
     registry = Registry()
     good = promoted(registry, limited_folder(tmp_path / "good"))
     bad = registry.register("cartpole", limited_folder(tmp_path / "bad", -BALANCING), "run-bad").version
-    plan = Plan(split={bad: 0.5}, person="grace", reason="a trial")
+    # the experiment is named: an unnamed one draws who is dealt what, and one in 256 deals none of the 8 agents the trial
+    plan = Plan(split={bad: 0.5}, experiment="a trial", person="grace", reason="a trial")
     Controls("cartpole").set_plan(plan, "grace")
     with ServerProcess("cartpole", refresh_seconds=0.1) as server, server.client() as client:
         until(lambda: bad in {decide_at(client, number).version for number in range(8)}, "the split")
