@@ -29,6 +29,7 @@ from loomrl.monitoring.guardian import Guardian, Reins
 from loomrl.monitoring.monitor import Trigger
 from loomrl.monitoring.sharing import together
 from loomrl.monitoring.take_back import take_back
+from loomrl.monitoring.tokens import ENOUGH_ASKED
 from loomrl.monitoring.watch import Watch
 from loomrl.registry import CHAMPION, PREVIOUS, Registry
 from loomrl.serving.audit import AuditLog
@@ -42,6 +43,7 @@ from loomrl.serving.quarantine import MONITORS, Quarantine, Quarantined
 from loomrl.serving.records import timestamp
 from loomrl.serving.roles import RoleKeeper
 from loomrl.serving.sources import FolderSource, RegistrySource
+from loomrl.serving.tokens import add
 from loomrl.types import PolicyManifest
 
 EVIDENCE: TypeAdapter[Evidence] = TypeAdapter(Evidence)
@@ -55,6 +57,7 @@ NEVER_RIGHT = {
     "mandatory": True,
     "enforce": False,  # else the shield would keep it
 }
+TOKENS = (("fleet", "decide"), ("stranger", "decide"), ("Ada", "observe"))
 LEFT = [-0.1, -0.1, -0.1, -0.1]  # the pole leans to the left: BALANCING pushes there, its opposite to the right
 
 
@@ -122,7 +125,7 @@ def test_a_violating_version_on_trial_loses_its_share_of_the_agents(ready_home: 
     registry = Registry()
     good = promoted(registry, limited_folder(tmp_path / "good"))
     bad = registry.register("cartpole", limited_folder(tmp_path / "bad", -BALANCING), "run-bad").version
-    # the experiment is named: an unnamed one draws who is dealt what, and one in 256 deals none of the 8 agents the trial
+    # an experiment without a name draws who is dealt what: one in 256 deals the trial to none of the 8 agents
     plan = Plan(split={bad: 0.5}, experiment="a trial", person="grace", reason="a trial")
     Controls("cartpole").set_plan(plan, "grace")
     with ServerProcess("cartpole", refresh_seconds=0.1) as server, server.client() as client:
@@ -137,6 +140,38 @@ def test_a_violating_version_on_trial_loses_its_share_of_the_agents(ready_home: 
     assert (found["version"], found["to"], found["trigger"]["control"]) == (bad, good, None)
     by_bad = [entry for entry in records("cartpole") if entry["kind"] == "decision" and entry["version"] == bad]
     assert len(by_bad) <= 100
+
+
+def test_one_token_under_many_names_takes_no_champion_out(
+    ready_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The champion pushes to where the pole leans; a stranger says it leans to the right, where it must not push."""
+    path = tmp_path / "tokens"
+    fleet, stranger, person = (add(path, name, [role]) for name, role in TOKENS)
+    monkeypatch.setenv("LOOMRL_TOKENS_FILE", str(path))
+    good = promoted(Registry(), limited_folder(tmp_path / "good"))
+    with ServerProcess("cartpole", refresh_seconds=0.1, rate=1e6) as server, contextlib.ExitStack() as open_clients:
+        agents, odd, operator = (
+            open_clients.enter_context(server.client(token=one)) for one in (fleet, stranger, person)
+        )
+        for number in range(ENOUGH_ASKED):
+            assert decide_at(agents, number).action == 0
+        for number in range(300):
+            assert odd.decide(f"name-{number}", -np.array(LEFT)).action == 1
+        until(lambda: operator.status()["guardian"]["suspicions"] != [], "the suspicion")
+        assert decide_at(agents, 1).version == good
+        shown = httpx.get(f"{server.url}/monitors", headers={"Authorization": f"Bearer {person}"}, trust_env=False)
+        assert shown.json()["versions"][good]["suspicion"]["token"] == "stranger"
+        assert shown.json()["quarantined"] == []
+        for number in range(300):
+            odd.decide(f"agent-{number % 8}", -np.array(LEFT))  # in the names of the fleet's agents
+        assert decide_at(agents, 1).version == good
+        until(lambda: operator.status()["guardian"]["pid"] is not None, "the monitors")
+    (found,) = [entry for entry in records("cartpole") if entry["kind"] == "suspicion"]
+    assert (found["version"], found["suspicion"]["token"]) == (good, "stranger")
+    assert rollbacks() == []
+    by = {entry["by_token"] for entry in records("cartpole") if entry["kind"] == "decision"}
+    assert by == {"fleet", "stranger"}
 
 
 def decide_at(client: PolicyClient, number: int) -> Any:

@@ -28,6 +28,7 @@ SOURCES = (
     "src/loomrl/monitoring/monitor.py",
     "src/loomrl/monitoring/sharing.py",
     "src/loomrl/monitoring/stream.py",
+    "src/loomrl/monitoring/tokens.py",
     "src/loomrl/monitoring/trial.py",
     "src/loomrl/monitoring/units.py",
     "src/loomrl/monitoring/watch.py",
@@ -54,9 +55,12 @@ class Fleet:
     unequal: bool = False  # the n-th agent decides 1 / n times as often as the first
     seconds: float = 1.0  # between rounds
     num_servers: int = 1  # agents ask one at random; the last one dies half-way
+    num_tokens: int = 0  # that may speak for any agent, and have equal parts of the fleet; 0: each agent has its own
+    num_names: int = 0  # that one more token takes, after three rounds, to break every limit in every decision
 
 
-def _watch(**settings: Any) -> Watch:
+def watch(**settings: Any) -> Watch:
+    """What is known of a version with one limit on its actions and an alarm on what it observes."""
     config = MonitorsConfig(**settings).model_dump(mode="json")
     told = {"constraints": [_PUSH], "out_of_distribution": _UNKNOWN, "dtype": "float64", "config": config}
     return Watch.read(told)
@@ -103,6 +107,23 @@ def _flags(rng: np.random.Generator, fleet: Fleet) -> Iterator[tuple[NDArray[np.
         yield agents, state[agents]
 
 
+def _asked(
+    fleet: Fleet, time: datetime, agents: NDArray[np.int64], flags: NDArray[np.bool_], number: int
+) -> list[Json]:
+    """The records of some agents' decisions, token by token, and of those that take names."""
+    told = []
+    for token in range(max(fleet.num_tokens, 1)):
+        rows = agents % max(fleet.num_tokens, 1) == token
+        names = [f"agent-{agent}" for agent in agents[rows].tolist()]
+        if names:
+            shown = {"by_token": f"token-{token}"} if fleet.num_tokens else {}
+            told.append(decided(time, "1", names, flags[rows], **shown))
+    if fleet.num_names and number >= 3:
+        names = [f"name-{number}" for number in range(fleet.num_names)]
+        told.append(decided(time, "1", names, np.ones((len(names), 4), bool), by_token="another"))
+    return told
+
+
 def _share(servers: list[Stream], num_alive: int, number: int) -> bool:
     """All tell what they have seen, as `loomrl.monitoring.exchange` does; whether one of those alive is alarmed."""
     rows = [evidence for server in servers for evidence in server.gathered()]
@@ -119,7 +140,7 @@ def _limits(fleet: Fleet) -> Callable[[np.random.Generator], dict[str, bool | No
     """One version against what is declared."""
 
     def stream(rng: np.random.Generator) -> dict[str, bool | None]:
-        known = _watch()
+        known = watch()
         servers = [Stream(lambda version: known, is_shared=fleet.num_servers > 1) for _ in range(fleet.num_servers)]
         for number, (agents, flags) in enumerate(_flags(rng, fleet)):
             time = _BEGUN + timedelta(seconds=fleet.seconds * number)
@@ -128,8 +149,8 @@ def _limits(fleet: Fleet) -> Callable[[np.random.Generator], dict[str, bool | No
                 asked = rng.integers(len(alive), size=len(part))
                 for place, server in enumerate(alive):
                     rows = part[asked == place]
-                    names = [f"agent-{agent}" for agent in agents[rows].tolist()]
-                    if names and server.take([decided(time, "1", names, flags[rows])]):
+                    told = _asked(fleet, time, agents[rows], flags[rows], number) if len(rows) else []
+                    if told and server.take(told):
                         return {_ALARM: True}
             if fleet.num_servers > 1 and _share(servers, len(alive), number):
                 return {_ALARM: True}
@@ -155,7 +176,7 @@ class Split:
 
 def _split(split: Split) -> Callable[[np.random.Generator], dict[str, bool | None]]:
     def stream(rng: np.random.Generator) -> dict[str, bool | None]:
-        known = _watch()
+        known = watch()
         monitors = Stream(lambda version: known)
         mean = rng.normal(300.0, split.between, split.num_agents)
         arm = (rng.random(split.num_agents) < split.share).astype(int)
@@ -198,7 +219,9 @@ def _bad(name: str, simulation: Callable[[np.random.Generator], dict[str, bool |
     return Setting(name, each(simulation), (finds(_FOUND, 0.8),), batch=20)
 
 
-_FORTY, _LARGE = Fleet(40), Fleet(1000, num_rounds=8)
+_LARGE = Fleet(1000, num_rounds=8)
+_ATTACKED = Fleet(40, num_rounds=30, num_names=200)
+_VIOLATES, _SOMETIMES = (1.0, 0.0, 0.0, 0.0), (0.2, 0.0, 0.0, 0.0)
 SETTINGS = (
     *(_fair(f"{count} agents at their limits", Fleet(count)) for count in (2, 8, 40)),
     _fair("1,000 agents at their limits", _LARGE, in_gate=False),
@@ -212,15 +235,20 @@ SETTINGS = (
     *(_fair(f"{count} agents, unequal traffic", Fleet(count, unequal=True, differ=0.05)) for count in (8, 40)),
     *(_fair(f"{count} agents, two servers, one dies", Fleet(count, num_servers=2), in_gate=False) for count in (8, 40)),
     _fair("8 agents over two days", Fleet(8, seconds=1800.0, num_rounds=100)),
+    _fair("40 agents of two tokens, a third takes 200 names", replace(_ATTACKED, num_tokens=2)),
+    _fair("40 agents of two tokens, one broken, a third takes 200 names", replace(_ATTACKED, num_tokens=2, broken=1)),
+    _fair("40 agents with tokens of their own, another takes 200 names", _ATTACKED),
     _equal("equal versions, 8 agents that differ", Split(8)),
     _equal("equal versions, 8 agents, one broken", Split(8, broken=1, between=1.0)),
     _equal("equal versions, 100 agents, share 10 %", Split(100, share=0.1, num_episodes=10)),
     _equal("equal versions, 40 agents, drift", Split(40, drift=200.0)),
     _equal("equal versions, 40 agents, episodes that take longer", Split(40, longer=4.0, drift=100.0)),
-    _bad("40 agents, every decision violates", _limits(Fleet(40, rates=(1.0, 0.0, 0.0, 0.0), num_rounds=3))),
-    _bad("8 agents, every decision violates", _limits(Fleet(8, rates=(1.0, 0.0, 0.0, 0.0), num_rounds=5))),
-    _bad("40 agents, 1 in 5 decisions violates", _limits(Fleet(40, rates=(0.2, 0.0, 0.0, 0.0), num_rounds=10))),
-    _bad("8 agents, 1 in 5 decisions violates", _limits(Fleet(8, rates=(0.2, 0.0, 0.0, 0.0), num_rounds=40))),
-    _bad("a robot alone, every decision violates", _limits(Fleet(1, rates=(1.0, 0.0, 0.0, 0.0), num_rounds=301))),
+    _bad("40 agents, every decision violates", _limits(Fleet(40, rates=_VIOLATES, num_rounds=3))),
+    _bad("8 agents, every decision violates", _limits(Fleet(8, rates=_VIOLATES, num_rounds=5))),
+    _bad("40 agents, 1 in 5 decisions violates", _limits(Fleet(40, rates=_SOMETIMES, num_rounds=10))),
+    _bad("8 agents, 1 in 5 decisions violates", _limits(Fleet(8, rates=_SOMETIMES, num_rounds=40))),
+    _bad("40 agents of two tokens, every decision violates", _limits(Fleet(40, 6, rates=_VIOLATES, num_tokens=2))),
+    _bad("8 agents of two tokens, 1 in 5 decisions violates", _limits(Fleet(8, 40, rates=_SOMETIMES, num_tokens=2))),
+    _bad("a robot alone, every decision violates", _limits(Fleet(1, rates=_VIOLATES, num_rounds=301))),
     _bad("returns lower by one standard deviation, 100 + 100 agents", _split(Split(200, worse=1.0))),
 )

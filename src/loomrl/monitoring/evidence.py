@@ -1,12 +1,16 @@
 """What is gathered about one version: what its agents showed, its open episodes, its rewards beside its control's."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 
 from loomrl.monitoring.monitor import Agents, Monitor, Place, Trigger
+from loomrl.monitoring.tokens import BORNE_OUT, ENOUGH_ASKED, NO_TOKEN, Asked, Suspicion
 from loomrl.monitoring.trial import Arm, Trial
 from loomrl.monitoring.units import FEW, num_left_out
 from loomrl.monitoring.watch import REWARD, UNANSWERED, Level, Signs, Watch
@@ -20,6 +24,7 @@ _WINDOW_CHARACTERS = len("2026-01-01T00:0")  # of a timestamp: ten minutes
 _WINDOW_SECONDS = 600.0
 
 Key = tuple[str, str]  # agent_id, episode_id
+Value = TypeVar("Value")
 
 
 @dataclass(slots=True)
@@ -66,6 +71,10 @@ class Counts:
         """Of one agent: before the window, and in it."""
         return self.before.get(agent_id, 0), self.window.get(agent_id, 0)
 
+    def without(self, agents: Mapping[str, str]) -> "Counts":
+        """Those of all other agents."""
+        return Counts(_without(self.before, agents), _without(self.window, agents))
+
     def begin_window(self) -> None:
         """From now on."""
         self.before = {agent: sum(self.of(agent)) for agent in self.before | self.window}
@@ -90,7 +99,38 @@ class Evidence:
     homes: dict[str, int] = field(default_factory=dict)  # agent -> revision of LoomDB's by which it was known first
     window_homes: dict[str, int] = field(default_factory=dict)  # the same since the window began
     open_episodes: list[LiveEpisode] = field(default_factory=list)  # in the order they began
+    by_token: dict[str, str] = field(default_factory=dict)  # agent -> token that speaks for it and may for any
     trigger: Trigger | None = None
+    suspicion: Suspicion | None = None  # the newest
+
+    def without(self, token: str) -> "Evidence":
+        """What agents of all other tokens have shown."""
+        gone = {agent: one for agent, one in self.by_token.items() if one == token}
+        return replace(
+            self,
+            unnamed=_without(self.unnamed, gone),
+            requests=self.requests.without(gone),
+            episodes=self.episodes.without(gone),
+            monitors={name: one.without(gone) for name, one in self.monitors.items()},
+            arm=None if self.arm is None else replace(self.arm, agents=_without(self.arm.agents, gone)),
+            by_token=_without(self.by_token, gone),
+        )
+
+    def token_of(self, agent_id: str) -> str | None:
+        """Under which token it speaks; None for an agent that is not known."""
+        return self.by_token.get(agent_id, NO_TOKEN if agent_id in self.unnamed else None)
+
+    def speaks(self, agent_id: str, token: str) -> None:
+        """An agent speaks under this token from now on; what it showed under another is forgotten."""
+        former = self.token_of(agent_id)
+        if former is not None and former != token:
+            gone = {agent_id: former}
+            kept = replace(self, by_token={agent_id: former}).without(former)
+            self.unnamed, self.requests, self.episodes = kept.unnamed, kept.requests, kept.episodes
+            self.monitors, self.arm = kept.monitors, kept.arm
+            self.by_token = _without(self.by_token, gone)
+        if token != NO_TOKEN:
+            self.by_token[agent_id] = token
 
     def enter_experiment(self, experiment: str | None, is_champion: bool) -> None:
         """Agents are dealt by this one from now on; by another one anew."""
@@ -119,6 +159,9 @@ class Evidence:
             "num_decisions": self.num_decisions,
             "num_agents": len(self.unnamed),
             "trigger": trigger,
+            "suspicion": None
+            if self.suspicion is None
+            else self.suspicion.to_json() | {"reason": self.suspicion.reason},
             "monitors": {},
         }
 
@@ -135,6 +178,12 @@ class Beside:
 
     is_alone: bool  # the policy has but one agent
     champion: Evidence | None  # that of the same experiment
+    asked: Asked = field(default_factory=Asked)  # under each token, of the policy
+
+    def without(self, token: str) -> "Beside":
+        """What is known without agents of a token: one that is left may say all there is to say."""
+        champion = None if self.champion is None else self.champion.without(token)
+        return replace(self, is_alone=True, champion=champion)
 
 
 class VersionMonitors:
@@ -151,6 +200,7 @@ class VersionMonitors:
         self._per_episode = {one.monitor for one in watch.limits if one.per_episode and one.monitor in watch.levels}
         self._per_request = [name for name in watch.shown if name not in self._per_episode]
         self._by_all: dict[str, float] = {}  # monitor -> what all servers' evidence amounts to
+        self._others: tuple[Evidence, Beside] | None = None  # of all servers
         self._own_part = 0.5**_UNNUMBERED if is_shared else None
         self._num_returns = [0, 0]  # that came, and that had come when they were last looked at
         self._open = {episode.key: episode for episode in evidence.open_episodes}
@@ -296,11 +346,47 @@ class VersionMonitors:
         """Weigh what has come, or all if it is asked for; a trigger where the evidence came to suffice."""
         evidence, weigher = self.evidence, Weigher(self.evidence, self._watch, beside)
         for name, monitor in evidence.monitors.items():
-            if monitor.is_new or (is_asked and not weigher.is_paired(name)):
+            has_come = monitor.is_new
+            if has_come or (is_asked and not weigher.is_paired(name)):
                 monitor.look(weigher.num_values(name), self._combined(name, weigher.e_value(name)))
             if evidence.trigger is None and monitor.refutes:
-                evidence.trigger = weigher.trigger(name)
+                suspicion = self._suspicion(name, beside) if has_come else evidence.suspicion
+                if suspicion is None:
+                    evidence.trigger = weigher.trigger(name)
+                else:
+                    evidence.suspicion = suspicion
         return evidence.trigger
+
+    def _suspicion(self, name: str, beside: Beside) -> Suspicion | None:
+        """Where what refutes the version comes from one token alone, and others were asked enough to have seen it."""
+        evidence = self.evidence
+        others = None if self._others is None else self._others[0]
+        known = evidence.by_token if others is None else others.by_token | evidence.by_token
+        for token, num_agents in Counter(known.values()).most_common():
+            if beside.asked.beside(token) < ENOUGH_ASKED:
+                continue
+            e_value = self._e_value_beside(name, token, beside)
+            if e_value < BORNE_OUT:
+                return Suspicion(
+                    version=evidence.version,
+                    monitor=name,
+                    token=token,
+                    num_agents=num_agents,
+                    e_value=evidence.monitors[name].e_value,
+                    e_value_beside=e_value,
+                    num_decisions=evidence.num_decisions,
+                )
+        return None
+
+    def _e_value_beside(self, name: str, token: str, beside: Beside) -> float:
+        """What agents of all other tokens show, to this server or to all together."""
+        found = Weigher(self.evidence.without(token), self._watch, beside.without(token)).e_value(name)
+        if self._others is not None:
+            others, beside_all = self._others
+            if name in others.monitors:
+                all_others = Weigher(others.without(token), self._watch, beside_all.without(token))
+                found = max(found, all_others.e_value(name))
+        return found
 
     def describe(self, beside: Beside) -> Json:
         """For whoever looks."""
@@ -315,6 +401,7 @@ class VersionMonitors:
     def hear(self, others: Evidence, beside: Beside, number: int | None) -> None:
         """What all servers know together; `number` is this one's among them."""
         weigher = Weigher(others, self._watch, beside)
+        self._others = others, beside
         self._by_all = {name: weigher.e_value(name) for name in others.monitors}
         self._own_part = 0.5 ** (_UNNUMBERED if number is None else number)
         for monitor in self.evidence.monitors.values():
@@ -332,7 +419,17 @@ class VersionMonitors:
             return
         of_episodes = name in self._per_episode or name == REWARD
         block = 1 if of_episodes and not self.evidence.unnamed[agent_id] else monitor.block
-        monitor.add(agent_id, value, Place(*number, block, has_blocks=len(self.evidence.unnamed) < FEW))
+        monitor.add(agent_id, value, Place(*number, block, has_blocks=self._is_of_few(agent_id)))
+
+    def _is_of_few(self, agent_id: str) -> bool:
+        """Whether there are few agents, or few of its token: those may have to bear out what others show."""
+        num_agents, by_token = len(self.evidence.unnamed), self.evidence.by_token
+        if num_agents < FEW or not by_token:
+            return num_agents < FEW
+        token = by_token.get(agent_id)
+        if token is None:
+            return num_agents - len(by_token) < FEW
+        return sum(1 for _ in islice((one for one in by_token.values() if one == token), FEW)) < FEW
 
 
 class Weigher:
@@ -379,7 +476,14 @@ class Weigher:
             num_decisions=evidence.num_decisions,
             num_agents=len(evidence.unnamed),
             control=self.control if self.is_paired(name) else None,
+            tokens=self._tokens(monitor),
         )
+
+    def _tokens(self, monitor: Monitor) -> list[Json]:
+        """How many agents each token named that may speak for any, and how many of those showed something."""
+        by_token = self._evidence.by_token
+        named, showing = Counter(by_token.values()), Counter(by_token.get(agent) for agent in monitor.life)
+        return [{"token": one, "num_agents": count, "num_showing": showing[one]} for one, count in named.most_common()]
 
     def describe(self, name: str) -> Json:
         """For whoever looks: how far it is from its threshold, how it came there, and which agents stand out."""
@@ -434,6 +538,11 @@ def _trial(evidence: Evidence, champion: Evidence | None, watch: Watch) -> Trial
     if evidence.arm is None or champion is None or champion.arm is None:
         return None
     return Trial(evidence.version, evidence.arm, champion.version, champion.arm, watch.config.reward_range)
+
+
+def _without(known: Mapping[str, Value], agents: Mapping[str, str]) -> dict[str, Value]:
+    """What is known of all other agents."""
+    return {agent: value for agent, value in known.items() if agent not in agents}
 
 
 def _speaks(signs: Signs, name: str, row: int) -> bool:

@@ -22,12 +22,14 @@ from typing import Any
 import orjson
 from typing_extensions import TypedDict
 
+from loomrl.errors import LoomRLError
 from loomrl.lifetime import pause_seconds
 from loomrl.monitoring.consequences import Consequences, standard_steps
 from loomrl.monitoring.monitor import Trigger
+from loomrl.monitoring.tokens import Suspicion
 from loomrl.monitoring.watch import Watch
 from loomrl.serving.quarantine import Quarantine, Quarantined
-from loomrl.serving.records import timestamp
+from loomrl.serving.records import record, timestamp
 from loomrl.types import Json
 
 log = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ class GuardianShown(TypedDict):
     pid: int | None
     num_restarts: int
     last_error: str | None
+    suspicions: list[str]  # since the server started: which token alone speaks against which version
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ class Guardian:
         self._thread = threading.Thread(target=self._run, name="guardian", daemon=True)
         self.num_restarts = 0
         self.last_error: str | None = None
+        self.suspicions: list[Suspicion] = []
 
     @property
     def shown(self) -> dict[str, Any]:
@@ -122,7 +126,12 @@ class Guardian:
 
     def process(self) -> GuardianShown:
         """How its process does, as JSON values."""
-        return {"pid": self.pid, "num_restarts": self.num_restarts, "last_error": self.last_error}
+        return {
+            "pid": self.pid,
+            "num_restarts": self.num_restarts,
+            "last_error": self.last_error,
+            "suspicions": [one.reason for one in self.suspicions],
+        }
 
     # --- the process --------------------------------------------------------------------------------------------
 
@@ -242,6 +251,18 @@ class Guardian:
             self._tell({"watch": {said["wanted"]: None if watch is None else watch.told}})
         elif "trigger" in said:
             self._take_out(Trigger.model_validate(said["trigger"]))
+        elif "suspicion" in said:
+            self._suspect(Suspicion.model_validate(said["suspicion"]))
+
+    def _suspect(self, found: Suspicion) -> None:
+        """On record, for people to judge: the version goes on."""
+        log.error("%s %s", self._policy, found.reason)
+        self.suspicions.append(found)
+        named = {"policy": self._policy, "version": found.version, "reason": found.reason}
+        try:
+            self._reins.append([record("suspicion", **named, suspicion=found.to_json())])
+        except (LoomRLError, OSError) as error:
+            log.error("it is not on record: %s", error)
 
     def _take_out(self, trigger: Trigger) -> None:
         """Stop using a version: first in this process, where nothing can fail, then in the file that others follow."""

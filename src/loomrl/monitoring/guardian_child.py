@@ -78,6 +78,7 @@ class Watcher:
         self._watches: dict[str, Watch | None] = {}
         self._half, self._heard = b"", deque[Json]()  # of a line; whole ones that are not obeyed yet
         self._unkept: set[str] = set()  # versions that triggered and are not known to be in quarantine on the disk
+        self._suspected = {one.source for one in self._stream.suspicions}  # of which the server has been told
         self._is_last, self._is_deaf = False, False  # whether it was told to end; whether nothing can be said to it
         self._is_shown, self._is_saved = False, True  # whether nothing came since
         self._shown = self._saved = time.monotonic()
@@ -180,6 +181,10 @@ class Watcher:
         self._tell(self._stream.take(records))
 
     def _tell(self, triggers: Sequence[Trigger]) -> None:
+        for one in self._stream.suspicions:
+            if one.source not in self._suspected:
+                self._suspected.add(one.source)
+                _say({"suspicion": one.to_json()})
         for trigger in triggers:
             self._unkept.add(trigger.version)
             _say({"trigger": trigger.to_json()})

@@ -1,9 +1,10 @@
 """One monitor: what agents have shown of one quantity, what refutes it, and how it went."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+from pydantic import Field
 
 from loomrl.monitoring.units import FEW, NUM_SCALES, Blocks, over_agents, scales, within_agents
 from loomrl.monitoring.watch import REWARD, VIOLATIONS, Level
@@ -46,6 +47,15 @@ class Monitor:
             _sum(self.window.setdefault(agent_id, [0.0] * NUM_SCALES), value, place.in_window, sizes)
         if place.has_blocks:
             self.blocks.setdefault(agent_id, Blocks()).add(place.life, value, place.block, self.limit)
+
+    def without(self, agents: Mapping[str, str]) -> "Monitor":
+        """What all other agents have shown; `total` and how it went are of all."""
+        return replace(
+            self,
+            life={agent: sums for agent, sums in self.life.items() if agent not in agents},
+            window={agent: sums for agent, sums in self.window.items() if agent not in agents},
+            blocks={agent: blocks for agent, blocks in self.blocks.items() if agent not in agents},
+        )
 
     @property
     def refutes(self) -> bool:
@@ -143,6 +153,9 @@ class Trigger(Document):
     num_values: int
     num_decisions: int  # the version's own, until then
     num_agents: int = 0  # the version's
+    tokens: list[Json] = Field(
+        default_factory=list
+    )  # that may speak for any agent: whose agents, and how many broke it
     control: str | None = None  # whose rewards it was held against
 
     @property
@@ -160,6 +173,8 @@ class Trigger(Document):
         else:
             found, allowed = f"{self.mean:.1%} of {self.num_values} decisions", f"{self.limit:.1%}"
         agents = f" of {self.num_agents} agents" if self.num_agents else ""
+        if len(self.tokens) == 1 and self.tokens[0]["num_agents"] == self.num_agents:
+            agents += f", all of the token {self.tokens[0]['token']!r}"
         return (
             f"{self.monitor}: {found}{agents}, {allowed} allowed (e-value {self.e_value:.3g} of {self.threshold:.3g})"
         )

@@ -39,6 +39,7 @@ def together(rows: Sequence[Evidence]) -> Evidence:
         episodes=_counts(lambda one: one.episodes, life, recent),
         monitors={name: _monitor(name, rows, life, recent) for name in rows[0].monitors},
         arm=_arm([one.arm for one in rows if one.arm is not None], life),
+        by_token={agent: owner.by_token[agent] for agent, owner in life.items() if agent in owner.by_token},
     )
 
 

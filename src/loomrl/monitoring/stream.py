@@ -21,6 +21,8 @@ exploration drew does, for it is part of how the version is served. A limit per
 episode counts an episode once, as kept when it begins, as broken from its first violation on; to an agent that names no
 episodes each decision is one. Of agents that name episodes, whose beginnings may be unlike the rest, only blocks of
 `spacing` decisions are judged.
+
+Agents that come under one token which may speak for any are one's word, however many (`loomrl.monitoring.tokens`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,6 +34,7 @@ from pydantic import TypeAdapter
 from loomrl.monitoring.evidence import Beside, Evidence, LiveEpisode, VersionMonitors
 from loomrl.monitoring.monitor import Trigger
 from loomrl.monitoring.sharing import Shared, together
+from loomrl.monitoring.tokens import NO_TOKEN, Asked, Suspicion
 from loomrl.monitoring.trial import Arm
 from loomrl.monitoring.watch import Watch
 from loomrl.serving.columns import Columns, runs, version_of
@@ -71,6 +74,7 @@ class StreamState:
     versions: list[Evidence] = field(default_factory=list)  # the one that acted last comes last
     by_others: list[str] = field(default_factory=list)  # decisions without an episode that say nothing of their version
     alone: Alone = field(default_factory=Alone)
+    asked: Asked = field(default_factory=Asked)
 
 
 STATE: TypeAdapter[StreamState] = TypeAdapter(StreamState)
@@ -90,13 +94,13 @@ class Stream:
         self._evidence = {one.version: one for one in state.versions}  # the version that acted last comes last
         self._monitors: dict[str, VersionMonitors] = {}  # at work
         self._by_others = dict.fromkeys(state.by_others)
-        self._alone = state.alone
+        self._alone, self._asked = state.alone, state.asked
 
     def state(self) -> StreamState:
         """What was gathered, to be kept across a restart."""
         for monitors in self._monitors.values():
             monitors.list_episodes()
-        return StreamState(list(self._evidence.values()), list(self._by_others), self._alone)
+        return StreamState(list(self._evidence.values()), list(self._by_others), self._alone, self._asked)
 
     def take(self, records: Sequence[Json]) -> list[Trigger]:
         """Take records in their order; a trigger for each version that the evidence came to suffice against."""
@@ -119,7 +123,7 @@ class Stream:
                 }
         for version, one in known.items():
             if version in self._monitors:
-                beside = Beside(self._alone.is_certain, _champion_of(one, known.values()))
+                beside = Beside(self._alone.is_certain, _champion_of(one, known.values()), self._asked)
                 self._monitors[version].hear(one, beside, shared.number)
         return [*self._adopted(shared), *self._look()]
 
@@ -142,6 +146,12 @@ class Stream:
     def refuted(self) -> list[str]:
         """The versions that triggered."""
         return [version for version, evidence in self._evidence.items() if evidence.trigger is not None]
+
+    @property
+    def suspicions(self) -> list[Suspicion]:
+        """The newest of each version that goes on because of it."""
+        found = [one.suspicion for one in self._evidence.values() if one.trigger is None]
+        return [one for one in found if one is not None]
 
     def forget(self, version: str) -> None:
         """Begin anew with a version, should it act again."""
@@ -174,6 +184,10 @@ class Stream:
         if kind == "feedback":
             self._rewarded(record, monitors)
         else:
+            token = record.get("by_token") or NO_TOKEN
+            self._asked.saw(monitors.evidence.window, [token])
+            if not self._speaks_for(record["agent_id"], token, monitors.evidence):
+                return
             self._alone.saw([record["agent_id"]])
             episode = self._episode(record["agent_id"], record["episode_id"], monitors)
             monitors.unanswered(record["agent_id"], episode)
@@ -191,8 +205,24 @@ class Stream:
         if monitors.evidence.trigger is None:
             monitors.evidence.num_seen += len(run)
             monitors.evidence.enter_window(run[-1]["timestamp"])
-            self._enrol(run, monitors.evidence)
-            self._decided(decisions, monitors)
+            decisions = self._own_words(decisions, monitors.evidence)
+            if len(decisions):
+                self._enrol(run, monitors.evidence)
+                self._decided(decisions, monitors)
+
+    def _own_words(self, decisions: Columns, evidence: Evidence) -> Columns:
+        """Those decisions that were asked under the token that speaks for their agent; the others say nothing."""
+        tokens = decisions.tokens()
+        self._asked.saw(evidence.window, [NO_TOKEN] * len(decisions) if tokens is None else tokens)
+        if tokens is None and not evidence.by_token:
+            return decisions
+        tokens = [NO_TOKEN] * len(decisions) if tokens is None else tokens
+        asked = zip(decisions.of("agent_id"), tokens, strict=True)
+        is_own = [self._speaks_for(agent_id, token, evidence) for agent_id, token in asked]
+        for decision_id, own in zip(decisions.ids(), is_own, strict=True):
+            if not own:
+                self._note_others(decision_id)
+        return decisions.only(is_own)
 
     def _of(self, version: str) -> VersionMonitors | None:
         if version not in self._monitors:
@@ -224,7 +254,19 @@ class Stream:
                         evidence.arm.enrol(agent_id, record["timestamp"], shares)
 
     def _beside(self, evidence: Evidence) -> Beside:
-        return Beside(self._alone.is_certain, _champion_of(evidence, reversed(self._evidence.values())))
+        champion = _champion_of(evidence, reversed(self._evidence.values()))
+        return Beside(self._alone.is_certain, champion, self._asked)
+
+    def _speaks_for(self, agent_id: str, token: str, evidence: Evidence) -> bool:
+        """Whether what is said in an agent's name under a token counts: its own token says it, or the first that did.
+
+        A token that is bound to its agents comes before any other; one that has fallen silent has been replaced.
+        """
+        known = evidence.token_of(agent_id)
+        if known is None or (known != token and (token == NO_TOKEN or known not in self._asked.counts)):
+            evidence.speaks(agent_id, token)
+            return True
+        return known == token
 
     def _decided(self, decisions: Columns, monitors: VersionMonitors) -> None:
         """Take decisions of one version."""
@@ -266,20 +308,27 @@ class Stream:
     def _rewarded(self, record: Json, monitors: VersionMonitors) -> None:
         """Take feedback: it completes a named episode, or is the reward of a decision that stands for itself."""
         agent_id, value, arm = record["agent_id"], record["reward"], monitors.evidence.arm
+        if self._is_of_others(record, monitors.evidence):
+            return
         if record["episode_id"] is not None:
             episode = monitors.rewarded(record, (agent_id, record["episode_id"]))
             if episode is None:
                 return
             value, place = episode.total, episode.place
-        elif record["decision_id"] in self._by_others:
-            del self._by_others[record["decision_id"]]
-            return
         else:
             episode, place = None, 0 if arm is None else arm.begins(agent_id)
         monitors.returned(agent_id, value, episode)
         if arm is not None:
             arm.returned(agent_id, value, place)
             self._have_returns(monitors.evidence)
+
+    def _is_of_others(self, record: Json, evidence: Evidence) -> bool:
+        """Whether feedback is on what says nothing of its version, or comes from whoever asks for other agents."""
+        if record["decision_id"] in self._by_others:
+            del self._by_others[record["decision_id"]]
+            return True
+        token, known = record.get("by_token") or NO_TOKEN, evidence.token_of(record["agent_id"])
+        return token not in (NO_TOKEN, known) and token in self._asked.counts
 
     def _have_returns(self, evidence: Evidence) -> None:
         """Whoever is compared with this version has to look again."""

@@ -36,7 +36,7 @@ from loomrl.serving.control import Control, is_order
 from loomrl.serving.dashboard.routes import Dashboard
 from loomrl.serving.decider import Outcome
 from loomrl.serving.groups import answers_of
-from loomrl.serving.guard import AGENT, admit, admit_agent, check_agents, holder_name
+from loomrl.serving.guard import AGENT, admit, admit_agent, check_agents, holder_name, open_token
 from loomrl.serving.intake import Bounds, Intake
 from loomrl.serving.model import NoAnswer, ServedPolicy
 from loomrl.serving.packing import num_lists
@@ -335,8 +335,7 @@ class PolicyServer:
     def _decide(self, scope: Scope, body: bytes, started: float) -> Response | Question:
         """What one agent is to do, or several: each decision is on record before it is answered."""
         asks, batched = parse_asks(parse_json(body), header(scope, b"x-request-id"), self._parts.settings.max_rows)
-        check_agents(scope, asks.agent_ids)
-        asks.holder = holder_name(scope)
+        _admit_asks(scope, asks)
         told = _told_several if batched else _told_one
         if asks.request_ids is None:
             return Question(asks, "decide", started, scope, lambda parts: told(answers_of(parts)))
@@ -359,7 +358,7 @@ class PolicyServer:
     def _feedback(self, scope: Scope, body: bytes, started: float) -> Response:
         """What came of decisions: reward, cost, and whether the episode ended. Once per decision."""
         entries, _ = parse_feedback(parse_json(body), self._parts.settings.max_rows)
-        ended = self._parts.ledger.accept(entries, lambda agent_ids: check_agents(scope, agent_ids))
+        ended = self._parts.ledger.accept(entries, lambda agent_ids: check_agents(scope, agent_ids), open_token(scope))
         self._parts.memories.end(ended)
         self._parts.metrics.feedback.inc(len(entries))
         return Response(orjson.dumps({"recorded": len(entries)}))
@@ -369,8 +368,7 @@ class PolicyServer:
         policy = self._acting(version)
         length, max_rows = header(scope, b"inference-header-content-length"), self._parts.settings.max_rows
         asked = v2.parse_infer(body, length, policy, max_rows)
-        check_agents(scope, asked.asks.agent_ids)
-        asked.asks.holder = holder_name(scope)
+        _admit_asks(scope, asked.asks)
         return Question(asked.asks, "infer", started, scope, lambda parts: v2.infer_response(asked, parts[0]))
 
     # --- health and metadata ------------------------------------------------------------------------------------
@@ -440,6 +438,18 @@ class PolicyServer:
                 "a version pinned by hand",
             )
         return policy
+
+
+def _admit_asks(scope: Scope, asks: Asks) -> None:
+    """Demand that the token that was shown may decide for these agents; keep whose it is.
+
+    Raises:
+        Problem: 403.
+    """
+    check_agents(scope, asks.agent_ids)
+    asks.holder, token = holder_name(scope), open_token(scope)
+    if token is not None:
+        asks.by_token = [token] * len(asks)
 
 
 def _told_one(answers: list[dict[str, Any]]) -> Response:

@@ -66,6 +66,13 @@ class Columns:
         exploration drew is part of that; what a person, a fallback or an agent asked for is not; (N,)."""
         return self._gathered(_as_served)
 
+    def tokens(self) -> list[str] | None:
+        """Under which token each was asked, where it may speak for any agent, else an empty text; (N,). None: under
+        none at all."""
+        if not any("by_token" in (entry.get("shared", entry) | entry.get("columns", {})) for entry, _ in self._pieces):
+            return None
+        return self._gathered(_tokens)
+
     def only(self, wanted: Sequence[bool]) -> Self:
         """Those decisions, of N, that are wanted."""
         if all(wanted):
@@ -149,6 +156,11 @@ def _own(entry: Json) -> list[bool]:
     if is_taken_over(entry["shared"]):
         return [False] * entry["shared"]["count"]
     return [not flag for flag in column(entry, "exploration_flag")]
+
+
+def _tokens(entry: Json) -> list[str]:
+    is_told = "by_token" in entry or "by_token" in entry.get("shared", {}) | entry.get("columns", {})
+    return [token or "" for token in column(entry, "by_token")] if is_told else [""] * count_of(entry)
 
 
 def _as_served(entry: Json) -> list[bool]:

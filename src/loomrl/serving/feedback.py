@@ -45,9 +45,14 @@ class FeedbackLedger:
             self._expect(group.record["decision_id"], _Waiting(asks.agent_ids, asks.episode_ids, group.policy.version))
 
     def accept(
-        self, entries: list[Feedback], check: Callable[[Iterable[str]], None] = lambda agent_ids: None
+        self,
+        entries: list[Feedback],
+        check: Callable[[Iterable[str]], None] = lambda agent_ids: None,
+        by_token: str | None = None,
     ) -> list[tuple[str, str | None]]:
         """Record feedback, all entries or none; returns agent and episode of those that have ended.
+
+        `by_token`: of whoever sends it, where it may speak for any agent.
 
         Raises:
             Problem: 404 for an unknown decision, 409 for one that has its feedback, and what `check` says of the
@@ -61,7 +66,8 @@ class FeedbackLedger:
             if waiting.is_done(row) or entry.decision_id in seen:
                 raise Problem(409, f"decision {entry.decision_id!r} has its feedback already")
             seen.add(entry.decision_id)
-        self._audit.append([self._record(entry, *place) for entry, place in zip(entries, found, strict=True)])
+        mark = {} if by_token is None else {"by_token": by_token}
+        self._audit.append([self._record(entry, *place) | mark for entry, place in zip(entries, found, strict=True)])
         for waiting, row in found:
             waiting.finish(row)
         places = zip(entries, found, strict=True)

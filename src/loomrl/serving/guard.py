@@ -92,6 +92,12 @@ def holder_name(scope: Scope) -> str:
     return "" if holder is None else holder.name
 
 
+def open_token(scope: Scope) -> str | None:
+    """The name of the token that a request of a guarded route showed, where it may speak for any agent."""
+    holder: Holder | None = scope.get(_HOLDER)
+    return None if holder is None or holder.agents else holder.name
+
+
 def check_operator(scope: Scope, tokens: Tokens, role: str = OPERATE) -> str:
     """Demand a token of a role where there are any; returns who it is.
 

@@ -385,6 +385,7 @@ class Parts:
         show("quarantined_versions", "Versions taken out", lambda: float(len(self.quarantine.entries())))
         if (guardian := self.guardian) is not None:
             show("guardian_running", "1 while monitors are at work", lambda: float(guardian.pid is not None))
+            show("suspicions", "Tokens that alone speak against a version", lambda: float(len(guardian.suspicions)))
             show("guardian_restarts", "Ends of the monitors' process", lambda: float(guardian.num_restarts))
         show("kill_switch", "1 while it is on", lambda: float(self.controls.orders.kill_switch is not None))
         show("failing", "What fails now and is tried again; /status names it", lambda: float(len(self._failing())))

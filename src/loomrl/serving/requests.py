@@ -39,6 +39,7 @@ class Asks:
     observations: Any  # B of them, as parsed from JSON, or an array (B, *obs)
     request_ids: Sequence[str | None] | None = None  # None where none has one
     holder: str = ""  # whose token was shown; empty where none was needed
+    by_token: Sequence[str | None] | None = None  # the same of each, where it may speak for any agent; None for none
 
     @classmethod
     def joined(cls, several: Sequence["Asks"]) -> "Asks":
@@ -50,7 +51,8 @@ class Asks:
             list(chain.from_iterable(one.episode_ids for one in several)),
             list(chain.from_iterable(one.explore for one in several)),
             np.concatenate(observations) if is_array else list(chain.from_iterable(observations)),
-            _joined_ids(several),
+            _joined_names([(one.request_ids, len(one)) for one in several]),
+            by_token=_joined_names([(one.by_token, len(one)) for one in several]),
         )
 
     def __len__(self) -> int:
@@ -66,6 +68,7 @@ class Asks:
             self.observations[rows] if is_array else [self.observations[row] for row in rows],
             None if self.request_ids is None else [self.request_ids[row] for row in rows],
             self.holder,
+            None if self.by_token is None else [self.by_token[row] for row in rows],
         )
 
 
@@ -80,10 +83,11 @@ class Feedback:
     cost: float | None = None
 
 
-def _joined_ids(several: Sequence[Asks]) -> list[str | None] | None:
-    if all(one.request_ids is None for one in several):
+def _joined_names(several: Sequence[tuple[Sequence[str | None] | None, int]]) -> list[str | None] | None:
+    """Names of several requests, each with its number of rows; None where none has any."""
+    if all(names is None for names, _ in several):
         return None
-    return [name for one in several for name in one.request_ids or [None] * len(one)]
+    return [name for names, count in several for name in names or [None] * count]
 
 
 class _Short(reprlib.Repr):

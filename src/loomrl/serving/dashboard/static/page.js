@@ -242,6 +242,8 @@ function showInterventions({ status, totals }) {
     say(entry, `Version ${version} was taken out of service ${when}: ${reason}. ${instead}`);
   };
   fill(byId("taken-out"), status.quarantined, ({ version }) => version, () => element("li"), tell);
+  const suspicions = status.guardian?.suspicions ?? [];
+  fill(byId("suspicions"), suspicions, (reason) => reason, () => element("li"), say);
   const shields = Object.entries(totals.prevented).flatMap(([version, counts]) => Object.keys(counts).map((name) =>
     [`Shield: ${name}, version ${version}`, (point) => total(point.prevented?.[version]?.[name])]));
   const statuses = Object.keys(totals.problems).map((code) =>
