@@ -243,3 +243,21 @@ def test_a_whole_request_ends_the_time(loomrl_home: Path, tmp_path: Path) -> Non
 
 def told(story: Story, tmp_path: Path) -> None:
     on_a_connection(story, discrete_folder(tmp_path / "champion"))
+
+
+def test_a_large_body_that_its_sender_cannot_pay_for_is_not_read(loomrl_home: Path, tmp_path: Path) -> None:
+    folder = discrete_folder(tmp_path / "champion")
+    head = b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    with ServerProcess("cartpole", champion_folder=folder, body_bytes_per_second=1_000.0) as server:
+        for path in (b"/decide", b"/v2/repository/index"):  # answered at once, and by uvicorn
+            with connect(server) as connection:
+                connection.sendall(head % (path, 3 * MIB) + b"[" * 3 * MIB)
+                assert connection.recv(2**16).startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 413 ", b"HTTP/1.1 429 "))
+            with connect(server) as connection:
+                connection.sendall(head % (path, 3 * MIB))
+                answer = answer_of(connection)  # it is answered and closed though nothing of the body came
+            assert answer.startswith(b"HTTP/1.1 429 ")
+            assert b"connection: close" in answer
+        with connect(server) as connection:
+            connection.sendall(head % (b"/decide", len(ASK)) + ASK)
+            assert connection.recv(2**16).startswith(b"HTTP/1.1 200 ")

@@ -155,7 +155,9 @@ class PolicyServer:
             check_host(header(scope, b"host"))
         route, _ = self._find(scope)
         admit(scope, route.guard, self._parts.tokens)
-        check_length(scope, self._parts.settings.max_body_bytes)
+        length = check_length(scope, self._parts.settings.max_body_bytes)
+        if not is_from_sibling(scope):
+            self._budget.announce(scope, length)
 
     def _weigh(self, scope: Scope, body: bytes) -> None:
         """Whether a large body is parsed.
@@ -186,8 +188,10 @@ class PolicyServer:
             check_host(found.get(b"host", b"").decode("latin-1"))
         admit_agent(scope, found, self._parts.tokens)
         length = found.get(b"content-length")
-        if length is not None and int(length) > max_bytes:
-            raise Problem(413, f"the body has {int(length)} bytes; at most {max_bytes} are read")
+        if length is not None:
+            if int(length) > max_bytes:
+                raise Problem(413, f"the body has {int(length)} bytes; at most {max_bytes} are read")
+            self._budget.announce(scope, int(length))
 
     def refusal(self, scope: Scope, problem: Problem) -> Response:
         """What is answered to a request that is not read."""

@@ -77,8 +77,9 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
     return inflate(body, encoding, max_bytes) if encoding not in ("", "identity") else body
 
 
-def check_length(scope: Scope, max_bytes: int) -> None:
-    """Refuse a body before it comes that says it is too large, or is offered in another protocol.
+def check_length(scope: Scope, max_bytes: int) -> int:
+    """Refuse a body before it comes that says it is too large, or is offered in another protocol; returns its bytes, as
+    far as they are said.
 
     The parser reads no body behind such an offer: what was sent would be taken for nothing.
 
@@ -91,6 +92,7 @@ def check_length(scope: Scope, max_bytes: int) -> None:
     offers = "upgrade" in header(scope, b"connection").lower() and header(scope, b"upgrade")
     if offers and has_body(scope):
         raise Problem(400, f"this server speaks HTTP/1.1 alone: send no `Upgrade: {offers}` with a body")
+    return int(length or 0)
 
 
 def has_body(scope: Scope) -> bool:

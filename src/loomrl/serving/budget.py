@@ -2,7 +2,9 @@
 
 A body of megabytes holds the event loop for as long as its parsing takes, well-formed or not, and only what is
 well-formed costs decisions. So a sender, by the token that was shown, else by address, has a budget of bytes: a body is
-paid for when it has come, and what was answered well is paid back. Bodies below `LARGE` cost nothing.
+paid for when it has come, and what was answered well is paid back. While a budget is not full, its sender having sent
+what was refused, a body is paid for when its headers have come, and one that cannot be is not read. Bodies below `LARGE`
+cost nothing.
 """
 
 import time
@@ -25,25 +27,38 @@ class Budget:
         self._rate, self._burst = bytes_per_second, max(bytes_per_second, float(max_body_bytes))
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()
 
+    def announce(self, scope: Scope, num_bytes: int) -> None:
+        """A body of so many bytes is to come.
+
+        Raises:
+            Problem: 429 with Retry-After where it could not be paid for.
+        """
+        if num_bytes >= LARGE:
+            bucket = self._bucket(_sender(scope))
+            bucket.fill(time.monotonic())
+            if bucket.tokens < bucket.burst:
+                self.pay(scope, num_bytes)
+
     def pay(self, scope: Scope, num_bytes: int) -> None:
-        """Take the bytes of a body from its sender's budget.
+        """Take the bytes of a body from its sender's budget, but for those that were paid for.
 
         Raises:
             Problem: 429 with Retry-After where there are not so many left.
         """
-        if num_bytes < LARGE or _PAID in scope:
+        paid = scope.get(_PAID, 0)
+        if num_bytes < LARGE or num_bytes <= paid:
             return
         bucket, now = self._bucket(_sender(scope)), time.monotonic()
         bucket.fill(now)
-        if bucket.tokens < num_bytes:
-            wait = bucket.wait_seconds(num_bytes)
+        if bucket.tokens < num_bytes - paid:
+            wait = bucket.wait_seconds(num_bytes - paid)
             raise Problem(
                 429,
                 f"too many large bodies that were refused: {bucket.rate:g} bytes of them a second are read; try again "
                 f"in {wait:.3f} s, or send less than {LARGE} bytes in one request",
                 {"Retry-After": str(max(1, round(wait + 0.5)))},
             )
-        bucket.tokens -= num_bytes
+        bucket.tokens -= num_bytes - paid
         scope[_PAID] = num_bytes
 
     def pay_back(self, scope: Scope) -> None:
