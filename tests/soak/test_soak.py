@@ -35,8 +35,10 @@ def test_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("loomrl_home")
 def test_a_fuzzed_api_answers_what_it_describes(tmp_path: Path) -> None:
-    found = fuzzed_api.run(tmp_path, num_seeds=1, num_examples=2)
-    assert found["num_accepted"] > 100
+    found = fuzzed_api.run(tmp_path, seconds=0.0, num_examples=2)
+    assert found["with_tokens"]["num_accepted"].keys() == {"nobody", "decide", "observe", "operate"}
+    assert min(found["with_tokens"]["num_accepted"].values()) > 10
+    assert found["without_tokens"]["num_accepted"]["nobody"] > 100
 
 
 def test_every_check_is_found() -> None:

@@ -3,8 +3,8 @@
 A body of megabytes holds the event loop for as long as its parsing takes, well-formed or not, and only what is
 well-formed costs decisions. So a sender, by the token that was shown, else by address, has a budget of bytes: a body is
 paid for when it has come, and what was answered well is paid back. While a budget is not full, for its sender sent what
-was refused, a body is paid for when its headers have come, and one that cannot be is not read. Bodies below `LARGE` cost
-nothing.
+was refused, a body is paid for when its headers have come, and one that cannot be is not read. Bodies below `LARGE` are
+free.
 """
 
 import time
