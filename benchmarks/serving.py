@@ -6,6 +6,10 @@ answered. Writes `benchmarks/results/serving.json`, and ends with 1 when a targe
 
     make peers && apt-get install wrk     # MLServer, in an environment of its own; what asks
     python benchmarks/serving.py --rounds 5 --seconds 5
+    python benchmarks/serving.py --before ../earlier/src    # beside an earlier commit's server, and nothing else
+
+With `--before` the results are in `benchmarks/results/serving_before.json`: how much more of the processor an answer
+takes now, question by question; it ends with 1 where that is more than 5 %.
 """
 
 import argparse
@@ -25,7 +29,9 @@ from served.load import Served, measure, request
 from served.policies import NAME, OBSERVATIONS, write_policy
 
 RESULTS = Path(__file__).parent / "results" / "serving.json"
+BEFORE = Path(__file__).parent / "results" / "serving_before.json"
 CONNECTIONS, BATCH = 32, 64
+MOST_COST = 1.05  # of before
 # Each target: what is asked of ours, of whom, which figure, and how many times ours must be better (or at most cost).
 TARGETS = {
     "15 times less CPU per decision than MLflow": ("mlflow", "decide", "cpu_us_per_request", 15.0),
@@ -79,13 +85,7 @@ def _tensor(rows: Any) -> dict[str, Any]:
 def one_round(work: Path, seconds: int) -> dict[str, dict[str, Any]]:
     """Every server once."""
     champion, challenger = write_policy(work / "champion"), write_policy(work / "challenger", seed=1)
-    token = servers.TOKEN
-    ours = {
-        "decide": (decide_requests(), 1),
-        "infer": (infer_requests(1, token), 1),
-        "batch": (infer_requests(BATCH, token), BATCH),
-        "binary": (binary_requests(BATCH, token), BATCH),
-    }
+    ours = our_questions()
     v2 = {"infer": (infer_requests(1), 1), "batch": (infer_requests(BATCH), BATCH)}
     theirs = {"infer": (mlflow_requests(1), 1), "batch": (mlflow_requests(BATCH), BATCH)}
     return {
@@ -95,6 +95,43 @@ def one_round(work: Path, seconds: int) -> dict[str, dict[str, Any]]:
         "mlflow": _asked(servers.mlflow_server(champion, work), theirs, seconds),
         "mlserver": _asked(servers.mlserver(champion, work), v2, seconds),
     }
+
+
+def our_questions() -> dict[str, tuple[list[bytes], int]]:
+    """What LoomRL's servers are asked, and how many decisions each request is for."""
+    token = servers.TOKEN
+    return {
+        "decide": (decide_requests(), 1),
+        "infer": (infer_requests(1, token), 1),
+        "batch": (infer_requests(BATCH, token), BATCH),
+        "binary": (binary_requests(BATCH, token), BATCH),
+    }
+
+
+def one_round_beside(work: Path, seconds: int, sources: Path) -> dict[str, dict[str, Any]]:
+    """Our server as it is, and from the sources of an earlier commit, each twice and in turn."""
+    champion, challenger = write_policy(work / "champion"), write_policy(work / "challenger", seed=1)
+    found: dict[str, dict[str, Any]] = {}
+    for name in ("before", "now", "now_again", "before_again"):
+        environment = {"PYTHONPATH": str(sources)} if name.startswith("before") else {}
+        server = servers.loomrl(champion, work / name, challenger, environment)
+        found[name] = _asked(server, our_questions(), seconds)
+    return found
+
+
+def cost_of_before(rounds: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """The processor's time of an answer in parts of what it was: in each round, and the median."""
+    found = {}
+    for question in our_questions():
+        times = [
+            [one[name][question]["cpu_us_per_request"] + one[f"{name}_again"][question]["cpu_us_per_request"]
+             for name in ("now", "before")]
+            for one in rounds
+        ]  # fmt: skip
+        costs = [now / before for now, before in times]
+        median = float(np.median(costs))
+        found[question] = {"costs": costs, "median": median, "most": MOST_COST, "reached": median <= MOST_COST}
+    return found
 
 
 def _asked(
@@ -126,20 +163,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=4, help="per measurement")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--before", type=Path, metavar="SRC", help="`src` of an earlier commit")
     options = parser.parse_args()
+    sources = None if options.before is None else options.before.resolve(strict=True)
     rounds = []
     for _ in range(options.rounds):
         with tempfile.TemporaryDirectory() as work:
-            rounds.append(one_round(Path(work), options.seconds))
+            if sources is None:
+                rounds.append(one_round(Path(work), options.seconds))
+            else:
+                rounds.append(one_round_beside(Path(work), options.seconds, sources))
         print()
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "load": round(os.getloadavg()[0], 1)}
-    judged = ratios(rounds)
-    write_json(options.output, {"machine": machine, "targets": judged, "rounds": rounds})
+    judged = ratios(rounds) if sources is None else cost_of_before(rounds)
+    output = options.output or (RESULTS if sources is None else BEFORE)
+    write_json(output, {"machine": machine, "targets": judged, "rounds": rounds})
     for target, row in judged.items():
-        print(
-            f"{'reached' if row['reached'] else 'MISSED ':7} {target}: {row['median']:.2f} (least {row['least']:.3g})"
-        )
+        bound = f"least {row['least']:.3g}" if "least" in row else f"of before, most {row['most']:.3g}"
+        print(f"{'reached' if row['reached'] else 'MISSED ':7} {target}: {row['median']:.3f} ({bound})")
     if not all(row["reached"] for row in judged.values()):
         sys.exit(1)
 

@@ -27,10 +27,16 @@ TOKEN = "benchmark"  # of one who may ask for decisions and nothing else
 
 
 @contextmanager
-def loomrl(folder: Path, home: Path, challenger: Path | None = None, **options: str) -> Iterator[Served]:
+def loomrl(
+    folder: Path,
+    home: Path,
+    challenger: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    **options: str,
+) -> Iterator[Served]:
     """The policy server; with a challenger it is mirrored, too."""
     holder = f"decide:benchmark:{hashlib.sha256(TOKEN.encode()).hexdigest()}"
-    environment = {"LOOMRL_HOME": str(home), "LOOMRL_TOKENS": holder}
+    environment = {"LOOMRL_HOME": str(home), "LOOMRL_TOKENS": holder, **(environment or {})}
     with ServerProcess(
         NAME, champion_folder=folder, challenger_folder=challenger, rate=1e9, environment=environment, **options
     ) as server:
