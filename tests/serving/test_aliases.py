@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from champions import make_champion, promoted, promotion
+from champions import make_champion, promoted, promotion, put_files
 from inside import Inside
 from policies import OBSERVATIONS, discrete_folder
 
@@ -15,8 +15,8 @@ from loomrl.loomdb.database import LoomDB
 from loomrl.promotion import promote
 from loomrl.promotion.ledger import Move, record_move
 from loomrl.promotion.signing_by_hand import sign_by_hand
-from loomrl.registry import CHAMPION, PREVIOUS, Registry
-from loomrl.registry.statements import ChampionStatement, ServingStatement, state_serving
+from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry, files, versions
+from loomrl.registry.statements import ChampionStatement, RegisteredStatement, ServingStatement, state_serving
 from loomrl.runs import now
 from loomrl.serving.config import SERVING
 from loomrl.serving.last_verified import path_of
@@ -87,9 +87,9 @@ def test_an_alias_that_was_moved_by_hand_is_not_followed(registry: Registry, kee
     by_hand(registry, "3")
     assert champion(keeper) == "2"
     assert "no signed statement says that it became champion" in keeper.refused["3"].reason
-    assert champion(fresh()) is None
+    assert champion(fresh()) == "2"
     with Inside(ServerSettings("cartpole")) as server:
-        assert server.decide("a", OBSERVATIONS[0].tolist()).status_code == 503
+        assert server.decide("a", OBSERVATIONS[0].tolist()).json()["version"] == "2"
         (refused,) = server.ask("GET", "/status").json()["refused"]
         assert (refused["version"], "no signed statement" in refused["reason"]) == ("3", True)
     by_hand(registry, "2")
@@ -100,7 +100,7 @@ def test_an_alias_that_was_moved_by_hand_is_not_followed(registry: Registry, kee
 def test_an_alias_that_was_moved_back_by_hand_is_not_followed(registry: Registry, keeper: RoleKeeper) -> None:
     by_hand(registry, "1")
     for one in (keeper, RoleKeeper(RegistrySource("cartpole")), fresh()):
-        assert champion(one) == ("2" if one is keeper else None)
+        assert champion(one) == "2"
         assert "it became champion by move 1, and move 2 came after it" in one.refused["1"].reason
 
 
@@ -171,6 +171,54 @@ def test_a_deleted_alias_takes_no_champion_out(registry: Registry, keeper: RoleK
     assert "no alias champion in the registry" in keeper.refused["2"].reason
 
 
+@pytest.mark.parametrize("home_knows", [True, False])
+def test_a_server_that_starts_without_the_alias_takes_the_champion_that_was_signed_last(
+    registry: Registry, keeper: RoleKeeper, home_knows: bool
+) -> None:
+    registry.set_aliases("cartpole", {CHAMPION: None})
+    if not home_knows:
+        path_of("cartpole").unlink()
+    with Inside(ServerSettings("cartpole")) as server:
+        assert server.decide("a", OBSERVATIONS[0].tolist()).json()["version"] == "2"
+        server.parts.roles.refresh()
+        (refused,) = server.ask("GET", "/status").json()["refused"]
+        assert "no alias champion in the registry: 2, champion last, stays" in refused["reason"]
+        assert server.parts.roles.current.previous.version == "1"
+        by_hand(registry, "2")
+        server.parts.roles.refresh()
+        assert server.ask("GET", "/status").json()["refused"] == []
+
+
+def test_it_is_found_in_what_this_home_verified_where_the_statement_is_gone(
+    registry: Registry, keeper: RoleKeeper
+) -> None:
+    registry.set_aliases("cartpole", {CHAMPION: None})
+    registry.delete_tag(registry.require("cartpole", "2"), STATEMENT)
+    assert champion(RoleKeeper(RegistrySource("cartpole"))) == "2"
+    put_files(registry, "1", "2")
+    assert champion(RoleKeeper(RegistrySource("cartpole"))) is None
+
+
+def test_a_version_that_could_not_be_loaded_without_the_alias_is_tried_again(
+    registry: Registry, keeper: RoleKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.set_aliases("cartpole", {CHAMPION: None})
+    shutil.rmtree(home() / "versions")
+    stored = Path(registry.require("cartpole", "2").source)
+    stored.rename(stored.with_name("away"))
+    started = RoleKeeper(RegistrySource("cartpole"))
+    started.refresh()
+    assert started.current.champion is None
+    assert "SHA256SUMS" in started.refused["2"].reason or "cannot be read" in started.refused["2"].reason
+    stored.with_name("away").rename(stored)
+    assert champion(started) == "2"
+
+
+def test_a_policy_without_a_champion_has_none(ready_home: Path, tmp_path: Path) -> None:
+    Registry().register("cartpole", discrete_folder(tmp_path / "1"), "run-1")
+    assert champion(fresh()) is None
+
+
 def test_other_files_under_the_number_of_a_champion_are_not_loaded(registry: Registry, keeper: RoleKeeper) -> None:
     make_champion(registry, "3")
     source = RegistrySource("cartpole")
@@ -202,7 +250,7 @@ def test_a_statement_that_was_put_back_after_a_rollback_is_not_followed(registry
     promote.rollback("cartpole", "it drifts", "Ada", registry=registry)
     registry.set_tag(version, STATEMENT, version.tags[STATEMENT])
     by_hand(registry, "2")
-    assert champion(fresh()) is None
+    assert champion(fresh()) == "1"
 
 
 def test_a_server_that_missed_a_short_promotion_does_not_follow_it_later(registry: Registry) -> None:
@@ -213,7 +261,7 @@ def test_a_server_that_missed_a_short_promotion_does_not_follow_it_later(registr
     assert registry.aliases("cartpole")[CHAMPION] == "2"
     by_hand(registry, "3")
     for one in (asleep, RoleKeeper(RegistrySource("cartpole")), fresh()):
-        assert champion(one) == ("2" if one is asleep else None)
+        assert champion(one) == "2"
 
 
 @pytest.mark.parametrize("text", ["no move", "{}", "a forged one"])
@@ -259,7 +307,7 @@ def test_a_champion_from_before_is_followed_where_loomdb_recorded_it(old: Regist
     keeper = fresh()
     assert champion(keeper) == "1"
     by_hand(old, "2")
-    assert (champion(keeper), champion(fresh())) == ("1", None)
+    assert (champion(keeper), champion(fresh())) == ("1", "1")
 
 
 def test_a_champion_from_before_is_followed_where_this_home_served_it(
@@ -270,7 +318,82 @@ def test_a_champion_from_before_is_followed_where_this_home_served_it(
     monkeypatch.setenv("LOOMRL_DATABASE_URL", "postgresql+psycopg://loom:x@127.0.0.1:1/loom")
     assert champion(RoleKeeper(RegistrySource("cartpole"))) == "1"
     by_hand(old, "2")
-    assert champion(RoleKeeper(RegistrySource("cartpole"))) is None
+    assert champion(RoleKeeper(RegistrySource("cartpole"))) == "1"
+
+
+# --- which files a number means -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("statement", ["kept", "deleted", "of the other version"])
+def test_other_files_under_the_number_of_any_version_are_not_loaded(registry: Registry, statement: str) -> None:
+    put_files(registry, "1", "3")
+    if statement == "deleted":
+        registry.delete_tag(registry.require("cartpole", "3"), RegisteredStatement.TAG)
+    elif statement == "of the other version":
+        copy_statement(registry, "1", "3", RegisteredStatement.TAG)
+    registry.set_aliases("cartpole", {CHALLENGER: "3"})
+    why = "no signed statement says that these files were registered" if statement == "deleted" else "about other files"
+    pinned = RoleKeeper(RegistrySource("cartpole", pinned={CHAMPION: "3"}))
+    assert champion(pinned) is None
+    assert why in pinned.refused["3"].reason
+    keeper = fresh()
+    assert champion(keeper) == "2"
+    assert keeper.current.challenger is None
+    assert why in keeper.refused["3"].reason
+    with pytest.raises(ArtifactError, match=f"cannot be pinned: .*{why}"):
+        keeper.ensure({"3"})
+    assert champion(RoleKeeper(RegistrySource("cartpole", pinned={CHAMPION: "3"}, require_signature=False))) == "3"
+
+
+def test_each_registered_version_is_loaded(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
+    for number in ("1", "2", "3"):
+        assert champion(RoleKeeper(RegistrySource("cartpole", pinned={CHAMPION: number}))) == number
+    assert "from before statements said which files a number means" not in caplog.text
+
+
+def test_a_version_that_was_registered_before_is_loaded_with_a_warning(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(files, "STATED", "none yet")
+        version = registry.register("cartpole", discrete_folder(tmp_path / "4", value=4.0), "run-4")
+    registry.delete_tag(version, RegisteredStatement.TAG)
+    assert champion(RoleKeeper(RegistrySource("cartpole", pinned={CHAMPION: "4"}))) == "4"
+    assert "cartpole@4: from before statements said which files a number means" in caplog.text
+    sign_by_hand("cartpole", "4", "Ada", "it is what I registered")
+    caplog.clear()
+    assert champion(RoleKeeper(RegistrySource("cartpole", pinned={CHAMPION: "4"}))) == "4"
+    assert "from before statements said" not in caplog.text
+    put_files(registry, "3", "4")
+    assert champion(RoleKeeper(RegistrySource("cartpole", pinned={CHAMPION: "4"}))) is None
+
+
+def test_what_this_home_has_served_under_a_number_it_knows(old: Registry) -> None:
+    """Also where all statements are gone, and the files are from before there were any."""
+    assert champion(fresh()) == "1"
+    put_files(old, "2", "1")
+    pinned = RoleKeeper(RegistrySource("cartpole", pinned={CHAMPION: "1"}))
+    assert champion(pinned) is None
+    assert "others than those that were served here before" in pinned.refused["1"].reason
+
+
+def test_a_registration_that_died_before_its_statement_is_made_again(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Died(Exception):
+        pass
+
+    def die(*_: object) -> None:
+        raise Died
+
+    folder = discrete_folder(tmp_path / "4", value=4.0)
+    with monkeypatch.context() as dying:
+        dying.setattr(versions, "state_registered", die)
+        with pytest.raises(Died):
+            registry.register("cartpole", folder, "run-4")
+    assert registry.register("cartpole", folder, "run-4").version == "5"
+    assert registry.register("cartpole", folder, "run-4").version == "5"
+    assert champion(RoleKeeper(RegistrySource("cartpole", pinned={CHAMPION: "5"}))) == "5"
 
 
 # --- how a version is served ----------------------------------------------------------------------------------------

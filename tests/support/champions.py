@@ -1,7 +1,9 @@
 """Versions that became champion, as a life cycle leaves them."""
 
+import sqlite3
 from pathlib import Path
 
+from loomrl.home import home
 from loomrl.promotion import promote
 from loomrl.registry import CHAMPION, PREVIOUS, Registry
 from loomrl.registry.statements import newest_number, state_champion, state_serving
@@ -46,3 +48,13 @@ def make_champion(registry: Registry, champion: str, policy: str = "cartpole", *
         time=now(),
     )
     registry.set_aliases(policy, {CHAMPION: champion, **aliases})
+
+
+def put_files(registry: Registry, source: str, target: str) -> None:
+    """What an attacker can do: other files, signed as the same policy's, under a number; its statements stay."""
+    one, other = registry.require("cartpole", source), registry.require("cartpole", target)
+    with sqlite3.connect(home() / "mlflow.db") as database:
+        database.execute("UPDATE model_versions SET source = ? WHERE version = ?", (one.source, int(target)))
+    database.close()
+    for tag in ("loomrl.digest", "loomrl.sums_sha256"):
+        registry.set_tag(other, tag, one.tags[tag])

@@ -13,10 +13,12 @@ from loomrl.registry import CHAMPION, PREVIOUS, PolicyVersion, Registry
 from loomrl.registry.files import SIGNATURE_TAG
 from loomrl.registry.statements import (
     ChampionStatement,
+    RegisteredStatement,
     ServingStatement,
     if_valid,
     newest_number,
     state_champion,
+    state_registered,
     state_serving,
 )
 from loomrl.runs import new_run_id, now
@@ -85,7 +87,9 @@ def sign_by_hand(
 
 
 def _state(registry: Registry, version: PolicyVersion, signed: SignedByHand, db: LoomDB) -> None:
-    """Sign what stood in tags that nobody had signed: the section `serving`, and that the version is champion."""
+    """Sign what stood in tags that nobody had signed: which files it is, the section `serving`, that it is champion."""
+    if if_valid(RegisteredStatement, version) is None:
+        state_registered(registry, version)
     known = if_valid(ServingStatement, version)
     if known is None and SERVING in version.tags:
         state_serving(registry, version, json.loads(version.tags[SERVING]))

@@ -12,6 +12,7 @@ from loomrl.schema import Document
 ARTIFACT_FOLDER = "policy"
 DIGEST = "loomrl.digest"
 SUMS_DIGEST = "loomrl.sums_sha256"
+STATED = "loomrl.registered_statement"  # what says which number the files have; its name stands among the files, too
 SIGNATURE_TAG = "loomrl.model_sig"  # a signature made after the version was registered, whole
 
 _IDENTITY = ("policy.onnx", "manifest.json")  # the files that make two versions the same policy
@@ -154,4 +155,20 @@ def _mlmodel(mlflow_run_id: str) -> bytes:
     onnx = {"loader_module": "mlflow.onnx", "data": "policy.onnx", "env": {}, "python_version": "3.11.0"}
     flavors = {"onnx": {"data": "policy.onnx", "providers": ["CPUExecutionProvider"]}, "python_function": onnx}
     document = {"artifact_path": ARTIFACT_FOLDER, "flavors": flavors, "run_id": mlflow_run_id}
-    return yaml.safe_dump(document, sort_keys=True).encode()
+    return yaml.safe_dump({**document, "metadata": {"statement": STATED}}, sort_keys=True).encode()
+
+
+def is_stated(folder: Path) -> bool:
+    """Whether files say that they were registered with a statement about their number.
+
+    Raises:
+        ArtifactError: when their descriptor cannot be read.
+    """
+    import yaml
+
+    try:
+        document = yaml.safe_load((folder / _MLMODEL).read_bytes())
+    except (OSError, yaml.YAMLError) as error:
+        raise ArtifactError(f"{folder / _MLMODEL} cannot be read: {error}; register the policy again") from error
+    metadata = document.get("metadata") if isinstance(document, dict) else None
+    return isinstance(metadata, dict) and metadata.get("statement") == STATED

@@ -1,21 +1,27 @@
-"""What a signature says of a version: how it is served, and that it became champion.
+"""What a signature says of a version: which files it is, how it is served, and that it became champion.
 
-Whoever may write to MLflow can set a tag and move an alias, and cannot sign. So both statements are envelopes signed
+Whoever may write to MLflow can set a tag and move an alias, and cannot sign. So all statements are envelopes signed
 with this installation's key (`loomrl.signing`), kept as tags of the version they are about, whose files they name by
 digest. They are numbered, for an older one is as well signed as the newest.
 """
 
-from typing import Any, ClassVar, Self, TypeVar
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from pydantic import ValidationError
 
 from loomrl.errors import ArtifactError
-from loomrl.registry.files import PolicyVersion
-from loomrl.registry.versions import Registry
+from loomrl.registry.files import STATED, PolicyVersion, is_stated
 from loomrl.runs import now
 from loomrl.schema import Document
 from loomrl.signing import Envelope, sign_envelope, verify_envelope
 from loomrl.types import Json
+
+if TYPE_CHECKING:
+    from loomrl.registry.versions import Registry  # which states what it registers
+
+log = logging.getLogger(__name__)
 
 
 class Statement(Document):
@@ -47,10 +53,17 @@ class Statement(Document):
             raise ArtifactError(f"{name} is about {found.policy}@{found.version}, or about other files; delete it")
         return found
 
-    def sign(self, registry: Registry, version: PolicyVersion) -> None:
+    def sign(self, registry: "Registry", version: PolicyVersion) -> None:
         """Sign it and put it beside the version that it is about."""
         text = sign_envelope(self.to_bytes(), _payload_type(type(self))).to_bytes().decode()
         registry.set_tag(version, self.TAG, text)
+
+
+class RegisteredStatement(Statement):
+    """Under which number files were registered: the signature of the files themselves names the policy alone."""
+
+    created: str  # ISO 8601, UTC
+    TAG: ClassVar[str] = STATED
 
 
 class ServingStatement(Statement):
@@ -79,7 +92,35 @@ T = TypeVar("T", bound=Statement)
 _MAX_REASON = 4_000  # MLflow takes 100,000 characters, and the envelope makes more of them
 
 
-def state_serving(registry: Registry, version: PolicyVersion, serving: Json) -> None:
+def state_registered(registry: "Registry", version: PolicyVersion) -> None:
+    """Sign that a version is the files that it names now; whoever calls this has registered or verified them."""
+    RegisteredStatement(**_about(version), number=1, created=now()).sign(registry, version)
+
+
+def check_registered(version: PolicyVersion, folder: Path) -> None:
+    """Refuse files that were registered under another number of the same policy. `folder` holds them, verified.
+
+    Files from before there were such statements pass, with a warning; those that were registered with one say so, under
+    their signature, so deleting it is no way to put them under another number.
+
+    Raises:
+        ArtifactError: when no signed statement says that the version is these files.
+    """
+    if RegisteredStatement.of(version) is not None:
+        return
+    name = f"{version.policy}@{version.version}"
+    if is_stated(folder):
+        raise ArtifactError(
+            f"{name}: no signed statement says that these files were registered under this number; restore MLflow from "
+            f"a backup; `loomrl policy sign {name} --by NAME --reason TEXT` vouches for the version as it is"
+        )
+    log.warning(
+        "%s: from before statements said which files a number means; whoever writes to MLflow could have put other "
+        "files there: `loomrl policy sign %s --by NAME --reason TEXT` vouches for these", name, name
+    )  # fmt: skip
+
+
+def state_serving(registry: "Registry", version: PolicyVersion, serving: Json) -> None:
     """Sign how a version is served, unless that is what was signed last."""
     known = if_valid(ServingStatement, version)
     if known is None or known.serving != serving:
@@ -88,7 +129,7 @@ def state_serving(registry: Registry, version: PolicyVersion, serving: Json) -> 
         )
 
 
-def state_champion(registry: Registry, version: PolicyVersion, number: int, **move: Any) -> None:
+def state_champion(registry: "Registry", version: PolicyVersion, number: int, **move: Any) -> None:
     """Sign that a version becomes champion; `move` is what else the statement holds."""
     served = if_valid(ServingStatement, version)
     serving = None if served is None else served.serving
@@ -96,7 +137,7 @@ def state_champion(registry: Registry, version: PolicyVersion, number: int, **mo
     ChampionStatement(**_about(version), number=number, serving=serving, **move).sign(registry, version)
 
 
-def was_champion(registry: Registry, version: PolicyVersion) -> bool:
+def was_champion(registry: "Registry", version: PolicyVersion) -> bool:
     """Whether a statement about it, or about the champion that replaced it, says so; whatever tags say where no
     statement about the policy was ever signed."""
     found = [if_valid(ChampionStatement, one) for one in registry.versions(version.policy)]
@@ -104,7 +145,7 @@ def was_champion(registry: Registry, version: PolicyVersion) -> bool:
     return not known or any(version.version in (one.version, one.before) for one in known)
 
 
-def newest_number(registry: Registry, policy: str) -> int:
+def newest_number(registry: "Registry", policy: str) -> int:
     """Of the statements that some version of a policy became champion; 0 before the first."""
     return max((_number(if_valid(ChampionStatement, one)) for one in registry.versions(policy)), default=0)
 

@@ -29,8 +29,10 @@ from loomrl.registry.files import (
     verify_version,
 )
 from loomrl.registry.runs import RUN_ID, find_run, finish_run, log_artifacts, start_run
+from loomrl.registry.statements import RegisteredStatement, if_valid, state_registered
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
+WILL_BE_STATED = "loomrl.will_be_stated"  # from before its number is known, which the statement names
 
 
 class Registry:
@@ -43,7 +45,8 @@ class Registry:
         """Make a version of an export folder; return the existing one when the same policy is there already.
 
         The folder is verified against its `SHA256SUMS`; files that joined it since (envelope, evaluation) are added
-        to the version's own, and all are signed. The same policy means the same `policy.onnx` and `manifest.json`.
+        to the version's own, and all are signed, and so is the number that they get. The same policy means the same
+        `policy.onnx` and `manifest.json`.
 
         Raises:
             ArtifactError: when a file is missing or was changed, is of a kind that no version holds, or names another
@@ -52,7 +55,9 @@ class Registry:
         """
         digest = export_digest(folder)
         with _exclusive(policy):
-            existing = [version for version in self.versions(policy) if version.digest == digest]
+            existing = [
+                version for version in self.versions(policy) if version.digest == digest and not _is_torn(version)
+            ]
             if existing:
                 return existing[0]
             return self._register(policy, folder, run_id, {**(tags or {}), DIGEST: digest})
@@ -68,11 +73,13 @@ class Registry:
             # Named by its content: a folder left behind by an interrupted registration never mixes with this one.
             place = f"{ARTIFACT_FOLDER}/{sums_digest[:16]}"
             log_artifacts(mlflow_run_id, staged, place, self.tracking_uri)
-        tags = {**tags, SUMS_DIGEST: sums_digest, RUN_ID: run_id}
+        tags = {**tags, SUMS_DIGEST: sums_digest, RUN_ID: run_id, WILL_BE_STATED: "yes"}
         with self._calls() as client:
             _create_model(client, policy)
             source = f"{client.get_run(mlflow_run_id).info.artifact_uri}/{place}"
-            return _version(client.create_model_version(policy, source, run_id=mlflow_run_id, tags=tags))
+            version = _version(client.create_model_version(policy, source, run_id=mlflow_run_id, tags=tags))
+        state_registered(self, version)
+        return self.require(policy, version.version)
 
     def get(self, policy: str, alias_or_version: str) -> PolicyVersion | None:
         """One version by number or alias; None when there is none."""
@@ -205,6 +212,11 @@ class Registry:
     def _calls(self) -> Iterator[Any]:
         with mlflow_client(self.tracking_uri) as client:
             yield client
+
+
+def _is_torn(version: PolicyVersion) -> bool:
+    """Whether it was registered and what says so is missing: the process died in between, or it was deleted."""
+    return WILL_BE_STATED in version.tags and if_valid(RegisteredStatement, version) is None
 
 
 def _create_model(client: Any, policy: str) -> None:

@@ -7,18 +7,21 @@ recorded the move, or this home has served it as champion.
 """
 
 import logging
+import math
+import time
 from collections.abc import Mapping
 
 from loomrl.errors import ArtifactError, ConfigError, LoomRLError
 from loomrl.loomdb.database import LoomDB
 from loomrl.registry import CHAMPION, PREVIOUS, PolicyVersion, Registry
-from loomrl.registry.statements import ChampionStatement, ServingStatement
+from loomrl.registry.statements import ChampionStatement, ServingStatement, if_valid
 from loomrl.serving.last_verified import LastVerified
 from loomrl.types import Json
 
 log = logging.getLogger(__name__)
-_MOVES = ("promotion", "rollback")
+_MOVES = ("promotion", "rollback", "revocation")  # kinds of LoomDB's events that hold a number
 _WAIT_SECONDS = 5  # for LoomDB: what this home remembers counts without it
+_ASK_SECONDS = 30.0  # between questions who was champion last
 
 
 class Statements:
@@ -30,22 +33,26 @@ class Statements:
         self._numbered = None if kept is None else kept.roles.get(CHAMPION)  # the version that it is about
         self.refused: dict[str, str] = {}  # version that an alias names -> why it is not followed
         self._champion: str | None = None  # followed
+        self._next_question = -math.inf  # who was champion last, time.monotonic() seconds
         self._statement: ChampionStatement | None = None  # about it
-        self._sums: dict[str, str] = {}  # version -> digest of the files that it was followed with
+        served = {} if kept is None else kept.versions  # by a server of this home
+        self._sums = {version: one.described.sums_sha256 for version, one in served.items()}  # digests of their files
 
     def followed(self, named: Mapping[str, str], registry: Registry) -> dict[str, str]:
         """The roles to take of those that aliases name. The champion that was followed last stays where the new one
-        may not be followed, or none is named; `previous` is what the champion's statement says.
+        may not be followed, or none is named; after a start, the one that was champion last by what is kept apart from
+        MLflow. `previous` is what the champion's statement says.
         """
         before, self.refused = self.refused, {}
         version, previous = named.get(CHAMPION), named.get(PREVIOUS)
+        if version is not None and version != self._champion:
+            self._try_to_follow(version, registry)
+        if self._champion is None and (last := self._last_champion()) and last != version:
+            self._try_to_follow(last, registry)
         if version is None and self._champion is not None:
-            self.refused[self._champion] = f"no alias {CHAMPION} in the registry any more: {self._champion} stays"
-        elif version is not None and version != self._champion:
-            try:
-                self._follow(registry.require(self._policy, version))
-            except (ArtifactError, ConfigError) as error:
-                self.refused[version] = str(error)
+            self.refused[self._champion] = (
+                f"no alias {CHAMPION} in the registry: {self._champion}, champion last, stays"
+            )
         roles = {role: version for role, version in named.items() if role not in (CHAMPION, PREVIOUS)}
         if self._champion is not None:
             roles[CHAMPION] = self._champion
@@ -59,19 +66,36 @@ class Statements:
         return roles
 
     def check_files(self, version: PolicyVersion) -> None:
-        """Refuse other files under the number of a version that was followed.
+        """Refuse other files under the number of a version that was followed, or served here.
 
         Raises:
             ArtifactError: when its list of files is another now.
         """
         if self._sums.get(version.version, version.sums_sha256) != version.sums_sha256:
             raise ArtifactError(
-                f"{version.policy}@{version.version}: its files are others than those that the signed statement names; "
+                f"{version.policy}@{version.version}: its files are others than those that were served here before; "
                 "restore MLflow from a backup"
             )
 
+    def _try_to_follow(self, version: str, registry: Registry) -> None:
+        try:
+            self._follow(registry.require(self._policy, version))
+        except (ArtifactError, ConfigError) as error:
+            self.refused[version] = str(error)
+
+    def _last_champion(self) -> str | None:
+        """By the newest move that LoomDB or this home knows; None where neither knows one, or both were just asked."""
+        if time.monotonic() < self._next_question:
+            return None
+        self._next_question = time.monotonic() + _ASK_SECONDS
+        newest = self._recorded()
+        if self.number == 0 and newest is not None:
+            return str(newest["version"])
+        return self._numbered
+
     def _follow(self, version: PolicyVersion) -> None:
-        statement = ChampionStatement.of(version)
+        self.check_files(version)
+        statement = self._statement_of(version)
         self._check_newest(version, statement)
         newest = self._recorded()
         self._check_newest(version, statement)  # LoomDB may know of a newer one
@@ -81,6 +105,12 @@ class Statements:
             raise _unstated(version)
         self._champion, self._statement = version.version, statement
         self._sums[version.version] = version.sums_sha256
+
+    def _statement_of(self, version: PolicyVersion) -> ChampionStatement | None:
+        """What was signed of it; what was there when it was last verified here counts where it is gone."""
+        statement = ChampionStatement.of(version)
+        kept = None if self._kept is None else self._kept.versions.get(version.version)
+        return if_valid(ChampionStatement, kept.described) if statement is None and kept is not None else statement
 
     def _check_newest(self, version: PolicyVersion, statement: ChampionStatement | None) -> None:
         """Refuse a version that became champion by an older move than the newest that is known here."""

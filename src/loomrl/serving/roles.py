@@ -7,6 +7,7 @@ stands in `/status`. A request keeps the policies it began with; the last one to
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Container, Mapping
@@ -159,13 +160,20 @@ class RoleKeeper:
                 self._wanted, self._has_looked = self._without_unloaded(wanted), True
                 asked_for = {*self._wanted.values(), *self._pins()}
                 kept = set() if retry_refused else asked_for
-                self.refused = {version: entry for version, entry in self.refused.items() if version in kept}
-                now = time.monotonic()
-                self.refused |= {one: Refused(one, why, now) for one, why in self._source.not_followed().items()}
+                self.refused = {
+                    one: entry for one, entry in self.refused.items() if one in kept and entry.at > -math.inf
+                }
+                self.refused = self._not_followed() | self.refused
                 self._assign()
                 begun = self._begin(asked_for)
             self._keep()
             return begun
+
+    def _not_followed(self) -> dict[str, Refused]:
+        """What aliases name and no role is given for; a version that has a role all the same is loaded at once."""
+        given, now = set(self._wanted.values()), time.monotonic()
+        told = self._source.not_followed().items()
+        return {version: Refused(version, why, -math.inf if version in given else now) for version, why in told}
 
     def use_last(self, why: str) -> list[Loading]:
         """Take the roles that were verified last, where the source has never answered yet; they are verified again."""

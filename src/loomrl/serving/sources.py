@@ -20,7 +20,7 @@ from loomrl.home import home, inside
 from loomrl.model_signature import SIGNATURE, is_signed, verify
 from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
 from loomrl.registry.files import PolicyVersion
-from loomrl.registry.statements import ServingStatement
+from loomrl.registry.statements import ServingStatement, check_registered
 from loomrl.serving.aliases import Statements, signed_section
 from loomrl.serving.config import SERVING, ServingConfig
 from loomrl.serving.last_verified import LastVerified, VerifiedVersion, path_of
@@ -92,15 +92,18 @@ class RegistrySource(PolicySource):
         return self._statements.refused
 
     def fetch(self, version: str) -> Path:
-        """The version's folder, digests and signature verified."""
+        """The version's folder; digests, signature, and that these files were registered as this version, verified."""
         found = self._describe(version)
-        self._statements.check_files(found)
+        if self._require_signature:
+            self._statements.check_files(found)
         self._settings[version] = self._served_as(found)
         folder = inside("versions", self.policy, found.version)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(home() / "versions" / f".{self.policy}-{found.version}.lock"):  # the home's servers share it
             self._registry.download(found, folder)
         check_signature(folder, self.policy, self._require_signature, found.version)
+        if self._require_signature:
+            check_registered(found, folder)
         self._described[version] = found
         return folder
 
