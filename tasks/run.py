@@ -16,6 +16,7 @@ from loomrl.config import PolicyConfig, load_config, write_overrides
 from loomrl.errors import GateRefused, LoomRLError
 from loomrl.files import write_atomic
 from loomrl.home import config_file, home, project_root
+from loomrl.promotion.promote import champion_of
 from loomrl.promotion.rules import WAITING
 from loomrl.runs import RunRecord, alive_lock, new_run_id, now, read_run, run_folder, write_run
 from tasks.closing import close, mark_crashed_runs
@@ -45,17 +46,18 @@ def life_cycle(policy: str, overrides: Mapping[str, Any]) -> Iterator[str]:
     Raises:
         ConfigError: before anything is recorded, when the config or an override is wrong, or an override that came as
             a flow run's parameter changes more than numbers and choices.
+        GateRefused: before anything is recorded, when there was a champion and its alias is gone.
     """
     load = load_config if _from_command.get() else load_with_parameters
     config = load(config_file(policy), overrides)
     preflight.check(config, project_root())
     overrides = {**overrides, **preflight.settle(config, project_root())}
     mark_crashed_runs()
-    champion = registry.Registry().aliases(policy).get(registry.CHAMPION)
+    champion = champion_of(registry.Registry(), policy)
     run_id = new_run_id()
     run_folder(run_id).mkdir(parents=True)
     with FileLock(alive_lock(run_id)):  # before the record: a run without the lock counts as dead
-        _open_record(run_id, config, overrides, champion)
+        _open_record(run_id, config, overrides, champion.version if champion else None)
         try:
             yield run_id
         except LoomRLError as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from champions import put_files
 from policy_versions import config, graph, register, shadow_report
 
 from loomrl.errors import ArtifactError, ConfigError, GateRefused, ServiceError
@@ -19,8 +20,12 @@ from loomrl.promotion import ledger, promote, review
 from loomrl.promotion.promote import Outcome
 from loomrl.promotion.rules import ROLLED_BACK
 from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
-from loomrl.runs import RunRecord, write_run
+from loomrl.registry.statements import ChampionStatement
+from loomrl.runs import RunRecord, list_runs, write_run
+from loomrl.serving.last_verified import path_of
+from loomrl.serving.sources import RegistrySource
 from loomrl.types import PromotionDecision, ShadowReport
+from tasks.run import life_cycle
 
 
 class House:
@@ -191,6 +196,17 @@ def test_a_repeated_champion_says_that_nothing_changed_and_is_refused_when_tampe
     (Path(second.source) / "policy.onnx").write_bytes(graph(99.0))
     with pytest.raises(ArtifactError, match="cartpole@2"):
         review.review(house.registry, config(), second, earlier.shadow)
+
+
+def test_other_files_under_the_number_of_a_version_that_waits_are_refused(house: House) -> None:
+    house.promote(house.add())
+    version = house.add()
+    assert house.decide(version).decision == "promoted"
+    put_files(house.registry, "1", version)
+    decision = house.decide(version)
+    assert decision.decision == "refused"
+    assert "the safety case cannot be trusted" in str(decision.reasons)
+    assert "about other files" in str(decision.reasons)
 
 
 def test_a_refused_champion_stays_and_keeps_its_own_tags(house: House, ready_home: Path) -> None:
@@ -447,3 +463,111 @@ def test_killed_between_alias_and_record_the_next_run_finishes(house: House, tmp
     assert house.aliases[CHAMPION] == "2"
     assert house.moves == [("promotion", "1", None)]
     check_finished(house, decision)
+
+
+# --- a champion whose alias is gone ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loomdb", ["remembers", "is new"])
+def test_no_version_is_judged_as_the_first_while_the_champion_s_alias_is_gone(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loomdb: str
+) -> None:
+    house.promote(house.add())
+    worse = house.add(returns=[10.0] * 40)
+    house.registry.set_aliases("cartpole", {CHAMPION: None})
+    if loomdb == "is new":
+        monkeypatch.setenv("LOOMRL_DATABASE_URL", f"sqlite:///{tmp_path / 'another.db'}")
+    with pytest.raises(GateRefused, match=r"alias champion is gone.*version 1 was champion last.*--to 1 .*promote"):
+        house.decide(worse)
+    monkeypatch.chdir(Path(__file__).parents[2])
+    with pytest.raises(GateRefused, match=r"alias champion is gone"), life_cycle("cartpole", {}):
+        pytest.fail("it began")
+    assert list_runs() == []
+    house.rollback(to="1")
+    assert house.aliases[CHAMPION] == "1"
+    assert house.decide(worse).decision == "refused"
+
+
+def test_a_person_makes_a_champion_where_the_one_before_is_lost(house: House) -> None:
+    house.promote(house.add())
+    keep_run(house.decide(house.add()), shadow_report("2", None))
+    house.registry.set_aliases("cartpole", {CHAMPION: None})
+    shadow, version = shadow_report("2", None), house.registry.require("cartpole", "2")
+    decision = review.review(house.registry, config(), version, shadow, by_hand="Ada")
+    assert house.apply(decision).aliases[CHAMPION] == "2"
+
+
+def test_a_first_promotion_that_died_is_no_champion_before(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    die_before_alias(house, monkeypatch, house.decide(house.add()))
+    assert house.promote("1").aliases == {CHAMPION: "1"}
+
+
+# --- what was signed and never happened ------------------------------------------------------------------------------
+
+
+def die_before_alias(house: House, monkeypatch: pytest.MonkeyPatch, decision: PromotionDecision) -> str:
+    """A promotion that is killed when its statement is signed and the alias still stands; the statement."""
+
+    def die() -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        die_before_write(patch, 3, die)
+        with pytest.raises(Killed):
+            house.apply(decision)
+    version = house.registry.require("cartpole", decision.version)
+    assert house.aliases.get(CHAMPION) != version.version
+    return version.tags[ChampionStatement.TAG]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_was_signed_of_a_promotion_that_never_happened_is_void_after_the_next_command(
+    house: House, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    champion = None
+    if not is_first:
+        house.promote(house.add())
+        champion = "1"
+    doomed = house.add()
+    kept = die_before_alias(house, monkeypatch, house.decide(doomed))
+    promote.settle("cartpole", house.registry, house.db)
+    version = house.registry.require("cartpole", doomed)
+    assert ChampionStatement.TAG not in version.tags
+    assert followed(house) == champion, "the champion that stays is followed by servers that know nothing"
+    house.registry.set_tag(version, ChampionStatement.TAG, kept)
+    house.registry.set_aliases("cartpole", {CHAMPION: doomed})
+    assert followed(house) == champion
+    house.registry.set_aliases("cartpole", {CHAMPION: champion})
+    house.registry.delete_tag(version, ChampionStatement.TAG)
+    house.promote(doomed)
+    assert followed(house) == doomed
+
+
+def test_a_statement_is_void_once_however_often_it_is_tried(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed again at each write of making it void."""
+    house.promote(house.add())
+    die_before_alias(house, monkeypatch, house.decide(house.add()))
+
+    def die() -> None:
+        raise Killed
+
+    for name in ("sign", "record_revocation", "delete_tag"):
+        with monkeypatch.context() as patch:
+            owner: Any = {"sign": ChampionStatement, "record_revocation": ledger, "delete_tag": Registry}[name]
+            patch.setattr(owner, name, lambda *_: die())
+            with pytest.raises(Killed):
+                promote.settle("cartpole", house.registry, house.db)
+        assert followed(house) == "1"
+    promote.settle("cartpole", house.registry, house.db)
+    assert ledger.newest_number(house.db, "cartpole") == 3, "one more than the statement that is void"
+    assert (house.moves, followed(house)) == ([("promotion", "1", None)], "1")
+    promote.settle("cartpole", house.registry, house.db)
+    house.promote("2")
+    assert (followed(house), house.aliases) == ("2", {CHAMPION: "2", PREVIOUS: "1"})
+
+
+def followed(house: House) -> str | None:
+    """By a server that has just started and knows nothing but LoomDB."""
+    roles = RegistrySource("cartpole", house.registry.tracking_uri).roles()
+    assert not path_of("cartpole").exists()
+    return roles.get(CHAMPION)

@@ -8,8 +8,12 @@ from typing import Literal
 
 from loomrl.loomdb.database import LoomDB
 from loomrl.registry import CHAMPION
+from loomrl.runs import now
 from loomrl.schema import Document
 from loomrl.types import Json
+
+MOVES = ("promotion", "rollback")  # kinds of LoomDB's events
+REVOCATION = "revocation"
 
 
 class Move(Document):
@@ -50,12 +54,21 @@ def _is_deployed(db: LoomDB, move: Move) -> bool:
     return any((one.version, one.role, one.run_id, one.reason) == key for one in db.deployments(move.policy))
 
 
+def record_revocation(db: LoomDB, policy: str, version: str, number: int) -> None:
+    """Record that nothing signed under a lower number counts: `version` is champion; "" where there never was one."""
+    db.record_event(REVOCATION, {"policy": policy, "version": version, "number": number, "time": now()})
+
+
 def newest_number(db: LoomDB, policy: str) -> int:
-    """Of the recorded moves; 0 where there are none."""
-    return max((Move.model_validate(event).number for event in moves(db, policy)), default=0)
+    """Of the recorded moves and revocations; 0 where there are none."""
+    return max((int(event.get("number", 0)) for event in _about(db, policy, *MOVES, REVOCATION)), default=0)
 
 
 def moves(db: LoomDB, policy: str) -> list[Json]:
     """Every recorded move of a policy's champion alias, oldest first."""
-    found = [event.data for kind in ("promotion", "rollback") for event in db.events(kind)]
+    return _about(db, policy, *MOVES)
+
+
+def _about(db: LoomDB, policy: str, *kinds: str) -> list[Json]:
+    found = [event.data for kind in kinds for event in db.events(kind)]
     return sorted((data for data in found if data["policy"] == policy), key=lambda data: str(data["time"]))

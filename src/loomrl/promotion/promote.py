@@ -73,6 +73,33 @@ def exclusive(policy: str, timeout: float = 60.0) -> Iterator[None]:
         lock.release()
 
 
+def champion_of(registry: Registry, policy: str) -> PolicyVersion | None:
+    """The champion; None before the first.
+
+    Raises:
+        GateRefused: when there was one and the alias is gone: a version would be judged as if there were nobody to
+            compare it with.
+    """
+    if found := registry.get(policy, CHAMPION):
+        return found
+    with LoomDB.open() as db:
+        former = [str(move["version"]) for move in ledger.moves(db, policy)]
+    former = former or [one.version for one in registry.versions(policy) if _has_taken_over(registry, one)]
+    if not former:
+        return None
+    back = f"`loomrl policy rollback {policy} --to {former[-1]} --by NAME --reason TEXT`"
+    raise GateRefused(
+        f"{policy}: the alias {CHAMPION} is gone from the registry, and version {former[-1]} was champion last: put "
+        f"it back with {back}; `loomrl policy list {policy}` shows what there is; where no former champion is left, "
+        f"`loomrl policy promote {policy} VERSION --by NAME --reason TEXT` makes one that is compared with nobody"
+    )
+
+
+def _has_taken_over(registry: Registry, version: PolicyVersion) -> bool:
+    """Whether a signed statement says so, and none of its tags that this is still to come."""
+    return if_valid(ChampionStatement, version) is not None and _announced(registry, version) is None
+
+
 def make_challenger(registry: Registry, version: PolicyVersion) -> None:
     """Let the alias `challenger` name a version, unless it is champion already."""
     if registry.aliases(version.policy).get(CHAMPION) != version.version:
@@ -245,7 +272,7 @@ def _champion_before(registry: Registry, version: PolicyVersion, without: str | 
 def settle(policy: str, registry: Registry, db: LoomDB) -> list[str]:
     """Finish every move whose process died after the alias moved and before LoomDB held it; returns what it did."""
     champion = registry.aliases(policy).get(CHAMPION)
-    finished = []
+    finished, never_moved = [], []
     for version in registry.versions(policy):
         move = _announced(registry, version)
         if move is None:
@@ -253,14 +280,38 @@ def settle(policy: str, registry: Registry, db: LoomDB) -> list[str]:
         if version.version == champion:
             _mark(registry, version, move)
         elif version.tags.get(CHAMPION_SINCE, "") < move.time:
-            registry.delete_tag(version, MOVE)  # the alias never moved: the next decision stands for itself
-            if (statement := if_valid(ChampionStatement, version)) is not None and statement.number == move.number:
-                registry.delete_tag(version, ChampionStatement.TAG)
+            never_moved.append(version)  # the next decision stands for itself
             continue
         ledger.record_move(db, move)
         registry.delete_tag(version, MOVE)
         finished.append(f"finished the interrupted {move.kind} of version {version.version}")
+    for version in never_moved:
+        _revoke(registry, db, version, champion)
+        registry.delete_tag(version, MOVE)
     return finished
+
+
+def _revoke(registry: Registry, db: LoomDB, version: PolicyVersion, champion: str | None) -> None:
+    """Make void what was signed of a promotion that never happened: whoever kept it could move the alias by hand later.
+
+    A newer number voids it: the champion that stays is stated again, in the same words. Where there never was one, the
+    number is used up.
+    """
+    statement = if_valid(ChampionStatement, version)
+    if statement is None:
+        return
+    newest, recorded = newest_number(registry, version.policy), ledger.newest_number(db, version.policy)
+    if statement.kind == "promotion" and statement.number > recorded:
+        staying = registry.get(version.policy, champion) if champion else None
+        known = staying and if_valid(ChampionStatement, staying)
+        if staying and known and recorded <= known.number:
+            if known.number < statement.number:  # else a process died when it had stated it
+                known = known.model_copy(update={"number": newest + 1})
+                known.sign(registry, staying)
+            ledger.record_revocation(db, version.policy, staying.version, known.number)
+        elif champion is None and not ledger.moves(db, version.policy):
+            ledger.record_revocation(db, version.policy, "", newest)
+    registry.delete_tag(version, ChampionStatement.TAG)
 
 
 def _move(registry: Registry, version: PolicyVersion, move: Move, db: LoomDB | None) -> Move:

@@ -13,6 +13,7 @@ from loomrl.loomdb.database import LoomDB
 from loomrl.monitoring.window import read_window
 from loomrl.offpolicy.report import OffPolicyReport
 from loomrl.promotion import envelope
+from loomrl.promotion.promote import champion_of
 from loomrl.promotion.rules import (
     PROMOTED,
     REFUSED,
@@ -26,6 +27,7 @@ from loomrl.promotion.rules import (
     is_champion,
 )
 from loomrl.registry import CHAMPION, PolicyVersion, Registry
+from loomrl.registry.statements import check_registered
 from loomrl.runs import RunRecord, list_runs
 from loomrl.types import PolicyManifest, PromotionDecision, ShadowReport
 
@@ -44,11 +46,13 @@ def review(
     The reasons begin by naming the run that decided the same on the same inputs before, if there is one.
 
     Raises:
+        GateRefused: when the champion's alias is gone.
         ArtifactError: when a version's files, or audit logs that a rule demands, are not what was written.
         ServiceError: when the registry cannot be reached.
     """
     version = registry.require(version.policy, version.version)  # its tags may have moved on since it was registered
-    champion = registry.get(version.policy, CHAMPION)
+    # A person who promotes by hand may make a champion where the one that was is lost.
+    champion = registry.get(version.policy, CHAMPION) if by_hand else champion_of(registry, version.policy)
     with tempfile.TemporaryDirectory(prefix="loomrl-review-") as temporary:
         folder = registry.download(version, Path(temporary) / f"version-{version.version}")
         champion_folder = (
@@ -66,7 +70,7 @@ def review(
                 approval=approval,
                 by_hand=by_hand,
                 today=today,
-                chain_problem=_chain_problem(registry, version.policy, folder),
+                chain_problem=_chain_problem(registry, version, folder),
                 comparison=compared,
                 off_policy=estimated,
                 one_environment=_one_environment(folder, champion_folder),
@@ -111,11 +115,13 @@ def _live_evidence(
     return compared or None, estimated or None
 
 
-def _chain_problem(registry: Registry, policy: str, folder: Path) -> str | None:
-    """Why the signed case does not follow the one before it; the gate's rule turns it into a refusal."""
+def _chain_problem(registry: Registry, version: PolicyVersion, folder: Path) -> str | None:
+    """Why the signed case is not this version's, or does not follow the one before it; the gate's rule turns it into a
+    refusal."""
     try:
+        check_registered(version, folder)
         statement, _ = envelope.verify(folder)
-        envelope.check_chain(registry, policy, statement)
+        envelope.check_chain(registry, version.policy, statement)
     except ArtifactError as error:
         return str(error)
     return None
