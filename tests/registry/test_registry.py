@@ -71,14 +71,71 @@ def test_a_download_is_what_was_registered(
     assert (folder / "policy.onnx").read_bytes() == graph(0.0)
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        "http://127.0.0.1:9/api/2.0/mlflow-artifacts/artifacts/x",
+        "HTTP://127.0.0.1:9/x",
+        "mlflow-artifacts://127.0.0.1:9/x",
+        "models:/cartpole/2",
+        "runs:/x/policy",
+    ],
+)
 def test_nothing_is_fetched_from_where_a_version_says_it_lies_elsewhere(
-    two_versions: tuple[Registry, PolicyVersion, PolicyVersion], tmp_path: Path
+    two_versions: tuple[Registry, PolicyVersion, PolicyVersion], tmp_path: Path, place: str
 ) -> None:
-    """MLflow's client would send its login to whatever address stands there."""
+    """MLflow's client would send its login to whatever address stands there, or find one that does under a name."""
     registry, first, _ = two_versions
-    elsewhere = first.model_copy(update={"source": "http://127.0.0.1:9/api/2.0/mlflow-artifacts/artifacts/x"})
+    elsewhere = first.model_copy(update={"source": place})
     with pytest.raises(ArtifactError, match="no place that LoomRL registers"):
         registry.download(elsewhere, tmp_path / "download")
+
+
+@pytest.mark.parametrize("place", ["http://127.0.0.1:9/x", "mlflow-artifacts://127.0.0.1:9/x"])
+def test_nothing_is_sent_to_where_an_experiment_says_its_artifacts_go(
+    ready_home: Path, tmp_path: Path, place: str
+) -> None:
+    with mlflow_client(Registry().tracking_uri) as client:
+        client.create_experiment("loomrl/cartpole", artifact_location=place)
+    with pytest.raises(ArtifactError, match="no place that LoomRL registers"):
+        register(tmp_path, "run-1")
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}", "file://localhost{}"])
+def test_no_folder_of_this_machine_is_copied_but_a_version_s_own(
+    two_versions: tuple[Registry, PolicyVersion, PolicyVersion], tmp_path: Path, form: str
+) -> None:
+    """Whoever writes to MLflow names any folder: what it holds does not even reach the temporary one."""
+    registry, first, second = two_versions
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    os.mkfifo(secrets / "pipe")  # what is opened for reading here never returns
+    (secrets / "SHA256SUMS").write_text("0  pipe\n")
+    (tmp_path / "empty").mkdir()
+    for folder, tags in (
+        (secrets, {}),
+        (secrets, {"loomrl.sums_sha256": sha256_file(secrets / "SHA256SUMS")}),
+        (tmp_path / "empty", {}),
+        (tmp_path / "absent", {}),
+        (Path(second.source), {}),
+        (Path(second.source), {"loomrl.sums_sha256": second.sums_sha256}),
+    ):
+        named = first.model_copy(update={"source": form.format(folder), "tags": first.tags | tags})
+        with pytest.raises(ArtifactError, match="cartpole@1: .* does not hold what was registered"):
+            registry.download(named, tmp_path / "download")
+    whole = first.model_copy(update={"source": form.format(first.source)})
+    assert (registry.download(whole, tmp_path / "download") / "policy.onnx").read_bytes() == graph(0.0)
+
+
+def test_an_artifact_store_beside_the_home_is_read(ready_home: Path, tmp_path: Path) -> None:
+    """Also where its path holds what a URI writes otherwise."""
+    store = tmp_path / "shared store"
+    registry = Registry()
+    with mlflow_client(registry.tracking_uri) as client:
+        client.create_experiment("loomrl/cartpole", artifact_location=store.as_uri())
+    version = register(tmp_path, "run-1", registry)
+    assert version.source.startswith("file://")
+    assert (registry.download(version, tmp_path / "download") / "policy.onnx").read_bytes() == graph(0.0)
 
 
 @pytest.mark.parametrize("attack", ["flip a bit", "add a file", "lose a file", "rewrite the sums", "swap versions"])

@@ -2,6 +2,8 @@
 
 import shutil
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from loomrl.errors import ArtifactError
 from loomrl.files import SUMS, canonical_json, changed_file, sha256, sha256_file, write_atomic, write_sums
@@ -17,6 +19,7 @@ SIGNATURE_TAG = "loomrl.model_sig"  # a signature made after the version was reg
 
 _IDENTITY = ("policy.onnx", "manifest.json")  # the files that make two versions the same policy
 _MLMODEL = "MLmodel"
+_ELSEWHERE = ("http", "https", "ftp", "models", "runs")
 
 
 class PolicyVersion(Document):
@@ -52,7 +55,7 @@ def verify_version(folder: Path, version: PolicyVersion) -> None:
         ArtifactError: naming what differs.
     """
     name = f"{version.policy}@{version.version}"
-    if not (folder / SUMS).is_file() or sha256_file(folder / SUMS) != version.sums_sha256:
+    if _sums_digest(folder) != version.sums_sha256:
         raise ArtifactError(
             f"{name}: {SUMS} in {version.source} is not the one that was registered; the artifact store was changed: "
             f"restore it from a backup, or go back with `loomrl policy rollback {version.policy}`"
@@ -65,6 +68,10 @@ def verify_version(folder: Path, version: PolicyVersion) -> None:
         )
     if export_digest(folder) != version.digest:
         raise ArtifactError(f"{name}: the files in {version.source} are whole but not the policy its tag names")
+
+
+def _sums_digest(folder: Path) -> str | None:
+    return sha256_file(folder / SUMS) if (folder / SUMS).is_file() else None
 
 
 def add_signature(folder: Path, version: PolicyVersion) -> None:
@@ -86,13 +93,27 @@ def local_folder(uri: str) -> Path | None:
     A tracking server started by `make up` serves `LOOMRL_HOME/mlartifacts` as `mlflow-artifacts:/`. What was
     registered through it must stay readable when it is down and the same database is used directly.
     """
-    plain = uri.removeprefix("file://")
-    if plain.startswith("/"):
-        return Path(plain)
-    if not uri.startswith("mlflow-artifacts:/"):
+    place = urlsplit(uri)
+    if place.scheme == "":
+        return Path(uri)
+    if place.scheme == "file":
+        return Path(url2pathname(place.path))
+    if place.scheme != "mlflow-artifacts" or place.netloc:
         return None
     served = served_folder(uri)
     return served if served.is_dir() else None
+
+
+def check_place(uri: str) -> None:
+    """Refuse a place that LoomRL registers nothing at: MLflow's client would send its login to a host that is named
+    there, or look up another place.
+
+    Raises:
+        ArtifactError: naming it.
+    """
+    place = urlsplit(uri)
+    if place.scheme in _ELSEWHERE or (place.scheme == "mlflow-artifacts" and place.netloc):
+        raise ArtifactError(f"artifacts are said to lie at {uri}, which is no place that LoomRL registers")
 
 
 def served_folder(uri: str) -> Path:
@@ -105,12 +126,29 @@ def served_folder(uri: str) -> Path:
 
 
 def copy_files(version: PolicyVersion, source: Path, target: Path) -> Path:
-    """Copy a version's files; raises `ArtifactError` where they cannot be read."""
+    """Copy a version's files from a folder of this machine, if it is one that holds them.
+
+    Whoever writes to MLflow says which folder that is: nothing of it is copied, and next to nothing read, unless its
+    list of files is the registered one, and graph and manifest are those that the version names.
+
+    Raises:
+        ArtifactError: when the folder is another, or cannot be read.
+    """
+    name = f"{version.policy}@{version.version}"
+    try:
+        is_its_own = _sums_digest(source) == version.sums_sha256 and export_digest(source) == version.digest
+    except ArtifactError:
+        is_its_own = False
+    if not is_its_own:
+        raise ArtifactError(
+            f"{name}: {source} does not hold what was registered; the artifact store was changed, or is not reached "
+            f"from this machine: restore it from a backup, or go back with `loomrl policy rollback {version.policy}`"
+        )
     try:
         return Path(shutil.copytree(source, target))
     except (OSError, shutil.Error) as error:
         raise ArtifactError(
-            f"{version.policy}@{version.version}: its files at {source} cannot be read: {error}; "
+            f"{name}: its files at {source} cannot be read: {error}; "
             f"restore them from a backup, or go back with `loomrl policy rollback {version.policy}`"
         ) from error
 

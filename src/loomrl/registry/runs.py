@@ -9,7 +9,7 @@ from typing import Any
 from loomrl.errors import ArtifactError
 from loomrl.home import inside, tracking_uri
 from loomrl.registry.connection import is_server, mlflow_client
-from loomrl.registry.files import local_folder, served_folder
+from loomrl.registry.files import check_place, local_folder, served_folder
 
 RUN_ID = "loomrl.run_id"
 
@@ -66,12 +66,17 @@ def log_values(mlflow_run_id: str | None, values: Mapping[str, float], uri: str 
 def log_artifacts(
     mlflow_run_id: str, folder_or_file: Path, artifact_path: str | None = None, uri: str | None = None
 ) -> None:
-    """Copy a folder's files, or one file, into the run's artifacts."""
+    """Copy a folder's files, or one file, into the run's artifacts.
+
+    Raises:
+        ArtifactError: when it is missing, or MLflow says that artifacts go to a host of its choice.
+    """
     if not folder_or_file.exists():
         raise ArtifactError(f"{folder_or_file} is missing; run the stage that writes it")
     uri = uri or tracking_uri()
     with mlflow_client(uri) as client:
         location = client.get_run(mlflow_run_id).info.artifact_uri
+        check_place(location)
         if location.startswith("mlflow-artifacts:/") and not is_server(uri):
             # An experiment that a server made, without that server: where it would have put the files.
             served_folder(location).mkdir(parents=True, exist_ok=True)

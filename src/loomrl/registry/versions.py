@@ -21,6 +21,7 @@ from loomrl.registry.files import (
     SUMS_DIGEST,
     PolicyVersion,
     add_signature,
+    check_place,
     copy_files,
     export_digest,
     is_intact,
@@ -192,15 +193,16 @@ class Registry:
         return destination
 
     def _fetch(self, version: PolicyVersion, temporary: Path) -> Path:
+        try:
+            check_place(version.source)
+        except ArtifactError as error:
+            raise ArtifactError(
+                f"{version.policy}@{version.version}: {error}; delete this version in MLflow"
+            ) from error
         if local := local_source(version):
             return copy_files(version, local, temporary / "files")
         from mlflow.artifacts import download_artifacts
 
-        if version.source.startswith(("http:", "https:", "ftp:")):  # MLflow's client would send its login there
-            raise ArtifactError(
-                f"{version.policy}@{version.version}: its files are said to lie at {version.source}, which is no place "
-                "that LoomRL registers; delete this version in MLflow"
-            )
         target = temporary / "files"
         target.mkdir()
         with self._calls():
