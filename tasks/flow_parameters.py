@@ -2,8 +2,8 @@
 
 Whoever reaches Prefect's API sets the parameters of a flow run. A text that is none of a field's own choices may name
 a module, a file or a machine, so only the tracked config and whoever runs commands on this machine may set it. The
-same goes for an environment's arguments, whatever their values. The fields' types decide, so a new field needs no
-entry here.
+same goes for an environment's arguments, whatever their values, and for the keys of a mapping that takes any, such as
+`safety.checks`: a key is a text, too. The fields' types decide, so a new field needs no entry here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,8 +31,8 @@ def load_with_parameters(path: Path, overrides: Mapping[str, Any]) -> PolicyConf
     if refused := list(_refused(PolicyConfig, tracked, config, "")):
         raise ConfigError(
             f"the flow run's parameter `overrides` changes {', '.join(refused)}, but a flow run may change numbers and "
-            f"choices only: names of code, files and machines, and an environment's arguments, come from {path}; "
-            f"write it there, or run `loomrl run {path} --set KEY=VALUE` on this machine"
+            "choices only: names of code, files and machines, keys that may be any, and arguments of environments come "
+            f"from {path}; write it there, or run `loomrl run {path} --set KEY=VALUE` on this machine"
         )
     return config
 
@@ -44,10 +44,14 @@ def _refused(annotation: Any, before: Any, after: Any, key: str) -> Iterator[str
     if key in CONSTRUCTOR_ARGUMENTS:
         yield key
     elif any(isinstance(value, Section | Mapping) for value in (before, after)):
-        fields, old, new = _field_types(annotation, before, key), _entries(before), _entries(after)
+        fields, new = _field_types(annotation, before, key), _entries(after)
+        old = _defaults(after) if before is None else _entries(before)
         for name in sorted(old.keys() | new.keys()):
-            inner = fields.get(name, _value_type(annotation))
-            yield from _refused(inner, old.get(name), new.get(name), f"{key}.{name}" if key else name)
+            place = f"{key}.{name}" if key else name
+            if name not in fields and (name not in old or name not in new):
+                yield place
+            else:
+                yield from _refused(fields.get(name, _value_type(annotation)), old.get(name), new.get(name), place)
     elif any(isinstance(value, list | tuple | set | frozenset) for value in (before, after)):
         for index, (one, other) in enumerate(zip_longest(before or (), after or ())):
             yield from _refused(annotation, one, other, f"{key}[{index}]")
@@ -65,6 +69,15 @@ def _entries(value: Any) -> Mapping[str, Any]:
     if isinstance(value, Section):
         return {name: getattr(value, name) for name in type(value).model_fields}
     return value if isinstance(value, Mapping) else {}
+
+
+def _defaults(value: Any) -> Mapping[str, Any]:
+    """What a section that the tracked config leaves out holds where nothing else is said."""
+    fields = type(value).model_fields if isinstance(value, Section) else {}
+    own = {name: field for name, field in fields.items() if not field.default_factory_takes_validated_data}
+    return dict.fromkeys(fields) | {
+        name: field.get_default(call_default_factory=True) for name, field in own.items() if not field.is_required()
+    }
 
 
 def _field_types(annotation: Any, value: Any, key: str) -> dict[str, Any]:

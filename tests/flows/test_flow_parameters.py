@@ -31,6 +31,10 @@ CODE: list[dict[str, Any]] = [
     {"safety.waivers": [{"claim": "x", "person": "mallory", "reason": "none", "expires": "2099-01-01"}]},
     {"safety.constraints": []},
     {"training.validation.objective": "anything"},
+    {"safety.checks": {"minimum_return": {"threshold": 1.0}}},
+    {"safety.checks.minimum_return": {"enabled": False}},
+    {"safety.checks.minimum_return.threshold": 1.0},
+    {"training.distributed": {"num_learners": 2, "resources_per_worker": {"accelerator": 1}}},
 ]
 HARMLESS: list[dict[str, Any]] = [
     {"training.seed": 2, "promotion.approval": "human"},
@@ -65,6 +69,24 @@ def test_what_is_tracked_may_be_repeated_but_not_removed(tmp_path: Path) -> None
     load_with_parameters(path, {"environment.entry_point": "rooms:Room"})
     with pytest.raises(ConfigError, match=r"changes environment\.entry_point, but"):
         load_with_parameters(path, {"environment.entry_point": None})
+
+
+def test_of_an_open_mapping_the_tracked_keys_may_change_and_no_others(tmp_path: Path) -> None:
+    path = tmp_path / "cartpole.yaml"
+    shutil.copy2(CONFIG, path)
+    checks = "safety:\n  checks:\n    minimum_return:\n      threshold: 400\n"
+    path.write_text(path.read_text().replace("safety:\n", checks, 1))
+    changed = load_with_parameters(path, {"safety.checks.minimum_return.threshold": 450})
+    assert changed.safety.checks == {"minimum_return": {"threshold": 450}}
+    for key, refused in (
+        ("safety.checks.minimum_return.enabled", "enabled"),
+        ("safety.checks.robustness.enabled", "robustness"),
+    ):
+        with pytest.raises(ConfigError, match=rf"changes safety\.checks\..*{refused}, but"):
+            load_with_parameters(path, {key: False})
+    for overrides in ({"safety.checks": {}}, {"safety.checks.minimum_return": {}}):
+        with pytest.raises(ConfigError, match=r"changes safety\.checks\."):
+            load_with_parameters(path, overrides)
 
 
 def test_every_field_that_takes_any_text_is_refused() -> None:
