@@ -4,6 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from planted import PLANTED, PLANTED_FILE
 
@@ -28,14 +29,45 @@ def test_no_secret_is_in_the_tree() -> None:
         "url = 'https://ada:difference-engine@example.org'",  # pragma: allowlist secret
         "aws = 'AKIAIOSFODNN7EXAMPLF'",  # pragma: allowlist secret
         "db_password: tr0ub4dor&3x",
+        '"token": "9f8a7c6b5d4e"',
+        "access_token: correct-horse",
+        "pass: hunter2",
+        "  smtp_pass: 'battery!staple',",
     ],
 )
 def test_a_secret_would_be_found(line: str, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(f"first: 1\n{line}\n")
     (tmp_path / "b.yaml").write_text("first: 1\n")
-    (found,) = suspicious_lines(sorted(tmp_path.iterdir()))
+    found, *_ = suspicious_lines(sorted(tmp_path.iterdir()))
     assert found.startswith(f"{tmp_path / 'a.yaml'}, line 2: ")
     assert list(suspects(tmp_path.iterdir())) == [tmp_path / "a.yaml"]
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+def test_a_secret_in_another_encoding_would_be_found(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "a.ini").write_bytes("[Größe]\ndb_password = tr0ub4dor&3x\n".encode(encoding))
+    (tmp_path / "b.ini").write_bytes("[Größe]\n".encode(encoding))
+    (found,) = suspects(sorted(tmp_path.iterdir())).items()
+    assert found[0] == tmp_path / "a.ini"
+    assert "Secret Keyword" in found[1]
+
+
+def test_a_secret_in_a_binary_file_would_be_found(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).bytes(200_000)
+    token = b"ghp_0123456789abcdefghijABCDEFGHIJ012345"  # pragma: allowlist secret
+    (tmp_path / "a.bin").write_bytes(noise + b"\0" + token + b"\0" + noise)
+    (tmp_path / "b.bin").write_bytes(noise)
+    (tmp_path / "c.bin").write_bytes(token + b"\n")
+    why = "its text: GitHub Token"
+    assert suspects(tmp_path.iterdir()) == {tmp_path / "a.bin": why, tmp_path / "c.bin": why}
+
+
+def test_words_that_are_no_secrets_are_not_suspected(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "token: ${TOKEN}\nmax_tokens: 4096000\npass: true\nunk_token: <unk>\nbos_token: [BOS-1]\n"
+    )
+    (tmp_path / "a.py").write_text("token = page.token\nper_token: Tensor\n")
+    assert suspicious_lines(tmp_path.iterdir()) == []
 
 
 def test_a_life_cycle_that_knows_secrets_leaves_none(finished_project: Path) -> None:

@@ -1,11 +1,13 @@
 """Files that seem to hold a secret: a key, a token, a password.
 
 A file is suspected for its name, or for a line that `detect-secrets` knows: private keys, the tokens of known services,
-and what is assigned to a name such as `password`. What only looks random is not suspected: digests do.
+and what is assigned to a name such as `password`. What only looks random is not suspected: digests do. Files in other
+encodings are read as what they seem to be, and of binary ones the text that stands in them.
 A line with the comment `pragma: allowlist secret` is none, nor is a placeholder such as `name:TOKEN@host`.
 """
 
 import re
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,9 @@ _NAMES = re.compile(
 )
 _COPY = re.compile(r"(\.(bak|old|orig|save|swp)|~)+$", re.IGNORECASE)  # of a file with the name before it
 _EXAMPLES = re.compile(r".*\.(example|sample|template|dist)(\..+)?", re.IGNORECASE)  # their lines are looked at
+_TEXT_IN_BINARY = re.compile(rb"(?:[\t -~]\x00){6,}|[\t -~]{6,}")  # UTF-16, or one byte a character
+_MOST_BINARY_BYTES = 20_000_000  # that are looked at, some seconds' work
+_OWN_PLUGIN = {"name": "OtherKeyword", "path": f"file://{Path(__file__).with_name('secret_keywords.py')}"}
 _TOO_VAGUE = {"Base64HighEntropyString", "HexHighEntropyString", "IPPublicDetector"}
 _PLACEHOLDERS = "(?i)^(password|secret|token)$"  # as in name:TOKEN@host
 _FILTERS = (
@@ -61,20 +66,42 @@ def _detectors() -> Iterator[None]:
     known: dict[str, type] = get_mapping_from_secret_type_to_class()
     kinds = {kind.__name__ for kind in known.values()}
     settings = {
-        "plugins_used": [{"name": name} for name in sorted(kinds - _TOO_VAGUE)],
+        "plugins_used": [*({"name": name} for name in sorted(kinds - _TOO_VAGUE)), _OWN_PLUGIN],
         "filters_used": [
             *({"path": f"detect_secrets.filters.{name}"} for name in _FILTERS),
             {"path": "detect_secrets.filters.regex.should_exclude_secret", "pattern": [_PLACEHOLDERS]},
         ],
     }
     with transient_settings(settings):
+        get_mapping_from_secret_type_to_class.cache_clear()  # so that it finds our own
         yield
 
 
 def _lines(path: Path) -> list[str]:
     from detect_secrets.core.scan import scan_file
+    from detect_secrets.filters.heuristic import is_non_text_file as is_ignored  # by its ending
 
     if path.is_symlink() or not path.is_file():
         return []
-    found = {(secret.line_number, secret.type) for secret in scan_file(str(path))}
-    return [f"line {line}: {kind}" for line, kind in sorted(found)]
+    text = _decoded(path)
+    if text is None and not is_ignored(path.name):
+        found = {(secret.line_number, secret.type) for secret in scan_file(str(path))}
+        return [f"line {line}: {kind}" for line, kind in sorted(found)]
+    suffix = ".txt" if is_ignored(path.name) else path.suffix  # which says how lines are read
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=suffix) as copy:
+        copy.write(path.read_text("utf-8") if text is None else text)
+        copy.flush()
+        return [f"its text: {kind}" for kind in sorted({secret.type for secret in scan_file(copy.name)})]
+
+
+def _decoded(path: Path) -> str | None:
+    """The text in a file that is no text in UTF-8; None where it is."""
+    with path.open("rb") as file:
+        data = file.read(_MOST_BINARY_BYTES)
+    if b"\0" in data:
+        return "\n".join(found.replace(b"\0", b"").decode("ascii") for found in _TEXT_IN_BINARY.findall(data))
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return path.read_text("latin-1")
+    return None

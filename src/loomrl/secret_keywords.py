@@ -1,0 +1,27 @@
+"""A detector of `detect-secrets`, which loads this file: names that its own list of keywords lacks.
+
+In files of data and settings alone: in code, a token is often a word.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from detect_secrets.plugins.base import RegexBasedDetector
+
+_OF_CODE = re.compile(r"\.(py|pyi|js|ts|c|h|cpp|hpp|rs|go|java|sh|md|rst|html|css|svg|sql|ipynb)", re.IGNORECASE)
+_NAME = r"(?:^|[\s{,(\[\"'])[\w.-]*(?:token|pass|passphrase|passcode|credential)[\"']?"
+_VALUE = r"[\"']?([^\s\"'`,;{}()\[\]<>$]{6,})[\"']?"
+
+
+class OtherKeyword(RegexBasedDetector):
+    """What is assigned to a name that ends with `token`, `pass` or the like."""
+
+    secret_type = "Other Secret Keyword"
+    denylist = (re.compile(rf"{_NAME}\s*(?::|=)\s*{_VALUE}\s*(?:$|[,;}}\]#])", re.IGNORECASE),)
+
+    def analyze_line(self, filename: str, line: str, line_number: int = 0, **given: Any) -> set[Any]:
+        """The secrets of a line; none in code."""
+        if _OF_CODE.fullmatch(Path(filename).suffix):
+            return set()
+        return super().analyze_line(filename, line, line_number, **given)
