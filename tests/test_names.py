@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 import typer
+from champions import promotion
+from inside import Inside
+from policies import OBSERVATIONS, discrete_folder
 from projects import git
 from typer.testing import CliRunner
 
@@ -20,7 +23,9 @@ from loomrl.comparison.compare import VersionComparison
 from loomrl.config import PolicyConfig
 from loomrl.errors import ConfigError, LoomRLError
 from loomrl.home import config_file, inside
-from loomrl.names import MAX_NAME, checked_name
+from loomrl.names import MAX_FILE_NAME, MAX_NAME, checked_name
+from loomrl.promotion import promote
+from loomrl.registry import CHAMPION, Registry
 from loomrl.registry import runs as registry_runs
 from loomrl.serving.audit import AuditLog, Head, audit_folder
 from loomrl.serving.controls import Controls
@@ -62,7 +67,33 @@ def test_what_is_no_name_is_refused(name: str, loomrl_home: Path) -> None:
     with pytest.raises(ConfigError, match=re.escape(repr(name[:80]))):
         checked_name(name)
     with pytest.raises(ConfigError, match="is refused, for files are named after it"):
-        inside("versions", name, "1")
+        inside("versions", name if len(name) <= MAX_NAME else "x" * (MAX_FILE_NAME + 1), "1")
+
+
+def test_the_longest_name_can_be_registered_promoted_and_served(ready_home: Path, tmp_path: Path) -> None:
+    """Files get endings, and names of temporary files before they get their own."""
+    policy, registry = "x" * MAX_NAME, Registry()
+    for number in (1, 2):
+        folder = discrete_folder(tmp_path / f"{number}", value=float(number), name=policy)
+        version = registry.register(policy, folder, f"run-{number}")
+        decision = promotion(version.version, registry.aliases(policy).get(CHAMPION), policy)
+        with promote.exclusive(policy):
+            promote.apply(decision, f"run-{number}", registry)
+    with Inside(ServerSettings(policy)) as server:
+        assert server.decide("a", OBSERVATIONS[0].tolist()).json()["version"] == "2"
+        order = {"version": "1", "agent_id": "a", "person": "Ada", "reason": "test"}
+        assert server.ask("POST", "/override", order).status_code == 201
+        server.parts.roles.refresh()
+    assert path_of(policy).is_file()
+    assert Controls(policy).path.is_file()
+    with promote.exclusive(policy):
+        promote.rollback(policy, "it drifts", "Ada", registry=registry)
+    assert registry.aliases(policy)[CHAMPION] == "1"
+    assert longest_file_name(ready_home) <= 255 - 10, "a temporary file is named after it and ten characters"
+
+
+def longest_file_name(folder: Path) -> int:
+    return max(len(os.fsencode(path.name)) for path in folder.rglob("*"))
 
 
 def test_every_config_has_a_name_that_is_one() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.files import tighten
-from loomrl.names import checked_name
+from loomrl.names import MAX_FILE_NAME, checked_name
 
 
 def project_root(start: Path | None = None) -> Path:
@@ -48,12 +48,12 @@ def home() -> Path:
 
 
 def inside(*names: str) -> Path:
-    """A path below the home, made of names.
+    """A path below the home, made of names, and of files that are named after them.
 
     Raises:
         ConfigError: for one that is no name, such as `../x`.
     """
-    return home().joinpath(*map(checked_name, names))
+    return home().joinpath(*(checked_name(name, longest=MAX_FILE_NAME) for name in names))
 
 
 def _home_path() -> Path:

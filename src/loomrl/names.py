@@ -8,19 +8,22 @@ import re
 
 from loomrl.errors import ConfigError
 
-MAX_NAME = 200  # a file system's limit is 255 bytes, and names get endings
-_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}", re.ASCII)
+MAX_NAME = 200
+MAX_FILE_NAME = (
+    235  # a name with what comes before and behind it; a file system's limit is 255 bytes, temporary ones +10
+)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 
 
-def checked_name(name: str, what: str = "name") -> str:
+def checked_name(name: str, what: str = "name", longest: int = MAX_NAME) -> str:
     """The name, as it was given.
 
     Raises:
         ConfigError: when it is none.
     """
-    if _NAME.fullmatch(name):
+    if len(name) <= longest and _NAME.fullmatch(name):
         return name
     raise ConfigError(
         f"{what} {name[:80]!r} is refused, for files are named after it; allowed are letters a-z, digits, '.', '_' "
-        f"and '-', up to {MAX_NAME}, the first a letter or a digit"
+        f"and '-', up to {longest}, the first a letter or a digit"
     )

@@ -11,10 +11,10 @@ from loomrl.runs import now
 from loomrl.types import PromotionDecision
 
 
-def promotion(version: str, before: str | None) -> PromotionDecision:
+def promotion(version: str, before: str | None, policy: str = "cartpole") -> PromotionDecision:
     """That a version is promoted."""
     return PromotionDecision(
-        policy="cartpole",
+        policy=policy,
         version=version,
         champion_before=before,
         decision="promoted",
