@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +15,7 @@ from typing import Any, ClassVar
 
 import httpx
 import pytest
-from foreign_page import EVIL, attack, browser
+from foreign_page import EVIL, attack, basic, browser
 from playwright.sync_api import Browser, expect
 from prefect_api import prefect_api
 from projects import ROOT, answers, environment, free_ports, until
@@ -150,19 +149,31 @@ def test_under_another_host_every_route_answers_403_even_with_the_login(servers:
 class OpenServer(BaseHTTPRequestHandler):
     """Takes what any page sends, as Prefect does without access control."""
 
-    bodies: ClassVar[list[bytes]] = []
+    asked: ClassVar[list[str]] = []
 
     def do_OPTIONS(self) -> None:
         self._send(200)
 
+    def do_GET(self) -> None:
+        self._take(200)
+
     def do_POST(self) -> None:
-        self.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
-        self._send(201)
+        self._take(201)
+
+    do_PUT = do_DELETE = do_POST
+
+    def _take(self, status: int) -> None:
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        if not self.path.startswith("/favicon"):
+            self.asked.append(f"{self.command} {self.headers['Content-Type']} {self.headers['Sec-Fetch-Dest']}")
+        self._send(status)
 
     def _send(self, status: int) -> None:
         self.send_response(status)
-        for name in ("Access-Control-Allow-Origin", "Access-Control-Allow-Headers"):
-            self.send_header(name, "*")
+        self.send_header("Access-Control-Allow-Origin", self.headers["Origin"] or "*")
+        self.send_header("Access-Control-Allow-Methods", "PUT, DELETE")
+        self.send_header("Access-Control-Allow-Headers", "Content-Type")
+        self.send_header("Access-Control-Allow-Credentials", "true")
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -171,15 +182,16 @@ class OpenServer(BaseHTTPRequestHandler):
 
 
 @with_browser
-def test_the_attacks_reach_a_server_that_is_open(chromium: Browser) -> None:
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
+def test_the_attacks_reach_a_server_that_is_open(chromium: Browser, method: str) -> None:
     """Else the tests below would show that the browser refuses, not that the servers do."""
     with ThreadingHTTPServer(("127.0.0.1", 0), OpenServer) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         for origin in ("http://localhost:8888", f"http://{EVIL}"):
-            OpenServer.bodies.clear()
-            seen = attack(chromium.new_context(), origin, f"http://127.0.0.1:{server.server_port}/")
-            assert len(OpenServer.bodies) == len(seen) == 7, seen
-            assert 201 in seen.values()
+            OpenServer.asked.clear()
+            seen = attack(chromium.new_context(), origin, f"http://127.0.0.1:{server.server_port}/", method=method)
+            assert len(OpenServer.asked) == len(seen) > 1, (seen, OpenServer.asked)
+            assert {200, 201} & set(seen.values())
         server.shutdown()
 
 
@@ -274,8 +286,3 @@ def test_our_own_clients_find_the_login(servers: Servers, tmp_path: Path) -> Non
     )
     assert run.returncode == 3, run
     assert "needs a login: set PREFECT_API_AUTH_STRING" in run.stderr
-
-
-def basic(login: str) -> str:
-    """The header of HTTP Basic for USER:PASSWORD."""
-    return f"Basic {b64encode(login.encode()).decode()}"

@@ -1,5 +1,7 @@
 """With servers: runs through the Prefect API, schedules, approval in the UI, rollback, a policy server that follows."""
 
+import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,8 @@ import pytest
 from foreign_page import EVIL, attack, browser
 from prefect_api import prefect_api
 from projects import copy_state, free_ports, records, run, run_json, until
+
+from loomrl.serving import history
 
 
 class Services:
@@ -99,6 +103,36 @@ def test_a_page_of_another_site_starts_no_life_cycle(services: Services) -> None
     assert services.api.post("/flow_runs/count", json={}).json() == before
 
 
+def test_a_page_of_another_site_decides_and_changes_nothing_on_the_policy_server(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOOMRL_HOME", str(services.project / ".loomrl"))  # whose records are read
+    decided = decide(services, "honest", [0.0] * 4)
+    version, absurd = decided["version"], [1e30] * 4
+    tensor = {"name": "observation", "shape": [1, 4], "datatype": "FP32", "data": absurd}
+    order = {"person": "page", "reason": "x"}
+    requests: list[tuple[str, str, dict[str, Any]]] = [
+        ("POST", "/decide", {"agent_id": "page", "observation": absurd}),
+        ("POST", "/v2/models/cartpole/infer", {"inputs": [tensor]}),
+        ("POST", "/feedback", {"decision_id": decided["decision_id"], "reward": 1}),
+        ("POST", "/override", {"action": 0, **order}),
+        ("DELETE", "/override", {}),
+        ("PUT", "/plan", {"split": {}, **order}),
+        ("PUT", "/kill-switch", {"on": True, **order}),
+        ("POST", "/rollback", {"version": version, "reason": "x"}),
+        ("POST", "/v2/repository/models/cartpole/load", {}),
+        ("POST", f"/v2/repository/models/cartpole/versions/{version}/unload", {}),
+    ]
+    before = state_of_policy_server(services)
+    with browser() as chromium:
+        for origin in (f"http://127.0.0.1:{free_ports(1)[0]}", f"http://{EVIL}"):
+            for method, path, body in requests:
+                seen = attack(chromium.new_context(), origin, services.policy + path, json.dumps(body), method)
+                assert not {200, 201} & set(seen.values()), (path, seen)
+                assert state_of_policy_server(services) == before, (origin, path, seen)
+    assert served(services) == version
+
+
 def test_a_flow_run_that_names_code_fails_before_it_begins(services: Services) -> None:
     before = len(records(services.project))
     flow_run = services.trigger(policy="cartpole", overrides={"environment.entry_point": "os:system"})
@@ -179,6 +213,17 @@ def champion(services: Services) -> str:
         services.project, "loomrl", "policy", "show", "cartpole@champion", MLFLOW_TRACKING_URI=services.mlflow
     )
     return str(shown["version"])
+
+
+def state_of_policy_server(services: Services) -> dict[str, Any]:
+    """Who decides, what operators ordered, and how much is on record of decisions, feedback and orders."""
+    status = httpx.get(f"{services.policy}/status", timeout=600).json()
+    names = ("roles", "loaded", "num_swaps", "quarantined", "plan", "kill_switch", "overrides")
+    kinds = Counter(str(one["kind"]) for one in history.records("cartpole"))
+    of_the_server = {"open", "loaded", "anchored"}  # written in its own time
+    return {name: status[name] for name in names} | {
+        "records": {kind: kinds[kind] for kind in kinds.keys() - of_the_server}
+    }
 
 
 def served(services: Services) -> str:
