@@ -10,7 +10,7 @@ export DVC_NO_ANALYTICS := 1
 unexport PYTHONDONTWRITEBYTECODE  # a module is compiled when it is first imported, not in every process
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test long check format up down peers kserve atropos bench soak faults mutations calibration manipulations clean
+.PHONY: help setup run test long check format up down peers kserve atropos bench soak faults mutations calibration manipulations release clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -134,6 +134,9 @@ calibration: | $(BIN)/loomrl  ## simulate how often every bound and test that de
 
 manipulations: | $(BIN)/loomrl  ## manipulate audit logs and LoomDB at random: each is found and named; goes on where it was; minutes
 	python -m benchmarks.audit_manipulations
+
+release: | $(BIN)/loomrl  ## build the wheel and source archive of the commit into dist/, with its pins and bill of materials
+	deploy/release/build
 
 clean:  ## remove the virtual environments and all caches; state and artifacts stay
 	rm -rf $(VENV) .venv-peers .venv-mlserver .venv-kserve .venv-atropos .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
