@@ -9,7 +9,6 @@ server's or its own, and one guardian can watch the workers of a whole host.
 import contextlib
 import logging
 import os
-import select
 import subprocess
 import sys
 import threading
@@ -28,6 +27,7 @@ from loomrl.monitoring.consequences import Consequences, standard_steps
 from loomrl.monitoring.monitor import Trigger
 from loomrl.monitoring.tokens import Suspicion
 from loomrl.monitoring.watch import Watch
+from loomrl.pipes import is_readable
 from loomrl.serving.quarantine import Quarantine, Quarantined
 from loomrl.serving.records import record, timestamp
 from loomrl.types import Json
@@ -231,7 +231,7 @@ class Guardian:
             self._stopping.wait(seconds)
             return False
         assert self._child.stdout is not None
-        if not select.select([self._child.stdout], [], [], seconds)[0]:
+        if not is_readable(self._child.stdout, seconds):
             return True
         data = os.read(self._child.stdout.fileno(), _PIPE_BYTES)
         *lines, self._half = (self._half + data).split(b"\n")

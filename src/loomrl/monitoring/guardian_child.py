@@ -18,7 +18,6 @@ import gc
 import logging
 import os
 import secrets
-import select
 import sys
 import time
 from collections import deque
@@ -40,6 +39,7 @@ from loomrl.monitoring.monitor import Trigger
 from loomrl.monitoring.stream import STATE, Stream, StreamState
 from loomrl.monitoring.tail import Position, Tail
 from loomrl.monitoring.watch import Watch
+from loomrl.pipes import is_readable
 from loomrl.schema import Document
 from loomrl.types import Json
 
@@ -122,7 +122,7 @@ class Watcher:
 
     def _hear(self, seconds: float | None) -> None:
         """Wait at most so long for the server to say something; without a limit for None."""
-        if not select.select([self._hearing], [], [], seconds)[0]:
+        if not is_readable(self._hearing, seconds):
             return
         data = os.read(self._hearing, 65_536)
         self._is_deaf |= not data

@@ -8,7 +8,6 @@ import argparse
 import gc
 import logging
 import os
-import select
 import sys
 import time
 from collections import deque
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 
 from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.lifetime import follow_parent
+from loomrl.pipes import is_readable
 from loomrl.serving.audit import AuditLog, AuditUnwritable, audit_folder
 from loomrl.serving.columns import Columns, count_of, own_choices
 from loomrl.serving.distance import action_distance, agrees
@@ -77,7 +77,7 @@ class Mirror:
 
     def _hear(self, seconds: float | None) -> None:
         """Wait at most so long for the server to say something; without a limit for None."""
-        if self._ended or not select.select([self._control], [], [], seconds)[0]:
+        if self._ended or not is_readable(self._control, seconds):
             return
         data = os.read(self._control, 65_536)
         self._ended = not data
