@@ -246,6 +246,10 @@ def test_a_corrupt_version_is_refused_and_the_old_one_kept(versions: list[Policy
         assert refused.value.status == 409
         index = httpx.post(f"{server.url}/v2/repository/index", trust_env=False).json()
         assert {entry["version"]: entry["state"] for entry in index} == {"1": "READY", "4": "UNAVAILABLE"}
+        (why,) = (entry["reason"] for entry in index if entry["version"] == "4")
+        assert "policy.onnx" in why
+        assert str(path.parent) in str(client.status()["refused"]), "the index alone is for anybody"
+        assert "/" not in why
         make_champion(registry, versions[2].version)
         wait_for(lambda: client.decide("a", OBS).version == versions[2].version)
         assert client.status()["refused"] == []

@@ -32,6 +32,7 @@ ROUTES = [
     ("GET", "/plan", None, "observe"),
     ("GET", "/shadow/records", None, "observe"),
     ("GET", "/dashboard/data", None, "observe"),
+    ("POST", "/v2/repository/index", None, "observe"),
     ("POST", "/override", OVERRIDE, "operate"),
     ("DELETE", "/override", None, "operate"),
     ("PUT", "/plan", {"person": "Ada", "reason": "test"}, "operate"),
@@ -65,7 +66,7 @@ def test_what_no_token_is_made_for_is_open(
     monkeypatch.setenv("LOOMRL_OPERATOR_TOKEN", "correct horse")
     with Inside(settings) as server:
         for method, route, document, role in ROUTES:
-            is_open = role == "decide" or route in ("/status", "/metrics")
+            is_open = role == "decide" or route in ("/status", "/metrics", "/v2/repository/index")
             status = server.ask(method, route, document).status_code
             assert (status == 401) is not is_open, (route, status)
             assert server.ask(method, route, document, "correct horse").status_code not in (401, 403)

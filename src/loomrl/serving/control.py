@@ -1,6 +1,7 @@
 """The routes of people and machines that operate a server: status, metrics, overrides, repository, shadow records."""
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
@@ -32,6 +33,7 @@ from loomrl.serving.tokens import OBSERVE, OPERATE
 if TYPE_CHECKING:
     from loomrl.serving.several import Several
 
+_FOLDERS = re.compile(r"\S*/(?=\S)")  # what stands before the last name of a path
 _MAX_LINES = 10_000
 METRICS, LINES = b"text/plain; version=0.0.4; charset=utf-8", b"application/x-ndjson"
 D = TypeVar("D", bound=Document)
@@ -72,7 +74,9 @@ class Control:
             Route("PUT", "/plan", self.set_plan, OPERATOR, {200: PlanInForce}, PlanOrder, problems=(409, 422)),
             Route("PUT", "/kill-switch", self.set_kill_switch, OPERATOR, {200: PlanInForce}, KillSwitchOrder),
             Route("GET", "/shadow/records", self.shadow_records, OBSERVER, {200: {LINES.decode(): str}}, query=Page),
-            Route("POST", "/v2/repository/index", self.index, None, {200: list[IndexEntry]}, Index, needs_body=False),
+            Route(
+                "POST", "/v2/repository/index", self.index, WATCHER, {200: list[IndexEntry]}, Index, needs_body=False,
+            ),
             Route("POST", f"{model}/load", self.load, OPERATOR, {200: Loaded}, Load, needs_body=False, problems=(409,)),
             Route("POST", unload, self.unload, OPERATOR, {200: Loaded}, problems=(409,)),
             Route("POST", f"{model}/unload", self.unload, OPERATOR, problems=(409,)),  # the champion, which stays
@@ -101,7 +105,8 @@ class Control:
             raise Problem(400, f"`ready` must be true or false, found {ready!r}")
         keeper, name = self._parts.roles, self._parts.settings.policy
         loaded = [(version, "READY", "") for version in sorted(keeper.current.versions())]
-        others = [(entry.version, "UNAVAILABLE", entry.reason) for entry in list(keeper.refused.values())]
+        refused = list(keeper.refused.values())
+        others = [(entry.version, "UNAVAILABLE", _without_folders(entry.reason)) for entry in refused]
         if keeper.unloaded is not None:
             others.append((keeper.unloaded, "UNAVAILABLE", "unloaded"))
         shown = loaded if ready else loaded + others
@@ -275,3 +280,8 @@ def _is_alike(one: ServedPolicy, other: ServedPolicy) -> bool:
         other.kind,
         other.manifest.environment.action,
     )
+
+
+def _without_folders(text: str) -> str:
+    """A message whose paths of this host are their last names: clients of the protocol show it to anybody."""
+    return _FOLDERS.sub("", text)
