@@ -1,5 +1,6 @@
 """The files of a version: what identifies them, who signed them, and whether they are still what was registered."""
 
+import os
 import shutil
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -71,7 +72,16 @@ def verify_version(folder: Path, version: PolicyVersion) -> None:
 
 
 def _sums_digest(folder: Path) -> str | None:
-    return sha256_file(folder / SUMS) if (folder / SUMS).is_file() else None
+    return sha256_file(folder / SUMS) if os.path.isfile(folder / SUMS) else None  # also where it may not be looked at
+
+
+def _listed_digest(folder: Path) -> str | None:
+    """The `export_digest` of the files that a folder's list names."""
+    lines = (line.partition("  ") for line in (folder / SUMS).read_text("utf-8", "replace").splitlines())
+    listed = {name: digest for digest, _, name in lines}
+    if not set(_IDENTITY) <= listed.keys():
+        return None
+    return sha256(canonical_json({name: listed[name] for name in _IDENTITY}))
 
 
 def add_signature(folder: Path, version: PolicyVersion) -> None:
@@ -128,18 +138,14 @@ def served_folder(uri: str) -> Path:
 def copy_files(version: PolicyVersion, source: Path, target: Path) -> Path:
     """Copy a version's files from a folder of this machine, if it is one that holds them.
 
-    Whoever writes to MLflow says which folder that is: nothing of it is copied, and next to nothing read, unless its
-    list of files is the registered one, and graph and manifest are those that the version names.
+    Whoever writes to MLflow says which folder that is: nothing else of it is read, and nothing copied, unless its list
+    of files is the registered one, and names graph and manifest of the version.
 
     Raises:
         ArtifactError: when the folder is another, or cannot be read.
     """
     name = f"{version.policy}@{version.version}"
-    try:
-        is_its_own = _sums_digest(source) == version.sums_sha256 and export_digest(source) == version.digest
-    except ArtifactError:
-        is_its_own = False
-    if not is_its_own:
+    if _sums_digest(source) != version.sums_sha256 or _listed_digest(source) != version.digest:
         raise ArtifactError(
             f"{name}: {source} does not hold what was registered; the artifact store was changed, or is not reached "
             f"from this machine: restore it from a backup, or go back with `loomrl policy rollback {version.policy}`"
