@@ -107,10 +107,17 @@ class Statements:
         self._sums[version.version] = version.sums_sha256
 
     def _statement_of(self, version: PolicyVersion) -> ChampionStatement | None:
-        """What was signed of it; what was there when it was last verified here counts where it is gone."""
-        statement = ChampionStatement.of(version)
+        """What was signed of it; what was there when it was last verified here counts where that is gone, or older.
+
+        Raises:
+            ArtifactError: when what is there does not hold, and nothing else is known.
+        """
         kept = None if self._kept is None else self._kept.versions.get(version.version)
-        return if_valid(ChampionStatement, kept.described) if statement is None and kept is not None else statement
+        known = None if kept is None else if_valid(ChampionStatement, kept.described)
+        if known is None:
+            return ChampionStatement.of(version)
+        found = if_valid(ChampionStatement, version)
+        return known if found is None or found.number < known.number else found
 
     def _check_newest(self, version: PolicyVersion, statement: ChampionStatement | None) -> None:
         """Refuse a version that became champion by an older move than the newest that is known here."""
