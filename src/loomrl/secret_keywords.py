@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from detect_secrets.core.potential_secret import PotentialSecret
 from detect_secrets.plugins.base import RegexBasedDetector
 
 _OF_CODE = re.compile(r"\.(py|pyi|js|ts|c|h|cpp|hpp|rs|go|java|sh|md|rst|html|css|svg|sql|ipynb)", re.IGNORECASE)
@@ -20,8 +21,10 @@ class OtherKeyword(RegexBasedDetector):
     secret_type = "Other Secret Keyword"
     denylist = (re.compile(rf"{_NAME}\s*(?::|=)\s*{_VALUE}\s*(?:$|[,;}}\]#])", re.IGNORECASE),)
 
-    def analyze_line(self, filename: str, line: str, line_number: int = 0, **given: Any) -> set[Any]:
+    def analyze_line(
+        self, filename: str, line: str, line_number: int = 0, context: Any = None, **given: Any
+    ) -> set[PotentialSecret]:
         """The secrets of a line; none in code."""
         if _OF_CODE.fullmatch(Path(filename).suffix):
             return set()
-        return super().analyze_line(filename, line, line_number, **given)
+        return super().analyze_line(filename, line, line_number, context, **given)
