@@ -18,7 +18,7 @@ _VALUE = r"[\"']?([^\s\"'`,;{}()\[\]<>$]{6,})[\"']?"
 class OtherKeyword(RegexBasedDetector):
     """What is assigned to a name that ends with `token`, `pass` or the like."""
 
-    secret_type = "Other Secret Keyword"
+    secret_type = "Other Secret Keyword"  # pragma: allowlist secret
     denylist = (re.compile(rf"{_NAME}\s*(?::|=)\s*{_VALUE}\s*(?:$|[,;}}\]#])", re.IGNORECASE),)
 
     def analyze_line(
