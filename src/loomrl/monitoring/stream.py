@@ -25,6 +25,7 @@ episodes each decision is one. Of agents that name episodes, whose beginnings ma
 Agents that come under one token which may speak for any are one's word, however many (`loomrl.monitoring.tokens`).
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -185,7 +186,7 @@ class Stream:
             self._rewarded(record, monitors)
         else:
             token = record.get("by_token") or NO_TOKEN
-            self._asked.saw(monitors.evidence.window, [token])
+            self._asked.saw(monitors.evidence.window, {token: 1})
             if not self._speaks_for(record["agent_id"], token, monitors.evidence):
                 return
             self._alone.saw([record["agent_id"]])
@@ -213,12 +214,16 @@ class Stream:
     def _own_words(self, decisions: Columns, evidence: Evidence) -> Columns:
         """Those decisions that were asked under the token that speaks for their agent; the others say nothing."""
         tokens = decisions.tokens()
-        self._asked.saw(evidence.window, [NO_TOKEN] * len(decisions) if tokens is None else tokens)
         if tokens is None and not evidence.by_token:
+            self._asked.saw(evidence.window, {NO_TOKEN: len(decisions)})
             return decisions
         tokens = [NO_TOKEN] * len(decisions) if tokens is None else tokens
-        asked = zip(decisions.of("agent_id"), tokens, strict=True)
-        is_own = [self._speaks_for(agent_id, token, evidence) for agent_id, token in asked]
+        self._asked.saw(evidence.window, Counter(tokens))
+        asked = list(zip(decisions.of("agent_id"), tokens, strict=True))
+        speaks = {one: self._speaks_for(*one, evidence) for one in dict.fromkeys(asked)}
+        if all(speaks.values()):
+            return decisions
+        is_own = [speaks[one] for one in asked]
         for decision_id, own in zip(decisions.ids(), is_own, strict=True):
             if not own:
                 self._note_others(decision_id)

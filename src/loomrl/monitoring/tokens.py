@@ -5,7 +5,7 @@ show takes no version out while others, who are asked as well, do not bear it ou
 said under such a token in the name of an agent that another speaks for counts for nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from loomrl.schema import Document
@@ -22,13 +22,13 @@ class Asked:
     window: str = ""
     counts: dict[str, list[int]] = field(default_factory=dict)
 
-    def saw(self, window: str, tokens: Sequence[str]) -> None:
-        """One request under each of these tokens, in their order."""
+    def saw(self, window: str, requests: Mapping[str, int]) -> None:
+        """So many requests under each token."""
         if window > self.window:
             self.window = window
             self.counts = {token: [now, 0] for token, (_, now) in self.counts.items() if now}
-        for token in set(tokens):
-            self.counts.setdefault(token, [0, 0])[1] += tokens.count(token)
+        for token, count in requests.items():
+            self.counts.setdefault(token, [0, 0])[1] += count
 
     def beside(self, token: str) -> int:
         """How many requests others have made."""

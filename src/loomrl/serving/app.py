@@ -36,7 +36,7 @@ from loomrl.serving.control import Control, is_order
 from loomrl.serving.dashboard.routes import Dashboard
 from loomrl.serving.decider import Outcome
 from loomrl.serving.groups import answers_of
-from loomrl.serving.guard import AGENT, admit, admit_agent, check_agents, holder_name, open_token
+from loomrl.serving.guard import AGENT, admit, admit_agent, check_agents
 from loomrl.serving.intake import Bounds, Intake
 from loomrl.serving.model import NoAnswer, ServedPolicy
 from loomrl.serving.packing import num_lists
@@ -52,6 +52,7 @@ from loomrl.serving.siblings import is_from_sibling
 log = logging.getLogger(__name__)
 HotHandler = Callable[[Scope, bytes, float], Response | Question]
 _LISTS_BESIDE = 1_000  # and objects, of a request, beside those of its rows
+_MOST_HOSTS = 16  # names of this machine that are remembered, with their ports
 _PENDING_BYTES = 8 * 2**20  # of requests without an answer, in all connections; more where bodies may be larger
 _LARGE = 2**16  # packing more would keep decisions waiting
 _NOT_DECIDED = (409, 422, 429)
@@ -66,6 +67,7 @@ class PolicyServer:
         self._on_loopback = is_loopback(parts.settings.host)
         self._several = None if parts.place is None else Several(parts, parts.place, self._respond)
         self._control = Control(parts, self._several)
+        self._local_hosts: set[bytes] = set()  # that were checked
         self.batcher = Batcher(self._answer_hot)
         bounds = Bounds(max_pending_bytes=max(_PENDING_BYTES, 4 * parts.settings.max_body_bytes))
         self._budget = Budget(parts.settings.body_bytes_per_second, parts.settings.max_body_bytes)
@@ -184,8 +186,9 @@ class PolicyServer:
         Raises:
             Problem: 401, 403, 413, 415, 421.
         """
-        if self._on_loopback:
-            check_host(found.get(b"host", b"").decode("latin-1"))
+        if self._on_loopback and (host := found.get(b"host", b"")) not in self._local_hosts:
+            check_host(host.decode("latin-1"))
+            self._local_hosts = (self._local_hosts | {host}) if len(self._local_hosts) < _MOST_HOSTS else {host}
         admit_agent(scope, found, self._parts.tokens)
         length = found.get(b"content-length")
         if length is not None:
@@ -362,7 +365,7 @@ class PolicyServer:
     def _feedback(self, scope: Scope, body: bytes, started: float) -> Response:
         """What came of decisions: reward, cost, and whether the episode ended. Once per decision."""
         entries, _ = parse_feedback(parse_json(body), self._parts.settings.max_rows)
-        ended = self._parts.ledger.accept(entries, lambda agent_ids: check_agents(scope, agent_ids), open_token(scope))
+        ended = self._parts.ledger.accept(entries, lambda agent_ids: check_agents(scope, agent_ids))
         self._parts.memories.end(ended)
         self._parts.metrics.feedback.inc(len(entries))
         return Response(orjson.dumps({"recorded": len(entries)}))
@@ -450,10 +453,11 @@ def _admit_asks(scope: Scope, asks: Asks) -> None:
     Raises:
         Problem: 403.
     """
-    check_agents(scope, asks.agent_ids)
-    asks.holder, token = holder_name(scope), open_token(scope)
-    if token is not None:
-        asks.by_token = [token] * len(asks)
+    holder = check_agents(scope, asks.agent_ids)
+    if holder is not None:
+        asks.holder = holder.name
+        if not holder.agents:
+            asks.by_token = [holder.name] * len(asks)
 
 
 def _told_one(answers: list[dict[str, Any]]) -> Response:

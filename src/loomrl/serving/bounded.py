@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from loomrl.serving.asgi import WHOLE, Response
 from loomrl.serving.intake import Intake
 
-_PIECE = 2 * 2**10  # bytes handed over at once, unless they are a body's
+_PIECE = 16 * 2**10  # bytes handed over at once, unless they are a body's
 _SLACK = 64 * 2**10  # bytes that may stand around a piece of a body: sizes of chunks, their extensions, trailers
 NOTHING, _HEAD, _BODY = range(3)  # what of a request is being read
 

@@ -69,7 +69,7 @@ class Columns:
     def tokens(self) -> list[str] | None:
         """Under which token each was asked, where it may speak for any agent, else an empty text; (N,). None: under
         none at all."""
-        if not any("by_token" in (entry.get("shared", entry) | entry.get("columns", {})) for entry, _ in self._pieces):
+        if not any(_holds(entry, "by_token") for entry, _ in self._pieces):
             return None
         return self._gathered(_tokens)
 
@@ -159,13 +159,19 @@ def _own(entry: Json) -> list[bool]:
 
 
 def _tokens(entry: Json) -> list[str]:
-    is_told = "by_token" in entry or "by_token" in entry.get("shared", {}) | entry.get("columns", {})
-    return [token or "" for token in column(entry, "by_token")] if is_told else [""] * count_of(entry)
+    if not _holds(entry, "by_token"):
+        return [""] * count_of(entry)
+    tokens = column(entry, "by_token")
+    return tokens if None not in tokens else [token or "" for token in tokens]
+
+
+def _holds(entry: Json, name: str) -> bool:
+    """Whether a record says something of this name, for all of its decisions or for each."""
+    return name in entry or name in entry.get("shared", ()) or name in entry.get("columns", ())
 
 
 def _as_served(entry: Json) -> list[bool]:
     if is_taken_over(entry.get("shared", entry)):
         return [False] * count_of(entry)
-    told = "asked_to_explore" in entry or "asked_to_explore" in entry.get("shared", {}) | entry.get("columns", {})
-    asked: list[bool] = column(entry, "asked_to_explore" if told else "exploration_flag")
+    asked: list[bool] = column(entry, "asked_to_explore" if _holds(entry, "asked_to_explore") else "exploration_flag")
     return [not flag for flag in asked]

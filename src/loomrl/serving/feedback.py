@@ -10,6 +10,7 @@ from loomrl.serving.groups import Group
 from loomrl.serving.problems import Problem
 from loomrl.serving.records import DECISION, DECISIONS, column, record, record_of, row_of
 from loomrl.serving.requests import Feedback
+from loomrl.serving.tokens import Holder
 
 _REMEMBERED = 500_000  # decisions that may still get feedback; older ones are forgotten first
 
@@ -45,14 +46,10 @@ class FeedbackLedger:
             self._expect(group.record["decision_id"], _Waiting(asks.agent_ids, asks.episode_ids, group.policy.version))
 
     def accept(
-        self,
-        entries: list[Feedback],
-        check: Callable[[Iterable[str]], None] = lambda agent_ids: None,
-        by_token: str | None = None,
+        self, entries: list[Feedback], check: Callable[[Iterable[str]], Holder | None] = lambda agent_ids: None
     ) -> list[tuple[str, str | None]]:
-        """Record feedback, all entries or none; returns agent and episode of those that have ended.
-
-        `by_token`: of whoever sends it, where it may speak for any agent.
+        """Record feedback, all entries or none; returns agent and episode of those that have ended. `check` returns
+        whose token the sender showed.
 
         Raises:
             Problem: 404 for an unknown decision, 409 for one that has its feedback, and what `check` says of the
@@ -60,13 +57,13 @@ class FeedbackLedger:
             AuditUnwritable: when it cannot be recorded; it may be sent again.
         """
         found = [self._find(entry.decision_id) for entry in entries]
-        check(waiting.agent_ids[row] for waiting, row in found)
+        holder = check(waiting.agent_ids[row] for waiting, row in found)
         seen: set[str] = set()
         for entry, (waiting, row) in zip(entries, found, strict=True):
             if waiting.is_done(row) or entry.decision_id in seen:
                 raise Problem(409, f"decision {entry.decision_id!r} has its feedback already")
             seen.add(entry.decision_id)
-        mark = {} if by_token is None else {"by_token": by_token}
+        mark = {} if holder is None or holder.agents else {"by_token": holder.name}
         self._audit.append([self._record(entry, *place) | mark for entry, place in zip(entries, found, strict=True)])
         for waiting, row in found:
             waiting.finish(row)

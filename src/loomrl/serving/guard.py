@@ -71,31 +71,25 @@ def admit_agent(scope: Scope, found: Mapping[bytes, bytes], tokens: Tokens) -> N
         scope[_HOLDER] = _demand(found.get(b"authorization", b""), tokens, DECIDE)
 
 
-def check_agents(scope: Scope, agent_ids: Iterable[str]) -> None:
-    """Whether the token that a request showed may decide for these agents.
+def check_agents(scope: Scope, agent_ids: Iterable[str]) -> Holder | None:
+    """Whether the token that a request showed may decide for these agents; whose it is, None where none was needed.
 
     Raises:
         Problem: 403, naming the first for whom it may not.
     """
     holder: Holder | None = scope.get(_HOLDER)
-    if holder is None or not holder.agents:
-        return
-    for agent_id in agent_ids:
-        if not holder.decides_for(agent_id):
-            names = ", ".join(holder.agents)
-            raise Problem(403, f"the token of {holder.name!r} is for the agents {names}: not {agent_id!r}")
+    if holder is not None and holder.agents:
+        for agent_id in agent_ids:
+            if not holder.decides_for(agent_id):
+                names = ", ".join(holder.agents)
+                raise Problem(403, f"the token of {holder.name!r} is for the agents {names}: not {agent_id!r}")
+    return holder
 
 
 def holder_name(scope: Scope) -> str:
     """Whose token a request of a guarded route showed; empty where none was needed."""
     holder: Holder | None = scope.get(_HOLDER)
     return "" if holder is None else holder.name
-
-
-def open_token(scope: Scope) -> str | None:
-    """The name of the token that a request of a guarded route showed, where it may speak for any agent."""
-    holder: Holder | None = scope.get(_HOLDER)
-    return None if holder is None or holder.agents else holder.name
 
 
 def check_operator(scope: Scope, tokens: Tokens, role: str = OPERATE) -> str:

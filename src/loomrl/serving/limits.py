@@ -86,60 +86,56 @@ class RateLimiter:
         self._unreported: dict[Who, int] = {}  # refusals
         self._lock = threading.Lock()  # of the line above; the buckets belong to one thread
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()
-        self._of_tokens: dict[str, tuple[Bucket, Who]] = {}  # by holder
+        self._wide: dict[str, list[tuple[Bucket, Who]]] = {}  # by holder
 
     def take(self, agents: Sequence[str], holder: str = "") -> Refusal | None:
-        """Take one token for each entry, or none at all and say who must wait. `holder` is whose token was shown."""
-        now = time.monotonic()
-        is_one = bool(agents) and agents.count(agents[0]) == len(agents)
-        wanted = {agents[0]: len(agents)} if is_one else Counter(agents)
-        buckets = [(self._filled(agent, now), agent, count) for agent, count in wanted.items()]
-        for bucket, agent, count in buckets:
+        """Take one token for each entry, or none at all and say who must wait. `holder` is whose token was shown.
+
+        A bucket is filled when it has too little, and not before: that holds no more than its rate and burst allow, and
+        most requests look at no clock.
+        """
+        total = len(agents)
+        wanted = {agents[0]: total} if agents and agents.count(agents[0]) == total else Counter(agents)
+        found: list[tuple[Bucket, Who, int]] = [(self._bucket(agent), agent, count) for agent, count in wanted.items()]
+        found += [(bucket, who, total) for bucket, who in self._wide_buckets(holder)]
+        for bucket, who, count in found:
             if bucket.tokens < count:
-                return self._refuse(bucket, agent, count)
-        wide, total = self._wide_buckets(holder, now), len(agents)
-        for shared, who in wide:
-            if shared.tokens < total:
-                return self._refuse(shared, who, total)
-        for shared, _ in wide:
-            shared.tokens -= total
-        for bucket, _, count in buckets:
+                bucket.fill(time.monotonic())
+                if bucket.tokens < count:
+                    return self._refuse(bucket, who, count)
+        for bucket, _, count in found:
             bucket.tokens -= count
         return None
 
-    def _wide_buckets(self, holder: str, now: float) -> list[tuple[Bucket, Who]]:
+    def _wide_buckets(self, holder: str) -> list[tuple[Bucket, Who]]:
         """Those that many agents share."""
-        found: list[tuple[Bucket, Who]] = []
-        if holder and self.token_rate is not None:
-            of_token = self._of_tokens.get(holder)
-            if of_token is None:
-                bucket = Bucket.full(self.token_rate, max(1.0, self.token_rate), now)
-                of_token = self._of_tokens[holder] = bucket, Shown(holder)
-            of_token[0].fill(now)
-            found.append(of_token)
-        if self._total is not None:
-            self._total.fill(now)
-            found.append((self._total, None))
+        found = self._wide.get(holder)
+        if found is None:
+            found = self._wide[holder] = []
+            if holder and self.token_rate is not None:
+                full = Bucket.full(self.token_rate, max(1.0, self.token_rate), time.monotonic())
+                found.append((full, Shown(holder)))
+            if self._total is not None:
+                found.append((self._total, None))
         return found
 
-    def _filled(self, agent: str, now: float) -> Bucket:
+    def _bucket(self, agent: str) -> Bucket:
         bucket = self._buckets.get(agent)
         if bucket is None:
-            bucket = self._buckets[agent] = Bucket.full(self.rate, self.burst, now)
+            bucket = self._buckets[agent] = Bucket.full(self.rate, self.burst, time.monotonic())
             if len(self._buckets) > _MAX_AGENTS:
                 self._buckets.popitem(last=False)
         else:
-            bucket.fill(now)
             self._buckets.move_to_end(agent)
         return bucket
 
     def _refuse(self, bucket: Bucket, who: Who, count: int) -> Refusal:
         """Refusals are reported at most once a second and agent: a flood must not fill the audit log."""
-        unreported = 0
+        unreported, now = 0, time.monotonic()
         with self._lock:
             self._unreported[who] = self._unreported.get(who, 0) + 1
-            if bucket.filled - bucket.reported >= 1.0:
-                unreported, bucket.reported = self._unreported.pop(who), bucket.filled
+            if now - bucket.reported >= 1.0:
+                unreported, bucket.reported = self._unreported.pop(who), now
         return Refusal(who, bucket.rate, bucket.burst, bucket.wait_seconds(count), unreported)
 
     def flush(self) -> dict[Who, int]:

@@ -44,6 +44,8 @@ class Asks:
     @classmethod
     def joined(cls, several: Sequence["Asks"]) -> "Asks":
         """Those of several requests of one kind, in their order."""
+        if len(several) == 1:
+            return several[0]
         observations = [one.observations for one in several]
         is_array = isinstance(observations[0], np.ndarray)
         return cls(
@@ -51,8 +53,8 @@ class Asks:
             list(chain.from_iterable(one.episode_ids for one in several)),
             list(chain.from_iterable(one.explore for one in several)),
             np.concatenate(observations) if is_array else list(chain.from_iterable(observations)),
-            _joined_names([(one.request_ids, len(one)) for one in several]),
-            by_token=_joined_names([(one.by_token, len(one)) for one in several]),
+            _joined_names([one.request_ids for one in several], several),
+            by_token=_joined_names([one.by_token for one in several], several),
         )
 
     def __len__(self) -> int:
@@ -83,11 +85,11 @@ class Feedback:
     cost: float | None = None
 
 
-def _joined_names(several: Sequence[tuple[Sequence[str | None] | None, int]]) -> list[str | None] | None:
-    """Names of several requests, each with its number of rows; None where none has any."""
-    if all(names is None for names, _ in several):
+def _joined_names(given: list[Sequence[str | None] | None], several: Sequence[Asks]) -> list[str | None] | None:
+    """Names that several requests gave their rows; None where none has any."""
+    if given.count(None) == len(given):
         return None
-    return [name for names, count in several for name in names or [None] * count]
+    return [name for names, one in zip(given, several, strict=True) for name in names or [None] * len(one)]
 
 
 class _Short(reprlib.Repr):
