@@ -83,6 +83,7 @@ def owners_of(found: Plan) -> list[str | None]:
         ({"2": -0.1}, "from 0.000001 to 1"),
         ({"2": 1.5}, "from 0.000001 to 1"),
         ({"2": float("nan")}, "from 0.000001 to 1"),
+        ({"2": -1.7976931348623157e308}, "from 0.000001 to 1"),  # times a million it is infinite
         ({"2": 0.6, "3": 0.6}, "add up to 1.2"),
     ],
 )

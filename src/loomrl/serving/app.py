@@ -52,7 +52,6 @@ from loomrl.serving.siblings import is_from_sibling
 log = logging.getLogger(__name__)
 HotHandler = Callable[[Scope, bytes, float], Response | Question]
 _LISTS_BESIDE = 1_000  # and objects, of a request, beside those of its rows
-_MOST_HOSTS = 16  # names of this machine that are remembered, with their ports
 _PENDING_BYTES = 8 * 2**20  # of requests without an answer, in all connections; more where bodies may be larger
 _LARGE = 2**16  # packing more would keep decisions waiting
 _NOT_DECIDED = (409, 422, 429)
@@ -67,7 +66,6 @@ class PolicyServer:
         self._on_loopback = is_loopback(parts.settings.host)
         self._several = None if parts.place is None else Several(parts, parts.place, self._respond)
         self._control = Control(parts, self._several)
-        self._local_hosts: set[bytes] = set()  # that were checked
         self.batcher = Batcher(self._answer_hot)
         bounds = Bounds(max_pending_bytes=max(_PENDING_BYTES, 4 * parts.settings.max_body_bytes))
         self._budget = Budget(parts.settings.body_bytes_per_second, parts.settings.max_body_bytes)
@@ -186,15 +184,16 @@ class PolicyServer:
         Raises:
             Problem: 401, 403, 413, 415, 421.
         """
-        if self._on_loopback and (host := found.get(b"host", b"")) not in self._local_hosts:
-            check_host(host.decode("latin-1"))
-            self._local_hosts = (self._local_hosts | {host}) if len(self._local_hosts) < _MOST_HOSTS else {host}
+        if self._on_loopback:
+            check_host(found.get(b"host", b"").decode("latin-1"))
         admit_agent(scope, found, self._parts.tokens)
         length = found.get(b"content-length")
         if length is not None:
-            if int(length) > max_bytes:
-                raise Problem(413, f"the body has {int(length)} bytes; at most {max_bytes} are read")
-            self._budget.announce(scope, int(length))
+            num_bytes = int(length)
+            if num_bytes > max_bytes:
+                raise Problem(413, f"the body has {num_bytes} bytes; at most {max_bytes} are read")
+            if num_bytes >= LARGE:
+                self._budget.announce(scope, num_bytes)
 
     def refusal(self, scope: Scope, problem: Problem) -> Response:
         """What is answered to a request that is not read."""

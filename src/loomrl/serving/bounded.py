@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from loomrl.serving.asgi import WHOLE, Response
 from loomrl.serving.intake import Intake
 
-_PIECE = 16 * 2**10  # bytes handed over at once, unless they are a body's
+_PIECE = 8 * 2**10  # bytes handed over at once, unless they are a body's
 _SLACK = 64 * 2**10  # bytes that may stand around a piece of a body: sizes of chunks, their extensions, trailers
 NOTHING, _HEAD, _BODY = range(3)  # what of a request is being read
 
@@ -54,12 +54,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._begin()
         super().on_message_begin()
 
-    def on_url(self, url: bytes) -> None:
-        """A piece of its address."""
-        self.url += url
-        if len(self.url) > self.intake.bounds.max_url_bytes:
-            self._stop(414, f"the address is longer than {self.intake.bounds.max_url_bytes} bytes")
-
     def on_headers_complete(self) -> None:
         """Whether it may be answered is settled now."""
         self._end_head()
@@ -88,16 +82,22 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.loop.call_soon(self._feed_rest)
 
     def _begin(self) -> None:
-        self._reads, self._num_around, self._num_body, self._num_seen = _HEAD, 0, 0, 0
-        self._begun, self._has_spoken = self.loop.time(), True
+        self._reads, self._has_spoken = _HEAD, True
+        self._begun = self.loop.time()
+        self._num_around = self._num_body = self._num_seen = 0
 
     def _end_head(self) -> None:
         self._reads, self._num_around, self._head = _BODY, 0, self.headers
+        if len(self.url) > self.intake.bounds.max_url_bytes:
+            self._stop(414, self._too_long_an_address())
         if len(self.headers) > self.intake.bounds.max_headers:
             self._stop(431, self._too_many_headers())
 
     def _too_many_headers(self) -> str:
         return f"there are more than {self.intake.bounds.max_headers} headers"
+
+    def _too_long_an_address(self) -> str:
+        return f"the address is longer than {self.intake.bounds.max_url_bytes} bytes"
 
     def _size_of_piece(self) -> int:
         """How much the parser gets at once: the rest of a body whose length is known, and else little."""
@@ -176,7 +176,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._num_seen, self._num_around = self._num_body, 0
             return
         self._num_around += num_bytes
-        if self._reads == _HEAD and self._num_around > bounds.max_head_bytes:
+        if self._reads == _HEAD and len(self.url) > bounds.max_url_bytes:
+            self.refuse(414, self._too_long_an_address())
+        elif self._reads == _HEAD and self._num_around > bounds.max_head_bytes:
             self.refuse(431, f"the first line and the headers are longer than {bounds.max_head_bytes} bytes")
         elif self._reads == _HEAD and len(self.headers) > bounds.max_headers:
             self.refuse(431, self._too_many_headers())

@@ -37,6 +37,7 @@ class Group:
     substitute: Substitute | None = None  # what acts where the policy must not
     draw: int | None = None  # which random numbers, where any of them may explore
     record: dict[str, Any] = field(default_factory=dict)
+    _told: tuple[list[Any], list[Any]] | None = None  # actions and values, once somebody is told
     asked: float = 0.0  # `time.perf_counter()` at which the policy was asked,
     answered: float = 0.0  # and at which it had answered
 
@@ -70,6 +71,13 @@ class Group:
         if policy is None or policy is self.policy:
             return Group(rows, self.asks.only(indices), self.mandate, self.observations[indices])
         return Group.of(rows, self.asks.only(indices), replace(self.mandate, policy=policy))
+
+    def told(self) -> tuple[list[Any], list[Any]]:
+        """Its actions and values as JSON has them, made once for all requests in it."""
+        if self._told is None:
+            values = [None] * len(self) if self.value is None else self.value.tolist()
+            self._told = self.action.tolist(), values
+        return self._told
 
     def decided_by(self) -> Mapping[str, int]:
         """How many were decided by `override`, `kill_switch`, `fallback`, `shield`, `explored` or `policy`."""
@@ -108,11 +116,11 @@ class Part:
         """What agents are told of their decisions."""
         group, some = self.group, slice(self.start, self.stop)
         fields = group.record if len(group) == 1 else group.record["shared"]
-        values = [None] * (self.stop - self.start) if group.value is None else group.value[some].tolist()
+        actions, values = group.told()
         columns = zip(
             self.decision_ids(),
-            group.action[some].tolist(),
-            values,
+            actions[some],
+            values[some],
             group.propensity[some],
             group.explored[some],
             group.shield[some],

@@ -95,9 +95,13 @@ class RateLimiter:
         most requests look at no clock.
         """
         total = len(agents)
-        wanted = {agents[0]: total} if agents and agents.count(agents[0]) == total else Counter(agents)
-        found: list[tuple[Bucket, Who, int]] = [(self._bucket(agent), agent, count) for agent, count in wanted.items()]
-        found += [(bucket, who, total) for bucket, who in self._wide_buckets(holder)]
+        found: list[tuple[Bucket, Who, int]] = []
+        if agents and agents.count(agents[0]) == total:
+            found.append((self._bucket(agents[0]), agents[0], total))
+        else:
+            found += [(self._bucket(agent), agent, count) for agent, count in Counter(agents).items()]
+        for bucket, who in self._wide.get(holder) or self._wide_buckets(holder):
+            found.append((bucket, who, total))
         for bucket, who, count in found:
             if bucket.tokens < count:
                 bucket.fill(time.monotonic())

@@ -5,7 +5,6 @@ every restart. A version owns slices of these points, the champion the rest. Rai
 the champion alone, lowering it gives them back: no other agent changes hands.
 """
 
-import math
 import secrets
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
@@ -75,7 +74,7 @@ class Plan(Document):
     @classmethod
     def _are_fractions(cls, split: dict[str, float]) -> dict[str, float]:
         for version, fraction in split.items():
-            if not math.isfinite(fraction) or not 1 <= _points(fraction) <= POINTS:
+            if not 0.0 < fraction <= 1.0 or not _points(fraction):
                 raise ValueError(f"version {version!r}: a fraction is from 0.000001 to 1, found {fraction}")
         if sum(map(_points, split.values())) > POINTS:
             raise ValueError(f"the fractions add up to {sum(split.values()):g}; together they are at most 1")
