@@ -198,36 +198,37 @@ class Stream:
         agent_ids = decisions.of("agent_id")
         if SIMULATED in "".join(agent_ids):
             decisions = decisions.only([not agent_id.startswith(SIMULATED) for agent_id in agent_ids])
-        monitors = self._of(version) if len(decisions) else None
+            agent_ids = decisions.of("agent_id")
+        monitors = self._of(version) if agent_ids else None
         if monitors is None:
             return
-        self._alone.saw(decisions.of("agent_id"))
+        self._alone.saw(agent_ids)
         self._evidence[version] = self._evidence.pop(version)  # it acted last
         if monitors.evidence.trigger is None:
             monitors.evidence.num_seen += len(run)
             monitors.evidence.enter_window(run[-1]["timestamp"])
-            decisions = self._own_words(decisions, monitors.evidence)
-            if len(decisions):
+            is_own = self._are_own_words(agent_ids, decisions.tokens(), monitors.evidence)
+            if not all(is_own):
+                for decision_id, own in zip(decisions.ids(), is_own, strict=True):
+                    if not own:
+                        self._note_others(decision_id)
+                decisions = decisions.only(is_own)
+                agent_ids = decisions.of("agent_id")
+            if agent_ids:
                 self._enrol(run, monitors.evidence)
-                self._decided(decisions, monitors)
+                self._decided(decisions, agent_ids, monitors)
 
-    def _own_words(self, decisions: Columns, evidence: Evidence) -> Columns:
-        """Those decisions that were asked under the token that speaks for their agent; the others say nothing."""
-        tokens = decisions.tokens()
-        if tokens is None and not evidence.by_token:
-            self._asked.saw(evidence.window, {NO_TOKEN: len(decisions)})
-            return decisions
-        tokens = [NO_TOKEN] * len(decisions) if tokens is None else tokens
-        self._asked.saw(evidence.window, Counter(tokens))
-        asked = list(zip(decisions.of("agent_id"), tokens, strict=True))
-        speaks = {one: self._speaks_for(*one, evidence) for one in dict.fromkeys(asked)}
-        if all(speaks.values()):
-            return decisions
-        is_own = [speaks[one] for one in asked]
-        for decision_id, own in zip(decisions.ids(), is_own, strict=True):
-            if not own:
-                self._note_others(decision_id)
-        return decisions.only(is_own)
+    def _are_own_words(self, agent_ids: Sequence[str], tokens: list[str], evidence: Evidence) -> list[bool]:
+        """Which decisions were asked under the token that speaks for their agent; the others say nothing."""
+        known, token = evidence.by_token, tokens[0]
+        if tokens.count(token) == len(tokens):  # nearly always
+            self._asked.saw(evidence.window, {token: len(tokens)})
+            agents = set(agent_ids)
+            if known.keys().isdisjoint(agents) if token == NO_TOKEN else all(known.get(one) == token for one in agents):
+                return [True]
+        else:
+            self._asked.saw(evidence.window, Counter(tokens))
+        return [self._speaks_for(*asked, evidence) for asked in zip(agent_ids, tokens, strict=True)]
 
     def _of(self, version: str) -> VersionMonitors | None:
         if version not in self._monitors:
@@ -273,10 +274,9 @@ class Stream:
             return True
         return known == token
 
-    def _decided(self, decisions: Columns, monitors: VersionMonitors) -> None:
-        """Take decisions of one version."""
-        own, signs = decisions.as_served(), monitors.signs(decisions)
-        agent_ids, episode_ids = decisions.of("agent_id"), decisions.of("episode_id")
+    def _decided(self, decisions: Columns, agent_ids: Sequence[str], monitors: VersionMonitors) -> None:
+        """Take decisions of one version, for these agents."""
+        own, signs, episode_ids = decisions.as_served(), monitors.signs(decisions), decisions.of("episode_id")
         if all(own) and episode_ids.count(None) == len(episode_ids):
             monitors.decided_alone(agent_ids, signs)
             return

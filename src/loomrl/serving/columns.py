@@ -66,11 +66,8 @@ class Columns:
         exploration drew is part of that; what a person, a fallback or an agent asked for is not; (N,)."""
         return self._gathered(_as_served)
 
-    def tokens(self) -> list[str] | None:
-        """Under which token each was asked, where it may speak for any agent, else an empty text; (N,). None: under
-        none at all."""
-        if not any(_holds(entry, "by_token") for entry, _ in self._pieces):
-            return None
+    def tokens(self) -> list[str]:
+        """Under which token each was asked, where it may speak for any agent, else an empty text; (N,)."""
         return self._gathered(_tokens)
 
     def only(self, wanted: Sequence[bool]) -> Self:
