@@ -102,8 +102,9 @@ def parse_infer(body: bytes, json_length: str, policy: ServedPolicy, max_rows: i
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
         raise Problem(400, f"`inputs` must hold exactly one tensor, {policy.input_name!r}")
     observations = read_tensor(inputs[0], binary, policy.input_name, policy.dtype, policy.shape, max_rows)  # (B, *obs)
-    most = len(observations) * (_ROW_BYTES + _NUMBER_BYTES * math.prod(policy.shape))
-    if len(text) > most:
+    if len(text) > _ROW_BYTES and len(text) > (
+        most := len(observations) * (_ROW_BYTES + _NUMBER_BYTES * math.prod(policy.shape))
+    ):
         raise Problem(413, f"the JSON has {len(text)} bytes; for so many rows at most {most} are read")
     parameters = parameters_of(document, "the request")
     agent_id, episode_id = parameters.get("agent_id", DEFAULT_AGENT), parameters.get("episode_id")
