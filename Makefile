@@ -103,6 +103,7 @@ bench: peers atropos | $(BIN)/loomrl  ## measure speed and learning beside the p
 	python benchmarks/device.py
 	python benchmarks/serving.py
 	python benchmarks/serving_shadow.py
+	python -m benchmarks.hostile
 	python benchmarks/lifecycles.py
 	python benchmarks/gate.py
 	python benchmarks/constrained.py
