@@ -1,6 +1,7 @@
 """Agents of one token that may speak for any are one's word: alone they take no version out, and they are named."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 from benchmarks.calibration.topics.monitors import decided, watch
 from loomrl.monitoring.sharing import Shared
 from loomrl.monitoring.stream import STATE, Stream
-from loomrl.monitoring.tokens import ENOUGH_ASKED
+from loomrl.monitoring.tokens import LEAST_REQUESTS, token_of
+from loomrl.serving.tokens import TOKENS_FILE, add, configured
+from loomrl.types import Json
 
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 NAMES = [f"odd-{number}" for number in range(200)]  # as many as one token likes
@@ -24,13 +27,15 @@ class Traffic:
         self.stream = Stream(lambda version: known)
         self.seconds = 0.0
 
-    def asks(self, agents: list[str], token: str | None, breaks: bool, **named: Any) -> list[Any]:
+    def asks(
+        self, agents: list[str], token: str | None, breaks: bool, unlike: bool = False, version: str = "1", **named: Any
+    ) -> list[Any]:
         """Each agent asks once; the triggers that come of it."""
         self.seconds += 1.0
         flags = np.zeros((len(agents), 4), bool)
-        flags[:, 0] = breaks
+        flags[:, 0], flags[:, 2] = breaks, unlike
         told = {} if token is None else {"by_token": token}
-        entry = decided(BEGUN + timedelta(seconds=self.seconds), "1", agents, flags, **told, **named)
+        entry = decided(BEGUN + timedelta(seconds=self.seconds), version, agents, flags, **told, **named)
         return self.stream.take([entry])
 
     @property
@@ -43,7 +48,7 @@ class Traffic:
 def traffic() -> Traffic:
     """A fleet that has been asking for a while under a token of its own, without fault."""
     found = Traffic()
-    for _ in range(20):
+    for _ in range(100):
         assert found.asks(FLEET, "fleet", breaks=False) == []
     return found
 
@@ -53,8 +58,9 @@ def test_one_token_under_many_names_takes_no_version_out_and_is_named(traffic: T
         assert traffic.asks(NAMES, "stranger", breaks=True) == []
     (found,) = traffic.stream.suspicions
     assert (found.token, found.num_agents, found.monitor) == ("stranger", len(NAMES), "violations.push")
-    assert found.e_value > 1e6 > 10 > found.e_value_beside
-    assert "look at who holds that token" in traffic.stream.describe()["1"]["suspicion"]["reason"]
+    assert found.e_value > 1e6 > 10 > found.e_value_of_others
+    (told,) = traffic.stream.describe()["1"]["suspicions"]
+    assert "look at who holds that token" in told["reason"]
 
 
 def test_without_tokens_that_differ_the_same_takes_it_out() -> None:
@@ -79,70 +85,107 @@ def test_agents_whose_tokens_are_bound_to_them_bear_it_out_as_well() -> None:
     for _ in range(20):
         found.asks(FLEET, None, breaks=False)
     assert found.asks(NAMES, "stranger", breaks=True) == []
+    assert found.stream.suspicions != []
     assert [trigger for _ in range(5) for trigger in found.asks(FLEET, None, breaks=True)] != []
 
 
-def test_one_agent_that_says_the_same_suffices_to_bear_it_out() -> None:
+def test_one_agent_that_shows_the_same_suffices() -> None:
     found = Traffic()
-    for _ in range(ENOUGH_ASKED):
+    for _ in range(3 * LEAST_REQUESTS):
         found.asks(["cart-1"], None, breaks=False)
     assert found.asks(NAMES, "stranger", breaks=True) == []
     triggers = [trigger for _ in range(200) for trigger in found.asks(["cart-1"], None, breaks=True)]
     assert len(triggers) == 1
 
 
-def test_others_who_asked_too_little_to_have_seen_it_need_not_bear_it_out() -> None:
+def test_others_who_ask_for_less_need_not_show_it() -> None:
     found = Traffic()
-    found.asks(FLEET[: ENOUGH_ASKED - 1], "fleet", breaks=False)
-    assert found.asks(NAMES, "stranger", breaks=True) != []
+    for _ in range(9):
+        found.asks(FLEET, "fleet", breaks=False)
+    assert found.asks(NAMES, "another", breaks=True) != []
 
 
-def test_others_who_asked_long_ago_neither(traffic: Traffic) -> None:
-    for _ in range(3):
-        traffic.seconds += 600.0
-        traffic.asks(["odd-0"], "stranger", breaks=False)
+def test_others_who_ask_for_little_keep_no_fleet_from_being_heard() -> None:
+    """Some clean requests under another token would else keep a version that breaks its limits in service."""
+    found = Traffic()
+    for _ in range(3 * LEAST_REQUESTS):
+        found.asks(["odd-0"], "stranger", breaks=False)
+    for _ in range(20):
+        found.asks(FLEET, "fleet", breaks=False)
+    assert [trigger for _ in range(40) for trigger in found.asks(FLEET, "fleet", breaks=True)] != []
+
+
+def test_others_who_asked_for_another_version_alone_cannot_have_seen_it() -> None:
+    found = Traffic()
+    for _ in range(50):
+        found.asks(FLEET, "doors", breaks=False, version="2")
+    assert [trigger for _ in range(5) for trigger in found.asks(FLEET, "fleet", breaks=True)] != []
+
+
+def test_others_who_asked_days_ago_neither(traffic: Traffic) -> None:
+    traffic.seconds += 4 * 86_400.0
     assert traffic.asks(NAMES, "stranger", breaks=True) != []
 
 
-def test_what_is_said_in_the_name_of_another_tokens_agent_counts_for_nothing(traffic: Traffic) -> None:
+def test_a_suspicion_outlives_the_others_silence(traffic: Traffic) -> None:
+    assert traffic.asks(NAMES, "stranger", breaks=True) == []
+    for _ in range(3):
+        traffic.seconds += 600.0
+        assert traffic.asks(["odd-0"], "stranger", breaks=True) == []
+
+
+def test_every_monitor_that_one_token_convinced_is_told(traffic: Traffic) -> None:
+    assert traffic.asks(NAMES, "stranger", breaks=True, unlike=True) == []
+    assert {one.monitor for one in traffic.stream.suspicions} == {"violations.push", "out_of_distribution"}
+
+
+def test_the_name_of_another_tokens_agent_is_another_unit(traffic: Traffic) -> None:
     for _ in range(50):
         assert traffic.asks(FLEET, "stranger", breaks=True) == []
-    assert traffic.evidence.monitors["violations.push"].life == {}
-    assert traffic.evidence.num_decisions == 20 * len(FLEET)
+    (found,) = traffic.stream.suspicions
+    assert (found.token, found.num_agents) == ("stranger", len(FLEET))
+    odd = traffic.stream.describe()["1"]["monitors"]["violations.push"]["odd_agents"]
+    assert {one["token"] for one in odd} == {"stranger"}
+    assert {one["agent_id"] for one in odd} <= set(FLEET)
 
 
-def test_nor_does_feedback_on_what_was_said_so(traffic: Traffic) -> None:
-    traffic.asks(["cart-1"], "stranger", breaks=False, experiment="x", shares={"1": 0.5, "2": 0.5})
-    traffic.asks(["cart-1"], "fleet", breaks=False, experiment="x", shares={"1": 0.5, "2": 0.5})
-    fields = {
-        "kind": "feedback",
-        "timestamp": BEGUN.isoformat(),
-        "agent_id": "cart-1",
-        "episode_id": None,
-        "version": "1",
-    }
-    ended = {"terminated": True, "truncated": False}
-    strange, own = (f"{(BEGUN + timedelta(seconds=traffic.seconds - ago)).timestamp()}.0" for ago in (1.0, 0.0))
-    traffic.stream.take([fields | ended | {"decision_id": strange, "reward": -1e9, "by_token": "stranger"}])
-    traffic.stream.take([fields | ended | {"decision_id": own, "reward": -1e9, "by_token": "stranger"}])
-    traffic.stream.take([fields | ended | {"decision_id": own, "reward": 5.0, "by_token": "rewards"}])
-    assert traffic.evidence.arm.agents["cart-1"].total == 5.0
+def test_who_takes_their_names_first_silences_nobody() -> None:
+    found = Traffic()
+    found.asks(FLEET, "stranger", breaks=False)
+    triggers = []
+    for _ in range(30):
+        triggers += found.asks(FLEET, "fleet", breaks=True)
+    assert triggers != []
 
 
-def test_a_token_that_is_bound_comes_before_one_that_took_its_name(traffic: Traffic) -> None:
-    traffic.asks(["door"], "stranger", breaks=True)
-    assert traffic.evidence.token_of("door") == "stranger"
-    traffic.asks(["door"], None, breaks=False)
-    assert traffic.evidence.token_of("door") == ""
-    assert "door" not in traffic.evidence.monitors["violations.push"].life
+def test_feedback_counts_for_who_asked_and_none_from_others_who_ask(traffic: Traffic) -> None:
+    split = {"experiment": "x", "shares": {"1": 0.5, "2": 0.5}}
+    traffic.asks(["cart-1"], "stranger", breaks=False, **split)
+    traffic.asks(["cart-1"], "fleet", breaks=False, **split)
+    told: Json = {"kind": "feedback", "timestamp": BEGUN.isoformat(), "agent_id": "cart-1", "episode_id": None}
+    told |= {"version": "1", "terminated": True, "truncated": False, "decision_id": "x", "by_token": "fleet"}
+    traffic.stream.take([told | {"reward": -1e9, "by_token": "stranger", "told_by_token": "stranger"}])
+    traffic.stream.take([told | {"reward": -1e9, "told_by_token": "stranger"}])
+    traffic.stream.take([told | {"reward": 5.0, "told_by_token": "rewards"}])
+    agents = traffic.evidence.arm.agents
+    assert {token_of(unit): one.total for unit, one in agents.items()} == {"stranger": -1e9, "fleet": 5.0}
 
 
 def test_agents_go_on_under_a_token_that_replaced_theirs(traffic: Traffic) -> None:
     for _ in range(3):
         traffic.seconds += 600.0
-        traffic.asks(FLEET, "fleet-2027", breaks=False)
-    assert set(traffic.evidence.by_token.values()) == {"fleet-2027"}
+        for _ in range(5):
+            traffic.asks(FLEET, "fleet-2027", breaks=False)
     assert [trigger for _ in range(5) for trigger in traffic.asks(FLEET, "fleet-2027", breaks=True)] != []
+
+
+def test_a_token_for_names_that_begin_alike_is_one_word_and_one_for_named_agents_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    for name, agents in (("any", []), ("pattern", ["cart-1", "odd-*"]), ("named", ["cart-1", "cart-2"])):
+        add(path, name, ["decide"], agents)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(TOKENS_FILE, str(path))
+        assert [one.shared_name for one in configured().holders] == ["any", "pattern", None]
 
 
 def test_a_restart_changes_nothing(traffic: Traffic) -> None:
@@ -164,9 +207,12 @@ def test_servers_that_share_what_they_know_judge_alike() -> None:
     triggers: list[Any] = []
     for number in range(30):
         for place, one in enumerate(traffics):
-            triggers += one.asks(FLEET[place::2], "fleet", breaks=number >= 20)
-            triggers += one.asks(NAMES[place::2], "stranger", breaks=True) if number >= 10 else []
-        rows = [one.evidence for one in traffics]
+            is_fleets = place == 0  # each token asks one server
+            if is_fleets:
+                triggers += [trigger for _ in range(10) for trigger in one.asks(FLEET, "fleet", breaks=number >= 20)]
+            elif number >= 10:
+                triggers += one.asks(NAMES[:50], "stranger", breaks=True)
+        rows = [evidence for one in traffics for evidence in one.stream.gathered()]
         for place, one in enumerate(rows):
             one.homes |= dict.fromkeys(one.unnamed.keys() - one.homes.keys(), 2 * number + place)
             one.window_homes |= dict.fromkeys(one.requests.window.keys() - one.window_homes.keys(), 2 * number + place)

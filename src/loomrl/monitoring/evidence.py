@@ -1,16 +1,21 @@
 """What is gathered about one version: what its agents showed, its open episodes, its rewards beside its control's."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from itertools import islice
-from typing import TypeVar
 
 import numpy as np
 
 from loomrl.monitoring.monitor import Agents, Monitor, Place, Trigger
-from loomrl.monitoring.tokens import BORNE_OUT, ENOUGH_ASKED, NO_TOKEN, Asked, Suspicion
+from loomrl.monitoring.tokens import (
+    CORROBORATION,
+    LEAST_REQUESTS,
+    RequestCounts,
+    Suspicion,
+    token_of,
+    windows_between,
+    without,
+)
 from loomrl.monitoring.trial import Arm, Trial
 from loomrl.monitoring.units import FEW, num_left_out
 from loomrl.monitoring.watch import REWARD, UNANSWERED, Level, Signs, Watch
@@ -21,10 +26,8 @@ _MOST_EPISODES = 10_000  # open ones; the oldest are forgotten
 _UNNUMBERED = 5  # the number a server counts as until LoomDB has given it one
 _NEXT_LOOK = 1.05  # as many returns as at the last one
 _WINDOW_CHARACTERS = len("2026-01-01T00:0")  # of a timestamp: ten minutes
-_WINDOW_SECONDS = 600.0
 
 Key = tuple[str, str]  # agent_id, episode_id
-Value = TypeVar("Value")
 
 
 @dataclass(slots=True)
@@ -71,9 +74,9 @@ class Counts:
         """Of one agent: before the window, and in it."""
         return self.before.get(agent_id, 0), self.window.get(agent_id, 0)
 
-    def without(self, agents: Mapping[str, str]) -> "Counts":
-        """Those of all other agents."""
-        return Counts(_without(self.before, agents), _without(self.window, agents))
+    def without(self, token: str) -> "Counts":
+        """Those of agents of all other tokens."""
+        return Counts(without(self.before, token), without(self.window, token))
 
     def begin_window(self) -> None:
         """From now on."""
@@ -99,38 +102,24 @@ class Evidence:
     homes: dict[str, int] = field(default_factory=dict)  # agent -> revision of LoomDB's by which it was known first
     window_homes: dict[str, int] = field(default_factory=dict)  # the same since the window began
     open_episodes: list[LiveEpisode] = field(default_factory=list)  # in the order they began
-    by_token: dict[str, str] = field(default_factory=dict)  # agent -> token that speaks for it and may for any
+    requests_by_token: RequestCounts = field(default_factory=RequestCounts)
     trigger: Trigger | None = None
-    suspicion: Suspicion | None = None  # the newest
+    suspicions: dict[str, Suspicion] = field(default_factory=dict)  # by monitor, the newest
 
     def without(self, token: str) -> "Evidence":
         """What agents of all other tokens have shown."""
-        gone = {agent: one for agent, one in self.by_token.items() if one == token}
         return replace(
             self,
-            unnamed=_without(self.unnamed, gone),
-            requests=self.requests.without(gone),
-            episodes=self.episodes.without(gone),
-            monitors={name: one.without(gone) for name, one in self.monitors.items()},
-            arm=None if self.arm is None else replace(self.arm, agents=_without(self.arm.agents, gone)),
-            by_token=_without(self.by_token, gone),
+            unnamed=without(self.unnamed, token),
+            requests=self.requests.without(token),
+            episodes=self.episodes.without(token),
+            monitors={name: one.without(token) for name, one in self.monitors.items()},
+            arm=None if self.arm is None else replace(self.arm, agents=without(self.arm.agents, token)),
         )
 
-    def token_of(self, agent_id: str) -> str | None:
-        """Under which token it speaks; None for an agent that is not known."""
-        return self.by_token.get(agent_id, NO_TOKEN if agent_id in self.unnamed else None)
-
-    def speaks(self, agent_id: str, token: str) -> None:
-        """An agent speaks under this token from now on; what it showed under another is forgotten."""
-        former = self.token_of(agent_id)
-        if former is not None and former != token:
-            gone = {agent_id: former}
-            kept = replace(self, by_token={agent_id: former}).without(former)
-            self.unnamed, self.requests, self.episodes = kept.unnamed, kept.requests, kept.episodes
-            self.monitors, self.arm = kept.monitors, kept.arm
-            self.by_token = _without(self.by_token, gone)
-        if token != NO_TOKEN:
-            self.by_token[agent_id] = token
+    def num_agents_by_token(self) -> Counter[str]:
+        """How many agents each token named that may speak for any."""
+        return Counter(token for token in map(token_of, self.unnamed) if token)
 
     def enter_experiment(self, experiment: str | None, is_champion: bool) -> None:
         """Agents are dealt by this one from now on; by another one anew."""
@@ -146,6 +135,7 @@ class Evidence:
         if window <= self.window:
             return
         self.begun, self.window, self.window_homes = self.begun or window, window, {}
+        self.requests_by_token.enter_window(window)
         for counts in (self.requests, self.episodes):
             counts.begin_window()
         for monitor in self.monitors.values():
@@ -159,17 +149,14 @@ class Evidence:
             "num_decisions": self.num_decisions,
             "num_agents": len(self.unnamed),
             "trigger": trigger,
-            "suspicion": None
-            if self.suspicion is None
-            else self.suspicion.to_json() | {"reason": self.suspicion.reason},
+            "suspicions": [one.to_json() | {"reason": one.reason} for one in self.suspicions.values()],
             "monitors": {},
         }
 
     @property
     def num_windows_before(self) -> int:
         """Between the first and the newest, those without a decision too."""
-        first, last = (datetime.fromisoformat(f"{one}0Z") for one in (self.begun, self.window))
-        return int((last - first).total_seconds() // _WINDOW_SECONDS)
+        return windows_between(self.begun, self.window)
 
 
 @dataclass(frozen=True)
@@ -178,7 +165,6 @@ class Beside:
 
     is_alone: bool  # the policy has but one agent
     champion: Evidence | None  # that of the same experiment
-    asked: Asked = field(default_factory=Asked)  # under each token, of the policy
 
     def without(self, token: str) -> "Beside":
         """What is known without agents of a token: one that is left may say all there is to say."""
@@ -201,6 +187,7 @@ class VersionMonitors:
         self._per_request = [name for name in watch.shown if name not in self._per_episode]
         self._by_all: dict[str, float] = {}  # monitor -> what all servers' evidence amounts to
         self._others: tuple[Evidence, Beside] | None = None  # of all servers
+        self._num_of_token = Counter(map(token_of, evidence.unnamed))  # agents
         self._own_part = 0.5**_UNNUMBERED if is_shared else None
         self._num_returns = [0, 0]  # that came, and that had come when they were last looked at
         self._open = {episode.key: episode for episode in evidence.open_episodes}
@@ -221,7 +208,7 @@ class VersionMonitors:
             return self._open[key]
         self._open.pop(key, None)
         episode = self._open[key] = LiveEpisode(*key, cut=elsewhere, window=self.evidence.window)
-        if not self.evidence.unnamed.setdefault(key[0], False):
+        if not self._meet(key[0], False):
             episode.number, episode.number_in_window = self.evidence.episodes.count(key[0])
         if len(self._open) > _MOST_EPISODES:
             self.leave(next(iter(self._open)))
@@ -254,7 +241,7 @@ class VersionMonitors:
         evidence = self.evidence
         evidence.num_decisions += len(agent_ids)
         for agent_id in set(agent_ids) - evidence.unnamed.keys():
-            evidence.unnamed[agent_id] = True
+            self._meet(agent_id, True)
         rows = np.flatnonzero(np.logical_or.reduce(list(signs.values()))).tolist() if signs else []
         done = 0
         for row in rows:
@@ -266,12 +253,12 @@ class VersionMonitors:
     def decided(self, row: int, signs: Signs, agent_id: str, episode: LiveEpisode | None) -> None:
         """Take a decision of the version's own: this row of those whose signs these are."""
         self.evidence.num_decisions += 1
-        self.evidence.unnamed.setdefault(agent_id, episode is None)
+        self._meet(agent_id, episode is None)
         self._show(row, signs, agent_id, episode)
 
     def unanswered(self, agent_id: str, episode: LiveEpisode | None) -> None:
         """Take a request that the version had no finite answer to; it shows nothing else."""
-        self.evidence.unnamed.setdefault(agent_id, episode is None)
+        self._meet(agent_id, episode is None)
         self._add(UNANSWERED, agent_id, 1.0, self._request(agent_id, episode))
 
     def _count(self, agent_ids: Sequence[str]) -> None:
@@ -350,35 +337,39 @@ class VersionMonitors:
             if has_come or (is_asked and not weigher.is_paired(name)):
                 monitor.look(weigher.num_values(name), self._combined(name, weigher.e_value(name)))
             if evidence.trigger is None and monitor.refutes:
-                suspicion = self._suspicion(name, beside) if has_come else evidence.suspicion
+                suspicion = self._suspicion(name, beside) if has_come else evidence.suspicions.get(name)
                 if suspicion is None:
                     evidence.trigger = weigher.trigger(name)
                 else:
-                    evidence.suspicion = suspicion
+                    evidence.suspicions[name] = suspicion
         return evidence.trigger
 
     def _suspicion(self, name: str, beside: Beside) -> Suspicion | None:
-        """Where what refutes the version comes from one token alone, and others were asked enough to have seen it."""
-        evidence = self.evidence
-        others = None if self._others is None else self._others[0]
-        known = evidence.by_token if others is None else others.by_token | evidence.by_token
-        for token, num_agents in Counter(known.values()).most_common():
-            if beside.asked.beside(token) < ENOUGH_ASKED:
+        """Where what refutes the version comes from one token alone, and others ask for as many decisions as it.
+
+        A token that was suspected stays so, also when the others fall silent, until they show the same.
+        """
+        own, former = self.evidence, self.evidence.suspicions.get(name)
+        known = own if self._others is None else self._others[0]
+        for token, num_agents in (own.num_agents_by_token() | known.num_agents_by_token()).items():
+            others = known.requests_by_token.under_others(token)
+            is_believed = others < max(LEAST_REQUESTS, known.requests_by_token.under(token))
+            if is_believed and (former is None or former.token != token):
                 continue
-            e_value = self._e_value_beside(name, token, beside)
-            if e_value < BORNE_OUT:
+            e_value = self._e_value_of_others(name, token, beside)
+            if e_value < CORROBORATION:
                 return Suspicion(
-                    version=evidence.version,
+                    version=own.version,
                     monitor=name,
                     token=token,
                     num_agents=num_agents,
-                    e_value=evidence.monitors[name].e_value,
-                    e_value_beside=e_value,
-                    num_decisions=evidence.num_decisions,
+                    e_value=own.monitors[name].e_value,
+                    e_value_of_others=e_value,
+                    num_decisions=own.num_decisions,
                 )
         return None
 
-    def _e_value_beside(self, name: str, token: str, beside: Beside) -> float:
+    def _e_value_of_others(self, name: str, token: str, beside: Beside) -> float:
         """What agents of all other tokens show, to this server or to all together."""
         found = Weigher(self.evidence.without(token), self._watch, beside.without(token)).e_value(name)
         if self._others is not None:
@@ -422,14 +413,16 @@ class VersionMonitors:
         monitor.add(agent_id, value, Place(*number, block, has_blocks=self._is_of_few(agent_id)))
 
     def _is_of_few(self, agent_id: str) -> bool:
-        """Whether there are few agents, or few of its token: those may have to bear out what others show."""
-        num_agents, by_token = len(self.evidence.unnamed), self.evidence.by_token
-        if num_agents < FEW or not by_token:
-            return num_agents < FEW
-        token = by_token.get(agent_id)
-        if token is None:
-            return num_agents - len(by_token) < FEW
-        return sum(1 for _ in islice((one for one in by_token.values() if one == token), FEW)) < FEW
+        """Whether there are few agents, or few of its token: those may have to show what others show."""
+        return len(self.evidence.unnamed) < FEW or self._num_of_token[token_of(agent_id)] < FEW
+
+    def _meet(self, agent_id: str, is_unnamed: bool) -> bool:
+        """An agent asks; whether its first request named no episode."""
+        unnamed = self.evidence.unnamed
+        if agent_id not in unnamed:
+            unnamed[agent_id] = is_unnamed
+            self._num_of_token[token_of(agent_id)] += 1
+        return unnamed[agent_id]
 
 
 class Weigher:
@@ -481,9 +474,9 @@ class Weigher:
 
     def _tokens(self, monitor: Monitor) -> list[Json]:
         """How many agents each token named that may speak for any, and how many of those showed something."""
-        by_token = self._evidence.by_token
-        named, showing = Counter(by_token.values()), Counter(by_token.get(agent) for agent in monitor.life)
-        return [{"token": one, "num_agents": count, "num_showing": showing[one]} for one, count in named.most_common()]
+        showing = Counter(map(token_of, monitor.life))
+        named = self._evidence.num_agents_by_token().most_common()
+        return [{"token": one, "num_agents": count, "num_showing": showing[one]} for one, count in named]
 
     def describe(self, name: str) -> Json:
         """For whoever looks: how far it is from its threshold, how it came there, and which agents stand out."""
@@ -538,11 +531,6 @@ def _trial(evidence: Evidence, champion: Evidence | None, watch: Watch) -> Trial
     if evidence.arm is None or champion is None or champion.arm is None:
         return None
     return Trial(evidence.version, evidence.arm, champion.version, champion.arm, watch.config.reward_range)
-
-
-def _without(known: Mapping[str, Value], agents: Mapping[str, str]) -> dict[str, Value]:
-    """What is known of all other agents."""
-    return {agent: value for agent, value in known.items() if agent not in agents}
 
 
 def _speaks(signs: Signs, name: str, row: int) -> bool:

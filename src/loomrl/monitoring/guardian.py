@@ -8,11 +8,13 @@ server's or its own, and one guardian can watch the workers of a whole host.
 
 import contextlib
 import logging
+import math
 import os
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +89,8 @@ class Guardian:
         self.num_restarts = 0
         self.last_error: str | None = None
         self.suspicions: list[Suspicion] = []
+        self._unrecorded = deque[Suspicion]()
+        self._next_record = -math.inf  # time.monotonic() seconds
 
     @property
     def shown(self) -> dict[str, Any]:
@@ -140,6 +144,7 @@ class Guardian:
             try:
                 self._tend()
                 self._listen(_LOOK_SECONDS)
+                self._record_suspicions()
             except Exception:  # a guardian that dies silently would protect nobody
                 log.exception("guarding %s failed; it is tried again", self._policy)
                 self._stopping.wait(_LOOK_SECONDS)
@@ -255,14 +260,23 @@ class Guardian:
             self._suspect(Suspicion.model_validate(said["suspicion"]))
 
     def _suspect(self, found: Suspicion) -> None:
-        """On record, for people to judge: the version goes on."""
+        """For people to judge: the version goes on."""
         log.error("%s %s", self._policy, found.reason)
         self.suspicions.append(found)
-        named = {"policy": self._policy, "version": found.version, "reason": found.reason}
-        try:
-            self._reins.append([record("suspicion", **named, suspicion=found.to_json())])
-        except (LoomRLError, OSError) as error:
-            log.error("it is not on record: %s", error)
+        self._unrecorded.append(found)
+
+    def _record_suspicions(self) -> None:
+        """Put them on record, as soon as there is room."""
+        while self._unrecorded and time.monotonic() >= self._next_record:
+            found = self._unrecorded[0]
+            named = {"policy": self._policy, "version": found.version, "reason": found.reason}
+            try:
+                self._reins.append([record("suspicion", **named, suspicion=found.to_json())])
+            except (LoomRLError, OSError) as error:
+                log.error("a suspicion is not on record: %s; it is tried again", error)
+                self._next_record = time.monotonic() + _LONGEST_PAUSE
+                return
+            self._unrecorded.popleft()
 
     def _take_out(self, trigger: Trigger) -> None:
         """Stop using a version: first in this process, where nothing can fail, then in the file that others follow."""

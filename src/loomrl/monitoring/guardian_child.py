@@ -148,6 +148,7 @@ class Watcher:
             self._exchange.forget(version)
             self._watches.pop(version, None)
             self._unkept.discard(version)
+            self._suspected = {source for source in self._suspected if source[0] != version}
             self._save()
 
     def _watch(self, version: str) -> Watch | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from pydantic import Field
 
+from loomrl.monitoring.tokens import agent_of, token_of, without
 from loomrl.monitoring.units import FEW, NUM_SCALES, Blocks, over_agents, scales, within_agents
 from loomrl.monitoring.watch import REWARD, VIOLATIONS, Level
 from loomrl.schema import Document
@@ -48,14 +49,10 @@ class Monitor:
         if place.has_blocks:
             self.blocks.setdefault(agent_id, Blocks()).add(place.life, value, place.block, self.limit)
 
-    def without(self, agents: Mapping[str, str]) -> "Monitor":
-        """What all other agents have shown; `total` and how it went are of all."""
-        return replace(
-            self,
-            life={agent: sums for agent, sums in self.life.items() if agent not in agents},
-            window={agent: sums for agent, sums in self.window.items() if agent not in agents},
-            blocks={agent: blocks for agent, blocks in self.blocks.items() if agent not in agents},
-        )
+    def without(self, token: str) -> "Monitor":
+        """What agents of all other tokens have shown; `total` and how it went are of all."""
+        life, window = without(self.life, token), without(self.window, token)
+        return replace(self, life=life, window=window, blocks=without(self.blocks, token))
 
     @property
     def refutes(self) -> bool:
@@ -129,7 +126,8 @@ class Agents:
         rates = {agent: sums[-1] / max(self.count(agent), 1) for agent, sums in monitor.life.items() if sums[-1] >= 2.0}
         most = sorted(rates, key=lambda agent: (-rates[agent], agent))[:_MOST_NAMED]
         return [
-            {"agent_id": agent, "mean": rates[agent], "num_values": self.count(agent)}
+            {"agent_id": agent_of(agent), "mean": rates[agent], "num_values": self.count(agent)}
+            | ({"token": token} if (token := token_of(agent)) else {})
             for agent in most
             if rates[agent] > monitor.limit
         ]

@@ -35,10 +35,10 @@ from pydantic import TypeAdapter
 from loomrl.monitoring.evidence import Beside, Evidence, LiveEpisode, VersionMonitors
 from loomrl.monitoring.monitor import Trigger
 from loomrl.monitoring.sharing import Shared, together
-from loomrl.monitoring.tokens import NO_TOKEN, Asked, Suspicion
+from loomrl.monitoring.tokens import Suspicion, token_of, unit_of, units_of
 from loomrl.monitoring.trial import Arm
 from loomrl.monitoring.watch import Watch
-from loomrl.serving.columns import Columns, runs, version_of
+from loomrl.serving.columns import Columns, runs, tokens_of, version_of
 from loomrl.serving.records import CHAMPION, DECISION, DECISIONS, ON_TRIAL, column
 from loomrl.shadow.config import SIMULATED
 from loomrl.types import Json
@@ -75,7 +75,6 @@ class StreamState:
     versions: list[Evidence] = field(default_factory=list)  # the one that acted last comes last
     by_others: list[str] = field(default_factory=list)  # decisions without an episode that say nothing of their version
     alone: Alone = field(default_factory=Alone)
-    asked: Asked = field(default_factory=Asked)
 
 
 STATE: TypeAdapter[StreamState] = TypeAdapter(StreamState)
@@ -94,14 +93,16 @@ class Stream:
         self._watch = watch
         self._evidence = {one.version: one for one in state.versions}  # the version that acted last comes last
         self._monitors: dict[str, VersionMonitors] = {}  # at work
+        self._known: dict[str, Evidence] = {}  # version -> that of all servers, as it was heard last
+        self._number: int | None = None  # of this server among them
         self._by_others = dict.fromkeys(state.by_others)
-        self._alone, self._asked = state.alone, state.asked
+        self._alone = state.alone
 
     def state(self) -> StreamState:
         """What was gathered, to be kept across a restart."""
         for monitors in self._monitors.values():
             monitors.list_episodes()
-        return StreamState(list(self._evidence.values()), list(self._by_others), self._alone, self._asked)
+        return StreamState(list(self._evidence.values()), list(self._by_others), self._alone)
 
     def take(self, records: Sequence[Json]) -> list[Trigger]:
         """Take records in their order; a trigger for each version that the evidence came to suffice against."""
@@ -115,18 +116,24 @@ class Stream:
 
     def hear(self, shared: Shared) -> list[Trigger]:
         """Take what all servers have gathered; triggers as from `take`, also those another server came to."""
-        known = {version: together(rows) for version, rows in shared.rows.items()}
+        known = self._known = {version: together(rows) for version, rows in shared.rows.items()}
+        self._number = shared.number
         for version, (life, window) in shared.homes.items():
             if (own := self._evidence.get(version)) is not None:
                 own.homes = {**life, **own.homes}
                 own.window_homes = {
                     agent: revision for agent, revision in window.items() if agent in own.requests.window
                 }
-        for version, one in known.items():
+        for version in known:
             if version in self._monitors:
-                beside = Beside(self._alone.is_certain, _champion_of(one, known.values()), self._asked)
-                self._monitors[version].hear(one, beside, shared.number)
+                self._tell(version)
         return [*self._adopted(shared), *self._look()]
+
+    def _tell(self, version: str) -> None:
+        """Tell a version's monitors what all servers know, as far as it is known here."""
+        if (one := self._known.get(version)) is not None:
+            beside = Beside(self._alone.is_certain, _champion_of(one, self._known.values()))
+            self._monitors[version].hear(one, beside, self._number)
 
     def _adopted(self, shared: Shared) -> list[Trigger]:
         """Triggers of other servers."""
@@ -150,9 +157,9 @@ class Stream:
 
     @property
     def suspicions(self) -> list[Suspicion]:
-        """The newest of each version that goes on because of it."""
-        found = [one.suspicion for one in self._evidence.values() if one.trigger is None]
-        return [one for one in found if one is not None]
+        """The newest of each monitor, of versions that go on because of them."""
+        watched = (one for one in self._evidence.values() if one.trigger is None)
+        return [suspicion for one in watched for suspicion in one.suspicions.values()]
 
     def forget(self, version: str) -> None:
         """Begin anew with a version, should it act again."""
@@ -185,13 +192,10 @@ class Stream:
         if kind == "feedback":
             self._rewarded(record, monitors)
         else:
-            token = record.get("by_token") or NO_TOKEN
-            self._asked.saw(monitors.evidence.window, {token: 1})
-            if not self._speaks_for(record["agent_id"], token, monitors.evidence):
-                return
-            self._alone.saw([record["agent_id"]])
-            episode = self._episode(record["agent_id"], record["episode_id"], monitors)
-            monitors.unanswered(record["agent_id"], episode)
+            unit = unit_of(record["agent_id"], record.get("by_token"))
+            monitors.evidence.requests_by_token.add({token_of(unit): 1})
+            self._alone.saw([unit])
+            monitors.unanswered(unit, self._episode(unit, record["episode_id"], monitors))
 
     def _take_decisions(self, run: list[Json]) -> None:
         version, decisions = version_of(run[0]), Columns(run)
@@ -202,33 +206,16 @@ class Stream:
         monitors = self._of(version) if agent_ids else None
         if monitors is None:
             return
-        self._alone.saw(agent_ids)
+        tokens = decisions.tokens()
+        units = units_of(agent_ids, tokens)
+        self._alone.saw(units)
         self._evidence[version] = self._evidence.pop(version)  # it acted last
         if monitors.evidence.trigger is None:
             monitors.evidence.num_seen += len(run)
             monitors.evidence.enter_window(run[-1]["timestamp"])
-            is_own = self._are_own_words(agent_ids, decisions.tokens(), monitors.evidence)
-            if not all(is_own):
-                for decision_id, own in zip(decisions.ids(), is_own, strict=True):
-                    if not own:
-                        self._note_others(decision_id)
-                decisions = decisions.only(is_own)
-                agent_ids = decisions.of("agent_id")
-            if agent_ids:
-                self._enrol(run, monitors.evidence)
-                self._decided(decisions, agent_ids, monitors)
-
-    def _are_own_words(self, agent_ids: Sequence[str], tokens: list[str], evidence: Evidence) -> list[bool]:
-        """Which decisions were asked under the token that speaks for their agent; the others say nothing."""
-        known, token = evidence.by_token, tokens[0]
-        if tokens.count(token) == len(tokens):  # nearly always
-            self._asked.saw(evidence.window, {token: len(tokens)})
-            agents = set(agent_ids)
-            if known.keys().isdisjoint(agents) if token == NO_TOKEN else all(known.get(one) == token for one in agents):
-                return [True]
-        else:
-            self._asked.saw(evidence.window, Counter(tokens))
-        return [self._speaks_for(*asked, evidence) for asked in zip(agent_ids, tokens, strict=True)]
+            monitors.evidence.requests_by_token.add(Counter(tokens))
+            self._enrol(run, monitors.evidence)
+            self._decided(decisions, units, monitors)
 
     def _of(self, version: str) -> VersionMonitors | None:
         if version not in self._monitors:
@@ -242,6 +229,7 @@ class Stream:
             return
         evidence = self._evidence.setdefault(version, Evidence(version))
         self._monitors[version] = VersionMonitors(evidence, watch, self._is_shared)
+        self._tell(version)
         if len(self._evidence) > _MOST_VERSIONS:
             self.forget(next(iter(self._evidence)))
 
@@ -255,24 +243,12 @@ class Stream:
             evidence.enter_experiment(told.get("experiment"), role == CHAMPION)
             if evidence.arm is not None and "shares" in told:
                 known, shares = evidence.arm.agents, told["shares"]
-                for agent_id in column(record, "agent_id"):
-                    if agent_id not in known and not agent_id.startswith(SIMULATED):
-                        evidence.arm.enrol(agent_id, record["timestamp"], shares)
+                for unit in units_of(column(record, "agent_id"), tokens_of(record)):
+                    if unit not in known and not unit.startswith(SIMULATED):
+                        evidence.arm.enrol(unit, record["timestamp"], shares)
 
     def _beside(self, evidence: Evidence) -> Beside:
-        champion = _champion_of(evidence, reversed(self._evidence.values()))
-        return Beside(self._alone.is_certain, champion, self._asked)
-
-    def _speaks_for(self, agent_id: str, token: str, evidence: Evidence) -> bool:
-        """Whether what is said in an agent's name under a token counts: its own token says it, or the first that did.
-
-        A token that is bound to its agents comes before any other; one that has fallen silent has been replaced.
-        """
-        known = evidence.token_of(agent_id)
-        if known is None or (known != token and (token == NO_TOKEN or known not in self._asked.counts)):
-            evidence.speaks(agent_id, token)
-            return True
-        return known == token
+        return Beside(self._alone.is_certain, _champion_of(evidence, reversed(self._evidence.values())))
 
     def _decided(self, decisions: Columns, agent_ids: Sequence[str], monitors: VersionMonitors) -> None:
         """Take decisions of one version, for these agents."""
@@ -312,28 +288,24 @@ class Stream:
 
     def _rewarded(self, record: Json, monitors: VersionMonitors) -> None:
         """Take feedback: it completes a named episode, or is the reward of a decision that stands for itself."""
-        agent_id, value, arm = record["agent_id"], record["reward"], monitors.evidence.arm
-        if self._is_of_others(record, monitors.evidence):
-            return
+        token, sender = record.get("by_token"), record.get("told_by_token")
+        if sender not in (None, token) and monitors.evidence.requests_by_token.under(sender):
+            return  # from whoever asks for other agents; who only reports may report for all
+        agent_id, value, arm = unit_of(record["agent_id"], token), record["reward"], monitors.evidence.arm
         if record["episode_id"] is not None:
             episode = monitors.rewarded(record, (agent_id, record["episode_id"]))
             if episode is None:
                 return
             value, place = episode.total, episode.place
+        elif record["decision_id"] in self._by_others:
+            del self._by_others[record["decision_id"]]
+            return
         else:
             episode, place = None, 0 if arm is None else arm.begins(agent_id)
         monitors.returned(agent_id, value, episode)
         if arm is not None:
             arm.returned(agent_id, value, place)
             self._have_returns(monitors.evidence)
-
-    def _is_of_others(self, record: Json, evidence: Evidence) -> bool:
-        """Whether feedback is on what says nothing of its version, or comes from whoever asks for other agents."""
-        if record["decision_id"] in self._by_others:
-            del self._by_others[record["decision_id"]]
-            return True
-        token, known = record.get("by_token") or NO_TOKEN, evidence.token_of(record["agent_id"])
-        return token not in (NO_TOKEN, known) and token in self._asked.counts
 
     def _have_returns(self, evidence: Evidence) -> None:
         """Whoever is compared with this version has to look again."""

@@ -1,49 +1,111 @@
-"""Whose word evidence is: an agent's, where its token is bound to it; else its token's, however many agents that names.
+"""Whose word evidence is: an agent's, where a token names it; else its token's, however many agents that speaks for.
 
-Whoever holds a token that may speak for any agent can be as many agents as it likes. So what agents of one such token
-show takes no version out while others, who are asked as well, do not bear it out (`VersionMonitors.look`); and what is
-said under such a token in the name of an agent that another speaks for counts for nothing.
+Whoever holds a token that may speak for any number of agents can be as many as it likes, and take the names of others.
+So the same name under two tokens is two units, and what the units of one token show takes no version out while others,
+who ask for at least as many decisions, do not show it too (`VersionMonitors.look`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeVar
 
 from loomrl.schema import Document
 
-NO_TOKEN = ""  # of agents whose tokens are bound to them, and where none is needed
-ENOUGH_ASKED = 100  # requests in two windows: those who are asked so much would have seen a fault, too
-BORNE_OUT = 10.0  # e-value of what others show: met by a version that keeps its limits one time in ten
+NO_TOKEN = ""  # of agents that a token names one by one, and where none is needed
+LEAST_REQUESTS = 100  # of others, in two windows: with fewer they cannot be expected to have seen a fault
+CORROBORATION = 10.0  # e-value of what others show; a version that keeps its limits has it one time in ten at the most
+WINDOW_SECONDS = 600.0
+Value = TypeVar("Value")
+_APART = "\x1f"  # between an agent's id, which is printable, and its token
+
+
+def unit_of(agent_id: str, token: str | None) -> str:
+    """What counts as one: an agent under its token."""
+    return f"{agent_id}{_APART}{token}" if token else agent_id
+
+
+def units_of(agent_ids: list[str], tokens: Sequence[str]) -> list[str]:
+    """The same of several requests."""
+    if tokens.count(NO_TOKEN) == len(tokens):
+        return agent_ids
+    return list(map(unit_of, agent_ids, tokens))
+
+
+def agent_of(unit: str) -> str:
+    """The id of its agent."""
+    return unit.partition(_APART)[0]
+
+
+def token_of(unit: str) -> str:
+    """Its token; empty for none."""
+    return unit.partition(_APART)[2]
+
+
+def without(known: Mapping[str, Value], token: str) -> dict[str, Value]:
+    """What is known of the units of all other tokens."""
+    ending = f"{_APART}{token}"
+    return {unit: value for unit, value in known.items() if not unit.endswith(ending)}
+
+
+def windows_between(first: str, last: str) -> int:
+    """How many windows of ten minutes later one is, by the beginnings of their timestamps (`2026-01-01T00:0`)."""
+    begun, ended = (datetime.fromisoformat(f"{one}0Z") for one in (first, last))
+    return int((ended - begun).total_seconds() // WINDOW_SECONDS)
 
 
 @dataclass
-class Asked:
-    """How much is asked under each token, in the window before and in the newest."""
+class RequestCounts:
+    """How many decisions were asked for under each token, in the window before and in the newest."""
 
     window: str = ""
     counts: dict[str, list[int]] = field(default_factory=dict)
 
-    def saw(self, window: str, requests: Mapping[str, int]) -> None:
-        """So many requests under each token."""
-        if window > self.window:
-            self.window = window
-            self.counts = {token: [now, 0] for token, (_, now) in self.counts.items() if now}
+    def enter_window(self, window: str) -> None:
+        """What is added from now on belongs to this window."""
+        self.counts, self.window = self._in_window(window), window
+
+    def add(self, requests: Mapping[str, int]) -> None:
+        """So many under each token."""
         for token, count in requests.items():
             self.counts.setdefault(token, [0, 0])[1] += count
 
-    def beside(self, token: str) -> int:
-        """How many requests others have made."""
+    def under(self, token: str) -> int:
+        """In both windows."""
+        return sum(self.counts.get(token, ()))
+
+    def under_others(self, token: str) -> int:
+        """Under all other tokens, and under none."""
         return sum(sum(counts) for one, counts in self.counts.items() if one != token)
+
+    def _in_window(self, window: str) -> dict[str, list[int]]:
+        """As they stand in this window, which is the same or a later one."""
+        later = windows_between(self.window, window) if self.window else 2
+        if later == 0:
+            return {token: list(counts) for token, counts in self.counts.items()}
+        return {token: [now, 0] for token, (_, now) in self.counts.items() if now} if later == 1 else {}
+
+    @classmethod
+    def together(cls, several: Iterable["RequestCounts"]) -> "RequestCounts":
+        """Those of several servers."""
+        known = [one for one in several if one.window]
+        found = cls(max((one.window for one in known), default=""))
+        for one in known:
+            for token, counts in one._in_window(found.window).items():
+                kept = found.counts.setdefault(token, [0, 0])
+                kept[:] = [kept[0] + counts[0], kept[1] + counts[1]]
+        return found
 
 
 class Suspicion(Document):
-    """What agents of one token show would take a version out; nobody else bears it out."""
+    """What the agents of one token show would take a version out; the others do not show it."""
 
     version: str
     monitor: str
     token: str
     num_agents: int  # that it named
     e_value: float  # of what all show,
-    e_value_beside: float  # and of what all others show
+    e_value_of_others: float  # and of what all others show
     num_decisions: int  # the version's own, until then
 
     @property
@@ -56,6 +118,6 @@ class Suspicion(Document):
         """For a person."""
         return (
             f"{self.monitor}: what {self.num_agents} agents of the token {self.token!r} show would take version "
-            f"{self.version} out (e-value {self.e_value:.3g}); what all others show does not bear it out "
-            f"({self.e_value_beside:.3g}): look at who holds that token, and at the version"
+            f"{self.version} out of service (e-value {self.e_value:.3g}), but no other agents show it "
+            f"(e-value {self.e_value_of_others:.3g}): look at who holds that token, and at the version"
         )

@@ -157,7 +157,7 @@ class PolicyServer:
         admit(scope, route.guard, self._parts.tokens)
         length = check_length(scope, self._parts.settings.max_body_bytes)
         if not is_from_sibling(scope):
-            self._budget.announce(scope, length)
+            self._budget.check(scope, length)
 
     def _weigh(self, scope: Scope, body: bytes) -> None:
         """Whether a large body is parsed.
@@ -192,8 +192,7 @@ class PolicyServer:
             num_bytes = int(length)
             if num_bytes > max_bytes:
                 raise Problem(413, f"the body has {num_bytes} bytes; at most {max_bytes} are read")
-            if num_bytes >= LARGE:
-                self._budget.announce(scope, num_bytes)
+            self._budget.check(scope, num_bytes)
 
     def refusal(self, scope: Scope, problem: Problem) -> Response:
         """What is answered to a request that is not read."""
@@ -455,8 +454,8 @@ def _admit_asks(scope: Scope, asks: Asks) -> None:
     holder = check_agents(scope, asks.agent_ids)
     if holder is not None:
         asks.holder = holder.name
-        if not holder.agents:
-            asks.by_token = [holder.name] * len(asks)
+        if (token := holder.shared_name) is not None:
+            asks.by_token = [token] * len(asks)
 
 
 def _told_one(answers: list[dict[str, Any]]) -> Response:

@@ -2,9 +2,8 @@
 
 A body of megabytes holds the event loop for as long as its parsing takes, well-formed or not, and only what is
 well-formed costs decisions. So a sender, by the token that was shown, else by address, has a budget of bytes: a body is
-paid for when it has come, and what was answered well is paid back. While a budget is not full, for its sender sent what
-was refused, a body is paid for when its headers have come, and one that cannot be is not read. Bodies below `LARGE` are
-free.
+paid for when it has come, and what was answered well is paid back. A body that could not be paid for, by the length
+that its headers say, is not read. Bodies below `LARGE` are free.
 """
 
 import time
@@ -27,39 +26,37 @@ class Budget:
         self._rate, self._burst = bytes_per_second, max(bytes_per_second, float(max_body_bytes))
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()
 
-    def announce(self, scope: Scope, num_bytes: int) -> None:
-        """A body of so many bytes is to come.
+    def check(self, scope: Scope, num_bytes: int) -> None:
+        """Refuse a body that is to come, of so many bytes, where it could not be paid for.
 
         Raises:
-            Problem: 429 with Retry-After where it could not be paid for.
+            Problem: 429 with Retry-After.
         """
         if num_bytes >= LARGE:
-            bucket = self._bucket(_sender(scope))
-            bucket.fill(time.monotonic())
-            if bucket.tokens < bucket.burst:
-                self.pay(scope, num_bytes)
+            self._affordable(scope, num_bytes)
 
     def pay(self, scope: Scope, num_bytes: int) -> None:
-        """Take the bytes of a body from its sender's budget, but for those that were paid for.
+        """Take the bytes of a body from its sender's budget.
 
         Raises:
             Problem: 429 with Retry-After where there are not so many left.
         """
-        paid = scope.get(_PAID, 0)
-        if num_bytes < LARGE or num_bytes <= paid:
-            return
-        bucket, now = self._bucket(_sender(scope)), time.monotonic()
-        bucket.fill(now)
-        if bucket.tokens < num_bytes - paid:
-            wait = bucket.wait_seconds(num_bytes - paid)
+        if num_bytes >= LARGE and _PAID not in scope:
+            self._affordable(scope, num_bytes).tokens -= num_bytes
+            scope[_PAID] = num_bytes
+
+    def _affordable(self, scope: Scope, num_bytes: int) -> Bucket:
+        bucket = self._bucket(_sender(scope))
+        bucket.fill(time.monotonic())
+        if bucket.tokens < num_bytes:
+            wait = bucket.wait_seconds(num_bytes)
             raise Problem(
                 429,
                 f"too many large bodies that were refused: {bucket.rate:g} bytes of them a second are read; try again "
                 f"in {wait:.3f} s, or send less than {LARGE} bytes in one request",
                 {"Retry-After": str(max(1, round(wait + 0.5)))},
             )
-        bucket.tokens -= num_bytes - paid
-        scope[_PAID] = num_bytes
+        return bucket
 
     def pay_back(self, scope: Scope) -> None:
         """Its request was well-formed."""

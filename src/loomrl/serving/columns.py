@@ -7,7 +7,17 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.serving.records import DECISION, DECISIONS, array, column, is_own_choice, is_taken_over, row_ids, spans
+from loomrl.serving.records import (
+    DECISION,
+    DECISIONS,
+    array,
+    column,
+    holds,
+    is_own_choice,
+    is_taken_over,
+    row_ids,
+    spans,
+)
 from loomrl.serving.sealing import opened
 from loomrl.types import Json
 
@@ -68,7 +78,7 @@ class Columns:
 
     def tokens(self) -> list[str]:
         """Under which token each was asked, where it may speak for any agent, else an empty text; (N,)."""
-        return self._gathered(_tokens)
+        return self._gathered(tokens_of)
 
     def only(self, wanted: Sequence[bool]) -> Self:
         """Those decisions, of N, that are wanted."""
@@ -155,20 +165,16 @@ def _own(entry: Json) -> list[bool]:
     return [not flag for flag in column(entry, "exploration_flag")]
 
 
-def _tokens(entry: Json) -> list[str]:
-    if not _holds(entry, "by_token"):
+def tokens_of(entry: Json) -> list[str]:
+    """Under which token each decision of a record was asked, where it may speak for any agent, else an empty text."""
+    if not holds(entry, "by_token"):
         return [""] * count_of(entry)
     tokens = column(entry, "by_token")
     return tokens if None not in tokens else [token or "" for token in tokens]
 
 
-def _holds(entry: Json, name: str) -> bool:
-    """Whether a record says something of this name, for all of its decisions or for each."""
-    return name in entry or name in entry.get("shared", ()) or name in entry.get("columns", ())
-
-
 def _as_served(entry: Json) -> list[bool]:
     if is_taken_over(entry.get("shared", entry)):
         return [False] * count_of(entry)
-    asked: list[bool] = column(entry, "asked_to_explore" if _holds(entry, "asked_to_explore") else "exploration_flag")
+    asked: list[bool] = column(entry, "asked_to_explore" if holds(entry, "asked_to_explore") else "exploration_flag")
     return [not flag for flag in asked]

@@ -1,14 +1,14 @@
 """Rewards arrive later: which decisions wait for one, and the records that join them."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from loomrl.serving.audit import AuditLog
 from loomrl.serving.groups import Group
 from loomrl.serving.problems import Problem
-from loomrl.serving.records import DECISION, DECISIONS, column, record, record_of, row_of
+from loomrl.serving.records import DECISION, DECISIONS, column, holds, record, record_of, row_of
 from loomrl.serving.requests import Feedback
 from loomrl.serving.tokens import Holder
 
@@ -22,6 +22,7 @@ class _Waiting:
     agent_ids: list[str]
     episode_ids: list[str | None]
     version: str
+    tokens: Sequence[str | None] | None = None  # under which each was asked, where it may speak for any agent
     done: int = 0  # bit by bit those whose feedback has come: a set for each would be most of what is kept
 
     def is_done(self, row: int) -> bool:
@@ -43,7 +44,10 @@ class FeedbackLedger:
         """Expect feedback for decisions that were written."""
         for group in groups:
             asks = group.asks
-            self._expect(group.record["decision_id"], _Waiting(asks.agent_ids, asks.episode_ids, group.policy.version))
+            self._expect(
+                group.record["decision_id"],
+                _Waiting(asks.agent_ids, asks.episode_ids, group.policy.version, asks.by_token),
+            )
 
     def accept(
         self, entries: list[Feedback], check: Callable[[Iterable[str]], Holder | None] = lambda agent_ids: None
@@ -63,7 +67,8 @@ class FeedbackLedger:
             if waiting.is_done(row) or entry.decision_id in seen:
                 raise Problem(409, f"decision {entry.decision_id!r} has its feedback already")
             seen.add(entry.decision_id)
-        mark = {} if holder is None or holder.agents else {"by_token": holder.name}
+        sender = None if holder is None else holder.shared_name
+        mark = {} if sender is None else {"told_by_token": sender}
         self._audit.append([self._record(entry, *place) | mark for entry, place in zip(entries, found, strict=True)])
         for waiting, row in found:
             waiting.finish(row)
@@ -90,7 +95,9 @@ class FeedbackLedger:
             terminated=entry.terminated,
             truncated=entry.truncated,
         )
-        told = {} if entry.cost is None else {"cost": entry.cost}
+        told: dict[str, Any] = {} if entry.cost is None else {"cost": entry.cost}
+        if waiting.tokens is not None:
+            told["by_token"] = waiting.tokens[row]
         return fields | {"agent_id": waiting.agent_ids[row], "reward": entry.reward} | told
 
     def _expect(self, record_id: str, waiting: _Waiting) -> None:
@@ -118,5 +125,7 @@ class FeedbackLedger:
 def _waiting(entry: dict[str, Any]) -> _Waiting:
     """From a record of the log."""
     if entry["kind"] == DECISION:
-        return _Waiting([entry["agent_id"]], [entry["episode_id"]], entry["version"])
-    return _Waiting(column(entry, "agent_id"), column(entry, "episode_id"), entry["shared"]["version"])
+        tokens = [entry["by_token"]] if "by_token" in entry else None
+        return _Waiting([entry["agent_id"]], [entry["episode_id"]], entry["version"], tokens)
+    tokens = column(entry, "by_token") if holds(entry, "by_token") else None
+    return _Waiting(column(entry, "agent_id"), column(entry, "episode_id"), entry["shared"]["version"], tokens)

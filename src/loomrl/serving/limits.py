@@ -89,12 +89,8 @@ class RateLimiter:
         self._wide: dict[str, list[tuple[Bucket, Who]]] = {}  # by holder
 
     def take(self, agents: Sequence[str], holder: str = "") -> Refusal | None:
-        """Take one token for each entry, or none at all and say who must wait. `holder` is whose token was shown.
-
-        A bucket is filled when it has too little, and not before: that holds no more than its rate and burst allow, and
-        most requests look at no clock.
-        """
-        total = len(agents)
+        """Take one token for each entry, or none at all and say who must wait. `holder` is whose token was shown."""
+        now, total = time.monotonic(), len(agents)
         found: list[tuple[Bucket, Who, int]] = []
         if agents and agents.count(agents[0]) == total:
             found.append((self._bucket(agents[0]), agents[0], total))
@@ -103,10 +99,9 @@ class RateLimiter:
         for bucket, who in self._wide.get(holder) or self._wide_buckets(holder):
             found.append((bucket, who, total))
         for bucket, who, count in found:
+            bucket.fill(now)
             if bucket.tokens < count:
-                bucket.fill(time.monotonic())
-                if bucket.tokens < count:
-                    return self._refuse(bucket, who, count)
+                return self._refuse(bucket, who, count)
         for bucket, _, count in found:
             bucket.tokens -= count
         return None

@@ -154,6 +154,11 @@ def column(entry: dict[str, Any], name: str) -> list[Any]:
     return _ids(values[_SPANS])
 
 
+def holds(entry: dict[str, Any], name: str) -> bool:
+    """Whether a record says something of this name, for all of its decisions or for each."""
+    return name in entry or name in entry.get("shared", ()) or name in entry.get("columns", ())
+
+
 def _stored(entry: dict[str, Any], name: str) -> str:
     """The key under which a record of several decisions holds a column: what the policy expected is its `q_value`."""
     is_there = name in entry["shared"] or name in entry["columns"]

@@ -19,6 +19,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from loomrl.errors import ConfigError
@@ -42,6 +43,11 @@ class Holder:
     def may(self, role: str) -> bool:
         """Whether the token has a role; who operates observes."""
         return role in self.roles or (role == OBSERVE and OPERATE in self.roles)
+
+    @cached_property
+    def shared_name(self) -> str | None:
+        """Its name where it may speak for any number of agents; None where each of its agents is named."""
+        return self.name if not self.agents or any(one.endswith("*") for one in self.agents) else None
 
     def decides_for(self, agent_id: str) -> bool:
         """Whether the token may ask, and report, in an agent's name."""
