@@ -24,6 +24,15 @@ def test_a_burst_passes_then_the_rate_holds() -> None:
     assert limiter.take(["a"]) is None
 
 
+def test_no_more_than_the_burst_passes_at_once_however_long_nobody_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    limiter = RateLimiter(rate=1.0, burst=10)
+    assert limiter.take(["a"]) is None
+    now += 100.0
+    assert sum(limiter.take(["a"]) is None for _ in range(30)) == 10
+
+
 def test_agents_do_not_share() -> None:
     limiter = RateLimiter(rate=1.0, burst=1)
     assert limiter.take(["a"]) is None

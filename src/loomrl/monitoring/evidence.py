@@ -167,9 +167,8 @@ class Beside:
     champion: Evidence | None  # that of the same experiment
 
     def without(self, token: str) -> "Beside":
-        """What is known without agents of a token: one that is left may say all there is to say."""
-        champion = None if self.champion is None else self.champion.without(token)
-        return replace(self, is_alone=True, champion=champion)
+        """What is known without agents of a token."""
+        return replace(self, champion=None if self.champion is None else self.champion.without(token))
 
 
 class VersionMonitors:
@@ -336,8 +335,9 @@ class VersionMonitors:
             has_come = monitor.is_new
             if has_come or (is_asked and not weigher.is_paired(name)):
                 monitor.look(weigher.num_values(name), self._combined(name, weigher.e_value(name)))
-            if evidence.trigger is None and monitor.refutes:
-                suspicion = self._suspicion(name, beside) if has_come else evidence.suspicions.get(name)
+            if evidence.trigger is None and monitor.refutes and not is_asked:
+                is_known = not has_come and name in evidence.suspicions
+                suspicion = evidence.suspicions[name] if is_known else self._suspicion(name, beside)
                 if suspicion is None:
                     evidence.trigger = weigher.trigger(name)
                 else:
@@ -347,14 +347,14 @@ class VersionMonitors:
     def _suspicion(self, name: str, beside: Beside) -> Suspicion | None:
         """Where what refutes the version comes from one token alone, and others ask for as many decisions as it.
 
-        A token that was suspected stays so, also when the others fall silent, until they show the same.
+        A token that was suspected stays so while it asks for little, also when the others fall silent.
         """
         own, former = self.evidence, self.evidence.suspicions.get(name)
         known = own if self._others is None else self._others[0]
         for token, num_agents in (own.num_agents_by_token() | known.num_agents_by_token()).items():
-            others = known.requests_by_token.under_others(token)
-            is_believed = others < max(LEAST_REQUESTS, known.requests_by_token.under(token))
-            if is_believed and (former is None or former.token != token):
+            asked = known.requests_by_token.under(token)
+            stays = former is not None and former.token == token and asked < LEAST_REQUESTS
+            if known.requests_by_token.under_others(token) < max(LEAST_REQUESTS, asked) and not stays:
                 continue
             e_value = self._e_value_of_others(name, token, beside)
             if e_value < CORROBORATION:

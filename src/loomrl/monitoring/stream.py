@@ -289,7 +289,7 @@ class Stream:
     def _rewarded(self, record: Json, monitors: VersionMonitors) -> None:
         """Take feedback: it completes a named episode, or is the reward of a decision that stands for itself."""
         token, sender = record.get("by_token"), record.get("told_by_token")
-        if sender not in (None, token) and monitors.evidence.requests_by_token.under(sender):
+        if sender not in (None, token) and any(one.requests_by_token.under(sender) for one in self._evidence.values()):
             return  # from whoever asks for other agents; who only reports may report for all
         agent_id, value, arm = unit_of(record["agent_id"], token), record["reward"], monitors.evidence.arm
         if record["episode_id"] is not None:

@@ -93,10 +93,10 @@ class RateLimiter:
         now, total = time.monotonic(), len(agents)
         found: list[tuple[Bucket, Who, int]] = []
         if agents and agents.count(agents[0]) == total:
-            found.append((self._bucket(agents[0]), agents[0], total))
+            found.append((self._bucket(agents[0], now), agents[0], total))
         else:
-            found += [(self._bucket(agent), agent, count) for agent, count in Counter(agents).items()]
-        for bucket, who in self._wide.get(holder) or self._wide_buckets(holder):
+            found += [(self._bucket(agent, now), agent, count) for agent, count in Counter(agents).items()]
+        for bucket, who in self._wide.get(holder) or self._wide_buckets(holder, now):
             found.append((bucket, who, total))
         for bucket, who, count in found:
             bucket.fill(now)
@@ -106,22 +106,22 @@ class RateLimiter:
             bucket.tokens -= count
         return None
 
-    def _wide_buckets(self, holder: str) -> list[tuple[Bucket, Who]]:
+    def _wide_buckets(self, holder: str, now: float) -> list[tuple[Bucket, Who]]:
         """Those that many agents share."""
         found = self._wide.get(holder)
         if found is None:
             found = self._wide[holder] = []
             if holder and self.token_rate is not None:
-                full = Bucket.full(self.token_rate, max(1.0, self.token_rate), time.monotonic())
+                full = Bucket.full(self.token_rate, max(1.0, self.token_rate), now)
                 found.append((full, Shown(holder)))
             if self._total is not None:
                 found.append((self._total, None))
         return found
 
-    def _bucket(self, agent: str) -> Bucket:
+    def _bucket(self, agent: str, now: float) -> Bucket:
         bucket = self._buckets.get(agent)
         if bucket is None:
-            bucket = self._buckets[agent] = Bucket.full(self.rate, self.burst, time.monotonic())
+            bucket = self._buckets[agent] = Bucket.full(self.rate, self.burst, now)
             if len(self._buckets) > _MAX_AGENTS:
                 self._buckets.popitem(last=False)
         else:

@@ -53,7 +53,7 @@ class SharedRateLimiter(RateLimiter):
                 tokens = self.burst - max(0.0, self._full_at(agent) - now) * self.rate
                 if tokens < one:
                     return self._refuse_agent(agent, one, tokens, now)
-            wide = self._wide_buckets(holder)
+            wide = self._wide_buckets(holder, now)
             for bucket, who in wide:
                 bucket.tokens = bucket.burst - max(0.0, self._wide_full_at(who) - now) * bucket.rate
                 if bucket.tokens < count:
@@ -65,7 +65,7 @@ class SharedRateLimiter(RateLimiter):
         return None
 
     def _refuse_agent(self, agent: str, count: int, tokens: float, now: float) -> Refusal:
-        bucket = self._bucket(agent)  # of this process: it knows when a refusal was reported last
+        bucket = self._bucket(agent, now)  # of this process: it knows when a refusal was reported last
         bucket.tokens = tokens
         return self._refuse(bucket, agent, count)
 
