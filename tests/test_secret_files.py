@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from planted import PLANTED, PLANTED_FILE
 
+from loomrl import secret_files
 from loomrl.secret_files import suspects, suspicious_lines
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,13 +44,36 @@ def test_a_secret_would_be_found(line: str, tmp_path: Path) -> None:
     assert list(suspects(tmp_path.iterdir())) == [tmp_path / "a.yaml"]
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        "latin-1",
+        "utf-16",
+        "utf-16-le",
+        "utf-16-be",
+        "utf-32",
+        "utf-32-le",
+        "utf-32-be",
+        "utf-8-sig",
+    ],
+)
 def test_a_secret_in_another_encoding_would_be_found(encoding: str, tmp_path: Path) -> None:
     (tmp_path / "a.ini").write_bytes("[Größe]\ndb_password = tr0ub4dor&3x\n".encode(encoding))
     (tmp_path / "b.ini").write_bytes("[Größe]\n".encode(encoding))
     (found,) = suspects(sorted(tmp_path.iterdir())).items()
     assert found[0] == tmp_path / "a.ini"
     assert "Secret Keyword" in found[1]
+
+
+def test_a_long_text_is_read_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secret_files, "_MOST_BINARY_BYTES", 100)  # within a character
+    text = "a" + 99 * "é" + "\ndb_password = tr0ub4dor&3x\n"
+    (tmp_path / "a.ini").write_text(text)
+    (tmp_path / "b.ini").write_bytes(text.encode() + b"\xff")
+    assert suspects(tmp_path.iterdir()) == {
+        tmp_path / "a.ini": "line 2: Secret Keyword",
+        tmp_path / "b.ini": "its text: Secret Keyword",
+    }
 
 
 def test_a_secret_in_a_binary_file_would_be_found(tmp_path: Path) -> None:

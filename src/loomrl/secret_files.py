@@ -19,8 +19,9 @@ _NAMES = re.compile(
 )
 _COPY = re.compile(r"(\.(bak|old|orig|save|swp)|~)+$", re.IGNORECASE)  # of a file with the name before it
 _EXAMPLES = re.compile(r".*\.(example|sample|template|dist)(\..+)?", re.IGNORECASE)  # their lines are looked at
-_TEXT_IN_BINARY = re.compile(rb"(?:[\t -~]\x00){6,}|[\t -~]{6,}")  # UTF-16, or one byte a character
+_TEXT_IN_BINARY = re.compile(rb"(?:[\t -~]\x00{3}){6,}|(?:[\t -~]\x00){6,}|[\t -~]{6,}")  # UTF-32, UTF-16, one byte
 _MOST_BINARY_BYTES = 20_000_000  # that are looked at, some seconds' work
+_CHUNK = 1_000_000  # characters
 _OWN_PLUGIN = {"name": "OtherKeyword", "path": f"file://{Path(__file__).with_name('secret_keywords.py')}"}
 _TOO_VAGUE = {"Base64HighEntropyString", "HexHighEntropyString", "IPPublicDetector"}
 _PLACEHOLDERS = "(?i)^(password|secret|token)$"  # as in name:TOKEN@host
@@ -101,7 +102,9 @@ def _decoded(path: Path) -> str | None:
     if b"\0" in data:
         return "\n".join(found.replace(b"\0", b"").decode("ascii") for found in _TEXT_IN_BINARY.findall(data))
     try:
-        data.decode("utf-8")
+        with path.open(encoding="utf-8") as text:
+            while text.read(_CHUNK):
+                pass
     except UnicodeDecodeError:
         return path.read_text("latin-1")
     return None
