@@ -9,9 +9,7 @@ import re
 from loomrl.errors import ConfigError
 
 MAX_NAME = 200
-MAX_FILE_NAME = (
-    235  # a name with what comes before and behind it; a file system's limit is 255 bytes, temporary ones +10
-)
+MAX_FILE_NAME = 235  # a name with what comes before and behind it: file systems take 255 bytes, temporary names add 10
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 
 
