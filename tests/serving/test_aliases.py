@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from champions import make_champion, promoted, promotion, put_files
@@ -165,6 +166,17 @@ def test_a_person_vouches_for_the_champion_as_it_is(registry: Registry, keeper: 
     assert (statement.number, statement.kind, statement.person) == (3, "signing by hand", "Ada")
 
 
+@pytest.mark.parametrize("statement", [RegisteredStatement.TAG, ServingStatement.TAG, STATEMENT])
+def test_a_person_cannot_vouch_for_files_where_others_were_stated(registry: Registry, statement: str) -> None:
+    put_files(registry, "3", "1")
+    for tag in {RegisteredStatement.TAG, ServingStatement.TAG, STATEMENT} - {statement}:
+        registry.delete_tag(registry.require("cartpole", "1"), tag)
+    before = registry.require("cartpole", "1").tags
+    with pytest.raises(ArtifactError, match=rf"{statement} is .* about other files; restore the files or MLflow"):
+        sign_by_hand("cartpole", "1", "Ada", "it looks right")
+    assert registry.require("cartpole", "1").tags == before
+
+
 def test_a_deleted_alias_takes_no_champion_out(registry: Registry, keeper: RoleKeeper) -> None:
     registry.set_aliases("cartpole", {CHAMPION: None})
     assert champion(keeper) == "2"
@@ -266,6 +278,20 @@ def test_a_server_that_missed_a_short_promotion_does_not_follow_it_later(registr
     by_hand(registry, "3")
     for one in (asleep, RoleKeeper(RegistrySource("cartpole")), fresh()):
         assert champion(one) == "2"
+
+
+def test_the_newest_move_is_the_one_with_the_highest_number(registry: Registry, keeper: RoleKeeper) -> None:
+    """Two rollbacks that LoomDB missed were recorded in the order of their versions."""
+    make_champion(registry, "3")  # move 3
+    kept = registry.require("cartpole", "3").tags[STATEMENT]
+    make_champion(registry, "1")  # move 4
+    about: dict[str, Any] = {"kind": "rollback", "policy": "cartpole", "before": None, "run_id": "r", "reason": ""}
+    with LoomDB.open() as db:
+        for version, number in (("1", 4), ("3", 3)):
+            record_move(db, Move(version=version, number=number, time=now(), **about))
+    registry.set_tag(registry.require("cartpole", "3"), STATEMENT, kept)
+    by_hand(registry, "3")
+    assert champion(fresh()) == "1"
 
 
 @pytest.mark.parametrize("text", ["no move", "{}", "a forged one"])

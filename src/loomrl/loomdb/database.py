@@ -436,8 +436,8 @@ class LoomDB:
             query = query.where(EventRow.kind == kind)
         return self._all(query, Event)
 
-    def newest_events(self, policy: str, kinds: Sequence[str], limit: int) -> list[Event]:
-        """The newest events of these kinds about a policy, newest first."""
+    def newest_events(self, policy: str, kinds: Sequence[str], limit: int | None = None) -> list[Event]:
+        """The newest events of these kinds about a policy, newest first; all of them without a limit."""
         is_about = EventRow.data["policy"].as_string() == policy
         query = select(EventRow).where(EventRow.kind.in_(kinds), is_about).order_by(EventRow.id.desc()).limit(limit)
         return self._all(query, Event)

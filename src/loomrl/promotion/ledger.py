@@ -59,9 +59,21 @@ def record_revocation(db: LoomDB, policy: str, version: str, number: int) -> Non
     db.record_event(REVOCATION, {"policy": policy, "version": version, "number": number, "time": now()})
 
 
+def newest(db: LoomDB, policy: str) -> Json | None:
+    """Of the recorded moves and revocations the one with the highest number, for a rollback may be recorded late; of
+    those from before there were numbers, the last one recorded."""
+    events = db.newest_events(policy, (*MOVES, REVOCATION))
+    return max((event.data for event in events), key=number_of, default=None)
+
+
+def number_of(event: Json | None) -> int:
+    """The number of a move or revocation; 0 without one."""
+    return 0 if event is None else int(event.get("number", 0))
+
+
 def newest_number(db: LoomDB, policy: str) -> int:
     """Of the recorded moves and revocations; 0 where there are none."""
-    return max((int(event.get("number", 0)) for event in _about(db, policy, *MOVES, REVOCATION)), default=0)
+    return number_of(newest(db, policy))
 
 
 def moves(db: LoomDB, policy: str) -> list[Json]:

@@ -4,7 +4,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from loomrl.errors import ConfigError
+from loomrl.errors import ArtifactError, ConfigError
 from loomrl.files import sha256
 from loomrl.loomdb.database import LoomDB
 from loomrl.model_signature import SIGNATURE, sign
@@ -12,6 +12,7 @@ from loomrl.promotion import envelope, ledger, promote
 from loomrl.registry import CHAMPION, PREVIOUS, PolicyVersion, Registry
 from loomrl.registry.files import SIGNATURE_TAG
 from loomrl.registry.statements import (
+    AboutOthers,
     ChampionStatement,
     RegisteredStatement,
     ServingStatement,
@@ -55,7 +56,8 @@ def sign_by_hand(
 
     Raises:
         ConfigError: without a person or a reason, or for a version that does not exist.
-        ArtifactError: when a file is not what was registered, or is of a kind that no version holds.
+        ArtifactError: when a file is not what was registered, or is of a kind that no version holds, or a statement
+            that was signed before is about other files.
         ServiceError: when the registry or LoomDB cannot be reached: nothing is signed then.
     """
     if not person.strip() or not reason.strip():
@@ -63,6 +65,7 @@ def sign_by_hand(
     registry, db = registry or Registry(), db or LoomDB.open()
     with promote.exclusive(policy), tempfile.TemporaryDirectory(prefix="loomrl-sign-") as temporary:
         version = registry.require(policy, reference)
+        _check_not_stated_otherwise(version)
         folder = registry.download(version, Path(temporary) / "files")
         if (folder / envelope.ENVELOPE).is_file():
             envelope.verify(folder)
@@ -84,6 +87,21 @@ def sign_by_hand(
         registry.set_tag(version, SIGNATURE_TAG, signature)
         _state(registry, version, signed, db)
     return signed
+
+
+def _check_not_stated_otherwise(version: PolicyVersion) -> None:
+    """What does not hold for its key is signed again; what holds, and is about other files, shows that these are wrong.
+
+    Raises:
+        AboutOthers: when such a statement stands beside the version.
+    """
+    for kind in (RegisteredStatement, ServingStatement, ChampionStatement):
+        try:
+            kind.of(version)
+        except AboutOthers:
+            raise
+        except ArtifactError:
+            continue
 
 
 def _state(registry: Registry, version: PolicyVersion, signed: SignedByHand, db: LoomDB) -> None:

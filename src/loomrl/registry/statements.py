@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+class AboutOthers(ArtifactError):
+    """A trusted key signed the statement, about another version or other files than those that it stands beside."""
+
+
 class Statement(Document):
     """What every statement names: the version, and all its files."""
 
@@ -38,7 +42,8 @@ class Statement(Document):
         """What was signed of a version; None where nothing was.
 
         Raises:
-            ArtifactError: when no trusted key signed it, or it is about another version or other files.
+            ArtifactError: when no trusted key signed it.
+            AboutOthers: when one did, and it is about another version or other files.
         """
         text = version.tags.get(cls.TAG)
         if text is None:
@@ -50,7 +55,10 @@ class Statement(Document):
         except (ArtifactError, ValidationError) as error:
             raise ArtifactError(f"{name} does not hold: {error}") from error
         if (found.policy, found.version, found.sums_sha256) != (version.policy, version.version, version.sums_sha256):
-            raise ArtifactError(f"{name} is about {found.policy}@{found.version}, or about other files; delete it")
+            raise AboutOthers(
+                f"{name} is about {found.policy}@{found.version}, or about other files; restore the files or MLflow "
+                "from a backup"
+            )
         return found
 
     def sign(self, registry: "Registry", version: PolicyVersion) -> None:

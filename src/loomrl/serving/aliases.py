@@ -13,13 +13,13 @@ from collections.abc import Mapping
 
 from loomrl.errors import ArtifactError, ConfigError, LoomRLError
 from loomrl.loomdb.database import LoomDB
+from loomrl.promotion import ledger
 from loomrl.registry import CHAMPION, PREVIOUS, PolicyVersion, Registry
 from loomrl.registry.statements import ChampionStatement, ServingStatement, if_valid
 from loomrl.serving.last_verified import LastVerified
 from loomrl.types import Json
 
 log = logging.getLogger(__name__)
-_MOVES = ("promotion", "rollback", "revocation")  # kinds of LoomDB's events that hold a number
 _WAIT_SECONDS = 5  # for LoomDB: what this home remembers counts without it
 _ASK_SECONDS = 30.0  # between questions who was champion last
 
@@ -135,15 +135,13 @@ class Statements:
         """The newest move that LoomDB knows, where it can be asked; what its number says counts as well."""
         try:
             with LoomDB.open(wait_seconds=_WAIT_SECONDS) as db:
-                moves = db.newest_events(self._policy, _MOVES, 1)
+                newest = ledger.newest(db, self._policy)
         except LoomRLError as error:
             log.warning("%s: LoomDB cannot say which move was the newest: %s", self._policy, error)
             return None
-        if not moves:
-            return None
-        if (number := int(moves[0].data.get("number", 0))) > self.number:
-            self.number, self._numbered = number, str(moves[0].data["version"])
-        return moves[0].data
+        if newest is not None and (number := ledger.number_of(newest)) > self.number:
+            self.number, self._numbered = number, str(newest["version"])
+        return newest
 
     def _is_from_before(self, version: str, newest: Json | None) -> bool:
         """Whether it was champion before statements were signed, by what is kept apart from MLflow."""
