@@ -19,8 +19,9 @@ from loomrl.loomdb.database import LoomDB
 from loomrl.promotion import ledger, promote, review
 from loomrl.promotion.promote import Outcome
 from loomrl.promotion.rules import ROLLED_BACK
+from loomrl.promotion.signing_by_hand import sign_by_hand
 from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
-from loomrl.registry.statements import ChampionStatement
+from loomrl.registry.statements import ChampionStatement, RegisteredStatement
 from loomrl.runs import RunRecord, list_runs, write_run
 from loomrl.serving.last_verified import path_of
 from loomrl.serving.sources import RegistrySource
@@ -289,6 +290,19 @@ def test_rollback_only_restores_what_was_champion_and_verifies(house: House) -> 
     assert house.aliases[CHAMPION] == "2"
 
 
+@pytest.mark.parametrize("statement", ["kept", "deleted"])
+def test_a_rollback_restores_no_files_that_were_registered_under_another_number(house: House, statement: str) -> None:
+    for _ in range(3):
+        house.promote(house.add())
+    put_files(house.registry, "1", "2")
+    if statement == "deleted":
+        house.registry.delete_tag(house.registry.require("cartpole", "2"), RegisteredStatement.TAG)
+    why = "restore the files or MLflow" if statement == "kept" else "registered under this number; restore MLflow"
+    with pytest.raises(ArtifactError, match=why):
+        house.rollback()
+    assert (house.aliases[CHAMPION], followed(house)) == ("3", "3")
+
+
 def test_rollback_needs_only_the_registry_and_is_recorded_later(
     house: House, ready_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -488,6 +502,20 @@ def test_no_version_is_judged_as_the_first_while_the_champion_s_alias_is_gone(
     assert house.decide(worse).decision == "refused"
 
 
+@pytest.mark.parametrize("loomdb", ["is the same", "is new"])
+def test_what_was_taken_back_is_not_named_as_the_last_champion(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loomdb: str
+) -> None:
+    for _ in range(3):
+        house.promote(house.add())
+    house.rollback()
+    house.registry.set_aliases("cartpole", {CHAMPION: None})
+    if loomdb == "is new":
+        monkeypatch.setenv("LOOMRL_DATABASE_URL", f"sqlite:///{tmp_path / 'another.db'}")
+    with pytest.raises(GateRefused, match=r"version 2 was champion last.*--to 2 "):
+        promote.champion_of(house.registry, "cartpole")
+
+
 def test_a_person_makes_a_champion_where_the_one_before_is_lost(house: House) -> None:
     house.promote(house.add())
     keep_run(house.decide(house.add()), shadow_report("2", None))
@@ -541,6 +569,57 @@ def test_what_was_signed_of_a_promotion_that_never_happened_is_void_after_the_ne
     house.registry.delete_tag(version, ChampionStatement.TAG)
     house.promote(doomed)
     assert followed(house) == doomed
+
+
+@pytest.mark.parametrize("alias", ["1", None])
+def test_it_is_void_wherever_the_alias_was_moved_before(
+    house: House, monkeypatch: pytest.MonkeyPatch, alias: str | None
+) -> None:
+    for _ in range(2):
+        house.promote(house.add())
+    kept = die_before_alias(house, monkeypatch, house.decide(house.add()))
+    house.registry.set_aliases("cartpole", {CHAMPION: alias})
+    promote.settle("cartpole", house.registry, house.db)
+    assert followed(house) == "2", "which LoomDB knows as the last"
+    put_back(house, "3", kept)
+    assert followed(house) == "2"
+
+
+def put_back(house: House, version: str, statement: str) -> None:
+    house.registry.set_tag(house.registry.require("cartpole", version), ChampionStatement.TAG, statement)
+    house.registry.set_aliases("cartpole", {CHAMPION: version})
+
+
+def test_it_is_void_where_the_champion_has_no_statement(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.promote(house.add())
+    kept = die_before_alias(house, monkeypatch, house.decide(house.add()))
+    house.registry.delete_tag(house.registry.require("cartpole", "1"), ChampionStatement.TAG)
+    promote.settle("cartpole", house.registry, house.db)
+    assert followed(house) == "1", "LoomDB vouches for it, so it is stated again"
+    put_back(house, "2", kept)
+    assert followed(house) == "1"
+
+
+def test_nothing_is_signed_of_a_champion_with_other_files(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        house.promote(house.add())
+    kept = die_before_alias(house, monkeypatch, house.decide(house.add()))
+    put_files(house.registry, "1", "2")
+    promote.settle("cartpole", house.registry, house.db)
+    assert followed(house) is None
+    put_back(house, "3", kept)
+    assert followed(house) is None
+
+
+def test_a_champion_that_a_person_vouched_for_stays(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LoomDB knows no move of it."""
+    house.promote(house.add())
+    house.add()
+    house.registry.set_aliases("cartpole", {CHAMPION: "2"})
+    sign_by_hand("cartpole", "2", "Ada", "it was moved in MLflow, and is right", house.registry, house.db)
+    die_before_alias(house, monkeypatch, house.decide(house.add()))
+    promote.settle("cartpole", house.registry, house.db)
+    assert followed(house) == "2"
 
 
 def test_a_statement_is_void_once_however_often_it_is_tried(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
-from loomrl.errors import ConfigError, GateRefused, LoomRLError, ServiceError
+from loomrl.errors import ArtifactError, ConfigError, GateRefused, LoomRLError, ServiceError
 from loomrl.files import write_atomic
 from loomrl.home import inside
 from loomrl.loomdb.database import LoomDB
@@ -25,7 +25,14 @@ from loomrl.promotion import ledger
 from loomrl.promotion.ledger import Move
 from loomrl.promotion.rules import PROMOTED, PROMOTED_OVER, REFUSED, ROLLED_BACK, WAITING
 from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, PolicyVersion, Registry
-from loomrl.registry.statements import ChampionStatement, if_valid, newest_number, state_champion, was_champion
+from loomrl.registry.statements import (
+    ChampionStatement,
+    check_registered,
+    if_valid,
+    newest_number,
+    state_champion,
+    was_champion,
+)
 from loomrl.runs import new_run_id, now
 from loomrl.schema import Document
 from loomrl.types import PromotionDecision
@@ -83,21 +90,32 @@ def champion_of(registry: Registry, policy: str) -> PolicyVersion | None:
     if found := registry.get(policy, CHAMPION):
         return found
     with LoomDB.open() as db:
-        former = [str(move["version"]) for move in ledger.moves(db, policy)]
-    former = former or [one.version for one in registry.versions(policy) if _has_taken_over(registry, one)]
-    if not former:
+        last = _last_champion(registry, db, policy)
+    if not last:
         return None
-    back = f"`loomrl policy rollback {policy} --to {former[-1]} --by NAME --reason TEXT`"
+    back = f"`loomrl policy rollback {policy} --to {last} --by NAME --reason TEXT`"
     raise GateRefused(
-        f"{policy}: the alias {CHAMPION} is gone from the registry, and version {former[-1]} was champion last: put "
+        f"{policy}: the alias {CHAMPION} is gone from the registry, and version {last} was champion last: put "
         f"it back with {back}; `loomrl policy list {policy}` shows what there is; where no former champion is left, "
         f"`loomrl policy promote {policy} VERSION --by NAME --reason TEXT` makes one that is compared with nobody"
     )
 
 
-def _has_taken_over(registry: Registry, version: PolicyVersion) -> bool:
-    """Whether a signed statement says so, and none of its tags that this is still to come."""
-    return if_valid(ChampionStatement, version) is not None and _announced(registry, version) is None
+def _last_champion(registry: Registry, db: LoomDB, policy: str) -> str:
+    """The version that the newest move is about, whatever the alias says; "" where there never was one.
+
+    What LoomDB knows counts, and statements, but for those whose move a tag announces, for it is still to come. Of
+    promotions none counts that LoomDB does not know, where it knows any move: it never happened.
+    """
+    recorded = ledger.newest(db, policy)
+    found = [] if recorded is None else [(ledger.number_of(recorded), str(recorded["version"]))]
+    for version in registry.versions(policy):
+        statement = if_valid(ChampionStatement, version)
+        if statement is None or (recorded is not None and statement.kind == "promotion"):
+            continue
+        if _announced(registry, version) is None:
+            found.append((statement.number, version.version))
+    return max(found, key=lambda one: one[0], default=(0, ""))[1]
 
 
 def make_challenger(registry: Registry, version: PolicyVersion) -> None:
@@ -203,7 +221,7 @@ def rollback(
 
     Raises:
         ConfigError: when there is nothing to go back to, or `to` never was champion.
-        ArtifactError: when the files of the version to restore are not what was registered.
+        ArtifactError: when the files of the version to restore are not what was registered under its number.
     """
     registry = registry or Registry()
     champion = registry.get(policy, CHAMPION)
@@ -211,8 +229,7 @@ def rollback(
         _mark(registry, champion, interrupted)  # only now `previous` names the champion before it
     target = _rollback_target(registry, policy, to)
     before = champion.version if champion else None
-    with tempfile.TemporaryDirectory(prefix="loomrl-rollback-") as temporary:
-        registry.download(target, Path(temporary) / "files")  # nothing that cannot be verified becomes champion
+    _check_files(registry, target)  # nothing that cannot be verified becomes champion
     move = Move(
         kind="rollback",
         policy=policy,
@@ -227,6 +244,11 @@ def rollback(
     taken = f", version {before} was taken back" if before else ""
     message = f"version {target.version} is champion again{taken}: {reason}"
     return _recorded(registry, db, target, move, message)
+
+
+def _check_files(registry: Registry, version: PolicyVersion) -> None:
+    with tempfile.TemporaryDirectory(prefix="loomrl-check-") as temporary:
+        check_registered(version, registry.download(version, Path(temporary) / "files"))
 
 
 def _rollback_target(registry: Registry, policy: str, to: str | None) -> PolicyVersion:
@@ -286,32 +308,56 @@ def settle(policy: str, registry: Registry, db: LoomDB) -> list[str]:
         registry.delete_tag(version, MOVE)
         finished.append(f"finished the interrupted {move.kind} of version {version.version}")
     for version in never_moved:
-        _revoke(registry, db, version, champion)
+        _revoke(registry, db, version)
         registry.delete_tag(version, MOVE)
     return finished
 
 
-def _revoke(registry: Registry, db: LoomDB, version: PolicyVersion, champion: str | None) -> None:
+def _revoke(registry: Registry, db: LoomDB, version: PolicyVersion) -> None:
     """Make void what was signed of a promotion that never happened: whoever kept it could move the alias by hand later.
 
-    A newer number voids it: the champion that stays is stated again, in the same words. Where there never was one, the
-    number is used up.
+    A newer number voids it, with which the champion that stays is stated again. Nothing is deleted before LoomDB holds
+    that number.
     """
     statement = if_valid(ChampionStatement, version)
     if statement is None:
         return
-    newest, recorded = newest_number(registry, version.policy), ledger.newest_number(db, version.policy)
-    if statement.kind == "promotion" and statement.number > recorded:
-        staying = registry.get(version.policy, champion) if champion else None
-        known = staying and if_valid(ChampionStatement, staying)
-        if staying and known and recorded <= known.number:
-            if known.number < statement.number:  # else a process died when it had stated it
-                known = known.model_copy(update={"number": newest + 1})
-                known.sign(registry, staying)
-            ledger.record_revocation(db, version.policy, staying.version, known.number)
-        elif champion is None and not ledger.moves(db, version.policy):
-            ledger.record_revocation(db, version.policy, "", newest)
+    if statement.kind == "promotion" and statement.number > ledger.newest_number(db, version.policy):
+        staying = _last_champion(registry, db, version.policy)
+        _state_again(registry, staying, statement)
+        ledger.record_revocation(db, version.policy, staying, newest_number(registry, version.policy))
     registry.delete_tag(version, ChampionStatement.TAG)
+
+
+def _state_again(registry: Registry, champion: str, void: ChampionStatement) -> None:
+    """Sign that a version is champion under the newest number: in the same words, or in new ones where its statement is
+    gone. Where there is no such version, or its files are others, nothing is signed."""
+    version = registry.get(void.policy, champion) if champion else None
+    if version is None:
+        return
+    newest = newest_number(registry, void.policy)
+    known = if_valid(ChampionStatement, version)
+    if known is not None:
+        if known.number < newest:  # else a process died when it had stated it
+            known.model_copy(update={"number": newest + 1}).sign(registry, version)
+        return
+    try:
+        _check_files(registry, version)
+    except ArtifactError as error:
+        log.error("%s@%s: no server will follow the champion: %s", version.policy, version.version, error)
+        return
+    state_champion(
+        registry,
+        version,
+        number=newest + 1,
+        kind=ledger.REVOCATION,
+        before=None,
+        previous=_champion_before(registry, version),
+        run_id=void.run_id,
+        reason=f"version {void.version} never took over",
+        person=None,
+        time=now(),
+    )
 
 
 def _move(registry: Registry, version: PolicyVersion, move: Move, db: LoomDB | None) -> Move:
