@@ -14,7 +14,7 @@ import pytest
 
 from loomrl.environment.source import build_archive, extract_archive
 from loomrl.files import sha256, tighten
-from loomrl.home import home
+from loomrl.home import home, without_folders
 from loomrl.loomdb.database import LoomDB
 from loomrl.registry.mlflow_database import ensure_tables
 from loomrl.trajectory.store import Store
@@ -70,7 +70,7 @@ def test_who_does_not_own_it_uses_it_as_it_is(open_folder: Path) -> None:
     program = """
 import os, sys
 from loomrl.files import private_database
-from loomrl.home import home
+from loomrl.home import home, without_folders
 os.setgroups([4322]); os.setgid(4322); os.setuid(4323)
 private_database(home() / "loom.db")
 print(oct(home().stat().st_mode & 0o777), oct((home() / "loom.db").stat().st_mode & 0o777))
@@ -154,3 +154,22 @@ def test_a_backup_is_its_owners(loomrl_home: Path, tmp_path: Path) -> None:
 
 def test_nothing_is_tightened_that_is_not_there(tmp_path: Path) -> None:
     tighten(tmp_path / "none")
+
+
+def test_a_message_for_other_hosts_keeps_all_but_the_folders_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, user = tmp_path / "John Smith" / "project", tmp_path / "John Smith"
+    (project / "configs").mkdir(parents=True)
+    (project / "dvc.yaml").touch()
+    monkeypatch.chdir(project / "configs")
+    monkeypatch.setenv("HOME", str(user))
+    monkeypatch.setenv("LOOMRL_HOME", str(tmp_path / "state"))
+    text = (
+        f"{tmp_path}/state/versions/x/policy.onnx is not ok, nor {project}/a.yaml, nor {user}-2/b; {user}: no folder; "
+    )
+    rest = "see https://host/a/b and/or v1/2"
+    found = without_folders(text + rest)
+    assert str(user) not in found
+    assert found.startswith("…/versions/x/policy.onnx is not ok, nor …/a.yaml, nor …")
+    assert found.endswith(f"; …: no folder; {rest}")

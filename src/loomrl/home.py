@@ -1,6 +1,9 @@
 """Where a project and its state lie."""
 
 import os
+import re
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from loomrl.errors import ArtifactError, ConfigError
@@ -54,6 +57,16 @@ def inside(*names: str) -> Path:
         ConfigError: for one that is no name, such as `../x`.
     """
     return home().joinpath(*(checked_name(name, longest=MAX_FILE_NAME) for name in names))
+
+
+def without_folders(text: str) -> str:
+    """A message in which the folders of this host that LoomRL works in are "…": it is for people of other hosts."""
+    folders = {_home_path(), Path.home(), Path.home().resolve(), Path(tempfile.gettempdir())}
+    with suppress(ConfigError):
+        folders.add(project_root())
+    for folder in sorted(folders - {Path("/")}, key=lambda one: len(one.parts), reverse=True):
+        text = re.sub(rf"(?<![\w.-]){re.escape(str(folder))}(?![\w.-])", "…", text)
+    return text
 
 
 def _home_path() -> Path:

@@ -1,7 +1,6 @@
 """The routes of people and machines that operate a server: status, metrics, overrides, repository, shadow records."""
 
 import asyncio
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
@@ -9,6 +8,7 @@ from urllib.parse import parse_qsl
 from pydantic import Field, ValidationError
 
 from loomrl.errors import ArtifactError, ConfigError
+from loomrl.home import without_folders
 from loomrl.schema import Document
 from loomrl.serving.actions import check_action
 from loomrl.serving.asgi import Response, Scope, as_json
@@ -33,7 +33,6 @@ from loomrl.serving.tokens import OBSERVE, OPERATE
 if TYPE_CHECKING:
     from loomrl.serving.several import Several
 
-_FOLDERS = re.compile(r"\S*/(?=\S)")  # what stands before the last name of a path
 _MAX_LINES = 10_000
 METRICS, LINES = b"text/plain; version=0.0.4; charset=utf-8", b"application/x-ndjson"
 D = TypeVar("D", bound=Document)
@@ -106,7 +105,7 @@ class Control:
         keeper, name = self._parts.roles, self._parts.settings.policy
         loaded = [(version, "READY", "") for version in sorted(keeper.current.versions())]
         refused = list(keeper.refused.values())
-        others = [(entry.version, "UNAVAILABLE", _without_folders(entry.reason)) for entry in refused]
+        others = [(entry.version, "UNAVAILABLE", without_folders(entry.reason)) for entry in refused]
         if keeper.unloaded is not None:
             others.append((keeper.unloaded, "UNAVAILABLE", "unloaded"))
         shown = loaded if ready else loaded + others
@@ -280,8 +279,3 @@ def _is_alike(one: ServedPolicy, other: ServedPolicy) -> bool:
         other.kind,
         other.manifest.environment.action,
     )
-
-
-def _without_folders(text: str) -> str:
-    """A message whose paths of this host are their last names: clients of the protocol show it to anybody."""
-    return _FOLDERS.sub("", text)
