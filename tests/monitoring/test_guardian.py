@@ -154,7 +154,7 @@ def test_one_token_under_many_names_takes_no_champion_out(
         agents, odd, operator = (
             open_clients.enter_context(server.client(token=one)) for one in (fleet, stranger, person)
         )
-        for number in range(LEAST_REQUESTS):
+        for number in range(8 * LEAST_REQUESTS):
             assert decide_at(agents, number).action == 0
         for number in range(300):
             assert odd.decide(f"name-{number}", -np.array(LEFT)).action == 1
