@@ -87,6 +87,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._num_around = self._num_body = self._num_seen = 0
 
     def _end_head(self) -> None:
+        if self._num_around > self.intake.bounds.max_head_bytes - _PIECE:  # what the last piece brought may be too much
+            num_bytes = sum(len(name) + len(value) for name, value in self.headers) + len(self.url)
+            if num_bytes > self.intake.bounds.max_head_bytes:
+                self._stop(431, self._too_long_a_head())
         self._reads, self._num_around, self._head = _BODY, 0, self.headers
         if len(self.url) > self.intake.bounds.max_url_bytes:
             self._stop(414, self._too_long_an_address())
@@ -98,6 +102,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _too_long_an_address(self) -> str:
         return f"the address is longer than {self.intake.bounds.max_url_bytes} bytes"
+
+    def _too_long_a_head(self) -> str:
+        return f"the first line and the headers are longer than {self.intake.bounds.max_head_bytes} bytes"
 
     def _size_of_piece(self) -> int:
         """How much the parser gets at once: the rest of a body whose length is known, and else little."""
@@ -179,7 +186,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._reads == _HEAD and len(self.url) > bounds.max_url_bytes:
             self.refuse(414, self._too_long_an_address())
         elif self._reads == _HEAD and self._num_around > bounds.max_head_bytes:
-            self.refuse(431, f"the first line and the headers are longer than {bounds.max_head_bytes} bytes")
+            self.refuse(431, self._too_long_a_head())
         elif self._reads == _HEAD and len(self.headers) > bounds.max_headers:
             self.refuse(431, self._too_many_headers())
         elif self._num_around > _SLACK:
