@@ -78,9 +78,5 @@ def newest_number(db: LoomDB, policy: str) -> int:
 
 def moves(db: LoomDB, policy: str) -> list[Json]:
     """Every recorded move of a policy's champion alias, oldest first."""
-    return _about(db, policy, *MOVES)
-
-
-def _about(db: LoomDB, policy: str, *kinds: str) -> list[Json]:
-    found = [event.data for kind in kinds for event in db.events(kind)]
+    found = [event.data for kind in MOVES for event in db.events(kind)]
     return sorted((data for data in found if data["policy"] == policy), key=lambda data: str(data["time"]))

@@ -87,24 +87,23 @@ class BoundedProtocol(HttpToolsProtocol):
         self._num_around = self._num_body = self._num_seen = 0
 
     def _end_head(self) -> None:
-        if self._num_around > self.intake.bounds.max_head_bytes - _PIECE:  # what the last piece brought may be too much
+        num_bytes = self._num_around
+        if num_bytes > self.intake.bounds.max_head_bytes - _PIECE:  # the last piece, which is not counted yet, matters
             num_bytes = sum(len(name) + len(value) for name, value in self.headers) + len(self.url)
-            if num_bytes > self.intake.bounds.max_head_bytes:
-                self._stop(431, self._too_long_a_head())
         self._reads, self._num_around, self._head = _BODY, 0, self.headers
-        if len(self.url) > self.intake.bounds.max_url_bytes:
-            self._stop(414, self._too_long_an_address())
-        if len(self.headers) > self.intake.bounds.max_headers:
-            self._stop(431, self._too_many_headers())
+        if (problem := self._too_large_a_head(num_bytes)) is not None:
+            self._stop(*problem)
 
-    def _too_many_headers(self) -> str:
-        return f"there are more than {self.intake.bounds.max_headers} headers"
-
-    def _too_long_an_address(self) -> str:
-        return f"the address is longer than {self.intake.bounds.max_url_bytes} bytes"
-
-    def _too_long_a_head(self) -> str:
-        return f"the first line and the headers are longer than {self.intake.bounds.max_head_bytes} bytes"
+    def _too_large_a_head(self, num_bytes: int) -> tuple[int, str] | None:
+        """What is wrong with the size of the address and headers so far, which took so many bytes."""
+        bounds = self.intake.bounds
+        if len(self.url) > bounds.max_url_bytes:
+            return 414, f"the address is longer than {bounds.max_url_bytes} bytes"
+        if num_bytes > bounds.max_head_bytes:
+            return 431, f"the first line and the headers are longer than {bounds.max_head_bytes} bytes"
+        if len(self.headers) > bounds.max_headers:
+            return 431, f"there are more than {bounds.max_headers} headers"
+        return None
 
     def _size_of_piece(self) -> int:
         """How much the parser gets at once: the rest of a body whose length is known, and else little."""
@@ -178,17 +177,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _look_at(self, num_bytes: int) -> None:
         """Is there too much of what is not a body?"""
-        bounds = self.intake.bounds
         if self._num_body > self._num_seen:
             self._num_seen, self._num_around = self._num_body, 0
             return
         self._num_around += num_bytes
-        if self._reads == _HEAD and len(self.url) > bounds.max_url_bytes:
-            self.refuse(414, self._too_long_an_address())
-        elif self._reads == _HEAD and self._num_around > bounds.max_head_bytes:
-            self.refuse(431, self._too_long_a_head())
-        elif self._reads == _HEAD and len(self.headers) > bounds.max_headers:
-            self.refuse(431, self._too_many_headers())
+        if self._reads == _HEAD:
+            if (problem := self._too_large_a_head(self._num_around)) is not None:
+                self.refuse(*problem)
         elif self._num_around > _SLACK:
             self.refuse(400, "there is more around the pieces of the body than in them")
 

@@ -124,8 +124,7 @@ class FeedbackLedger:
 
 def _waiting(entry: dict[str, Any]) -> _Waiting:
     """From a record of the log."""
-    if entry["kind"] == DECISION:
-        tokens = [entry["by_token"]] if "by_token" in entry else None
-        return _Waiting([entry["agent_id"]], [entry["episode_id"]], entry["version"], tokens)
     tokens = column(entry, "by_token") if holds(entry, "by_token") else None
-    return _Waiting(column(entry, "agent_id"), column(entry, "episode_id"), entry["shared"]["version"], tokens)
+    return _Waiting(
+        column(entry, "agent_id"), column(entry, "episode_id"), entry.get("shared", entry)["version"], tokens
+    )

@@ -161,8 +161,7 @@ def holds(entry: dict[str, Any], name: str) -> bool:
 
 def _stored(entry: dict[str, Any], name: str) -> str:
     """The key under which a record of several decisions holds a column: what the policy expected is its `q_value`."""
-    is_there = name in entry["shared"] or name in entry["columns"]
-    return "q_value" if name == "value" and not is_there else name
+    return "q_value" if name == "value" and not holds(entry, name) else name
 
 
 def action_hashes(action: NDArray[Any]) -> Json | list[str]:
