@@ -31,7 +31,9 @@ SOURCES = (
     "src/loomrl/monitoring/tokens.py",
     "src/loomrl/monitoring/trial.py",
     "src/loomrl/monitoring/units.py",
+    "src/loomrl/monitoring/version_monitors.py",
     "src/loomrl/monitoring/watch.py",
+    "src/loomrl/monitoring/weigher.py",
 )
 Floats = NDArray[np.float64]
 _ALARM, _FOUND = "taken out", "taken out"

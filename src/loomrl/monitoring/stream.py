@@ -32,12 +32,14 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from loomrl.monitoring.evidence import Beside, Evidence, LiveEpisode, VersionMonitors
+from loomrl.monitoring.evidence import Evidence, LiveEpisode
 from loomrl.monitoring.monitor import Trigger
 from loomrl.monitoring.sharing import Shared, together
 from loomrl.monitoring.tokens import Suspicion, token_of, unit_of, units_of
 from loomrl.monitoring.trial import Arm
+from loomrl.monitoring.version_monitors import VersionMonitors
 from loomrl.monitoring.watch import Watch
+from loomrl.monitoring.weigher import Beside
 from loomrl.serving.columns import Columns, runs, tokens_of, version_of
 from loomrl.serving.records import CHAMPION, DECISION, DECISIONS, ON_TRIAL, column
 from loomrl.shadow.config import SIMULATED
