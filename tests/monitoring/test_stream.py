@@ -16,7 +16,9 @@ from loomrl.monitoring.monitor import Trigger
 from loomrl.monitoring.sharing import Shared, together
 from loomrl.monitoring.stream import ALONE_AFTER, STATE, Stream
 from loomrl.monitoring.trial import Arm, Trial
+from loomrl.monitoring.version_monitors import VersionMonitors
 from loomrl.monitoring.watch import Watch
+from loomrl.monitoring.weigher import Beside
 from loomrl.schema import Document
 from loomrl.serving.columns import Columns
 from loomrl.serving.config import ServingConfig
@@ -529,3 +531,16 @@ def test_an_agent_that_two_servers_see_counts_once() -> None:
     assert (merged.unnamed, merged.requests) == (alone.unnamed, alone.requests)
     assert merged.monitors["violations.push"].life == alone.monitors["violations.push"].life
     assert [log.stream.hear(shared_by(logs, homes)) for log in logs] == [[], []]
+
+
+def test_who_only_looks_takes_no_trigger_away() -> None:
+    """One that `describe` came to was told to nobody: the version went on, and was watched no more."""
+    log = Log(confidence=0.999999)
+    for agent in range(6):
+        log.decide(agent=f"agent-{agent}", action=2)
+    (evidence,) = log.stream.gathered()
+    assert evidence.trigger is None
+    assert evidence.monitors["violations.push"].e_value > watch().levels["violations.push"].threshold
+    monitors, beside = VersionMonitors(evidence, watch(), is_shared=False), Beside(is_alone=False, champion=None)
+    assert monitors.describe(beside)["trigger"] is None
+    assert monitors.look(beside) is not None

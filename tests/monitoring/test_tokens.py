@@ -98,16 +98,6 @@ def test_one_broken_agent_beside_it_takes_no_version_out() -> None:
         assert found.asks(["cart-1"], None, breaks=True) == []
 
 
-def test_who_only_looks_takes_no_version_out(traffic: Traffic) -> None:
-    """A trigger that a look at the page came to was told to nobody: the version went on and was watched no more."""
-    for _ in range(60):
-        triggers = traffic.asks(FLEET, "fleet", breaks=True)
-        traffic.stream.describe()
-        if triggers:
-            break
-    assert len(triggers) == 1
-
-
 def test_others_who_ask_for_less_need_not_show_it() -> None:
     found = Traffic()
     for _ in range(9):
