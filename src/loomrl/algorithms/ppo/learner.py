@@ -158,7 +158,8 @@ class PPO:
             steps += [self._step(shuffled[start : start + self._rows_per_step], clip_epsilon) for start in starts]
             if not self._schedules.follow_divergence:
                 continue
-            (kl,) = self._peers.mean(torch.stack(steps[first:])[:, KL].mean(0, keepdim=True).double().numpy()).tolist()
+            mean = torch.stack(steps[first:])[:, KL].mean(0, keepdim=True).double().cpu()
+            (kl,) = self._peers.mean(mean.numpy()).tolist()
             learning_rate = self._schedules.adapt(learning_rate, kl)
             self._optimizer.learning_rate = learning_rate
             if self._schedules.ends_update(kl):
