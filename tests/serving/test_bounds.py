@@ -1,5 +1,6 @@
 """What senders may leave with a server before it knows who they are: little, and not for long."""
 
+import asyncio
 import socket
 import threading
 from asyncio import StreamReader, StreamWriter
@@ -12,7 +13,7 @@ import pytest
 from hot_connections import LIVE, Clock, Story, on_a_connection, status_of
 from policies import OBSERVATIONS, discrete_folder
 
-from loomrl.serving.intake import Bounds
+from loomrl.serving.intake import Bounds, Intake
 from loomrl.serving.process import ServerProcess
 from loomrl.serving.tokens import add
 
@@ -239,6 +240,54 @@ def test_a_whole_request_ends_the_time(loomrl_home: Path, tmp_path: Path) -> Non
             assert await status_of(reader) == 200
 
     told(story, tmp_path)
+
+
+def test_who_was_refused_is_answered_at_once_and_closed_upon_later(loomrl_home: Path, tmp_path: Path) -> None:
+    async def story(clock: Clock, reader: StreamReader, writer: StreamWriter) -> None:
+        writer.write(b"GET /" + b"a" * 2 * BOUNDS.max_url_bytes)
+        assert await status_of(reader) == 414
+        await clock.pass_by(0.4 * BOUNDS.linger_seconds)
+        assert not reader.at_eof()
+        await clock.pass_by(1.2 * BOUNDS.linger_seconds)
+        assert await reader.read() == b""
+
+    told(story, tmp_path)
+
+
+def test_so_many_refused_connections_stay_open_and_no_more() -> None:
+    class Refused:
+        held, is_closed = 0, False
+
+        def refuse(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+            raise AssertionError("it was refused before")
+
+        def seconds_left(self, now: float) -> float:
+            return 1.0
+
+        def num_untaken(self) -> int:
+            return 0
+
+        def close(self) -> None:
+            self.is_closed = True
+
+        drop = close
+
+    async def story(clock: Clock) -> None:
+        intake = Intake(Bounds(max_lingering=2))
+        first, second, third, fourth = connections = [Refused() for _ in range(4)]
+        for connection in connections[:3]:
+            intake.close(connection)
+        assert [one.is_closed for one in connections] == [False, False, True, False]
+        intake.lost(first)  # its client went: there is room for another, and nothing is left to close
+        intake.close(fourth)
+        assert not fourth.is_closed
+        await clock.pass_by(2.0)
+        assert [one.is_closed for one in connections] == [False, True, True, True]
+
+    with asyncio.Runner(loop_factory=Clock) as runner:
+        clock = runner.get_loop()
+        assert isinstance(clock, Clock)
+        runner.run(story(clock))
 
 
 def told(story: Story, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from loomrl.serving.asgi import WHOLE, Response
 from loomrl.serving.intake import Intake
 
 _PIECE = 8 * 2**10  # bytes handed over at once, unless they are a body's
-_SLACK = 64 * 2**10  # bytes that may stand around a piece of a body: sizes of chunks, their extensions, trailers
+_SLACK = 64 * 2**10  # bytes around a piece of a body, such as trailers, or behind what was refused, that are read
 NOTHING, _HEAD, _BODY = range(3)  # what of a request is being read
 
 
@@ -131,6 +131,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Read on, as far as that is wanted."""
+        if self._is_refused:
+            self._throw_away(len(data))
+            return
         if self._unfed:
             self._unfed += data
             self.flow.pause_reading()
@@ -147,6 +150,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self.intake.finished(self)
         if self._reads != NOTHING or self.held or self._num_unanswered:
             self._count()
+
+    def _throw_away(self, num_bytes: int) -> None:
+        """What still comes is read for a while, so that its sender gets the answer, and is heard when it is done."""
+        self._num_around += num_bytes
+        if self._num_around > _SLACK:
+            self.flow.pause_reading()
 
     def _wait_for_more(self) -> None:
         """A request is not whole, or has to wait."""
@@ -210,8 +219,15 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is left of it."""
         self._let_go()
-        self.intake.forget(self)
+        self.intake.lost(self)
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """The server stops: nobody is waited for who was refused."""
+        if self._is_refused:
+            self.close()
+        else:
+            super().shutdown()
 
     # --- what the intake calls ------------------------------------------------------------------------------------
 
@@ -233,15 +249,20 @@ class BoundedProtocol(HttpToolsProtocol):
         if under_way:
             cycle.disconnected = True
             cycle.message_event.set()
-        self.transport.close()
-        if self.transport.get_write_buffer_size():
-            self.loop.call_later(self.intake.bounds.answer_seconds, self.transport.abort)
+        self._num_around = 0
+        self.intake.close(self)
 
     def _let_go(self) -> None:
         """Of what was read: parser and protocol know each other, so that only the garbage collector frees them."""
         self._unfed = b""
         if self._reads == _BODY and self.cycle is not None:
             self.cycle.body = bytearray()
+
+    def close(self) -> None:
+        """Close once its answer is taken, which is not waited for for ever."""
+        self.transport.close()
+        if self.transport.get_write_buffer_size():
+            self.loop.call_later(self.intake.bounds.answer_seconds, self.transport.abort)
 
     def drop(self) -> None:
         """Close at once, with what is left to send."""

@@ -7,6 +7,7 @@ most goes: who asks in a few hundred bytes is served while others hold megabytes
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -30,6 +31,8 @@ class Bounds:
     request_seconds: float = 60.0  # from its first byte until its last; large ones, which keep coming, have longer:
     least_bytes_per_second: float = 64 * 2**10  # a second more for so many bytes of the body that came
     answer_seconds: float = 30.0  # in which a client takes nothing of its answer
+    linger_seconds: float = 1.0  # about so long a refused connection stays open, unread, unless its client closes it
+    max_lingering: int = 256  # connections; others are closed at once
 
 
 class Connection(Protocol):
@@ -39,6 +42,9 @@ class Connection(Protocol):
 
     def refuse(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
         """Answer what is being sent, and close."""
+
+    def close(self) -> None:
+        """Close, once its answer is sent."""
 
     def drop(self) -> None:
         """Close at once."""
@@ -63,6 +69,7 @@ class Intake:
         self.pending_bytes = 0
         self._unfinished: dict[Connection, None] = {}  # something is awaited of their senders
         self._untaken: dict[Connection, tuple[float, int]] = {}  # since when no less, how many bytes
+        self._lingering: dict[Connection, asyncio.TimerHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, connection: Connection) -> None:
@@ -99,8 +106,23 @@ class Intake:
         self._untaken.pop(connection, None)
         self._rest()
 
+    def close(self, connection: Connection) -> None:
+        """Close a connection whose last answer is on its way, in a while: who is closed upon at once comes back at
+        once. Not all at the same time, so that those who wait for it do not come back together."""
+        if len(self._lingering) >= self.bounds.max_lingering:
+            connection.close()
+            return
+        seconds = self.bounds.linger_seconds * random.uniform(0.5, 1.5)
+        self._lingering[connection] = asyncio.get_running_loop().call_later(seconds, connection.close)
+
+    def lost(self, connection: Connection) -> None:
+        """Nothing is left of it."""
+        self.forget(connection)
+        if (timer := self._lingering.pop(connection, None)) is not None:
+            timer.cancel()
+
     def forget(self, connection: Connection) -> None:
-        """It is lost, or will be."""
+        """It is lost, or will be: nothing that it sent counts."""
         self.hold(connection, 0)
         self._unfinished.pop(connection, None)
         self._untaken.pop(connection, None)
