@@ -54,9 +54,9 @@ class Counts:
     before: dict[str, int] = field(default_factory=dict)  # the window began
     window: dict[str, int] = field(default_factory=dict)
 
-    def count(self, agent_id: str) -> tuple[int, int]:
-        """One more; its number in all, and in the window."""
-        number = self.window[agent_id] = self.window.get(agent_id, 0) + 1
+    def count(self, agent_id: str, more: int = 1) -> tuple[int, int]:
+        """So many more; the number of the last in all, and in the window."""
+        number = self.window[agent_id] = self.window.get(agent_id, 0) + more
         return self.before.get(agent_id, 0) + number, number
 
     def of(self, agent_id: str) -> tuple[int, int]:

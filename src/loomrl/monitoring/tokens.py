@@ -27,8 +27,9 @@ def unit_of(agent_id: str, token: str | None) -> str:
 
 def units_of(agent_ids: list[str], tokens: Sequence[str]) -> list[str]:
     """The same of several requests."""
-    if tokens.count(NO_TOKEN) == len(tokens):
-        return agent_ids
+    if tokens and tokens.count(tokens[0]) == len(tokens):
+        ending = f"{_APART}{tokens[0]}" if tokens[0] else ""
+        return [f"{agent_id}{ending}" for agent_id in agent_ids] if ending else agent_ids
     return list(map(unit_of, agent_ids, tokens))
 
 

@@ -115,11 +115,11 @@ class VersionMonitors:
 
     def _count(self, agent_ids: Sequence[str]) -> None:
         """Requests that nothing speaks against, without an episode."""
-        window, unnamed = self.evidence.requests.window, self.evidence.unnamed
-        for agent_id in agent_ids:
-            window[agent_id] = window.get(agent_id, 0) + 1
-            if not unnamed[agent_id]:
-                self.evidence.episodes.count(agent_id)
+        evidence = self.evidence
+        for agent_id, more in Counter(agent_ids).items():
+            evidence.requests.count(agent_id, more)
+            if not evidence.unnamed[agent_id]:
+                evidence.episodes.count(agent_id, more)
 
     def _request(self, agent_id: str, episode: LiveEpisode | None) -> tuple[int, int]:
         """Count one."""

@@ -36,7 +36,7 @@ from loomrl.serving.control import Control, is_order
 from loomrl.serving.dashboard.routes import Dashboard
 from loomrl.serving.decider import Outcome
 from loomrl.serving.groups import answers_of
-from loomrl.serving.guard import AGENT, admit, admit_agent, check_agents
+from loomrl.serving.guard import AGENT, Admitted, admit, admit_agent, check_agents
 from loomrl.serving.intake import Bounds, Intake
 from loomrl.serving.model import NoAnswer, ServedPolicy
 from loomrl.serving.packing import num_lists
@@ -72,6 +72,7 @@ class PolicyServer:
         self.intake = Intake(bounds, count=parts.metrics.count_problem)
         self._hot: dict[str, HotHandler] = {"/decide": self._decide, "/feedback": self._feedback}
         self._infer_path = f"/v2/models/{parts.settings.policy}/"
+        self._hot[f"{self._infer_path}infer"] = self._infer
         beside = [*self._control.routes(), *Rollback(parts).routes(), *Dashboard(parts).routes()]
         self._router = Router([*self._routes(), *beside])
 
@@ -178,15 +179,19 @@ class PolicyServer:
             num_bytes = int(text) if text.isascii() and text.isdigit() and int(text) < len(body) else len(body)
             check_lists(body, num_bytes, self._parts.settings.max_rows * (1 + lists) + _LISTS_BESIDE)
 
-    def admit_agent(self, scope: Scope, found: Mapping[bytes, bytes], max_bytes: int) -> None:
-        """The same for a request of agents that is answered at once; `found` are its headers.
+    def admit_agent(self, scope: Scope, found: Mapping[bytes, bytes], max_bytes: int, admitted: Admitted) -> None:
+        """The same for a request of agents that is answered at once; `found` are its headers, and `admitted` is what
+        its connection showed before.
 
         Raises:
-            Problem: 401, 403, 413, 415, 421.
+            Problem: 401, 403, 413, 415, 421, 429.
         """
-        if self._on_loopback:
-            check_host(found.get(b"host", b"").decode("latin-1"))
-        admit_agent(scope, found, self._parts.tokens)
+        tokens = self._parts.tokens
+        if not admitted.covers(scope, found, tokens):
+            if self._on_loopback:
+                check_host(found.get(b"host", b"").decode("latin-1"))
+            admit_agent(scope, found, tokens)
+            admitted.keep(scope, found, tokens)
         length = found.get(b"content-length")
         if length is not None:
             num_bytes = int(length)
@@ -297,8 +302,6 @@ class PolicyServer:
             return self._hot[path]
         if path.startswith(self._infer_path) and path.endswith("/infer"):
             match path.split("/")[4:]:
-                case ["infer"]:
-                    return self._infer
                 case ["versions", version, "infer"]:
                     return partial(self._infer, version=unquote(version))
         return None
@@ -454,8 +457,7 @@ def _admit_asks(scope: Scope, asks: Asks) -> None:
     holder = check_agents(scope, asks.agent_ids)
     if holder is not None:
         asks.holder = holder.name
-        if (token := holder.shared_name) is not None:
-            asks.by_token = [token] * len(asks)
+        asks.by_token = holder.shared_name
 
 
 def _told_one(answers: list[dict[str, Any]]) -> Response:

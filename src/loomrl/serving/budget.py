@@ -47,8 +47,7 @@ class Budget:
 
     def _affordable(self, scope: Scope, num_bytes: int) -> Bucket:
         bucket = self._bucket(_sender(scope))
-        bucket.fill(time.monotonic())
-        if bucket.tokens < num_bytes:
+        if bucket.fill(time.monotonic()) < num_bytes:
             wait = bucket.wait_seconds(num_bytes)
             raise Problem(
                 429,

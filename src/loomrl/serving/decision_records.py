@@ -1,6 +1,5 @@
 """The records that decisions leave: of one, of several, of a version that begins to decide, of what was not decided."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -49,9 +48,10 @@ def decided(policy: str, group: Group, seconds: float, route: str) -> dict[str, 
         "shield": group.shield,
         "request_id": group.asks.request_ids or [None] * len(group),
         **_dealt(group),
-        **_tokens(group),
         **group.marks,
     }
+    if group.asks.by_token is not None:
+        (shared if group.asks.has_one_token else columns)["by_token"] = group.asks.by_token
     dtypes = {"observation": group.observations.dtype.name, "action": group.action.dtype.name}
     return decisions({"count": len(group), "dtypes": dtypes, "reward": None, **shared}, columns)
 
@@ -71,7 +71,8 @@ def _decision(group: Group, shared: dict[str, Any]) -> dict[str, Any]:
         propensity=group.propensity[0],
         shield=group.shield[0],
         limited=False,
-        **{name: values[0] for name, values in (group.marks | _dealt(group) | _tokens(group)).items()},
+        **{name: values[0] for name, values in (group.marks | _dealt(group)).items()},
+        **_token(group),
         **shared,
     )
     fields["agent_id"] = group.asks.agent_ids[0]
@@ -87,9 +88,9 @@ def _dealt(group: Group) -> dict[str, list[Any]]:
     return {} if split is None else {"dealt": [split.version_of(agent_id) for agent_id in group.asks.agent_ids]}
 
 
-def _tokens(group: Group) -> dict[str, Sequence[str | None]]:
-    """Under which token each was asked, where it may speak for any agent; nothing where none may."""
-    return {} if group.asks.by_token is None else {"by_token": group.asks.by_token}
+def _token(group: Group) -> dict[str, str | None]:
+    """Under which token the first was asked, where it may speak for any agent; nothing where none may."""
+    return {} if group.asks.by_token is None else {"by_token": group.asks.token_of(0)}
 
 
 def unanswered(policy: str, group: Group, error: Exception) -> dict[str, Any]:
@@ -106,8 +107,7 @@ def unanswered(policy: str, group: Group, error: Exception) -> dict[str, Any]:
         names |= {"experiment": split.experiment, "shares": dict(split.shares)}
         agents = zip(group.asks.agent_ids, group.asks.episode_ids, _dealt(group)["dealt"], strict=True)
         names["without_answer"] = [list(one) for one in agents]
-    names |= {name: values[0] for name, values in _tokens(group).items()}
-    return record("unanswered", **names, error=str(error)) | {"agent_id": group.asks.agent_ids[0]}
+    return record("unanswered", **names, **_token(group), error=str(error)) | {"agent_id": group.asks.agent_ids[0]}
 
 
 def limited(policy: str, who: Who, count: int) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Rewards arrive later: which decisions wait for one, and the records that join them."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ from loomrl.serving.audit import AuditLog
 from loomrl.serving.groups import Group
 from loomrl.serving.problems import Problem
 from loomrl.serving.records import DECISION, DECISIONS, column, holds, record, record_of, row_of
-from loomrl.serving.requests import Feedback
+from loomrl.serving.requests import ByToken, Feedback, nth_token
 from loomrl.serving.tokens import Holder
 
 _REMEMBERED = 500_000  # decisions that may still get feedback; older ones are forgotten first
@@ -22,7 +22,7 @@ class _Waiting:
     agent_ids: list[str]
     episode_ids: list[str | None]
     version: str
-    tokens: Sequence[str | None] | None = None  # under which each was asked, where it may speak for any agent
+    tokens: ByToken = None
     done: int = 0  # bit by bit those whose feedback has come: a set for each would be most of what is kept
 
     def is_done(self, row: int) -> bool:
@@ -97,7 +97,7 @@ class FeedbackLedger:
         )
         told: dict[str, Any] = {} if entry.cost is None else {"cost": entry.cost}
         if waiting.tokens is not None:
-            told["by_token"] = waiting.tokens[row]
+            told["by_token"] = nth_token(waiting.tokens, row)
         return fields | {"agent_id": waiting.agent_ids[row], "reward": entry.reward} | told
 
     def _expect(self, record_id: str, waiting: _Waiting) -> None:

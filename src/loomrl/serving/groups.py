@@ -37,7 +37,7 @@ class Group:
     substitute: Substitute | None = None  # what acts where the policy must not
     draw: int | None = None  # which random numbers, where any of them may explore
     record: dict[str, Any] = field(default_factory=dict)
-    _told: tuple[list[Any], list[Any]] | None = None  # actions and values, once somebody is told
+    _answers: list[dict[str, Any]] | None = None  # once somebody is told
     asked: float = 0.0  # `time.perf_counter()` at which the policy was asked,
     answered: float = 0.0  # and at which it had answered
 
@@ -72,12 +72,31 @@ class Group:
             return Group(rows, self.asks.only(indices), self.mandate, self.observations[indices])
         return Group.of(rows, self.asks.only(indices), replace(self.mandate, policy=policy))
 
-    def told(self) -> tuple[list[Any], list[Any]]:
-        """Its actions and values as JSON has them, made once for all requests in it."""
-        if self._told is None:
+    def answers(self) -> list[dict[str, Any]]:
+        """What agents are told of its decisions, made once for all requests in it."""
+        if self._answers is None:
+            fields = self.record if len(self) == 1 else self.record["shared"]
             values = [None] * len(self) if self.value is None else self.value.tolist()
-            self._told = self.action.tolist(), values
-        return self._told
+            ids, actions = Part.whole(self).decision_ids(), self.action.tolist()
+            columns = zip(ids, actions, values, self.propensity, self.explored, self.shield, strict=True)
+            self._answers = [
+                {
+                    "decision_id": decision_id,
+                    "action": action,
+                    "policy": fields["policy"],
+                    "version": fields["version"],
+                    "value": value,
+                    "propensity": propensity,
+                    "role": fields["role"],
+                    "assignment_probability": fields["assignment_probability"],
+                    "override": fields["override"],
+                    "limited": False,
+                    "exploration": explored,
+                    "shield": shield,
+                }
+                for decision_id, action, value, propensity, explored, shield in columns
+            ]
+        return self._answers
 
     def decided_by(self) -> Mapping[str, int]:
         """How many were decided by `override`, `kill_switch`, `fallback`, `shield`, `explored` or `policy`."""
@@ -114,35 +133,7 @@ class Part:
 
     def answers(self) -> list[dict[str, Any]]:
         """What agents are told of their decisions."""
-        group, some = self.group, slice(self.start, self.stop)
-        fields = group.record if len(group) == 1 else group.record["shared"]
-        actions, values = group.told()
-        columns = zip(
-            self.decision_ids(),
-            actions[some],
-            values[some],
-            group.propensity[some],
-            group.explored[some],
-            group.shield[some],
-            strict=True,
-        )
-        return [
-            {
-                "decision_id": decision_id,
-                "action": action,
-                "policy": fields["policy"],
-                "version": fields["version"],
-                "value": value,
-                "propensity": propensity,
-                "role": fields["role"],
-                "assignment_probability": fields["assignment_probability"],
-                "override": fields["override"],
-                "limited": False,
-                "exploration": explored,
-                "shield": shield,
-            }
-            for decision_id, action, value, propensity, explored, shield in columns
-        ]
+        return self.group.answers()[self.start : self.stop]
 
 
 def answers_of(parts: list[Part]) -> list[dict[str, Any]]:

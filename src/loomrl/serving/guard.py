@@ -56,6 +56,36 @@ def admit(scope: Scope, guard: Guard | None, tokens: Tokens) -> None:
         scope[_HOLDER] = _demand(_authorization(scope), tokens, guard.role)
 
 
+@dataclass(slots=True)
+class Admitted:
+    """What the last request of a connection showed that was let in: most show the same again."""
+
+    host: bytes = b""
+    authorization: bytes = b""
+    content_type: bytes | None = None
+    tokens: Tokens | None = None  # by which; where they change, it has to be looked at anew
+    holder: Holder | None = None
+
+    def covers(self, scope: Scope, found: Mapping[bytes, bytes], tokens: Tokens) -> bool:
+        """Whether a request with these headers is let in for the same reasons; keeps whose token it showed."""
+        if (
+            tokens is not self.tokens
+            or found.get(b"authorization", b"") != self.authorization
+            or found.get(b"content-type") != self.content_type
+            or found.get(b"host", b"") != self.host
+        ):
+            return False
+        if self.holder is not None:
+            scope[_HOLDER] = self.holder
+        return True
+
+    def keep(self, scope: Scope, found: Mapping[bytes, bytes], tokens: Tokens) -> None:
+        """These headers were let in."""
+        if b"content-type" in found:  # without it other headers matter, too
+            self.host, self.authorization = found.get(b"host", b""), found.get(b"authorization", b"")
+            self.content_type, self.tokens, self.holder = found[b"content-type"], tokens, scope.get(_HOLDER)
+
+
 def admit_agent(scope: Scope, found: Mapping[bytes, bytes], tokens: Tokens) -> None:
     """The same for a request of agents whose headers, `found`, show no browser.
 

@@ -6,12 +6,13 @@ too, takes uvicorn's way, and so does one that needs other workers.
 """
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from loomrl.serving.asgi import Response, Scope, packed
 from loomrl.serving.bounded import NOTHING, TRAILERS, BoundedProtocol, encoded
+from loomrl.serving.guard import Admitted
 from loomrl.serving.problems import Problem
 
 if TYPE_CHECKING:
@@ -31,9 +32,14 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[BoundedProt
         _is_last = False  # the server stops: a request that is half read is answered, and nothing after it
         _idle_since: float | None = None  # `loop.time()` of the last answer; None while there is something to answer
         _idle_timer: asyncio.TimerHandle | None = None  # one for the connection: one for each answer costs more
+        _admitted: Admitted
         _scope: Scope
         _body: bytes | bytearray = b""
         _problem: Response | None = None  # why what is being read gets no other answer
+
+        def connection_made(self, transport: Any) -> None:
+            self._admitted = Admitted()
+            super().connection_made(transport)
 
         def on_message_begin(self) -> None:
             if self._is_waiting:  # the next request of the same connection: answers leave in order
@@ -59,7 +65,7 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[BoundedProt
             self._scope = {"method": "POST", "path": path, "headers": self.headers, "client": self.client}
             self._body, self.headers = b"", TRAILERS
             try:
-                server.admit_agent(self._scope, found, max_body_bytes)
+                server.admit_agent(self._scope, found, max_body_bytes, self._admitted)
             except Problem as problem:
                 self._problem = server.refusal(self._scope, problem)
 
@@ -115,7 +121,7 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[BoundedProt
         def shutdown(self) -> None:
             if self._is_waiting:
                 server.batcher.flush()
-            self._is_last = self._handler is not None
+            self._is_last = self._handler is not None and not self._is_refused
             if not self._is_last:
                 super().shutdown()
 
@@ -130,7 +136,7 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[BoundedProt
 
         def _send(self, answer: Response) -> None:
             self._is_waiting = False
-            if self.transport.is_closing():
+            if self._is_refused or self.transport.is_closing():
                 return
             self.transport.write(encoded(packed(self._scope, answer), self._keeps_alive))
             self.server_state.total_requests += 1

@@ -31,10 +31,12 @@ class Bucket:
         """A new one."""
         return cls(rate, burst, now, burst)
 
-    def fill(self, now: float) -> None:
-        """What came since."""
-        self.tokens = min(self.burst, self.tokens + (now - self.filled) * self.rate)
+    def fill(self, now: float) -> float:
+        """Add what came since; returns how many tokens there are. For every decision three times: `min` costs more."""
+        tokens = self.tokens + (now - self.filled) * self.rate
+        self.tokens = tokens = tokens if tokens < self.burst else self.burst
         self.filled = now
+        return tokens
 
     def wait_seconds(self, count: int) -> float:
         """Until there are so many; infinite for more than it holds."""
@@ -91,12 +93,15 @@ class RateLimiter:
     def take(self, agents: Sequence[str], holder: str = "") -> Refusal | None:
         """Take one token for each entry, or none at all and say who must wait. `holder` is whose token was shown."""
         now, total = time.monotonic(), len(agents)
-        wanted = {agents[0]: total} if agents and agents.count(agents[0]) == total else Counter(agents)
-        found: list[tuple[Bucket, Who, int]] = [(self._bucket(one, now), one, count) for one, count in wanted.items()]
-        found += [(bucket, who, total) for bucket, who in self._wide_buckets(holder, now)]
+        found: list[tuple[Bucket, Who, int]]
+        if agents and agents.count(agents[0]) == total:
+            found = [(self._bucket(agents[0], now), agents[0], total)]
+        else:
+            found = [(self._bucket(one, now), one, count) for one, count in Counter(agents).items()]
+        for bucket, who in self._wide.get(holder) or self._wide_buckets(holder, now):
+            found.append((bucket, who, total))
         for bucket, who, count in found:
-            bucket.fill(now)
-            if bucket.tokens < count:
+            if bucket.fill(now) < count:
                 return self._refuse(bucket, who, count)
         for bucket, _, count in found:
             bucket.tokens -= count

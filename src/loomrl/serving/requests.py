@@ -29,6 +29,9 @@ _NUMBERS = {int, float}
 _KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "fiu"}  # numpy's kinds of numbers that each kind of input takes
 
 
+ByToken = str | Sequence[str | None] | None  # of all, or of each: the token, where that may speak for any agent
+
+
 @dataclass(slots=True)
 class Asks:
     """What B agents ask in one request, column by column."""
@@ -39,7 +42,7 @@ class Asks:
     observations: Any  # B of them, as parsed from JSON, or an array (B, *obs)
     request_ids: Sequence[str | None] | None = None  # None where none has one
     holder: str = ""  # whose token was shown; empty where none was needed
-    by_token: Sequence[str | None] | None = None  # the same of each, where it may speak for any agent; None for none
+    by_token: ByToken = None
 
     @classmethod
     def joined(cls, several: Sequence["Asks"]) -> "Asks":
@@ -54,11 +57,20 @@ class Asks:
             list(chain.from_iterable(one.explore for one in several)),
             np.concatenate(observations) if is_array else list(chain.from_iterable(observations)),
             _joined_names([one.request_ids for one in several], several),
-            by_token=_joined_names([one.by_token for one in several], several),
+            by_token=_joined_tokens(several),
         )
 
     def __len__(self) -> int:
         return len(self.agent_ids)
+
+    @property
+    def has_one_token(self) -> bool:
+        """Whether what `by_token` says holds for all of them."""
+        return self.by_token is None or isinstance(self.by_token, str)
+
+    def token_of(self, row: int) -> str | None:
+        """Under which token one of them was asked, where that may speak for any agent."""
+        return nth_token(self.by_token, row)
 
     def only(self, rows: list[int]) -> "Asks":
         """Some of them; rows of an array are an array."""
@@ -70,7 +82,7 @@ class Asks:
             self.observations[rows] if is_array else [self.observations[row] for row in rows],
             None if self.request_ids is None else [self.request_ids[row] for row in rows],
             self.holder,
-            None if self.by_token is None else [self.by_token[row] for row in rows],
+            self.by_token if self.has_one_token else [self.token_of(row) for row in rows],
         )
 
 
@@ -89,7 +101,19 @@ def _joined_names(given: list[Sequence[str | None] | None], several: Sequence[As
     """Names that several requests gave their rows; None where none has any."""
     if given.count(None) == len(given):
         return None
-    return [name for names, one in zip(given, several, strict=True) for name in names or [None] * len(one)]
+    return list(chain.from_iterable(names or [None] * len(one) for names, one in zip(given, several, strict=True)))
+
+
+def _joined_tokens(several: Sequence[Asks]) -> ByToken:
+    first = several[0].by_token
+    if all(one.by_token == first for one in several) and several[0].has_one_token:
+        return first
+    return [one.token_of(row) for one in several for row in range(len(one))]
+
+
+def nth_token(tokens: ByToken, row: int) -> str | None:
+    """What `tokens` says of one of several."""
+    return tokens if tokens is None or isinstance(tokens, str) else tokens[row]
 
 
 class _Short(reprlib.Repr):
