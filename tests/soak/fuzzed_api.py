@@ -60,6 +60,7 @@ def _fuzzed(folder: Path, tokens: Mapping[str, str], file: Path | None, seconds:
             identity, token = next(identities)
             report = fuzz(server, folder / f"{seed}", num_examples, token, seed)
             accepted = num_accepted(report)
+            assert accepted.keys() <= wanted.keys(), accepted.keys() - wanted.keys()
             for operation, role in wanted.items():
                 assert file is None or _may(identity, role) or not accepted.get(operation, 0), (
                     identity,

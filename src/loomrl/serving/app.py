@@ -22,6 +22,7 @@ from loomrl.serving.asgi import (
     as_json,
     as_problem,
     check_length,
+    check_size,
     header,
     packed,
     read_body,
@@ -194,10 +195,7 @@ class PolicyServer:
             admitted.keep(scope, found, tokens)
         length = found.get(b"content-length")
         if length is not None:
-            num_bytes = int(length)
-            if num_bytes > max_bytes:
-                raise Problem(413, f"the body has {num_bytes} bytes; at most {max_bytes} are read")
-            self._budget.check(scope, num_bytes)
+            self._budget.check(scope, check_size(length, max_bytes))
 
     def refusal(self, scope: Scope, problem: Problem) -> Response:
         """What is answered to a request that is not read."""

@@ -86,13 +86,23 @@ def check_length(scope: Scope, max_bytes: int) -> int:
     Raises:
         Problem: 413, 400.
     """
-    length = header(scope, b"content-length")
-    if length and int(length) > max_bytes:
-        raise Problem(413, f"the body has {int(length)} bytes; at most {max_bytes} are read")
+    num_bytes = check_size(header(scope, b"content-length") or 0, max_bytes)
     offers = "upgrade" in header(scope, b"connection").lower() and header(scope, b"upgrade")
     if offers and has_body(scope):
         raise Problem(400, f"this server speaks HTTP/1.1 alone: send no `Upgrade: {offers}` with a body")
-    return int(length or 0)
+    return num_bytes
+
+
+def check_size(length: str | bytes | int, max_bytes: int) -> int:
+    """Refuse a body of more bytes than are read; returns how many a `Content-Length` says.
+
+    Raises:
+        Problem: 413.
+    """
+    num_bytes = int(length)
+    if num_bytes > max_bytes:
+        raise Problem(413, f"the body has {num_bytes} bytes; at most {max_bytes} are read")
+    return num_bytes
 
 
 def has_body(scope: Scope) -> bool:
