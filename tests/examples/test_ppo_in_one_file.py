@@ -79,7 +79,7 @@ def test_each_engine_ends_an_update_where_the_oracle_does(
 
 
 def test_successors_are_the_true_ones() -> None:
-    """Within an episode the next row, where it ended the pole that fell, and at the time limit the step that was cut."""
+    """Within an episode the next row; where it ended, the pole that fell; at the time limit, what the step led to."""
     limit = 12
     envs = gymnasium.vector.SyncVectorEnv(
         [lambda: gymnasium.make("CartPole-v1", max_episode_steps=limit) for _ in range(4)],
