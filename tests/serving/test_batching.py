@@ -18,6 +18,7 @@ from policies import OBSERVATIONS, discrete_folder, recurrent_folder
 from loomrl.serving.history import records
 from loomrl.serving.process import ServerProcess
 from loomrl.serving.replay import Replay
+from loomrl.serving.requests import Asks
 from loomrl.serving.verification import verify_chain
 
 ROWS = [[float(number) for number in row] for row in OBSERVATIONS]
@@ -233,3 +234,15 @@ def read_until(connection: socket.socket, mark: bytes, count: int) -> int:
         found += text.count(mark)
         tail = text[-len(mark) + 1 :]
     return found
+
+
+def test_what_was_asked_under_several_tokens_keeps_each_its_own() -> None:
+    def asked(count: int, token: str | None) -> Asks:
+        return Asks(["a"] * count, [None] * count, [False] * count, [[0.0]] * count, by_token=token)
+
+    assert Asks.joined([asked(1, "fleet"), asked(2, "fleet")]).by_token == "fleet"
+    assert Asks.joined([asked(1, None), asked(2, None)]).by_token is None
+    mixed = Asks.joined([asked(1, "fleet"), asked(2, None), asked(1, "other")])
+    assert mixed.by_token == ["fleet", None, None, "other"]
+    assert mixed.only([3, 1]).by_token == ["other", None]
+    assert Asks.joined([mixed, mixed]).by_token == ["fleet", None, None, "other"] * 2

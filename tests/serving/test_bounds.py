@@ -246,9 +246,9 @@ def test_who_was_refused_is_answered_at_once_and_closed_upon_later(loomrl_home: 
     async def story(clock: Clock, reader: StreamReader, writer: StreamWriter) -> None:
         writer.write(b"GET /" + b"a" * 2 * BOUNDS.max_url_bytes)
         assert await status_of(reader) == 414
-        await clock.pass_by(0.4 * BOUNDS.linger_seconds)
+        await clock.pass_by(0.1 * BOUNDS.linger_seconds)  # a busy machine may take some time of its own
         assert not reader.at_eof()
-        await clock.pass_by(1.2 * BOUNDS.linger_seconds)
+        await clock.pass_by(1.5 * BOUNDS.linger_seconds)
         assert await reader.read() == b""
 
     told(story, tmp_path)

@@ -14,7 +14,9 @@ from playwright.sync_api import sync_playwright
 from policies import OBSERVATIONS
 
 from loomrl.serving.browsers import is_local_host
+from loomrl.serving.guard import Admitted
 from loomrl.serving.process import ServerProcess
+from loomrl.serving.tokens import Tokens
 
 OVERRIDE = b'{"action": 0, "person": "page", "reason": "x"}'
 JSON = {"Content-Type": "application/json"}
@@ -145,3 +147,12 @@ def test_names_of_this_machine(host: str) -> None:
 )
 def test_names_of_others(host: str) -> None:
     assert not is_local_host(host)
+
+
+def test_what_was_let_in_is_looked_at_anew_once_tokens_change() -> None:
+    admitted, before = Admitted(), Tokens()
+    found = {b"host": b"127.0.0.1", b"content-type": b"application/json", b"authorization": b"Bearer x"}
+    assert not admitted.covers({}, found, before)
+    admitted.keep({}, found, before)
+    assert admitted.covers({}, found, before)
+    assert not admitted.covers({}, found, Tokens())

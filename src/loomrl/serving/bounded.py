@@ -247,7 +247,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._has_spoken and not (under_way and (is_another or cycle.response_started or self.pipeline)):
             self.transport.write(encoded(answer, keep_alive=False))
         if under_way:
-            cycle.disconnected = True
+            cycle.disconnected, cycle.waiting_for_100_continue = True, False  # it may not have begun
             cycle.message_event.set()
         self._num_around = 0
         self.intake.close(self)

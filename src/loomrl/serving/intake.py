@@ -31,7 +31,7 @@ class Bounds:
     request_seconds: float = 60.0  # from its first byte until its last; large ones, which keep coming, have longer:
     least_bytes_per_second: float = 64 * 2**10  # a second more for so many bytes of the body that came
     answer_seconds: float = 30.0  # in which a client takes nothing of its answer
-    linger_seconds: float = 1.0  # about so long a refused connection stays open, unread, unless its client closes it
+    linger_seconds: float = 1.0  # about so long a refused connection stays open, unless its client closes it
     max_lingering: int = 256  # connections; others are closed at once
 
 
