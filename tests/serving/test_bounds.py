@@ -242,12 +242,26 @@ def test_a_whole_request_ends_the_time(loomrl_home: Path, tmp_path: Path) -> Non
     told(story, tmp_path)
 
 
-def test_who_was_refused_is_answered_at_once_and_closed_upon_later(loomrl_home: Path, tmp_path: Path) -> None:
+TOO_LARGE = b"POST /decide HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 9000000\r\n%b\r\n[["
+
+
+@pytest.mark.parametrize(
+    ("refused", "status"),
+    [
+        (b"GET /" + b"a" * 2 * BOUNDS.max_url_bytes, 414),
+        (TOO_LARGE % b"", 413),
+        (TOO_LARGE % b"content-encoding: gzip\r\n", 413),  # which goes uvicorn's way
+    ],
+)
+def test_who_was_refused_is_answered_at_once_and_closed_upon_later(
+    refused: bytes, status: int, loomrl_home: Path, tmp_path: Path
+) -> None:
     async def story(clock: Clock, reader: StreamReader, writer: StreamWriter) -> None:
-        writer.write(b"GET /" + b"a" * 2 * BOUNDS.max_url_bytes)
-        assert await status_of(reader) == 414
-        await clock.pass_by(0.1 * BOUNDS.linger_seconds)  # a busy machine may take some time of its own
+        writer.write(refused)
+        assert await status_of(reader) == status
+        await clock.pass_by(0.0)  # a busy machine may take some time of its own
         assert not reader.at_eof()
+        writer.write(LIVE)  # it gets no answer
         await clock.pass_by(1.5 * BOUNDS.linger_seconds)
         assert await reader.read() == b""
 

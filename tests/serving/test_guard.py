@@ -1,12 +1,15 @@
 """A web page that a person of this machine looks at must not operate the server on it."""
 
+import hashlib
 import os
 import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,9 +17,10 @@ from playwright.sync_api import sync_playwright
 from policies import OBSERVATIONS
 
 from loomrl.serving.browsers import is_local_host
-from loomrl.serving.guard import Admitted
+from loomrl.serving.guard import Admission, holder_name
+from loomrl.serving.problems import Problem
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.tokens import Tokens
+from loomrl.serving.tokens import Holder, Tokens
 
 OVERRIDE = b'{"action": 0, "person": "page", "reason": "x"}'
 JSON = {"Content-Type": "application/json"}
@@ -150,9 +154,15 @@ def test_names_of_others(host: str) -> None:
 
 
 def test_what_was_let_in_is_looked_at_anew_once_tokens_change() -> None:
-    admitted, before = Admitted(), Tokens()
+    holder = Holder("ada", frozenset({"decide"}), hashlib.sha256(b"x").digest())
     found = {b"host": b"127.0.0.1", b"content-type": b"application/json", b"authorization": b"Bearer x"}
-    assert not admitted.covers({}, found, before)
-    admitted.keep({}, found, before)
-    assert admitted.covers({}, found, before)
-    assert not admitted.covers({}, found, Tokens())
+    admission, before = Admission(), Tokens([holder])
+    for _ in range(2):
+        scope: dict[str, Any] = {"headers": list(found.items())}
+        admission.admit(scope, found, before, on_loopback=True)
+        assert holder_name(scope) == "ada"
+    with pytest.raises(Problem) as refusal:
+        admission.admit(
+            {"headers": []}, found, Tokens([replace(holder, digest=hashlib.sha256(b"y").digest())]), on_loopback=True
+        )
+    assert refusal.value.status == 401

@@ -37,7 +37,7 @@ from loomrl.serving.control import Control, is_order
 from loomrl.serving.dashboard.routes import Dashboard
 from loomrl.serving.decider import Outcome
 from loomrl.serving.groups import answers_of
-from loomrl.serving.guard import AGENT, Admitted, admit, admit_agent, check_agents
+from loomrl.serving.guard import AGENT, Admission, admit, check_agents
 from loomrl.serving.intake import Bounds, Intake
 from loomrl.serving.model import NoAnswer, ServedPolicy
 from loomrl.serving.packing import num_lists
@@ -71,9 +71,12 @@ class PolicyServer:
         bounds = Bounds(max_pending_bytes=max(_PENDING_BYTES, 4 * parts.settings.max_body_bytes))
         self._budget = Budget(parts.settings.body_bytes_per_second, parts.settings.max_body_bytes)
         self.intake = Intake(bounds, count=parts.metrics.count_problem)
-        self._hot: dict[str, HotHandler] = {"/decide": self._decide, "/feedback": self._feedback}
         self._infer_path = f"/v2/models/{parts.settings.policy}/"
-        self._hot[f"{self._infer_path}infer"] = self._infer
+        self._hot: dict[str, HotHandler] = {
+            "/decide": self._decide,
+            "/feedback": self._feedback,
+            f"{self._infer_path}infer": self._infer,
+        }
         beside = [*self._control.routes(), *Rollback(parts).routes(), *Dashboard(parts).routes()]
         self._router = Router([*self._routes(), *beside])
 
@@ -180,19 +183,14 @@ class PolicyServer:
             num_bytes = int(text) if text.isascii() and text.isdigit() and int(text) < len(body) else len(body)
             check_lists(body, num_bytes, self._parts.settings.max_rows * (1 + lists) + _LISTS_BESIDE)
 
-    def admit_agent(self, scope: Scope, found: Mapping[bytes, bytes], max_bytes: int, admitted: Admitted) -> None:
-        """The same for a request of agents that is answered at once; `found` are its headers, and `admitted` is what
-        its connection showed before.
+    def admit_agent(self, scope: Scope, found: Mapping[bytes, bytes], max_bytes: int, admission: Admission) -> None:
+        """The same for a request of agents that is answered at once; `found` are its headers, `admission` is its
+        connection's.
 
         Raises:
             Problem: 401, 403, 413, 415, 421, 429.
         """
-        tokens = self._parts.tokens
-        if not admitted.covers(scope, found, tokens):
-            if self._on_loopback:
-                check_host(found.get(b"host", b"").decode("latin-1"))
-            admit_agent(scope, found, tokens)
-            admitted.keep(scope, found, tokens)
+        admission.admit(scope, found, self._parts.tokens, on_loopback=self._on_loopback)
         length = found.get(b"content-length")
         if length is not None:
             self._budget.check(scope, check_size(length, max_bytes))

@@ -13,7 +13,8 @@ from loomrl.serving.asgi import WHOLE, Response
 from loomrl.serving.intake import Intake
 
 _PIECE = 8 * 2**10  # bytes handed over at once, unless they are a body's
-_SLACK = 64 * 2**10  # bytes around a piece of a body, such as trailers, or behind what was refused, that are read
+_SLACK = 64 * 2**10  # bytes that may stand around a piece of a body: sizes of chunks, their extensions, trailers
+_MOST_THROWN = 64 * 2**10  # bytes that are read, and thrown away, behind what was refused
 NOTHING, _HEAD, _BODY = range(3)  # what of a request is being read
 
 
@@ -45,7 +46,9 @@ class BoundedProtocol(HttpToolsProtocol):
     _num_body = 0  # bytes of the request that is being read,
     _num_seen = 0  # as far as they were looked at
     _num_unanswered = 0  # bytes of requests that uvicorn has
+    _num_thrown = 0  # bytes that came after it was refused
     _unfed = b""  # what came while uvicorn has several requests to answer
+    _is_stopping = False  # the server is
 
     # --- what the parser calls ------------------------------------------------------------------------------------
 
@@ -58,7 +61,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Whether it may be answered is settled now."""
         self._end_head()
         super().on_headers_complete()
-        self.headers = TRAILERS
+        self._hand_over()
 
     def on_body(self, body: bytes) -> None:
         """A piece of its body."""
@@ -72,8 +75,16 @@ class BoundedProtocol(HttpToolsProtocol):
         self.scope[WHOLE] = True  # type: ignore[literal-required]
         super().on_message_complete()
 
+    def _hand_over(self) -> None:
+        """uvicorn has a request's headers; it says when the connection is to end, and not how."""
+        self.headers = TRAILERS
+        if self.cycle is not None:
+            self.cycle.transport = Ended(self)  # type: ignore[assignment]  # all of a transport that it uses
+
     def on_response_complete(self) -> None:
         """uvicorn has answered a request, and may go on with what came meanwhile."""
+        if self._is_refused:
+            return
         super().on_response_complete()
         if not self.pipeline:
             self._num_unanswered = 0
@@ -153,8 +164,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _throw_away(self, num_bytes: int) -> None:
         """What still comes is read for a while, so that its sender gets the answer, and is heard when it is done."""
-        self._num_around += num_bytes
-        if self._num_around > _SLACK:
+        self._num_thrown += num_bytes
+        if self._num_thrown > _MOST_THROWN:
             self.flow.pause_reading()
 
     def _wait_for_more(self) -> None:
@@ -224,6 +235,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """The server stops: nobody is waited for who was refused."""
+        self._is_stopping = True
         if self._is_refused:
             self.close()
         else:
@@ -232,16 +244,15 @@ class BoundedProtocol(HttpToolsProtocol):
     # --- what the intake calls ------------------------------------------------------------------------------------
 
     def refuse(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
-        """Answer the request that is being sent, unless others wait for their answers, read nothing more, and close."""
+        """Answer the request that is being sent, unless others wait for their answers, and close in a while."""
         if not self._is_refused and not self.transport.is_closing():
             self.intake.count(status)
             self._leave(self.intake.answer(status, message, headers))
 
     def _leave(self, answer: Response) -> None:
-        """Whatever else comes, this was the last answer."""
+        """This is the last answer: nothing else that came, or comes, gets one."""
         self._is_refused = True
         self._let_go()
-        self.intake.forget(self)
         is_another, cycle = self._reads != _BODY, self.cycle
         under_way = cycle is not None and not cycle.response_complete
         if self._has_spoken and not (under_way and (is_another or cycle.response_started or self.pipeline)):
@@ -249,8 +260,23 @@ class BoundedProtocol(HttpToolsProtocol):
         if under_way:
             cycle.disconnected, cycle.waiting_for_100_continue = True, False  # it may not have begun
             cycle.message_event.set()
-        self._num_around = 0
-        self.intake.close(self)
+        self._end()
+
+    def finish(self) -> None:
+        """uvicorn has sent its last answer; where that was to a request whose body still comes, it was refused."""
+        if self._reads == NOTHING or self._is_refused:
+            self.transport.close()
+            return
+        self._is_refused = True
+        self._let_go()
+        self._end()
+
+    def _end(self) -> None:
+        self.intake.forget(self)
+        if self._is_stopping:
+            self.close()
+        else:
+            self.intake.close(self)
 
     def _let_go(self) -> None:
         """Of what was read: parser and protocol know each other, so that only the garbage collector frees them."""
@@ -280,6 +306,14 @@ class BoundedProtocol(HttpToolsProtocol):
     def num_untaken(self) -> int:
         """Bytes of answers that its client did not take yet."""
         return int(self.transport.get_write_buffer_size())
+
+
+class Ended:
+    """The transport that uvicorn has: it writes as ever, and its protocol decides how a connection ends."""
+
+    def __init__(self, protocol: BoundedProtocol) -> None:
+        self.write, self.is_closing = protocol.transport.write, protocol.transport.is_closing
+        self.close = protocol.finish
 
 
 def bounded_by(intake: Intake) -> type[BoundedProtocol]:

@@ -51,7 +51,10 @@ def decided(policy: str, group: Group, seconds: float, route: str) -> dict[str, 
         **group.marks,
     }
     if group.asks.by_token is not None:
-        (shared if group.asks.has_one_token else columns)["by_token"] = group.asks.by_token
+        held = (
+            shared if group.asks.has_one_token else columns
+        )  # one for all stands once; to find that out by rows costs
+        held["by_token"] = group.asks.by_token
     dtypes = {"observation": group.observations.dtype.name, "action": group.action.dtype.name}
     return decisions({"count": len(group), "dtypes": dtypes, "reward": None, **shared}, columns)
 
@@ -90,7 +93,7 @@ def _dealt(group: Group) -> dict[str, list[Any]]:
 
 def _token(group: Group) -> dict[str, str | None]:
     """Under which token the first was asked, where it may speak for any agent; nothing where none may."""
-    return {} if group.asks.by_token is None else {"by_token": group.asks.token_of(0)}
+    return {} if group.asks.by_token is None else {"by_token": group.asks.token_at(0)}
 
 
 def unanswered(policy: str, group: Group, error: Exception) -> dict[str, Any]:

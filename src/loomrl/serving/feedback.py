@@ -9,7 +9,7 @@ from loomrl.serving.audit import AuditLog
 from loomrl.serving.groups import Group
 from loomrl.serving.problems import Problem
 from loomrl.serving.records import DECISION, DECISIONS, column, holds, record, record_of, row_of
-from loomrl.serving.requests import ByToken, Feedback, nth_token
+from loomrl.serving.requests import ByToken, Feedback, token_at
 from loomrl.serving.tokens import Holder
 
 _REMEMBERED = 500_000  # decisions that may still get feedback; older ones are forgotten first
@@ -97,7 +97,7 @@ class FeedbackLedger:
         )
         told: dict[str, Any] = {} if entry.cost is None else {"cost": entry.cost}
         if waiting.tokens is not None:
-            told["by_token"] = nth_token(waiting.tokens, row)
+            told["by_token"] = token_at(waiting.tokens, row)
         return fields | {"agent_id": waiting.agent_ids[row], "reward": entry.reward} | told
 
     def _expect(self, record_id: str, waiting: _Waiting) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from loomrl.serving.asgi import JSON, Scope
-from loomrl.serving.browsers import check_body_type, check_origin, check_site, check_type
+from loomrl.serving.browsers import check_body_type, check_host, check_origin, check_site, check_type
 from loomrl.serving.problems import Problem
 from loomrl.serving.tokens import DECIDE, OBSERVE, OPERATE, Holder, Tokens
 
@@ -56,36 +56,6 @@ def admit(scope: Scope, guard: Guard | None, tokens: Tokens) -> None:
         scope[_HOLDER] = _demand(_authorization(scope), tokens, guard.role)
 
 
-@dataclass(slots=True)
-class Admitted:
-    """What the last request of a connection showed that was let in: most show the same again."""
-
-    host: bytes = b""
-    authorization: bytes = b""
-    content_type: bytes | None = None
-    tokens: Tokens | None = None  # by which; where they change, it has to be looked at anew
-    holder: Holder | None = None
-
-    def covers(self, scope: Scope, found: Mapping[bytes, bytes], tokens: Tokens) -> bool:
-        """Whether a request with these headers is let in for the same reasons; keeps whose token it showed."""
-        if (
-            tokens is not self.tokens
-            or found.get(b"authorization", b"") != self.authorization
-            or found.get(b"content-type") != self.content_type
-            or found.get(b"host", b"") != self.host
-        ):
-            return False
-        if self.holder is not None:
-            scope[_HOLDER] = self.holder
-        return True
-
-    def keep(self, scope: Scope, found: Mapping[bytes, bytes], tokens: Tokens) -> None:
-        """These headers were let in."""
-        if b"content-type" in found:  # without it other headers matter, too
-            self.host, self.authorization = found.get(b"host", b""), found.get(b"authorization", b"")
-            self.content_type, self.tokens, self.holder = found[b"content-type"], tokens, scope.get(_HOLDER)
-
-
 def admit_agent(scope: Scope, found: Mapping[bytes, bytes], tokens: Tokens) -> None:
     """The same for a request of agents whose headers, `found`, show no browser.
 
@@ -99,6 +69,30 @@ def admit_agent(scope: Scope, found: Mapping[bytes, bytes], tokens: Tokens) -> N
         check_type(content_type.decode("latin-1"))
     if DECIDE in tokens.guarded:
         scope[_HOLDER] = _demand(found.get(b"authorization", b""), tokens, DECIDE)
+
+
+@dataclass(slots=True)
+class Admission:
+    """Lets in the requests of agents on one connection; those that show what the last one showed, without a look."""
+
+    _shown: tuple[Tokens, bytes | None, bytes | None, bytes | None] | None = None  # and by which tokens it was let in
+    _holder: Holder | None = None
+
+    def admit(self, scope: Scope, found: Mapping[bytes, bytes], tokens: Tokens, *, on_loopback: bool) -> None:
+        """The same as `admit_agent`; on loopback, the host is looked at, too.
+
+        Raises:
+            Problem: 415, 401, 403, 421.
+        """
+        shown = tokens, found.get(b"host"), found.get(b"content-type"), found.get(b"authorization")
+        if shown != self._shown:
+            if on_loopback:
+                check_host(found.get(b"host", b"").decode("latin-1"))
+            admit_agent(scope, found, tokens)
+            is_all = b"content-type" in found  # without it, other headers matter
+            self._shown, self._holder = shown if is_all else None, scope.get(_HOLDER)
+        elif self._holder is not None:
+            scope[_HOLDER] = self._holder
 
 
 def check_agents(scope: Scope, agent_ids: Iterable[str]) -> Holder | None:

@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from loomrl.serving.asgi import Response, Scope, packed
 from loomrl.serving.bounded import NOTHING, TRAILERS, BoundedProtocol, encoded
-from loomrl.serving.guard import Admitted
+from loomrl.serving.guard import Admission
 from loomrl.serving.problems import Problem
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[BoundedProt
         _is_last = False  # the server stops: a request that is half read is answered, and nothing after it
         _idle_since: float | None = None  # `loop.time()` of the last answer; None while there is something to answer
         _idle_timer: asyncio.TimerHandle | None = None  # one for the connection: one for each answer costs more
-        _admitted: Admitted
+        _admission: Admission
         _scope: Scope
         _body: bytes | bytearray = b""
         _problem: Response | None = None  # why what is being read gets no other answer
 
         def connection_made(self, transport: Any) -> None:
-            self._admitted = Admitted()
+            self._admission = Admission()
             super().connection_made(transport)
 
         def on_message_begin(self) -> None:
@@ -65,7 +65,7 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[BoundedProt
             self._scope = {"method": "POST", "path": path, "headers": self.headers, "client": self.client}
             self._body, self.headers = b"", TRAILERS
             try:
-                server.admit_agent(self._scope, found, max_body_bytes, self._admitted)
+                server.admit_agent(self._scope, found, max_body_bytes, self._admission)
             except Problem as problem:
                 self._problem = server.refusal(self._scope, problem)
 
@@ -119,6 +119,7 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[BoundedProt
             self._body = b""
 
         def shutdown(self) -> None:
+            self._is_stopping = True
             if self._is_waiting:
                 server.batcher.flush()
             self._is_last = self._handler is not None and not self._is_refused
@@ -132,7 +133,7 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[BoundedProt
             self.url, self.expect_100_continue = url, expects
             self.headers += headers
             HttpToolsProtocol.on_headers_complete(self)
-            self.headers = TRAILERS
+            self._hand_over()
 
         def _send(self, answer: Response) -> None:
             self._is_waiting = False

@@ -7,7 +7,7 @@ most goes: who asks in a few hundred bytes is served while others hold megabytes
 
 import asyncio
 import logging
-import random
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -70,6 +70,10 @@ class Intake:
         self._unfinished: dict[Connection, None] = {}  # something is awaited of their senders
         self._untaken: dict[Connection, tuple[float, int]] = {}  # since when no less, how many bytes
         self._lingering: dict[Connection, asyncio.TimerHandle] = {}
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._max_lingering = (
+            bounds.max_lingering if files == resource.RLIM_INFINITY else min(bounds.max_lingering, files // 4)
+        )
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, connection: Connection) -> None:
@@ -108,11 +112,11 @@ class Intake:
 
     def close(self, connection: Connection) -> None:
         """Close a connection whose last answer is on its way, in a while: who is closed upon at once comes back at
-        once. Not all at the same time, so that those who wait for it do not come back together."""
-        if len(self._lingering) >= self.bounds.max_lingering:
+        once. The more there are, the later: so those who wait for it do not come back together."""
+        if len(self._lingering) >= self._max_lingering:
             connection.close()
             return
-        seconds = self.bounds.linger_seconds * random.uniform(0.5, 1.5)
+        seconds = self.bounds.linger_seconds * (0.5 + len(self._lingering) / self._max_lingering)
         self._lingering[connection] = asyncio.get_running_loop().call_later(seconds, connection.close)
 
     def lost(self, connection: Connection) -> None:

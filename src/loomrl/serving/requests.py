@@ -68,9 +68,9 @@ class Asks:
         """Whether what `by_token` says holds for all of them."""
         return self.by_token is None or isinstance(self.by_token, str)
 
-    def token_of(self, row: int) -> str | None:
+    def token_at(self, row: int) -> str | None:
         """Under which token one of them was asked, where that may speak for any agent."""
-        return nth_token(self.by_token, row)
+        return token_at(self.by_token, row)
 
     def only(self, rows: list[int]) -> "Asks":
         """Some of them; rows of an array are an array."""
@@ -82,7 +82,7 @@ class Asks:
             self.observations[rows] if is_array else [self.observations[row] for row in rows],
             None if self.request_ids is None else [self.request_ids[row] for row in rows],
             self.holder,
-            self.by_token if self.has_one_token else [self.token_of(row) for row in rows],
+            self.by_token if self.has_one_token else [self.token_at(row) for row in rows],
         )
 
 
@@ -105,14 +105,14 @@ def _joined_names(given: list[Sequence[str | None] | None], several: Sequence[As
 
 
 def _joined_tokens(several: Sequence[Asks]) -> ByToken:
-    first = several[0].by_token
-    if all(one.by_token == first for one in several) and several[0].has_one_token:
-        return first
-    return [one.token_of(row) for one in several for row in range(len(one))]
+    first = several[0]
+    if first.has_one_token and all(one.by_token == first.by_token for one in several):
+        return first.by_token
+    return [one.token_at(row) for one in several for row in range(len(one))]
 
 
-def nth_token(tokens: ByToken, row: int) -> str | None:
-    """What `tokens` says of one of several."""
+def token_at(tokens: ByToken, row: int) -> str | None:
+    """Of several rows, the token of one."""
     return tokens if tokens is None or isinstance(tokens, str) else tokens[row]
 
 
