@@ -324,3 +324,16 @@ def test_a_large_body_that_its_sender_cannot_pay_for_is_not_read(loomrl_home: Pa
         with connect(server) as connection:
             connection.sendall(head % (b"/decide", len(ASK)) + ASK)
             assert connection.recv(2**16).startswith(b"HTTP/1.1 200 ")
+
+
+def test_blank_lines_without_end_are_not_read(guarded: tuple[ServerProcess, str]) -> None:
+    server, _ = guarded
+    health = b"GET /v2/health/live HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+    for before in (b"", health):
+        with connect(server) as connection:
+            connection.sendall(before)
+            assert sent_until_closed(connection, b"\r\n" * 30_000, 200 * MIB) < 50 * MIB
+    with connect(server) as connection:  # some are allowed before each request
+        last = health.replace(b"127.0.0.1", b"127.0.0.1\r\nconnection: close")
+        connection.sendall((b"\r\n" * 100 + health) * 200 + last)
+        assert answer_of(connection).count(b"HTTP/1.1 200") == 201

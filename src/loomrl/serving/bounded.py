@@ -150,8 +150,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
         elif len(data) <= _PIECE:
             super().data_received(data)
-            if self._reads != NOTHING:
-                self._look_at(len(data))
+            self._look_at(len(data))
         else:
             self._feed(data)
         if self._reads != NOTHING or self._unfed:
@@ -183,8 +182,7 @@ class BoundedProtocol(HttpToolsProtocol):
             size = self._size_of_piece()
             piece = data[start : start + size]
             super().data_received(piece)
-            if self._reads != NOTHING:
-                self._look_at(len(piece))
+            self._look_at(len(piece))
             if self.parser.should_upgrade():
                 return
             start += size
@@ -201,7 +199,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._num_seen, self._num_around = self._num_body, 0
             return
         self._num_around += num_bytes
-        if self._reads == _HEAD:
+        if self._reads == NOTHING:  # blank lines, which the parser passes over; a request's beginning counts anew
+            if self._num_around > self.intake.bounds.max_head_bytes:
+                self.refuse(400, "there are blank lines and no request")
+        elif self._reads == _HEAD:
             if (problem := self._too_large_a_head(self._num_around)) is not None:
                 self.refuse(*problem)
         elif self._num_around > _SLACK:
