@@ -89,6 +89,36 @@ def test_what_an_operator_does_is_on_record_with_the_tokens_name(
     assert [bool(entry.get("document")) for entry in done] == [True, False, True, False, False]
 
 
+def test_who_asks_for_decisions_reports_on_no_one_elses(
+    settings: ServerSettings, tokens: dict[str, str], tmp_path: Path
+) -> None:
+    """Anyone can guess the number of a decision. The true reward still comes, also from who asks for none."""
+    shown = {name: add(tmp_path / "tokens", name, ["decide"]) for name in ("thief", "rewards")}
+    shown["cart-7"] = add(tmp_path / "tokens", "cart-7", ["decide"], ["cart-7"])
+    shown["fleet"] = tokens["decide"]
+    for _ in range(2):  # the second time after a restart, which knows who asked before
+        with Inside(settings) as server:
+
+            def decide(agent_id: str, who: str) -> str:
+                told = {"agent_id": agent_id, "observation": OBS}
+                decided: str = server.ask("POST", "/decide", told, shown[who]).json()["decision_id"]
+                return decided
+
+            def report(decision_id: str, who: str) -> int:
+                return server.ask(
+                    "POST", "/feedback", {"decision_id": decision_id, "reward": 1.0}, shown[who]
+                ).status_code
+
+            own = decide("a", "thief")
+            for others in (decide("a", "fleet"), decide("cart-7", "cart-7")):
+                assert report(others, "thief") == 403
+            assert report(others, "cart-7") == report(own, "thief") == report(decide("b", "fleet"), "rewards") == 200
+    with Inside(settings) as server:
+        refused = server.ask("POST", "/feedback", {"decision_id": "x", "reward": 1.0}, shown["thief"])
+        assert refused.status_code == 404
+    assert [entry["reward"] for entry in records("cartpole") if entry["kind"] == "feedback"] == [1.0] * 6
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_token_for_some_agents_speaks_for_no_others(
     settings: ServerSettings, tokens: dict[str, str], tmp_path: Path, workers: int

@@ -39,6 +39,7 @@ class FeedbackLedger:
         self._policy, self._audit, self._capacity = policy, audit, capacity
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()  # by the id of their record
         self._num_waiting = 0
+        self._asking: set[str] = set()  # tokens that may speak for any agent and asked for decisions
 
     def remember(self, groups: Iterable[Group]) -> None:
         """Expect feedback for decisions that were written."""
@@ -56,18 +57,25 @@ class FeedbackLedger:
         whose token the sender showed.
 
         Raises:
-            Problem: 404 for an unknown decision, 409 for one that has its feedback, and what `check` says of the
-                agents that the decisions were made for.
+            Problem: 404 for an unknown decision, 409 for one that has its feedback, 403 from a token that asks for
+                decisions itself for one that another asked for, and what `check` says of the agents that the
+                decisions were made for.
             AuditUnwritable: when it cannot be recorded; it may be sent again.
         """
         found = [self._find(entry.decision_id) for entry in entries]
         holder = check(waiting.agent_ids[row] for waiting, row in found)
+        sender = None if holder is None else holder.shared_name
         seen: set[str] = set()
         for entry, (waiting, row) in zip(entries, found, strict=True):
+            if sender in self._asking and token_at(waiting.tokens, row) != sender:
+                raise Problem(
+                    403,
+                    f"decision {entry.decision_id!r} was asked for with another token; the token of {sender!r} asks for "
+                    "decisions itself, so it reports on its own alone: use one that asks for none",
+                )
             if waiting.is_done(row) or entry.decision_id in seen:
                 raise Problem(409, f"decision {entry.decision_id!r} has its feedback already")
             seen.add(entry.decision_id)
-        sender = None if holder is None else holder.shared_name
         mark = {} if sender is None else {"told_by_token": sender}
         self._audit.append([self._record(entry, *place) | mark for entry, place in zip(entries, found, strict=True)])
         for waiting, row in found:
@@ -102,6 +110,9 @@ class FeedbackLedger:
 
     def _expect(self, record_id: str, waiting: _Waiting) -> None:
         self._waiting[record_id] = waiting
+        if waiting.tokens is not None:
+            tokens = (waiting.tokens,) if isinstance(waiting.tokens, str) else waiting.tokens
+            self._asking.update(token for token in tokens if token is not None)
         self._num_waiting += len(waiting.agent_ids)
         while self._num_waiting > self._capacity and len(self._waiting) > 1:
             _, forgotten = self._waiting.popitem(last=False)
