@@ -86,11 +86,36 @@ def test_a_secret_in_a_binary_file_would_be_found(tmp_path: Path) -> None:
     assert suspects(tmp_path.iterdir()) == {tmp_path / "a.bin": why, tmp_path / "c.bin": why}
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'export LOOMRL_OPERATOR_TOKEN="8pXq-Lw3vT9z_Rb1"',  # pragma: allowlist secret
+        "LOOMRL_TOKEN=8pXq-Lw3vT9z_Rb1",  # pragma: allowlist secret
+        "os.environ['SMTP_PASS'] = 'battery2staple'",  # pragma: allowlist secret
+        "PREFECT_API_AUTH_STRING=ada:engine-1843-x",  # pragma: allowlist secret
+        'headers = {"Authorization": "Bearer 8pXq-Lw3vT9z_Rb1"}',  # pragma: allowlist secret
+    ],
+)
+def test_a_variable_of_the_environment_in_code_would_be_found(line: str, tmp_path: Path) -> None:
+    for name in ("a.sh", "a.py", "a.yaml"):
+        (tmp_path / name).write_text(f"{line}\n")
+    assert list(suspects(sorted(tmp_path.iterdir()))) == sorted(tmp_path.iterdir())
+
+
+def test_logins_of_programs_are_known_by_their_folders(tmp_path: Path) -> None:
+    files = [tmp_path / ".docker" / "config.json", tmp_path / ".kube" / "config", tmp_path / "here" / "config.json"]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text("{}\n")
+    assert list(suspects(files)) == files[:2]
+
+
 def test_words_that_are_no_secrets_are_not_suspected(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(
         "token: ${TOKEN}\nmax_tokens: 4096000\npass: true\nunk_token: <unk>\nbos_token: [BOS-1]\n"
     )
-    (tmp_path / "a.py").write_text("token = page.token\nper_token: Tensor\n")
+    (tmp_path / "a.py").write_text("token = page.token\nper_token: Tensor\nNEXT_TOKEN = tokens[first_of_16]\n")
+    (tmp_path / "a.sh").write_text('LOOMRL_TOKEN="$(cat token-of-2026)"\nMAX_TOKENS=4096000\n')
     assert suspicious_lines(tmp_path.iterdir()) == []
 
 

@@ -17,6 +17,7 @@ _NAMES = re.compile(
     r"|id_(rsa|dsa|ecdsa|ed25519)|.+\.(pem|key|p12|pfx|jks|keystore|kdbx|kubeconfig)|kubeconfig",
     re.IGNORECASE | re.DOTALL,
 )
+_LOGINS = ((".docker", "config.json"), (".kube", "config"))  # whose own names say nothing
 _COPY = re.compile(r"(\.(bak|old|orig|save|swp)|~)+$", re.IGNORECASE)  # of a file with the name before it
 _EXAMPLES = re.compile(r".*\.(example|sample|template|dist)(\..+)?", re.IGNORECASE)  # their lines are looked at
 _TEXT_IN_BINARY = re.compile(rb"(?:[\t -~]\x00{3}){6,}|(?:[\t -~]\x00){6,}|[\t -~]{6,}")  # UTF-32, UTF-16, one byte
@@ -42,7 +43,7 @@ def suspects(paths: Iterable[Path]) -> dict[Path, str]:
     found = {}
     with _detectors():
         for path in paths:
-            why = "its name" if _is_suspect_name(path.name) else next(iter(_lines(path)), None)
+            why = "its name" if _is_suspect_name(path) else next(iter(_lines(path)), None)
             if why is not None:
                 found[path] = why
     return found
@@ -54,8 +55,10 @@ def suspicious_lines(paths: Iterable[Path]) -> list[str]:
         return [f"{path}, {line}" for path in paths for line in _lines(path)]
 
 
-def _is_suspect_name(name: str) -> bool:
-    name = _COPY.sub("", name.strip())
+def _is_suspect_name(path: Path) -> bool:
+    name = _COPY.sub("", path.name.strip())
+    if (path.parent.name, name) in _LOGINS:
+        return True
     return _NAMES.fullmatch(name) is not None and _EXAMPLES.fullmatch(name) is None
 
 

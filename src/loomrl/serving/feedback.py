@@ -70,7 +70,7 @@ class FeedbackLedger:
             if sender in self._asking and token_at(waiting.tokens, row) != sender:
                 raise Problem(
                     403,
-                    f"decision {entry.decision_id!r} was asked for with another token; the token of {sender!r} asks for "
+                    f"decision {entry.decision_id!r} was asked for with another token; that of {sender!r} asks for "
                     "decisions itself, so it reports on its own alone: use one that asks for none",
                 )
             if waiting.is_done(row) or entry.decision_id in seen:
