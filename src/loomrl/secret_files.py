@@ -23,7 +23,8 @@ _EXAMPLES = re.compile(r".*\.(example|sample|template|dist)(\..+)?", re.IGNORECA
 _TEXT_IN_BINARY = re.compile(rb"(?:[\t -~]\x00{3}){6,}|(?:[\t -~]\x00){6,}|[\t -~]{6,}")  # UTF-32, UTF-16, one byte
 _MOST_BINARY_BYTES = 20_000_000  # that are looked at, some seconds' work
 _CHUNK = 1_000_000  # characters
-_OWN_PLUGIN = {"name": "OtherKeyword", "path": f"file://{Path(__file__).with_name('secret_keywords.py')}"}
+_OWN_PATH = f"file://{Path(__file__).with_name('secret_keywords.py')}"
+_OWN_PLUGINS = [{"name": name, "path": _OWN_PATH} for name in ("OtherKeyword", "EnvironmentSecret")]
 _TOO_VAGUE = {"Base64HighEntropyString", "HexHighEntropyString", "IPPublicDetector"}
 _PLACEHOLDERS = "(?i)^(password|secret|token)$"  # as in name:TOKEN@host
 _FILTERS = (
@@ -57,9 +58,8 @@ def suspicious_lines(paths: Iterable[Path]) -> list[str]:
 
 def _is_suspect_name(path: Path) -> bool:
     name = _COPY.sub("", path.name.strip())
-    if (path.parent.name, name) in _LOGINS:
-        return True
-    return _NAMES.fullmatch(name) is not None and _EXAMPLES.fullmatch(name) is None
+    is_suspect = _NAMES.fullmatch(name) is not None and _EXAMPLES.fullmatch(name) is None
+    return is_suspect or (path.parent.name, name) in _LOGINS
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def _detectors() -> Iterator[None]:
     known: dict[str, type] = get_mapping_from_secret_type_to_class()
     kinds = {kind.__name__ for kind in known.values()}
     settings = {
-        "plugins_used": [*({"name": name} for name in sorted(kinds - _TOO_VAGUE)), _OWN_PLUGIN],
+        "plugins_used": [*({"name": name} for name in sorted(kinds - _TOO_VAGUE)), *_OWN_PLUGINS],
         "filters_used": [
             *({"path": f"detect_secrets.filters.{name}"} for name in _FILTERS),
             {"path": "detect_secrets.filters.regex.should_exclude_secret", "pattern": [_PLACEHOLDERS]},

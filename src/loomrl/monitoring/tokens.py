@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from loomrl.schema import Document
 
-NO_TOKEN = ""  # of agents that a token names one by one, and where none is needed
 LEAST_REQUESTS = 100  # of others, in two windows: with fewer they cannot be expected to have seen a fault
 CORROBORATION = 10.0  # e-value of what others show; a version that keeps its limits has it one time in ten at the most
 WINDOW_SECONDS = 600.0
@@ -28,8 +27,8 @@ def unit_of(agent_id: str, token: str | None) -> str:
 def units_of(agent_ids: list[str], tokens: Sequence[str]) -> list[str]:
     """The same of several requests."""
     if tokens and tokens.count(tokens[0]) == len(tokens):
-        ending = f"{_APART}{tokens[0]}" if tokens[0] else ""
-        return [f"{agent_id}{ending}" for agent_id in agent_ids] if ending else agent_ids
+        ending = unit_of("", tokens[0])
+        return [agent_id + ending for agent_id in agent_ids] if ending else agent_ids
     return list(map(unit_of, agent_ids, tokens))
 
 

@@ -79,7 +79,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """uvicorn has a request's headers; it says when the connection is to end, and not how."""
         self.headers = TRAILERS
         if self.cycle is not None:
-            self.cycle.transport = Ended(self)  # type: ignore[assignment]  # all of a transport that it uses
+            self.cycle.transport = CycleTransport(self)  # type: ignore[assignment]  # all of a transport that it uses
 
     def on_response_complete(self) -> None:
         """uvicorn has answered a request, and may go on with what came meanwhile."""
@@ -252,8 +252,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _leave(self, answer: Response) -> None:
         """This is the last answer: nothing else that came, or comes, gets one."""
-        self._is_refused = True
-        self._let_go()
+        self._read_no_more()
         is_another, cycle = self._reads != _BODY, self.cycle
         under_way = cycle is not None and not cycle.response_complete
         if self._has_spoken and not (under_way and (is_another or cycle.response_started or self.pipeline)):
@@ -267,13 +266,16 @@ class BoundedProtocol(HttpToolsProtocol):
         """uvicorn has sent its last answer; where that was to a request whose body still comes, it was refused."""
         if self._reads == NOTHING or self._is_refused:
             self.transport.close()
-            return
+        else:
+            self._read_no_more()
+            self._end()
+
+    def _read_no_more(self) -> None:
         self._is_refused = True
         self._let_go()
-        self._end()
+        self.intake.forget(self)  # before an answer is written: should nobody take it, that counts
 
     def _end(self) -> None:
-        self.intake.forget(self)
         if self._is_stopping:
             self.close()
         else:
@@ -309,8 +311,8 @@ class BoundedProtocol(HttpToolsProtocol):
         return int(self.transport.get_write_buffer_size())
 
 
-class Ended:
-    """The transport that uvicorn has: it writes as ever, and its protocol decides how a connection ends."""
+class CycleTransport:
+    """What uvicorn's request-response cycle has for a transport: the protocol decides how the connection ends."""
 
     def __init__(self, protocol: BoundedProtocol) -> None:
         self.write, self.is_closing = protocol.transport.write, protocol.transport.is_closing

@@ -8,6 +8,7 @@ from loomrl.serving.groups import Group
 from loomrl.serving.limits import Shown, Who
 from loomrl.serving.model import ServedPolicy
 from loomrl.serving.records import DECISION, action_hashes, decisions, digest, record
+from loomrl.serving.requests import token_at
 
 
 def loaded(name: str, policy: ServedPolicy) -> dict[str, Any]:
@@ -51,9 +52,8 @@ def decided(policy: str, group: Group, seconds: float, route: str) -> dict[str, 
         **group.marks,
     }
     if group.asks.by_token is not None:
-        held = (
-            shared if group.asks.has_one_token else columns
-        )  # one for all stands once; to find that out by rows costs
+        # One for all stands once, as `decisions` would find out row by row.
+        held = shared if group.asks.has_one_token else columns
         held["by_token"] = group.asks.by_token
     dtypes = {"observation": group.observations.dtype.name, "action": group.action.dtype.name}
     return decisions({"count": len(group), "dtypes": dtypes, "reward": None, **shared}, columns)
@@ -93,7 +93,7 @@ def _dealt(group: Group) -> dict[str, list[Any]]:
 
 def _token(group: Group) -> dict[str, str | None]:
     """Under which token the first was asked, where it may speak for any agent; nothing where none may."""
-    return {} if group.asks.by_token is None else {"by_token": group.asks.token_at(0)}
+    return {} if group.asks.by_token is None else {"by_token": token_at(group.asks.by_token, 0)}
 
 
 def unanswered(policy: str, group: Group, error: Exception) -> dict[str, Any]:

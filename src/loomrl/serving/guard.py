@@ -56,21 +56,6 @@ def admit(scope: Scope, guard: Guard | None, tokens: Tokens) -> None:
         scope[_HOLDER] = _demand(_authorization(scope), tokens, guard.role)
 
 
-def admit_agent(scope: Scope, found: Mapping[bytes, bytes], tokens: Tokens) -> None:
-    """The same for a request of agents whose headers, `found`, show no browser.
-
-    Raises:
-        Problem: 415, 401, 403.
-    """
-    content_type = found.get(b"content-type")
-    if content_type is None:
-        check_body_type(scope)
-    elif content_type != JSON:
-        check_type(content_type.decode("latin-1"))
-    if DECIDE in tokens.guarded:
-        scope[_HOLDER] = _demand(found.get(b"authorization", b""), tokens, DECIDE)
-
-
 @dataclass(slots=True)
 class Admission:
     """Lets in the requests of agents on one connection; those that show what the last one showed, without a look."""
@@ -79,7 +64,8 @@ class Admission:
     _holder: Holder | None = None
 
     def admit(self, scope: Scope, found: Mapping[bytes, bytes], tokens: Tokens, *, on_loopback: bool) -> None:
-        """The same as `admit_agent`; on loopback, the host is looked at, too.
+        """The same as `admit` for a request of agents whose headers, `found`, show no browser; on loopback, the host
+        is looked at, too.
 
         Raises:
             Problem: 415, 401, 403, 421.
@@ -88,9 +74,15 @@ class Admission:
         if shown != self._shown:
             if on_loopback:
                 check_host(found.get(b"host", b"").decode("latin-1"))
-            admit_agent(scope, found, tokens)
-            is_all = b"content-type" in found  # without it, other headers matter
-            self._shown, self._holder = shown if is_all else None, scope.get(_HOLDER)
+            content_type = found.get(b"content-type")
+            if content_type is None:
+                check_body_type(scope)
+            elif content_type != JSON:
+                check_type(content_type.decode("latin-1"))
+            if DECIDE in tokens.guarded:
+                scope[_HOLDER] = _demand(found.get(b"authorization", b""), tokens, DECIDE)
+            # Without a content type other headers matter, too: then the next request is looked at as well.
+            self._shown, self._holder = None if content_type is None else shown, scope.get(_HOLDER)
         elif self._holder is not None:
             scope[_HOLDER] = self._holder
 

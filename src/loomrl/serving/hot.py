@@ -29,7 +29,6 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[BoundedProt
         _handler: "HotHandler | None" = None
         _is_waiting = False  # an answer comes at the end of this turn
         _keeps_alive = True
-        _is_last = False  # the server stops: a request that is half read is answered, and nothing after it
         _idle_since: float | None = None  # `loop.time()` of the last answer; None while there is something to answer
         _idle_timer: asyncio.TimerHandle | None = None  # one for the connection: one for each answer costs more
         _admission: Admission
@@ -90,7 +89,7 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[BoundedProt
                 return
             handler, self._handler = self._handler, None
             self._reads = NOTHING
-            self._keeps_alive = self.parser.should_keep_alive() and not (self._is_last or server.is_leaving)
+            self._keeps_alive = self.parser.should_keep_alive() and not (self._is_stopping or server.is_leaving)
             if self._problem is not None:
                 self._send(self._problem)
                 self._problem = None
@@ -122,8 +121,7 @@ def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[BoundedProt
             self._is_stopping = True
             if self._is_waiting:
                 server.batcher.flush()
-            self._is_last = self._handler is not None and not self._is_refused
-            if not self._is_last:
+            if self._handler is None or self._is_refused:  # else what is half read is answered, and nothing after it
                 super().shutdown()
 
         def _go_on_as_usual(self, headers: list[tuple[bytes, bytes]]) -> None:

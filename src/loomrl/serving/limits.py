@@ -93,13 +93,9 @@ class RateLimiter:
     def take(self, agents: Sequence[str], holder: str = "") -> Refusal | None:
         """Take one token for each entry, or none at all and say who must wait. `holder` is whose token was shown."""
         now, total = time.monotonic(), len(agents)
-        found: list[tuple[Bucket, Who, int]]
-        if agents and agents.count(agents[0]) == total:
-            found = [(self._bucket(agents[0], now), agents[0], total)]
-        else:
-            found = [(self._bucket(one, now), one, count) for one, count in Counter(agents).items()]
-        for bucket, who in self._wide_buckets(holder, now):
-            found.append((bucket, who, total))
+        wanted = {agents[0]: total} if agents and agents.count(agents[0]) == total else Counter(agents)
+        found: list[tuple[Bucket, Who, int]] = [(self._bucket(one, now), one, count) for one, count in wanted.items()]
+        found += [(bucket, who, total) for bucket, who in self._wide_buckets(holder, now)]
         for bucket, who, count in found:
             if bucket.fill(now) < count:
                 return self._refuse(bucket, who, count)

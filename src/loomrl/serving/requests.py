@@ -27,8 +27,6 @@ _FEEDBACK_KEYS = frozenset(("decision_id", "reward", "terminated", "truncated", 
 _FLOAT_MAX = {np.dtype(kind).itemsize: float(np.finfo(kind).max) for kind in (np.float16, np.float32, np.float64)}
 _NUMBERS = {int, float}
 _KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "fiu"}  # numpy's kinds of numbers that each kind of input takes
-
-
 ByToken = str | Sequence[str | None] | None  # of all, or of each: the token, where that may speak for any agent
 
 
@@ -68,10 +66,6 @@ class Asks:
         """Whether what `by_token` says holds for all of them."""
         return self.by_token is None or isinstance(self.by_token, str)
 
-    def token_at(self, row: int) -> str | None:
-        """Under which token one of them was asked, where that may speak for any agent."""
-        return token_at(self.by_token, row)
-
     def only(self, rows: list[int]) -> "Asks":
         """Some of them; rows of an array are an array."""
         is_array = isinstance(self.observations, np.ndarray)
@@ -82,7 +76,7 @@ class Asks:
             self.observations[rows] if is_array else [self.observations[row] for row in rows],
             None if self.request_ids is None else [self.request_ids[row] for row in rows],
             self.holder,
-            self.by_token if self.has_one_token else [self.token_at(row) for row in rows],
+            self.by_token if self.has_one_token else [token_at(self.by_token, row) for row in rows],
         )
 
 
@@ -101,14 +95,14 @@ def _joined_names(given: list[Sequence[str | None] | None], several: Sequence[As
     """Names that several requests gave their rows; None where none has any."""
     if given.count(None) == len(given):
         return None
-    return list(chain.from_iterable(names or [None] * len(one) for names, one in zip(given, several, strict=True)))
+    return [name for names, one in zip(given, several, strict=True) for name in names or [None] * len(one)]
 
 
 def _joined_tokens(several: Sequence[Asks]) -> ByToken:
     first = several[0]
     if first.has_one_token and all(one.by_token == first.by_token for one in several):
         return first.by_token
-    return [one.token_at(row) for one in several for row in range(len(one))]
+    return [token_at(one.by_token, row) for one in several for row in range(len(one))]
 
 
 def token_at(tokens: ByToken, row: int) -> str | None:
