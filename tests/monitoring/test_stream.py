@@ -164,6 +164,13 @@ def test_each_quantity_has_its_monitor() -> None:
     assert log.stream.describe()["1"]["num_decisions"] == 5
 
 
+def test_a_large_request_may_take_longer_in_proportion() -> None:
+    for num_together, seconds, mean in ((1, 0.2, 1.0), (8_192, 0.2, 0.0), (8_192, 3.3, 1.0)):
+        log = Log()
+        log.decide(seconds=seconds, num_together=num_together)
+        assert log.monitor("latency")["mean"] == mean
+
+
 @pytest.mark.parametrize("end", [0.1, 0.7])  # the nearest numbers in 32 bits lie above the one, and below the other
 def test_a_number_at_a_limit_speaks_alike_alone_and_beside_others(end: float) -> None:
     at_limit = LEAN | {"high": end, "max_probability": 0.01}

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.calibration.topics.monitors import decided, watch
 from loomrl.monitoring.sharing import Shared
 from loomrl.monitoring.stream import STATE, Stream
-from loomrl.monitoring.tokens import LEAST_REQUESTS, token_of
+from loomrl.monitoring.tokens import LEAST_REQUESTS, MOST_IN_SLOT, SteadyCounts, token_of
 from loomrl.serving.tokens import TOKENS_FILE, add, configured
 from loomrl.types import Json
 
@@ -102,7 +102,38 @@ def test_others_who_ask_for_less_need_not_show_it() -> None:
     found = Traffic()
     for _ in range(9):
         found.asks(FLEET, "fleet", breaks=False)
+    assert found.asks(NAMES, "another", breaks=True) == []
+    found.seconds += 10.0
     assert found.asks(NAMES, "another", breaks=True) != []
+
+
+def test_a_burst_is_not_heard_over_others_who_were_there_before() -> None:
+    """However many requests it has: 15 from each of 20 carts were enough to have met the fault."""
+    found = Traffic()
+    for _ in range(15):
+        found.asks(FLEET, "fleet", breaks=False)
+    for _ in range(10):
+        assert found.asks(NAMES, "stranger", breaks=True) == []
+        found.seconds -= 0.9
+    assert [one.token for one in found.stream.suspicions] == ["stranger"]
+
+
+def test_agents_with_tokens_of_their_own_count_each_however_many_ask_at_once() -> None:
+    found = Traffic()
+    for _ in range(30):
+        found.asks(FLEET, None, breaks=False)
+    for _ in range(5):
+        assert found.asks(NAMES, "stranger", breaks=True) == []
+        found.seconds += 10.0
+    assert [one.token for one in found.stream.suspicions] == ["stranger"]
+
+
+def test_a_clock_that_goes_back_counts_no_burst_anew() -> None:
+    counts = SteadyCounts()
+    for seconds in ("09", "10", "09", "10", "00"):
+        counts.enter_window("2026-01-01T00:0")
+        counts.add_at({"stranger": MOST_IN_SLOT}, f"2026-01-01T00:00:{seconds}Z")
+    assert counts.under("stranger") == 2 * MOST_IN_SLOT
 
 
 def test_others_who_ask_for_little_keep_no_fleet_from_being_heard() -> None:

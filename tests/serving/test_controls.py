@@ -529,6 +529,33 @@ def test_of_many_overrides_whose_time_is_over_nothing_is_kept_but_that_they_are_
     assert (kept["countdowns"], {one["document"] for one in kept["controls"]}) == ({}, {None})
 
 
+def test_after_a_month_nothing_is_kept_of_an_override_that_lapsed_and_loomdb_does_not_bring_it_back(
+    hosts: list[Controls], database: LoomDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = hosts
+    one.set_override(override(1, "cart-3"), "test")
+    one.clear_overrides(None, "test", "over")  # by a person: that stays
+    for number in range(3):
+        one.set_override(lasting(0.05).model_copy(update={"agent_id": f"cart-{number}"}), "test")
+    wait_for(lambda: (one.follow(), len(one.orders.overrides) == 0)[1])
+    settle(hosts, database)
+    names = {f"override/cart-{number}" for number in range(4)}
+    assert one._known.keys() == other._known.keys() == names
+    monkeypatch.setattr("loomrl.serving.controls._LAPSE_KEPT", timedelta(0))
+    one.set_override(override(1, "cart-0"), "test")
+    settle(hosts, database)
+    for controls in hosts:
+        kept = Saved.read(controls.path).controls
+        assert {order.name for order in kept} == controls._known.keys() == {"override/cart-0", "override/cart-3"}
+        assert actions(controls) == [1]
+        before, controls._compared = controls._known, float("-inf")
+        controls.exchange(database)
+        assert controls._known is before
+    one.clear_overrides(None, "test", "over")
+    settle(hosts, database)
+    assert actions(one) == actions(other) == []
+
+
 def test_a_lapse_leaves_in_force_what_another_host_set_apart(
     hosts: list[Controls], database: LoomDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,8 @@ from inside import Inside
 from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.errors import ConfigError
+from loomrl.serving.history import records
+from loomrl.serving.records import DECISION, FULL_BATCH
 from loomrl.serving.requests import MAX_ROWS, flat, leading_shape, shown
 from loomrl.serving.settings import ServerSettings
 
@@ -114,6 +116,17 @@ def test_what_is_well_formed_costs_decisions_and_nothing_else(server: Inside) ->
     assert len(body) > 2**20
     for _ in range(6):
         assert post(server, DECIDE, body).status_code == 200
+
+
+def test_a_record_says_how_many_were_decided_together_where_that_takes_longer(
+    loomrl_home: Path, champion: Path
+) -> None:
+    with Inside(ServerSettings("cartpole", folders={"champion": champion})) as server:
+        for count in (1, FULL_BATCH, FULL_BATCH + 1):
+            rows = [{"agent_id": f"a{n}", "observation": OBSERVATIONS[0].tolist()} for n in range(count)]
+            assert post(server, DECIDE, orjson.dumps({"requests": rows})).status_code == 200
+    said = [entry.get("num_together") for entry in records("cartpole") if entry["kind"] == DECISION]
+    assert said == [None] * (1 + FULL_BATCH) + [FULL_BATCH + 1] * (FULL_BATCH + 1)
 
 
 def test_more_rows_than_are_decided_at_once_are_refused(loomrl_home: Path, champion: Path) -> None:

@@ -1,11 +1,14 @@
 """What is gathered about one version, as plain values: what its agents showed, its open episodes, its experiment."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from loomrl.monitoring.monitor import Monitor, Trigger
 from loomrl.monitoring.tokens import (
+    LEAST_REQUESTS,
     RequestCounts,
+    SteadyCounts,
     Suspicion,
     token_of,
     windows_between,
@@ -92,6 +95,7 @@ class Evidence:
     window_homes: dict[str, int] = field(default_factory=dict)  # the same since the window began
     open_episodes: list[LiveEpisode] = field(default_factory=list)  # in the order they began
     requests_by_token: RequestCounts = field(default_factory=RequestCounts)
+    steady_requests_by_token: SteadyCounts = field(default_factory=SteadyCounts)
     trigger: Trigger | None = None
     suspicions: dict[str, Suspicion] = field(default_factory=dict)  # by monitor, the newest
 
@@ -118,6 +122,16 @@ class Evidence:
             self.num_experiments += 1
             self.arm = Arm(experiment, is_champion, self.num_experiments)
 
+    def count_requests(self, requests: Mapping[str, int], timestamp: str) -> None:
+        """So many were asked for under each token, at that time."""
+        self.requests_by_token.add(requests)
+        self.steady_requests_by_token.add_at(requests, timestamp)
+
+    def others_ask_as_much(self, token: str) -> bool:
+        """Whether other tokens ask for as many decisions as this one, and enough to have seen a fault."""
+        counts = self.requests_by_token, self.steady_requests_by_token
+        return any(one.under_others(token) >= max(LEAST_REQUESTS, one.under(token)) for one in counts)
+
     def enter_window(self, timestamp: str) -> None:
         """What comes now belongs to the window of this time; a clock that goes back changes nothing."""
         window = timestamp[:_WINDOW_CHARACTERS]
@@ -125,6 +139,7 @@ class Evidence:
             return
         self.begun, self.window, self.window_homes = self.begun or window, window, {}
         self.requests_by_token.enter_window(window)
+        self.steady_requests_by_token.enter_window(window)
         for counts in (self.requests, self.episodes):
             counts.begin_window()
         for monitor in self.monitors.values():

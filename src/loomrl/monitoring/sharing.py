@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from loomrl.monitoring.evidence import Counts, Evidence
 from loomrl.monitoring.monitor import Monitor
-from loomrl.monitoring.tokens import RequestCounts
+from loomrl.monitoring.tokens import RequestCounts, SteadyCounts
 from loomrl.monitoring.trial import Arm
 
 Homes = tuple[dict[str, int], dict[str, int]]  # agent -> revision by which it was known first: in life, in the window
@@ -41,6 +41,7 @@ def together(rows: Sequence[Evidence]) -> Evidence:
         monitors={name: _monitor(name, rows, life, recent) for name in rows[0].monitors},
         arm=_arm([one.arm for one in rows if one.arm is not None], life),
         requests_by_token=RequestCounts.together(one.requests_by_token for one in rows),
+        steady_requests_by_token=SteadyCounts.together(one.steady_requests_by_token for one in rows),
     )
 
 

@@ -195,7 +195,7 @@ class Stream:
             self._rewarded(record, monitors)
         else:
             unit = unit_of(record["agent_id"], record.get("by_token"))
-            monitors.evidence.requests_by_token.add({token_of(unit): 1})
+            monitors.evidence.count_requests({token_of(unit): 1}, record["timestamp"])
             self._alone.saw([unit])
             monitors.unanswered(unit, self._episode(unit, record["episode_id"], monitors))
 
@@ -215,7 +215,7 @@ class Stream:
         if monitors.evidence.trigger is None:
             monitors.evidence.num_seen += len(run)
             monitors.evidence.enter_window(run[-1]["timestamp"])
-            monitors.evidence.requests_by_token.add(Counter(tokens))
+            monitors.evidence.count_requests(Counter(tokens), run[-1]["timestamp"])
             self._enrol(run, monitors.evidence)
             self._decided(decisions, units, monitors)
 

@@ -2,20 +2,23 @@
 
 Whoever holds a token that may speak for any number of agents can be as many as it likes, and take the names of others.
 So the same name under two tokens is two units, and what the units of one token show takes no version out while others,
-who ask for at least as many decisions, do not show it too (`VersionMonitors.look`).
+who ask for at least as many decisions, do not show it too (`VersionMonitors.look`). They are counted twice, in all and
+up to a limit in every ten seconds, so that a burst is not heard over others who have been asking for longer.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from loomrl.schema import Document
 
 LEAST_REQUESTS = 100  # of others, in two windows: with fewer they cannot be expected to have seen a fault
 CORROBORATION = 10.0  # e-value of what others show; a version that keeps its limits has it one time in ten at the most
 WINDOW_SECONDS = 600.0
+MOST_IN_SLOT = 100  # requests of one token that count in ten seconds
 Value = TypeVar("Value")
+_SLOT_CHARACTERS = len("2026-01-01T00:00:0")  # of a timestamp: ten seconds
 _APART = "\x1f"  # between an agent's id, which is printable, and its token
 
 
@@ -86,7 +89,7 @@ class RequestCounts:
         return {token: [now, 0] for token, (_, now) in self.counts.items() if now} if later == 1 else {}
 
     @classmethod
-    def together(cls, several: Iterable["RequestCounts"]) -> "RequestCounts":
+    def together(cls, several: Iterable["RequestCounts"]) -> Self:
         """Those of several servers."""
         known = [one for one in several if one.window]
         found = cls(max((one.window for one in known), default=""))
@@ -95,6 +98,28 @@ class RequestCounts:
                 kept = found.counts.setdefault(token, [0, 0])
                 kept[:] = [kept[0] + counts[0], kept[1] + counts[1]]
         return found
+
+
+@dataclass
+class SteadyCounts(RequestCounts):
+    """The same, of one token at most `MOST_IN_SLOT` in ten seconds. Under an empty text are all agents whose tokens
+    speak for them alone: their requests count each.
+    """
+
+    slot: str = ""  # the newest ten seconds,
+    in_slot: dict[str, int] = field(default_factory=dict)  # and what counted in them
+
+    def add_at(self, requests: Mapping[str, int], timestamp: str) -> None:
+        """So many under each token, at that time; a clock that goes back stays in the ten seconds it was in."""
+        slot = timestamp[:_SLOT_CHARACTERS]
+        if slot > self.slot:
+            self.slot, self.in_slot = slot, {}
+        counted = {
+            token: min(count, MOST_IN_SLOT - self.in_slot.get(token, 0)) if token else count
+            for token, count in requests.items()
+        }
+        self.in_slot |= {token: self.in_slot.get(token, 0) + count for token, count in counted.items()}
+        self.add(counted)
 
 
 class Suspicion(Document):

@@ -207,7 +207,7 @@ class VersionMonitors:
         for token, num_agents in (own.num_agents_by_token() | known.num_agents_by_token()).items():
             asked = known.requests_by_token.under(token)
             stays = former is not None and former.token == token and asked < LEAST_REQUESTS
-            if known.requests_by_token.under_others(token) < max(LEAST_REQUESTS, asked) and not stays:
+            if not known.others_ask_as_much(token) and not stays:
                 continue
             e_value = self._e_value_of_others(name, token, beside)
             if e_value < CORROBORATION:

@@ -133,8 +133,16 @@ class Watch:
             found[OUT_OF_DISTRIBUTION] = self.alarm.rings(numbers["observation"])
         found[SHIELD] = np.zeros(len(decisions), bool)
         found[SHIELD][[row for row, _ in marks]] = True
-        found[LATENCY] = decisions.array("seconds") > self.config.max_latency_seconds
+        found[LATENCY] = self._is_slow(decisions)
         return {name: flags for name, flags in found.items() if flags.any()}
+
+    def _is_slow(self, decisions: Columns) -> NDArray[np.bool_]:
+        """Which of B decisions took too long, (B,); those of a large request may take longer together."""
+        seconds: NDArray[np.float64] = decisions.array("seconds")
+        is_slow = seconds > self.config.max_latency_seconds
+        if is_slow.any():
+            is_slow = seconds > self.config.max_latency_seconds * decisions.times_allowed()
+        return is_slow
 
     def _numbers(self, name: str, decisions: Columns) -> NDArray[np.float64]:
         """Observations or actions of B decisions, (B, n), `null` as NaN.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from loomrl.serving.records import (
     DECISION,
     DECISIONS,
+    FULL_BATCH,
     array,
     column,
     holds,
@@ -79,6 +80,13 @@ class Columns:
     def tokens(self) -> list[str]:
         """Under which token each was asked, where it may speak for any agent, else an empty text; (N,)."""
         return self._gathered(tokens_of)
+
+    def times_allowed(self) -> NDArray[np.float64]:
+        """How many times as long as one decision each may take, by how many were made with it, (N,): 1 up to a full
+        batch, beyond it in proportion. What a large request takes is not its policy's doing.
+        """
+        together = self._gathered(_num_together)
+        return np.maximum(np.array(together, dtype=np.float64) / FULL_BATCH, 1.0)
 
     def only(self, wanted: Sequence[bool]) -> Self:
         """Those decisions, of N, that are wanted."""
@@ -171,6 +179,10 @@ def tokens_of(entry: Json) -> list[str]:
         return [""] * count_of(entry)
     tokens = column(entry, "by_token")
     return tokens if None not in tokens else [token or "" for token in tokens]
+
+
+def _num_together(entry: Json) -> list[int]:
+    return column(entry, "num_together") if holds(entry, "num_together") else [1] * count_of(entry)
 
 
 def _as_served(entry: Json) -> list[bool]:

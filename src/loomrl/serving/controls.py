@@ -4,7 +4,8 @@ Each is a control of its own. Its revisions are numbered by LoomDB, which joins 
 which of two stands. What is ordered here is in force here at once, in memory. Then it is written to one file per
 policy, `home()/controls/POLICY.json`, which the servers of a host follow within a second, or where the disk takes no
 file, to the room that is reserved beside it; and given to LoomDB. With LoomDB out of reach the host goes on by itself,
-and settles with the others when it is back. An override with an end lapses by elapsed time: an order like any other.
+and settles with the others when it is back. An override with an end lapses by elapsed time: an order like any other,
+which the file forgets after 30 days. LoomDB keeps them all.
 """
 
 import logging
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,7 @@ log = logging.getLogger(__name__)
 LAPSED = "elapsed time"  # who lifts an override whose time is over
 _KEPT_SECONDS = 60.0  # between writings of what overrides with an end have left: a reboot forgets no more than that
 _COMPARED_SECONDS = 60.0  # between comparisons with LoomDB where it has as many revisions as before: it may be restored
+_LAPSE_KEPT = timedelta(days=30)  # a LoomDB that is restored from a backup may hold the override still
 _NUM_REPLACED_IN_RESERVE = 2  # where room is short, besides those that stand in the file
 _LOCK_SECONDS = 10.0  # that another process may hold the file; what was ordered is in force meanwhile
 
@@ -277,9 +279,10 @@ class Controls:
 
     def _put_in_force(self, arrived: Iterable[Control]) -> None:
         """On record first; whatever becomes of that, it is in force. What cannot be read leaves what stands."""
-        known, standing, changes = dict(self._known), dict(self._standing), []
+        known = {name: orders for name, orders in self._known.items() if not _is_long_over(orders)}
+        standing, changes = {name: self._standing[name] for name in known}, []
         for name, orders in by_name(filter(is_readable, arrived)).items():
-            if list(known.get(name, ())) == orders:
+            if list(known.get(name, ())) == orders or (name not in known and _is_long_over(not_replaced(orders))):
                 continue
             known[name] = tuple(not_replaced([*known.get(name, ()), *orders]))
             former, standing[name] = standing.get(name), strictest(known[name])
@@ -489,6 +492,11 @@ def _ending(known: Mapping[str, Iterable[Control]]) -> Iterator[tuple[Control, O
         one = document_of(control)
         if isinstance(one, Override) and one.lifetime_seconds is not None:
             yield control, one
+
+
+def _is_long_over(orders: Sequence[Control]) -> bool:
+    """Whether all that is left of an agent's override is that it lapsed long ago."""
+    return all(one.actor == LAPSED and datetime.now(UTC) - one.created > _LAPSE_KEPT for one in orders)
 
 
 def _left_by_the_wall_clock(one: Override) -> float:

@@ -259,8 +259,9 @@ class Decider:
     def _settle(self, groups: list[Group], starts: Sequence[float], route: str) -> None:
         """Put on record what was decided, expect feedback, remember what recurrent policies know now, and count it."""
         seconds = round(time.perf_counter() - starts[0], 7)
+        num_together = sum(map(len, groups))
         for group in groups:
-            group.record = decision_records.decided(self.policy, group, seconds, route)
+            group.record = decision_records.decided(self.policy, group, seconds, num_together, route)
         self._append(groups)
         self._ledger.remember(groups)
         for group in groups:

@@ -7,7 +7,7 @@ import numpy as np
 from loomrl.serving.groups import Group
 from loomrl.serving.limits import Shown, Who
 from loomrl.serving.model import ServedPolicy
-from loomrl.serving.records import DECISION, action_hashes, decisions, digest, record
+from loomrl.serving.records import DECISION, FULL_BATCH, action_hashes, decisions, digest, record
 from loomrl.serving.requests import token_at
 
 
@@ -18,8 +18,8 @@ def loaded(name: str, policy: ServedPolicy) -> dict[str, Any]:
     return record("loaded", policy=name, version=policy.version, exploration=exploration, **digests)
 
 
-def decided(policy: str, group: Group, seconds: float, route: str) -> dict[str, Any]:
-    """The record of a group: one decision, or several."""
+def decided(policy: str, group: Group, seconds: float, num_together: int, route: str) -> dict[str, Any]:
+    """The record of a group: one decision, or several; `num_together` decisions were made in these `seconds`."""
     shared = {
         "policy": policy,
         "version": group.policy.version,
@@ -31,6 +31,8 @@ def decided(policy: str, group: Group, seconds: float, route: str) -> dict[str, 
         "seconds": seconds,
         "draw": group.draw,
     }
+    if num_together > FULL_BATCH:
+        shared["num_together"] = num_together
     if group.substitute is not None:
         shared["substitute"] = group.substitute.mark()
     if group.mandate.split is not None:

@@ -22,6 +22,7 @@ from loomrl.types import Json
 DECISION, DECISIONS, SHADOW, SHADOWS = "decision", "decisions", "shadow", "shadows"
 SEVERAL = {DECISION: DECISIONS, SHADOW: SHADOWS}  # the kind that holds several of a kind
 CHAMPION, SPLIT = ON_TRIAL = ("champion", "split")  # roles in which a version decides for itself
+FULL_BATCH = 256  # decisions made together; a record says of how many more they are, which may take longer
 LINKS = ("sequence", "previous_hash", "hash")  # a record's place in its chain
 # What records of decisions hold since servers had plans, shields and draws on record; older ones read like this.
 _LATER = {"role": CHAMPION, "experiment": None, "shield": None, "request_id": None}
