@@ -133,19 +133,17 @@ def digest_folder(folder: Path) -> str:
     return sha256(canonical_json(sums(folder)))
 
 
-def write_sums(folder: Path) -> None:
-    """Write `SHA256SUMS`, in the format `sha256sum --check` reads."""
-    lines = [f"{digest}  {name}\n" for name, digest in sums(folder).items()]
+def write_sums(folder: Path, of: Path | None = None) -> None:
+    """Write `SHA256SUMS`, in the format `sha256sum --check` reads, of this folder or of the one it is a copy of."""
+    lines = [f"{digest}  {name}\n" for name, digest in sums(of or folder).items()]
     write_atomic(folder / SUMS, "".join(lines).encode())
 
 
-def changed_file(folder: Path, joined: Mapping[str, str] | None = None) -> str | None:
-    """The first file that is missing, added or changed against `SHA256SUMS`, as "NAME (missing)"; None when whole.
-
-    `joined` holds the digests of files that may have joined, or taken another's place, since the manifest was written.
+def recorded_sums(folder: Path) -> dict[str, str]:
+    """What `SHA256SUMS` says: relative POSIX path -> SHA-256.
 
     Raises:
-        ArtifactError: when the manifest, or a file, cannot be read.
+        ArtifactError: when it cannot be read.
     """
     manifest = folder / SUMS
     try:
@@ -158,7 +156,18 @@ def changed_file(folder: Path, joined: Mapping[str, str] | None = None) -> str |
     for line in lines:
         digest, _, name = line.partition("  ")
         recorded[name] = digest
-    present = sums(folder)
+    return recorded
+
+
+def changed_file(folder: Path, joined: Mapping[str, str] | None = None) -> str | None:
+    """The first file that is missing, added or changed against `SHA256SUMS`, as "NAME (missing)"; None when whole.
+
+    `joined` holds the digests of files that may have joined, or taken another's place, since the manifest was written.
+
+    Raises:
+        ArtifactError: when the manifest, or a file, cannot be read.
+    """
+    recorded, present = recorded_sums(folder), sums(folder)
     recorded |= {name: digest for name, digest in (joined or {}).items() if present.get(name) == digest}
     for name in sorted(recorded.keys() | present.keys()):
         if recorded.get(name) != present.get(name):

@@ -9,6 +9,7 @@ import pytest
 
 from loomrl.errors import ConfigError
 from loomrl.evaluation.data_gate import DataValidation
+from loomrl.evaluation.evaluate import evaluation_digest
 from loomrl.files import digest_folder, write_atomic
 from loomrl.report.build import build_report, is_current
 from loomrl.report.document import RunReport
@@ -221,6 +222,24 @@ def test_refused_run_shows_the_refuted_claim_and_how_to_replay_it(make_run, proj
     assert [stage.status for stage in report.stages[4:]] == ["refused", "not reached", "not reached"]
 
 
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_a_run_that_stopped_before_its_safety_case_shows_what_its_evaluation_measured(
+    make_run, project, is_copied
+) -> None:
+    folder = project / "artifacts/cartpole/evaluation"
+    write_atomic(folder / "trajectories.parquet", b"steps")  # not shown, so that no copy holds it
+    expected = evaluation_digest(folder)
+    record = make_run(state="failed", version=None, shadow=None, decision=None, message="safety: out of memory")
+    write_run(record.model_copy(update={"stages": record.stages[:3]}))
+    if is_copied:  # as a run does that gets as far as its end
+        shutil.copytree(project / "artifacts", run_folder(record.run_id) / "artifacts")
+    _, report = built(record.run_id, project)
+    assert report.safety is None
+    assert report.digests["evaluation data"] == expected
+    shutil.rmtree(project / "artifacts")
+    assert built(record.run_id, project)[1].digests["evaluation data"] == expected
+
+
 def test_run_that_failed_at_once(make_run, project) -> None:
     record = make_run(state="failed", stages=[], version=None, champion_before=None, shadow=None, decision=None,
                       git_commit=None, finished=None, message="constraints.txt is missing")  # fmt: skip
@@ -292,7 +311,7 @@ def test_evidence_is_copied_whole_and_only_what_is_shown(make_run, project) -> N
     build_report(record.run_id, project)
     kept = run_folder(record.run_id) / "evidence" / f"evaluation-{digest_folder(source)[:16]}"
     names = {path.name for path in kept.iterdir()}
-    assert names == {"evaluation.json", "data_validation.json", "returns.png", "episode.gif"}
+    assert names == {"evaluation.json", "data_validation.json", "returns.png", "episode.gif", "SHA256SUMS"}
 
 
 def test_the_runs_own_copy_of_the_artifacts_comes_first(make_run, project) -> None:

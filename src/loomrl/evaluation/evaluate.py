@@ -1,6 +1,6 @@
 """Evaluate a policy on held-out seeds: episodes, estimates with intervals, pictures, and the data gate."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +93,13 @@ def evaluation_digest(folder: Path) -> str:
     Raises:
         ArtifactError: when the report is missing or torn.
     """
-    report = EvaluationReport.read(folder / REPORT)
+    return digest_measured(EvaluationReport.read(folder / REPORT), sums(folder))
+
+
+def digest_measured(report: EvaluationReport, file_sums: Mapping[str, str]) -> str:
+    """`evaluation_digest` from the report and the SHA-256 of every file of the stage, by its name."""
     measured = report.model_copy(update={"replay": None, "replay_missing_because": None})
-    digests = {name: digest for name, digest in sums(folder).items() if name != REPLAY}
+    digests = {name: digest for name, digest in file_sums.items() if name != REPLAY}
     return sha256(canonical_json({**digests, REPORT: sha256(measured.to_bytes())}))
 
 

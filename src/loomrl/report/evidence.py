@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loomrl.errors import ArtifactError
-from loomrl.files import digest_folder
+from loomrl.files import SUMS, digest_folder, recorded_sums, sums, write_sums
 from loomrl.runs import RunRecord, StageRecord, run_folder
 from loomrl.stages import ORDER
 
@@ -25,6 +25,19 @@ class StageEvidence:
 
     folder: Path | None
     missing_because: str | None = None
+    is_copy: bool = False  # of the files that are shown; its `SHA256SUMS` names all the stage left
+
+    def sums(self) -> dict[str, str] | None:
+        """Name -> SHA-256 of every file the stage left; None where that is not known.
+
+        Raises:
+            ArtifactError: when `SHA256SUMS` cannot be read.
+        """
+        if self.folder is None:
+            return None
+        if not self.is_copy:
+            return sums(self.folder)
+        return recorded_sums(self.folder) if (self.folder / SUMS).is_file() else None  # older copies have none
 
 
 def keep_evidence(record: RunRecord, project: Path) -> dict[str, StageEvidence]:
@@ -44,7 +57,7 @@ def _keep(stage: StageRecord | None, name: str, record: RunRecord, project: Path
     source = project / "artifacts" / record.policy / name
     kept = run_folder(record.run_id) / "evidence" / f"{name}-{(stage.digest or 'unfinished')[:16]}"
     if kept.is_dir():
-        return StageEvidence(kept)
+        return StageEvidence(kept, is_copy=True)
     if not source.is_dir():
         return StageEvidence(None, f"The stage {_ended(stage)} and left no files.")
     if not _is_the_stages(source, stage):
@@ -54,7 +67,7 @@ def _keep(stage: StageRecord | None, name: str, record: RunRecord, project: Path
             "`dvc checkout` with this run's dvc.lock brings it back; then build the report again.",
         )
     _copy(source, kept)
-    return StageEvidence(kept)
+    return StageEvidence(kept, is_copy=True)
 
 
 def _is_the_stages(folder: Path, stage: StageRecord) -> bool:
@@ -76,6 +89,7 @@ def _copy(source: Path, kept: Path) -> None:
             for path in sorted(source.iterdir()):
                 if path.suffix in SUFFIXES and path.is_file() and path.stat().st_size <= LARGEST_FILE:
                     shutil.copyfile(path, copy / path.name)
+            write_sums(copy, of=source)
             copy.rename(kept)
     except OSError as error:
         raise ArtifactError(f"cannot copy {source} to {kept}: {error.strerror}; check space and permissions") from error

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from loomrl.errors import ArtifactError
 from loomrl.evaluation.data_gate import VALIDATION, DataValidation
+from loomrl.evaluation.evaluate import digest_measured
 from loomrl.files import files_below, read_json, sha256_file
 from loomrl.report.chain import check_chain
 from loomrl.report.curves import read_curves
@@ -47,6 +48,7 @@ class Reader:
 
     def __init__(self, evidence: dict[str, StageEvidence]) -> None:
         self.missing = {stage: found.missing_because for stage, found in evidence.items() if found.missing_because}
+        self._evidence = evidence
         self._folders = {stage: found.folder for stage, found in evidence.items() if found.folder}
 
     def path(self, stage: str, name: str) -> Path | None:
@@ -68,6 +70,14 @@ class Reader:
         except (ArtifactError, KeyError, TypeError, ValueError) as error:
             # A report must show a run whose artifacts are broken, and say that they are.
             self.missing[stage] = f"{name} cannot be read: {error!r}"
+            return None
+
+    def sums(self, stage: str) -> dict[str, str] | None:
+        """Name -> SHA-256 of the files a stage left; None, with a note why, where that cannot be read."""
+        try:
+            return self._evidence[stage].sums() if stage in self._folders else None
+        except ArtifactError as error:
+            self.missing[stage] = str(error)
             return None
 
 
@@ -100,7 +110,7 @@ def gather_report(record: RunRecord, evidence: dict[str, StageEvidence]) -> RunR
         pictures=_pictures(reader, evaluation),
         chain=check_chain(environment, training, evaluation, safety, manifest, sha256_file(case) if case else None),
         lineage=derive_lineage(record, environment.digest if environment else None),
-        digests=_digests(environment, training, evaluation, safety, manifest, case),
+        digests=_digests(environment, training, _evaluation_digest(reader, evaluation, safety), manifest, case),
         versions=_versions(environment, safety),
         files=_files(record.run_id),
     )
@@ -164,11 +174,18 @@ def _pictures(reader: Reader, evaluation: EvaluationReport | None) -> list[Pictu
     ]
 
 
+def _evaluation_digest(reader: Reader, evaluation: EvaluationReport | None, safety: SafetyCase | None) -> str | None:
+    """The one the safety case is about; of a run that stopped before its case, that of the stage's files."""
+    if safety:
+        return safety.evaluation_digest
+    file_sums = reader.sums("evaluation")
+    return digest_measured(evaluation, file_sums) if evaluation and file_sums else None
+
+
 def _digests(
     environment: EnvironmentSnapshot | None,
     training: TrainingReport | None,
-    evaluation: EvaluationReport | None,
-    safety: SafetyCase | None,
+    evaluation_digest: str | None,
     manifest: PolicyManifest | None,
     case: Path | None,
 ) -> dict[str, str]:
@@ -178,7 +195,7 @@ def _digests(
         "dynamics, exact": environment and environment.dynamics.exact,
         "dynamics, toleranced": environment and environment.dynamics.toleranced,
         "policy weights": training and training.policy_digest,
-        "evaluation data": safety and safety.evaluation_digest,
+        "evaluation data": evaluation_digest,
         "safety case": sha256_file(case) if case else None,
         "policy.onnx": manifest and manifest.onnx_sha256,
     }
