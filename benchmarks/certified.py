@@ -31,7 +31,7 @@ from loomrl.safety.certified.verify import verify
 from peers.execute import machine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
-import networks  # noqa: E402
+import networks
 
 RESULTS = Path(__file__).parent / "results" / "certified.json"
 SETS = {"rl_benchmarks": True, "acasxu": False}  # whether Marabou is asked beside: on ACAS Xu it takes hours

@@ -107,7 +107,7 @@ class Training:
         )  # fmt: skip
         self._seconds: list[float] = []
 
-    def _told(self, row: dict[str, Any]) -> None:
+    def _told(self, _row: dict[str, Any]) -> None:
         self._seconds.append(time.perf_counter())  # its metrics have come over, so the device has finished
         if len(self._seconds) > 1 and self._seconds[-1] >= self._until:
             self._loop.stop("measured")

@@ -23,12 +23,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.resumable import Store  # noqa: E402
-from loomrl.training.threads import one_thread  # noqa: E402
-from seeded.beside import challenge  # noqa: E402
-from seeded.trained import KIND, path_of, unseen  # noqa: E402
-from seeded.trained import examine as examine_trained  # noqa: E402
-from seeded.workshop import GOOD_RETURN, Outcome, Workshop, is_refused, seeded  # noqa: E402
+from benchmarks.resumable import Store
+from loomrl.training.threads import one_thread
+from seeded.beside import challenge
+from seeded.trained import KIND, path_of, unseen
+from seeded.trained import examine as examine_trained
+from seeded.workshop import GOOD_RETURN, Outcome, Workshop, is_refused, seeded
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent

@@ -33,7 +33,7 @@ from loomrl.serving.tokens import add
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
-from policies import OBSERVATIONS, discrete_folder  # noqa: E402
+from policies import OBSERVATIONS, discrete_folder
 
 RESULTS = Path(__file__).parent / "results" / "hostile.json"
 MIB = 2**20
@@ -42,14 +42,14 @@ _ENCODINGS = itertools.cycle([b"", b"content-encoding: gzip\r\n"])  # the server
 HEAD = b"POST /decide HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
 
 
-async def slow(token: str) -> AsyncIterator[bytes]:
+async def slow(_token: str) -> AsyncIterator[bytes]:
     """Headers, byte after byte."""
     for byte in HEAD * 1_000:
         yield bytes([byte])
         await asyncio.sleep(0.2)
 
 
-async def endless(token: str) -> AsyncIterator[bytes]:
+async def endless(_token: str) -> AsyncIterator[bytes]:
     """An address that does not end."""
     yield b"GET /"
     while True:
@@ -72,7 +72,7 @@ async def malformed(token: str) -> AsyncIterator[bytes]:
         yield head + body
 
 
-async def at_the_limit(token: str) -> AsyncIterator[bytes]:
+async def at_the_limit(_token: str) -> AsyncIterator[bytes]:
     """Bodies without a token, in chunks, as fast as they are taken; every other one is said to be compressed."""
     yield HEAD + next(_ENCODINGS) + b"transfer-encoding: chunked\r\n\r\n"
     while True:

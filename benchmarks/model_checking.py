@@ -32,7 +32,7 @@ from loomrl.safety.model_checking.pctl import check
 from peers.execute import machine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
-import prism_models  # noqa: E402
+import prism_models
 
 RESULTS = Path(__file__).parent / "results" / "model_checking.json"
 WALK = """

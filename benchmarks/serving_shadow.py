@@ -25,8 +25,8 @@ from served.load import Served, ask, cpu_seconds, request
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
-from faulty_policies import TRIGGER, faulty_folder  # noqa: E402
-from policies import discrete_folder  # noqa: E402
+from faulty_policies import TRIGGER, faulty_folder
+from policies import discrete_folder
 
 RESULTS = Path(__file__).parent / "results" / "serving_shadow.json"
 FAULTS = ("crash", "hang", "nan", "slow")

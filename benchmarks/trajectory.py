@@ -30,7 +30,7 @@ from loomrl.trajectory.process import HubProcess
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
-from atropos import environment, group, large_group, reference_server, registration  # noqa: E402
+from atropos import environment, group, large_group, reference_server, registration
 
 RESULTS = Path(__file__).parent / "results" / "trajectory.json"
 NUM_ENVIRONMENTS, GROUP_SIZE, BATCH_SIZE = 8, 8, 64

@@ -52,7 +52,7 @@ def exit_code(command: Callable[[], None]) -> int:
     except KeyboardInterrupt:
         console.print("[bold red]interrupted[/]: run the same command again; finished stages are kept")
         return LoomRLError.exit_code
-    except Exception:  # whatever it is, it is no gate's refusal
+    except Exception:  # noqa: BLE001 - whatever it is, it is no gate's refusal
         console.print_exception()
         return LoomRLError.exit_code
     return 0

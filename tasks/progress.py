@@ -77,7 +77,7 @@ class Follower:
     def _on_started(self, event: dict[str, Any]) -> None:
         self.pid = event["pid"]
 
-    def _on_finished(self, event: dict[str, Any]) -> None:
+    def _on_finished(self, _event: dict[str, Any]) -> None:
         self._publish(100.0, force=True)
 
     def _on_failed(self, event: dict[str, Any]) -> None:

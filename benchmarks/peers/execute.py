@@ -46,7 +46,7 @@ def execute(case: Case, trainer: Trainer, seed: int, snapshot: Path, pinned: boo
         capture_output=True,
         text=True,
         check=False,
-        preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,  # noqa: PLW1509 - no threads here
+        preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,  # no threads here
     )
     if done.returncode != 0:
         raise RunFailed(f"{case.name} {trainer.name} seed {seed}: {done.stderr[-2000:]}")

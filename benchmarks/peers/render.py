@@ -96,7 +96,7 @@ def _start_row(name: str, figures: Document) -> dict[str, str]:
     }
 
 
-def _overhead_row(name: str, figures: Document) -> dict[str, str]:
+def _overhead_row(_name: str, figures: Document) -> dict[str, str]:
     return {
         "what": figures["source"],
         "start, seconds": _spread(figures["start_seconds"], "{:.2f}"),

@@ -69,7 +69,7 @@ def _trainer(case: Case, name: str, runs: list[Document]) -> Document:
     }
 
 
-def _learning(case: Case, runs: list[Document]) -> Document:
+def _learning(_case: Case, runs: list[Document]) -> Document:
     """Greedy returns of the last policy, one mean per seed, and the curve up to it."""
     returns = [run["greedy"][-1][1] for run in runs]
     return {
@@ -118,13 +118,13 @@ def _rate(marks: list[list[float]], warm_up: int) -> float:
     return (last[0] - first[0]) / (last[1] - first[1])
 
 
-def _start(case: Case, runs: list[Document]) -> Document:
+def _start(_case: Case, runs: list[Document]) -> Document:
     """Seconds from the start of the process to the end of the first update."""
     values = [run["first_update_seconds"] for run in runs]
     return {"values": values, "unit": "s", **_spread(values)}
 
 
-def _overhead(case: Case, runs: list[Document]) -> Document:
+def _overhead(_case: Case, runs: list[Document]) -> Document:
     """Per cent that the pipeline adds to the seconds of collecting, updating and validating: all else that the training
     stage's process takes once its loop is made, and the whole of the environment stage's before it."""
     start = [run["loop_seconds"]["start"] for run in runs]

@@ -110,7 +110,7 @@ class Asking(asyncio.Protocol):
         else:
             self._transport.close()
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, _error: Exception | None) -> None:
         if not self._done.done():
             self._done.set_result(None)
 

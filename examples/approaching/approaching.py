@@ -33,8 +33,8 @@ class Approaching(BaseEnvironment):
             initial_low=np.array([30.0, 6.0]),
             initial_high=np.array([32.0, 7.0]),
             successors=self._successors,
-            unsafe=lambda low, high: low[:, 0] < 0.0,
-            ended=lambda low, high: high[:, 1] <= 0.0,
+            unsafe=lambda low, _high: low[:, 0] < 0.0,
+            ended=lambda _low, high: high[:, 1] <= 0.0,
         )
 
     def _successors(self, low, high, least, most):

@@ -91,6 +91,6 @@ def main() -> None:
     except LoomRLError as error:
         typer.secho(f"{type(error).__name__}: {error}", fg="red", err=True)
         sys.exit(error.exit_code)
-    except Exception:  # an exit code of 1 would say that a gate refused
+    except Exception:  # noqa: BLE001 - an exit code of 1 would say that a gate refused
         traceback.print_exc()
         sys.exit(LoomRLError.exit_code)

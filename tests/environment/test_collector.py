@@ -72,7 +72,7 @@ def test_trajectory_keeps_what_the_act_function_says() -> None:
     assert trajectory.extras["noise"].shape == (5, 3, 3)
 
 
-def counting(obs: np.ndarray, rng: np.random.Generator, memory: np.ndarray | None = None) -> Act:  # noqa: ARG001
+def counting(obs: np.ndarray, rng: np.random.Generator, memory: np.ndarray | None = None) -> Act:
     """Remembers how many steps it has taken, and does what they are modulo two."""
     before = np.zeros((len(obs), 1), np.float32) if memory is None else memory
     return Act(action=before[:, 0].astype(np.int64) % 2, memory=before + 1, extras={"memory": before})
@@ -108,7 +108,7 @@ def test_collecting_is_deterministic() -> None:
     assert collect() == collect()
 
 
-def lean(obs: np.ndarray, rng: np.random.Generator) -> Act:  # noqa: ARG001
+def lean(obs: np.ndarray, rng: np.random.Generator) -> Act:
     return Act(action=(obs[:, 2] + 0.3 * obs[:, 3] > 0).astype(np.int64))
 
 

@@ -22,7 +22,7 @@ from loomrl.errors import ConfigError
         ("FrozenLake-v0", "FrozenLake-v1"),
     ],
 )
-def test_an_old_id_is_the_current_one_with_a_warning(old: str, current: str, loomrl_home: Path) -> None:  # noqa: ARG001
+def test_an_old_id_is_the_current_one_with_a_warning(old: str, current: str, loomrl_home: Path) -> None:
     with pytest.warns(UserWarning, match=f"{old} is no longer part of Gymnasium; {current} is used"):
         assert resolve(EnvironmentConfig(id=old), Path()).name == current
 
@@ -34,17 +34,17 @@ def test_other_ids_are_left_alone(kept: str) -> None:
         assert current_id(kept) == kept
 
 
-def test_what_is_registered_under_an_old_id_keeps_it(loomrl_home: Path) -> None:  # noqa: ARG001
+def test_what_is_registered_under_an_old_id_keeps_it(loomrl_home: Path) -> None:
     register_environment("Pendulum-v0", "gymnasium.envs.classic_control:CartPoleEnv", "1.0.0", max_episode_steps=9)
     assert resolve(EnvironmentConfig(id="Pendulum-v0"), Path()).max_episode_steps == 9
 
 
-def test_unknown_ids_are_named(loomrl_home: Path) -> None:  # noqa: ARG001
+def test_unknown_ids_are_named(loomrl_home: Path) -> None:
     with pytest.raises(ConfigError, match="'CartPol-v1' is neither .* did you mean CartPole-v1"):
         resolve(EnvironmentConfig(id="CartPol-v1"), Path())
 
 
-def test_public_classes_translate_too(loomrl_home: Path) -> None:  # noqa: ARG001
+def test_public_classes_translate_too(loomrl_home: Path) -> None:
     with pytest.warns(UserWarning, match="Pendulum-v1 is used"), VectorizedEnv({"env_id": "Pendulum-v0"}) as envs:
         assert envs.action_space.shape == (1,)
     with pytest.warns(UserWarning, match="Pendulum-v1 is used"):

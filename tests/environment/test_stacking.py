@@ -41,7 +41,7 @@ class Samples(gymnasium.Env[Any, int]):
         self.shown = [self.observation_space.sample()]
         return self.shown[-1], {}
 
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict]:  # noqa: ARG002
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict]:
         self.shown.append(self.observation_space.sample())
         return self.shown[-1], 0.0, False, False, {}
 

@@ -141,7 +141,7 @@ def test_a_domain_makes_its_pictures_itself() -> None:
     assert task.picture.shape == (64, 64, 3)
 
 
-def test_registered_names_are_created_too(loomrl_home: Path) -> None:  # noqa: ARG001
+def test_registered_names_are_created_too(loomrl_home: Path) -> None:
     register_environment("MyPole", "gymnasium.envs.classic_control:CartPoleEnv", "1.0.0", max_episode_steps=3)
 
     async def use(gym: LoomRLGym) -> None:

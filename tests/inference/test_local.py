@@ -18,7 +18,7 @@ GREEDY = Sampling(temperature=0.0)
 STATES = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
 
 
-def test_the_specifications_example_runs(loomrl_home: Path) -> None:  # noqa: ARG001
+def test_the_specifications_example_runs(loomrl_home: Path) -> None:
     trainer = PPOTrainer({"environment": "CartPole-v1", "hidden_sizes": [8], "engine": "torch"})
     with InferenceEngine() as engine:
         assert isinstance(engine, LocalEngine)
@@ -37,7 +37,7 @@ def test_the_specifications_example_runs(loomrl_home: Path) -> None:  # noqa: AR
         assert [int(one.action) for one in greedy] == log_probs.argmax(-1).tolist()
 
 
-def test_actions_are_drawn_from_the_policy(loomrl_home: Path) -> None:  # noqa: ARG001
+def test_actions_are_drawn_from_the_policy(loomrl_home: Path) -> None:
     """Continuous ones are clipped to their bounds, and keep the probability of what was drawn."""
     policy = PPOTrainer({"environment": "Pendulum-v1", "hidden_sizes": [8], "initial_log_std": 1.0}).policy
     state = np.array([1.0, 0.0, 0.5], np.float32)
@@ -56,7 +56,7 @@ def test_actions_are_drawn_from_the_policy(loomrl_home: Path) -> None:  # noqa: 
     np.testing.assert_allclose(shares, tails, atol=0.03)
 
 
-def test_each_version_is_a_copy(loomrl_home: Path) -> None:  # noqa: ARG001
+def test_each_version_is_a_copy(loomrl_home: Path) -> None:
     policy = PPOTrainer({"environment": "CartPole-v1", "hidden_sizes": [8]}).policy
     bias = dict(policy.value_head.named_parameters())["value.bias"]
     with InferenceEngine() as engine:
@@ -84,7 +84,7 @@ def test_texts_are_completed_by_the_builtin_engine() -> None:
         assert engine.complete(["1+2="])[0].completions
 
 
-def test_wrong_calls_are_refused(loomrl_home: Path) -> None:  # noqa: ARG001
+def test_wrong_calls_are_refused(loomrl_home: Path) -> None:
     policy = PPOTrainer({"environment": "CartPole-v1", "hidden_sizes": [8]}).policy
     texts = LanguagePolicy.fresh(seed=0, tokenizer=CharacterTokenizer("0123456789+="), max_tokens=12)
     other = PPOTrainer({"environment": "Acrobot-v1", "hidden_sizes": [8]}).policy

@@ -148,7 +148,7 @@ def _child(writing: int, at: int, command: Callable[[], None]) -> None:
     library.interrupt_at(at)
     try:
         command()
-    except BaseException as raised:
+    except BaseException as raised:  # noqa: BLE001 - the parent is told
         error = f"{type(raised).__name__}: {raised}"
     told = {"operations": library.operations(), "error": error}
     library.interrupt_at(-1)

@@ -27,4 +27,4 @@ def move(database: Path, before: str, after: str) -> None:
     """Rewrite where a registry's files lie."""
     with closing(sqlite3.connect(database)) as connection, connection:
         for table, column in _PLACES:
-            connection.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (before, after))  # noqa: S608
+            connection.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (before, after))

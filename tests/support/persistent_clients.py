@@ -97,7 +97,7 @@ class Clients:
     def _run(self, client: "_Client") -> None:
         try:
             client.work()
-        except Exception as error:  # whatever it is: a client that ends silently would look like peace
+        except Exception as error:  # noqa: BLE001 - whatever it is: a client that ends silently would look like peace
             self._failures.append(repr(error))
         finally:
             client.close()

@@ -57,7 +57,7 @@ def recorded(answers: dict[str, list[Answer]]) -> Iterator[RecordedEngine]:
             self.end_headers()
             self.wfile.write(body)
 
-        do_GET = do_POST = _say  # noqa: N815 - as http.server names them
+        do_GET = do_POST = _say
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             """Say nothing."""

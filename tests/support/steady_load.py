@@ -59,7 +59,7 @@ class Load:
             newest = self.newest  # before the request: what answers it must not be older
             try:
                 self._take(self._request(client, asks), newest)
-            except Exception as error:  # whatever it is: a client that ends silently would look like peace
+            except Exception as error:  # noqa: BLE001 - whatever it is: a client that ends silently would look like peace
                 self.failures.append(repr(error))
                 return
 

@@ -45,7 +45,7 @@ class Memory:
     def act(self, obs: np.ndarray, rng: np.random.Generator) -> Act:
         return Act(action=rng.integers(0, 2, len(obs)))
 
-    def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:  # noqa: ARG002
+    def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
         self.seen.append(trajectory)
         with torch.no_grad():
             self.policy.head.logits.bias.fill_(float(len(self.seen)))

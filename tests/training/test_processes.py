@@ -50,7 +50,7 @@ def test_the_report_names_the_processes_that_learnt_and_not_the_one_that_began(
             left.append(arguments[2])
         return left[1] if method == "begin" and left else None
 
-    def learn_elsewhere(job: Job, rollout_length: int, *rest: Any, **hooks: Any) -> Checkpoint:  # noqa: ARG001
+    def learn_elsewhere(job: Job, rollout_length: int, *rest: Any, **hooks: Any) -> Checkpoint:
         for processor in ("x86_64 first", "x86_64 second"):
             with monkeypatch.context() as there:
                 there.setattr(processes, "processor_family", lambda here=processor: here)

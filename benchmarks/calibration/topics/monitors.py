@@ -143,7 +143,7 @@ def _limits(fleet: Fleet) -> Callable[[np.random.Generator], dict[str, bool | No
 
     def stream(rng: np.random.Generator) -> dict[str, bool | None]:
         known = watch()
-        servers = [Stream(lambda version: known, is_shared=fleet.num_servers > 1) for _ in range(fleet.num_servers)]
+        servers = [Stream(lambda _version: known, is_shared=fleet.num_servers > 1) for _ in range(fleet.num_servers)]
         for number, (agents, flags) in enumerate(_flags(rng, fleet)):
             time = _BEGUN + timedelta(seconds=fleet.seconds * number)
             alive = servers[:-1] if fleet.num_servers > 1 and 2 * number >= fleet.num_rounds else servers
@@ -179,7 +179,7 @@ class Split:
 def _split(split: Split) -> Callable[[np.random.Generator], dict[str, bool | None]]:
     def stream(rng: np.random.Generator) -> dict[str, bool | None]:
         known = watch()
-        monitors = Stream(lambda version: known)
+        monitors = Stream(lambda _version: known)
         mean = rng.normal(300.0, split.between, split.num_agents)
         arm = (rng.random(split.num_agents) < split.share).astype(int)
         mean -= arm * split.worse * split.between

@@ -32,9 +32,9 @@ from loomrl.serving.process import ServerProcess
 from loomrl.serving.settings import ServerSettings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests" / "support"))
-from inside import Inside  # noqa: E402
-from policies import discrete_folder  # noqa: E402
-from simulated_logs import MOVES_ON, STAYS, greedy, softmax  # noqa: E402
+from inside import Inside
+from policies import discrete_folder
+from simulated_logs import MOVES_ON, STAYS, greedy, softmax
 
 SOURCES = (
     "src/loomrl/betting.py",

@@ -21,7 +21,7 @@ class Thermostat(gymnasium.Env[np.ndarray, int]):
         self._weather_noise = weather_noise
         self._room, self._weather = 0.0, -10.0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:  # noqa: ARG002 - Gymnasium's signature
         super().reset(seed=seed)
         self._room = float(self.np_random.uniform(-5.0, 5.0))
         self._weather = float(self.np_random.uniform(-15.0, -5.0))

@@ -55,7 +55,7 @@ class Reinforce:
         parameters = policy.parameters_of(policy.features(torch.from_numpy(obs)))
         return policy.distribution.sample(tuple(part.numpy() for part in parameters), rng)
 
-    def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:  # draws nothing
+    def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:  # noqa: ARG002 - draws nothing
         policy, config = self._policy, self.config
         obs, next_obs = (_rows(part) for part in (trajectory.obs, trajectory.next_obs))
         features = policy.features(obs)
@@ -116,7 +116,7 @@ def build(
     action_space: gymnasium.Space[Any],
     *,
     seed: int,
-    total_env_steps: int,
+    total_env_steps: int,  # noqa: ARG001 - nothing follows a schedule
 ) -> Reinforce:
     generator = torch.Generator().manual_seed(seed)
     policy = ActorCriticPolicy.for_spaces(

@@ -184,8 +184,11 @@ class RecurrentPolicy(TrainedPolicy):
     # --- acting ---
 
     def act(
-        self, obs: NDArray[Any], rng: np.random.Generator, memory: FloatArray | None = None
-    ) -> Act:  # greedy: draws nothing
+        self,
+        obs: NDArray[Any],
+        rng: np.random.Generator,  # noqa: ARG002 - greedy: draws nothing
+        memory: FloatArray | None = None,
+    ) -> Act:
         """Greedy actions with their values, and the memory for the next call."""
         answer = self._evaluate(obs, memory)
         return Act(action=answer["action"], value=answer["value"], memory=answer["state_out"])

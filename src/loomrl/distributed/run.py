@@ -34,8 +34,8 @@ def learn_on_ray(
     newest: Checkpoint | None,
     save: Callable[[Checkpoint], None],
     on_update: OnRow,
-    on_validation: OnRow = lambda row: None,
-    on_restored: OnRow = lambda row: None,
+    on_validation: OnRow = lambda _row: None,
+    on_restored: OnRow = lambda _row: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Checkpoint:
     """Train until the end, from a checkpoint where there is one; each new one is saved, and the last returned.

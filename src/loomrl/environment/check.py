@@ -82,7 +82,7 @@ def _check_runs(env: gymnasium.Env[Any, Any]) -> Iterator[Finding]:
     """Reset and step at all, with results of the right form."""
     try:
         result: Any = env.reset(seed=0)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever an environment raises is a finding
         yield _error("reset", f"reset(seed=0) raised {type(error).__name__}: {error}.", "Make reset work with a seed.")
         return
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
@@ -91,7 +91,7 @@ def _check_runs(env: gymnasium.Env[Any, Any]) -> Iterator[Finding]:
         return
     try:
         stepped: Any = env.step(env.action_space.sample())
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - as above
         problem = f"step raised {type(error).__name__} on a sample of the action space: {error}."
         yield _error("step", problem, "Make step accept every action the action space contains.")
         return
@@ -197,7 +197,7 @@ def _check_gymnasium(env: gymnasium.Env[Any, Any]) -> Iterator[Finding]:
         warnings.simplefilter("always")
         try:
             check_env(env.unwrapped, skip_render_check=True, skip_close_check=True)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - as above
             yield _error("gymnasium", f"gymnasium.utils.env_checker: {error}", "Do what Gymnasium's message says.")
     for message in dict.fromkeys(_plain(str(warning.message)) for warning in caught):
         if "infinity" in message:

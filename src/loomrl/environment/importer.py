@@ -57,7 +57,10 @@ class PrivateImporter(importlib.abc.MetaPathFinder):
         return bool(name) and find_module(self.folder, name.partition(".")[0]) is not None
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002 - importlib's signature
+        target: ModuleType | None = None,  # noqa: ARG002 - as above
     ) -> importlib.machinery.ModuleSpec | None:
         """Find modules below the alias; packages above a root are empty namespaces."""
         if not fullname.startswith(self.alias + "."):
@@ -77,7 +80,7 @@ class PrivateImporter(importlib.abc.MetaPathFinder):
         self,
         name: str,
         globals_: Mapping[str, Any] | None = None,
-        locals_: Mapping[str, Any] | None = None,
+        locals_: Mapping[str, Any] | None = None,  # noqa: ARG002 - the signature of `builtins.__import__`
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:

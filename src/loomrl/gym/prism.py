@@ -62,7 +62,10 @@ class PrismEnvironment(gymnasium.Env[NDArray[np.float32], np.int64]):
         return self._modelled
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self,
+        *,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,  # noqa: ARG002 - Gymnasium's signature
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Start in the initial state."""
         super().reset(seed=seed)

@@ -39,7 +39,7 @@ class BuiltinEngine(InferenceEngine):
         max_running: int = 64,
         max_waiting: int = 16_384,
         seed: int = 0,
-        observe: Callable[[Completion], None] = lambda completion: None,
+        observe: Callable[[Completion], None] = lambda _completion: None,
     ) -> None:
         self._scheduler = Scheduler(max_running, max_waiting, observe)
         self._max_waiting, self._one_update = max_waiting, threading.Lock()

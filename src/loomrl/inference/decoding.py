@@ -187,7 +187,7 @@ class _Kept:
     def __init__(self) -> None:
         self.layers: list[tuple[Tensor, Tensor]] = []
 
-    def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002 - a `Memory`'s signature
         self.layers.append((keys, values))
         return keys, values
 

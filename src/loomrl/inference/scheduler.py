@@ -191,7 +191,7 @@ class Scheduler:
             self._forget_cancelled(served)
             if self._steps and served.decoder.sequences and served.decoder.step():
                 self._answer(served)
-        except Exception as error:  # noqa: BLE001 - whatever it is, who waits must be told
+        except Exception as error:  # whatever it is, who waits must be told
             log.error("decoding by version %d failed", served.version, exc_info=error)
             for job in served.jobs:
                 _reject(job, ServiceError(f"decoding by version {served.version} failed: {error!r}"))

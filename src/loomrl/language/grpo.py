@@ -20,7 +20,7 @@ class GRPO(Learner):
 
     config: LearnerConfig
 
-    def _estimate(self, batch: TokenBatch, groups: Sequence[TokenGroup], states: Tensor, log_prob: Tensor) -> Estimate:
+    def _estimate(self, batch: TokenBatch, groups: Sequence[TokenGroup], states: Tensor, log_prob: Tensor) -> Estimate:  # noqa: ARG002 - GRPO has no values
         by_sample = torch.cat([group_advantages(torch.tensor(group.scores)) for group in groups])
         return Estimate(
             log_prob=log_prob,

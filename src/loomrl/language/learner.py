@@ -160,7 +160,7 @@ class Learner(ABC):
     def _mean(self, per_token: Tensor, learnt: Tensor) -> Tensor:
         """How a term of the loss is averaged, (N, T) -> ()."""
 
-    def _more_losses(self, batch: TokenBatch, estimate: Estimate, states: Tensor) -> dict[str, Tensor]:
+    def _more_losses(self, batch: TokenBatch, estimate: Estimate, states: Tensor) -> dict[str, Tensor]:  # noqa: ARG002 - for subclasses
         """What is minimised besides, by the metric's name."""
         return {}
 

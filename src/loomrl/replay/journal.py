@@ -46,8 +46,8 @@ class Journal:
         """Called once the side stores have grown."""
         self._numbers[FINAL_ROOM : START_ROOM + 1] = rooms
 
-    def begin(self, written: int, stop: int) -> None:
-        """Rows `written` to `stop` (exclusive) are about to be written."""
+    def begin(self, stop: int) -> None:
+        """Rows up to `stop` (exclusive) are about to be written."""
         if not self._live:
             self._numbers[BEGUN] = 0
             self._numbers[GENERATION] += 1

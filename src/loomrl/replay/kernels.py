@@ -86,10 +86,10 @@ def _equal(left: Array, right: Array) -> bool:
 
 
 @declared  # type: ignore[untyped-decorator]
-def _memcpy(context: Any, target: Any, source: Any, size: Any) -> Any:
+def _memcpy(context: Any, target: Any, source: Any, size: Any) -> Any:  # noqa: ARG001 - an intrinsic's signature
     """The C library's, between addresses: several times as fast as a loop over a row's bytes."""
 
-    def generate(target_context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(target_context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 - numba's signature
         addresses = [builder.inttoptr(argument, cgutils.voidptr_t) for argument in arguments[:2]]
         raw_memcpy(builder, *addresses, arguments[2], 1)
         return target_context.get_dummy_value()

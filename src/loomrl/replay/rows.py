@@ -97,7 +97,7 @@ class Rows:
         finding, t, b = kernels.inspect(obs, next_obs, reward, terminated, truncated, self._frame_bytes)
         if finding:
             self._refuse(finding, t, b, reward[t, b])
-        self._journal.begin(self.num_written, self.num_written + batch[0])
+        self._journal.begin(self.num_written + batch[0])
         done = 0
         while done < batch[0]:
             self._storage.prepare_write("obs", self.num_written, self.num_written + batch[0] - done)

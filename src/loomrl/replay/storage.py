@@ -65,11 +65,11 @@ class MemoryStorage:
     def __init__(self) -> None:
         self._arrays: dict[str, NDArray[Any]] = {}
 
-    def spare_rows(self, num_rows: int) -> int:
+    def spare_rows(self, num_rows: int) -> int:  # noqa: ARG002 - a storage's signature
         """None: saved states hold their own rows."""
         return 0
 
-    def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, paged: bool = False) -> NDArray[Any]:
+    def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, paged: bool = False) -> NDArray[Any]:  # noqa: ARG002 - a storage's signature
         """Zeros: the system gives the pages when they are first written."""
         try:
             array: NDArray[Any] = np.zeros(shape, dtype)
@@ -165,7 +165,7 @@ class MappedStorage(FolderStorage):
                 "or delete what is in it"
             )
 
-    def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, paged: bool = False) -> NDArray[Any]:
+    def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, paged: bool = False) -> NDArray[Any]:  # noqa: ARG002 - a storage's signature
         """The file NAME.bin: raw values, row by row."""
         path, size = self.folder / f"{name}{PLAIN}", prod(shape) * np.dtype(dtype).itemsize
         try:

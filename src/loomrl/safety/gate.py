@@ -35,7 +35,6 @@ from loomrl.safety.repeats import label_repeats
 from loomrl.safety.tally import tally
 from loomrl.types import (
     Claim,
-    EnvironmentSnapshot,
     Episode,
     GateDecision,
     LabelKind,
@@ -220,14 +219,14 @@ def _context(
         evaluation_folder=evaluation_folder,
         observation_space=observation_space,
         action_space=space_from_json(snapshot.spec.action),
-        visited=_visited(snapshot, observation_space, evaluation_folder),
+        visited=_visited(observation_space, evaluation_folder),
         episodes=episodes,
         play=lambda act, seeds: play(act, snapshot_folder, seeds, config.num_envs, "safety"),
         evidence=writer,
     )
 
 
-def _visited(snapshot: EnvironmentSnapshot, space: Any, evaluation_folder: Path) -> Any:
+def _visited(space: Any, evaluation_folder: Path) -> Any:
     table = read_table(evaluation_folder / TRAJECTORIES)
     return stack_columns(table, "obs", space.shape, space.dtype)
 

@@ -82,7 +82,7 @@ def act_with(policy: Policy) -> ActFunction:
         recurrent: ActFunction = policy.act  # type: ignore[attr-defined]
         return recurrent
 
-    def act(obs: NDArray[Any], rng: np.random.Generator) -> Act:
+    def act(obs: NDArray[Any], rng: np.random.Generator) -> Act:  # noqa: ARG001 - greedy: draws nothing
         return Act(action=policy(obs))
 
     return act

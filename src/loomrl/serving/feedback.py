@@ -51,7 +51,7 @@ class FeedbackLedger:
             )
 
     def accept(
-        self, entries: list[Feedback], check: Callable[[Iterable[str]], Holder | None] = lambda agent_ids: None
+        self, entries: list[Feedback], check: Callable[[Iterable[str]], Holder | None] = lambda _agent_ids: None
     ) -> list[tuple[str, str | None]]:
         """Record feedback, all entries or none; returns agent and episode of those that have ended. `check` returns
         whose token the sender showed.

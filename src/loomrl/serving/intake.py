@@ -63,7 +63,7 @@ class Intake:
         self,
         bounds: Bounds,
         answer: Callable[[int, str, dict[str, str] | None], Response] = as_problem,
-        count: Callable[[int], None] = lambda status: None,
+        count: Callable[[int], None] = lambda _status: None,
     ) -> None:
         self.bounds, self.answer, self.count = bounds, answer, count
         self.pending_bytes = 0

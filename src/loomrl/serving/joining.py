@@ -70,7 +70,7 @@ class _Collected:
         return self._families
 
 
-def statistics(answers: Answers, asked: Response) -> Response:
+def statistics(answers: Answers, _asked: Response) -> Response:
     """Triton's statistics, summed over the workers."""
     by_version: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for answer in answers.values():

@@ -172,7 +172,7 @@ class UnloadedPolicy(ServedPolicy):
         self._describe(manifest, version, None)
         self.memory_size = 0  # nothing is remembered of what it does not decide
 
-    def outputs(self, obs: NDArray[Any], memory: FloatArray | None = None) -> dict[str, NDArray[Any]]:
+    def outputs(self, obs: NDArray[Any], memory: FloatArray | None = None) -> dict[str, NDArray[Any]]:  # noqa: ARG002 - a policy's signature
         """None: raises `NotFinite`."""
         raise NotFinite(f"version {self.version} is not loaded: it answers nothing")
 

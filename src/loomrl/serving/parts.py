@@ -348,7 +348,7 @@ class Parts:
         name = work.__name__
         try:
             work()
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             if str(error) != self.errors.get(name):
                 log.error("%s: %s", name, error, exc_info=not isinstance(error, LoomRLError))
             self.errors[name] = str(error)

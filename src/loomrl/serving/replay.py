@@ -85,7 +85,7 @@ class Replay:
         version: str | None = None,
         limit: int | None = None,
         folder: Path | None = None,
-        on_progress: Callable[[int], None] = lambda done: None,
+        on_progress: Callable[[int], None] = lambda _done: None,
     ) -> None:
         self._version, self._limit, self._folder, self._on_progress = version, limit, folder, on_progress
         self._models: dict[tuple[str, str], ServedPolicy | str] = {}

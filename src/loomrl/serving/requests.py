@@ -115,7 +115,7 @@ class _Short(reprlib.Repr):
         super().__init__()
         self.maxstring = self.maxother = MAX_ID
 
-    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:  # noqa: ARG002 - reprlib's signature
         """Without its keys: `Repr` sorts them, however many there are."""
         return f"an object of {len(x)} keys" if x else "{}"
 

@@ -93,7 +93,7 @@ class Loading(threading.Thread):
         """Fetch, verify, load and probe."""
         try:
             self.policy = self._load(self.version)
-        except Exception as error:  # whatever a parser raises for a bad file: it is refused, the server goes on
+        except Exception as error:  # noqa: BLE001 - whatever a parser raises: it is refused, the server goes on
             self.error = error
         self._arrived(self)
 
@@ -109,7 +109,7 @@ class RoleKeeper:
         exploration: ExplorationConfig | None = None,
         quarantine: Quarantine | None = None,
         vote: Vote | None = None,
-        on_last: Callable[[LastVerified | None, str], None] = lambda last, why: None,
+        on_last: Callable[[LastVerified | None, str], None] = lambda _last, _why: None,
     ) -> None:
         """`wanted_versions` are those people ask for, `remembering` those with episodes of their own under way.
 

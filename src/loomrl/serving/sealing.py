@@ -127,6 +127,6 @@ def _key(key_id: str) -> bytes | None:
 
 
 @lru_cache(maxsize=4)
-def _keyring(keys: str | None, path: str | None) -> Keyring | None:
+def _keyring(keys: str | None, path: str | None) -> Keyring | None:  # noqa: ARG001 - what the cache goes by
     """The configured keys, read once for the same settings: every record asks for them."""
     return keyring()

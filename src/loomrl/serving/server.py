@@ -132,7 +132,7 @@ def _tell(settings: ServerSettings, listener: socket.socket, port_file: Path | N
         write_json(port_file, {"url": url, "pid": os.getpid()})
 
 
-def end_well(number: int, frame: FrameType | None) -> None:
+def end_well(_number: int, _frame: FrameType | None) -> None:
     """Handles a signal: to be told to stop is no failure."""
     raise SystemExit(0)
 

@@ -312,7 +312,7 @@ def main(arguments: list[str]) -> int:
     page = StatePage(options.state)
     try:
         Mirror(options.policy, options.server, page, sys.stdin.fileno(), options.backlog_bytes).run()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the server is told
+    except Exception as error:  # whatever it is, the server is told
         log.error("the shadow ends: %s", error, exc_info=not isinstance(error, LoomRLError))
         state = page.read()
         state.last_error = str(error)[:MAX_TEXT]

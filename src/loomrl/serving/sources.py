@@ -48,7 +48,7 @@ class PolicySource(Protocol):
         """Roles that may be taken where `roles` does not answer, verified again by `fetch`."""
         return None
 
-    def keep_verified(self, roles: Mapping[str, ServedPolicy], versions: Iterable[ServedPolicy]) -> None:
+    def keep_verified(self, roles: Mapping[str, ServedPolicy], versions: Iterable[ServedPolicy]) -> None:  # noqa: ARG002 - a source's signature
         """Keep the roles that loaded versions have, for the next start; `versions` are all that are loaded."""
         return
 
@@ -198,7 +198,7 @@ class FolderSource(PolicySource):
         check_signature(folder, self.policy, self._require_signature)
         return folder
 
-    def settings(self, version: str) -> ServingConfig:
+    def settings(self, version: str) -> ServingConfig:  # noqa: ARG002 - a source's signature
         """The defaults: a folder has no config beside it."""
         return ServingConfig()
 

@@ -171,7 +171,7 @@ class Supervisor:
         with suppress(BrokenPipeError), worker.process.stdin as task:  # one that has ended already is seen to have
             task.write(TASK.dump_json(Task(worker.settings, place)) + b"\n")
 
-    def _stop(self, number: int, frame: FrameType | None) -> None:
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping.set()
 
 

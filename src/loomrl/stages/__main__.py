@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
         if not events.somebody_listens():
             print(f"{name} {policy}: {error}", file=sys.stderr)
         return _failed(name, str(error), error.exit_code)
-    except (Exception, SystemExit) as error:  # an environment may call exit(1) as well
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - an environment may call exit(1) as well
         traceback.print_exc()
         return _failed(name, f"{type(error).__name__}: {error}", LoomRLError.exit_code)
     return 0

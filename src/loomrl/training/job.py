@@ -130,8 +130,8 @@ class Job:
         algorithm: Algorithm,
         validation: Validation,
         peers: Peers = ALONE,
-        on_update: OnRow = lambda row: None,
-        on_validation: OnRow = lambda row: None,
+        on_update: OnRow = lambda _row: None,
+        on_validation: OnRow = lambda _row: None,
         collecting: Collecting | None = None,
     ) -> TrainingLoop:
         """The loop that trains an algorithm of this job."""

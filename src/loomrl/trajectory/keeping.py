@@ -23,7 +23,7 @@ def keep_up(run: Callable[[], None]) -> int:
     """Run in a child process, again whenever a signal ends it that was not sent here; returns its exit code."""
     child, is_told_to_stop = 0, False
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def stop(_number: int, _frame: FrameType | None) -> None:
         nonlocal is_told_to_stop
         is_told_to_stop = True
         if child:

@@ -35,7 +35,7 @@ class Router:
         *,
         check: Callable[[], None],
         count: Callable[[int], None],
-        find_other: Callable[[str, str], Route | None] = lambda method, path: None,
+        find_other: Callable[[str, str], Route | None] = lambda _method, _path: None,
     ) -> None:
         self._routes, self._tokens, self._bodies = routes, tokens, bodies
         self._on_loopback = is_loopback(host)

@@ -16,7 +16,7 @@ _POSIX = os.name == "posix"
 
 
 @intrinsic
-def _add_one(context, counter):  # type: ignore[no-untyped-def]
+def _add_one(context, counter):  # type: ignore[no-untyped-def]  # noqa: ARG001 - an intrinsic's signature
     """Add 1 to the first element of an int64 array, as one indivisible step."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -28,7 +28,7 @@ def _add_one(context, counter):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def _current(context, counter):  # type: ignore[no-untyped-def]
+def _current(context, counter):  # type: ignore[no-untyped-def]  # noqa: ARG001 - an intrinsic's signature
     """The first element of an int64 array as the other threads left it, not as this one remembers it."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -39,10 +39,10 @@ def _current(context, counter):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def _give_way(context):  # type: ignore[no-untyped-def]
+def _give_way(context):  # type: ignore[no-untyped-def]  # noqa: ARG001 - an intrinsic's signature
     """Let another thread run: where threads outnumber processors, the awaited one may need this one's."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 - numba's signature
         if _POSIX:
             kind = ir.FunctionType(ir.IntType(32), [])
             declare: Any = cgutils.get_or_insert_function

@@ -35,7 +35,7 @@ def product_tile(rows: int, vectors: int) -> Any:
     """
 
     @intrinsic
-    def tile(context, start, start_at, a, a_at, a_row, a_k, b, b_at, b_k, c, c_at, c_row, depth):  # type: ignore[no-untyped-def]
+    def tile(context, start, start_at, a, a_at, a_row, a_k, b, b_at, b_k, c, c_at, c_row, depth):  # type: ignore[no-untyped-def]  # noqa: ARG001 - an intrinsic's signature
         size = types.intp
         signature = types.void(start, size, a, size, size, size, b, size, size, c, size, size, size)
 
@@ -55,7 +55,7 @@ def dot_tile(rows: int) -> Any:
     """
 
     @intrinsic
-    def tile(context, a, a_at, a_row, b, b_at, c, c_at, c_row, depth):  # type: ignore[no-untyped-def]
+    def tile(context, a, a_at, a_row, b, b_at, c, c_at, c_row, depth):  # type: ignore[no-untyped-def]  # noqa: ARG001 - an intrinsic's signature
         size = types.intp
         signature = types.void(a, size, size, b, size, c, size, size, size)
 
@@ -72,7 +72,7 @@ def transpose_tile() -> Any:
     """An intrinsic: C (LANES, LANES) = A^T. It takes `a, a_at, a_row`; `c, c_at, c_row`."""
 
     @intrinsic
-    def tile(context, a, a_at, a_row, c, c_at, c_row):  # type: ignore[no-untyped-def]
+    def tile(context, a, a_at, a_row, c, c_at, c_row):  # type: ignore[no-untyped-def]  # noqa: ARG001 - an intrinsic's signature
         size = types.intp
         signature = types.void(a, size, size, c, size, size)
 

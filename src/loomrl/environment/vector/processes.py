@@ -253,7 +253,7 @@ class Housed(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Close the environment, before another one is made. Other processes may not know what it raises."""
         try:
             self.env.close()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - an environment may raise anything
             raise EnvironmentFault(f"`close` raised {type(error).__name__}: {error}") from None
 
     def enter(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
@@ -265,7 +265,7 @@ class Housed(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Close the environment for good."""
         try:
             self.env.close()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - as above
             self.failure = error
 
 
@@ -291,7 +291,7 @@ def work(
 
     try:
         env = Housed(make)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - as above
         answer(None, "__init__", error)
         return
     answer((env.observation_space, env.action_space), "__init__", None)

@@ -208,17 +208,17 @@ def _builder() -> Any:
         def label_name(self, meta: Any, children: Any) -> Expression:
             return Expression("label", (_unquoted(children[0]),), meta.line)
 
-        def property(self, meta: Any, children: Any) -> Any:
+        def property(self, _meta: Any, children: Any) -> Any:
             return children[0]
 
-        def constant(self, meta: Any, children: Any) -> tuple[str, str, Any]:
+        def constant(self, _meta: Any, children: Any) -> tuple[str, str, Any]:
             kind, name, value = children
             return "constant", str(name), (str(kind or "int"), value)
 
-        def formula(self, meta: Any, children: Any) -> tuple[str, str, Any]:
+        def formula(self, _meta: Any, children: Any) -> tuple[str, str, Any]:
             return "formula", str(children[0]), children[1]
 
-        def label(self, meta: Any, children: Any) -> tuple[str, str, Any]:
+        def label(self, _meta: Any, children: Any) -> tuple[str, str, Any]:
             return "label", _unquoted(children[0]), children[1]
 
         def variable(self, meta: Any, children: Any) -> Variable:
@@ -226,49 +226,49 @@ def _builder() -> Any:
             low, high = kind.args if kind.op == "range" else (None, None)
             return Variable(str(name), low, high, initial, meta.line)
 
-        def assignment(self, meta: Any, children: Any) -> tuple[str, Expression]:
+        def assignment(self, _meta: Any, children: Any) -> tuple[str, Expression]:
             return str(children[0])[:-1], children[1]
 
-        def certain(self, meta: Any, children: Any) -> Branch:
+        def certain(self, _meta: Any, children: Any) -> Branch:
             return Branch(None, _assigned(children))
 
-        def branch(self, meta: Any, children: Any) -> Branch:
+        def branch(self, _meta: Any, children: Any) -> Branch:
             return Branch(children[0], _assigned(children[1:]))
 
         def command(self, meta: Any, children: Any) -> Command:
             action, guard, *branches = children
             return Command(str(action or ""), guard, tuple(branches), meta.line)
 
-        def module(self, meta: Any, children: Any) -> tuple[str, str, Module]:
+        def module(self, _meta: Any, children: Any) -> tuple[str, str, Module]:
             name, *parts = children
             variables = tuple(part for part in parts if isinstance(part, Variable))
             commands = tuple(part for part in parts if isinstance(part, Command))
             return "module", str(name), Module(str(name), variables, commands)
 
-        def renaming(self, meta: Any, children: Any) -> tuple[str, str]:
+        def renaming(self, _meta: Any, children: Any) -> tuple[str, str]:
             return str(children[0]), str(children[1])
 
         def renamed(self, meta: Any, children: Any) -> tuple[str, str, Any]:
             name, original, *pairs = children
             return "renamed", str(name), (str(original), dict(pairs), meta.line)
 
-        def transition(self, meta: Any, children: Any) -> str:
+        def transition(self, _meta: Any, children: Any) -> str:
             return str(children[0] or "")
 
-        def reward(self, meta: Any, children: Any) -> RewardItem:
+        def reward(self, _meta: Any, children: Any) -> RewardItem:
             return RewardItem(*children)
 
-        def rewards(self, meta: Any, children: Any) -> tuple[str, str, Any]:
+        def rewards(self, _meta: Any, children: Any) -> tuple[str, str, Any]:
             name, *items = children
             return "rewards", _unquoted(name or '""'), tuple(items)
 
-        def model(self, meta: Any, children: Any) -> tuple[str, list[Any]]:
+        def model(self, _meta: Any, children: Any) -> tuple[str, list[Any]]:
             kind, *declarations = children
             word = str(kind.args[0])
             return {"probabilistic": "dtmc", "nondeterministic": "mdp"}.get(word, word), declarations
 
     # `global` is a word of Python's: its rule gets its method here.
-    setattr(Builder, "global", v_args(meta=True)(lambda self, meta, children: ("global", "", children[0])))
+    setattr(Builder, "global", v_args(meta=True)(lambda _self, _meta, children: ("global", "", children[0])))
     return Builder()
 
 

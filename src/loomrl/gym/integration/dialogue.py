@@ -88,7 +88,7 @@ class Attempt:
             return
         try:
             self._episode = get_domain(task.domain).begin(task)
-        except Exception as error:  # a domain may be anybody's
+        except Exception as error:  # noqa: BLE001 - a domain may be anybody's
             self._fail(f"broke: {error!r}")
 
     @property
@@ -112,7 +112,7 @@ class Attempt:
         text = self.dialogue.say(message)
         try:
             turn = self._episode.step(text)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - as above
             self._fail(f"broke: {error!r}")
             return
         self._earned = {name: value + turn.rewards.get(name, 0.0) for name, value in self._earned.items()}
@@ -131,7 +131,7 @@ class Attempt:
         try:
             if episode is not None:
                 episode.close()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - as above
             self._fail(f"broke: {error!r}")
 
 

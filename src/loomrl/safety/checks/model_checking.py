@@ -39,7 +39,7 @@ class Config(CheckConfig):
         return self
 
 
-def check_spaces(config: Config, observation_space: Any, action_space: Any) -> None:
+def check_spaces(config: Config, observation_space: Any, action_space: Any) -> None:  # noqa: ARG001 - a check's signature
     """Raises `ConfigError` for a property that cannot be read, before anything is trained."""
     for prop in config.properties:
         _parsed(prop)

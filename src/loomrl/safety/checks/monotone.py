@@ -84,7 +84,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     return [_claim(context, config, prop, policy, network) for prop in config.properties]
 
 
-def scope(config: Config, claim: Claim) -> Scope:
+def scope(config: Config, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
     """What is examined, left open and would refute it."""
     return Scope(
         f"every pair of observations of the region along the sensor, by bounds over at most {config.max_boxes} boxes",

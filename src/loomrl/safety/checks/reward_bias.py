@@ -57,7 +57,7 @@ class Config(CheckConfig):
         return self
 
 
-def check_spaces(config: Config, observation_space: Any, action_space: Any) -> None:
+def check_spaces(config: Config, observation_space: Any, action_space: Any) -> None:  # noqa: ARG001 - a check's signature
     """Raises `ConfigError` for a component that is not observed, before anything is trained."""
     for feature in config.features:
         _hidden(feature, observation_space)

@@ -93,7 +93,7 @@ class Config(CheckConfig):
         return {name: signature for name, signature in given.items() if signature is not None}
 
 
-def check_spaces(config: Config, observation_space: Any, action_space: Any) -> None:
+def check_spaces(config: Config, observation_space: Any, action_space: Any) -> None:  # noqa: ARG001 - a check's signature
     """Raises `ConfigError` for a component that is not observed, before anything is trained."""
     for sensor in config.sensors:
         _place(sensor, observation_space)

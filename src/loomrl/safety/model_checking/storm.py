@@ -67,7 +67,7 @@ def main() -> None:
         except ModuleNotFoundError:
             print("Storm is not installed; pip install 'loomrl[storm]'", file=sys.stderr)
             sys.exit(ConfigError.exit_code)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - Storm's errors have no class in common
             print(f"{Path(model).name}: {' '.join(str(error).split())}", file=sys.stderr)
             sys.exit(ServiceError.exit_code)
     print(json.dumps(answers), flush=True)
