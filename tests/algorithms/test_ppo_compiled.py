@@ -167,6 +167,14 @@ def test_what_it_cannot_express_goes_to_torch(
         ppo.choose_engine(ppo.Config(**values, engine="compiled"), observation, action)
 
 
+@pytest.mark.parametrize("values", [{"engine": "torch"}, {"squash_actions": True}, {"engine": "device"}])
+def test_a_second_thread_is_refused_by_engines_that_have_no_use_for_it(values: dict[str, Any]) -> None:
+    for_two = ppo.Config(**values, num_threads=2)
+    with pytest.raises(ConfigError, match=r"training\.parameters\.num_threads: found 2, but only the compiled engine"):
+        ppo.choose_engine(for_two, OBSERVATION, SPACES["box"])
+    assert ppo.choose_engine(for_two.model_copy(update={"num_threads": 1}), OBSERVATION, SPACES["box"]) != "compiled"
+
+
 def test_engine_is_chosen_by_the_policy() -> None:
     assert ppo.choose_engine(ppo.Config(), OBSERVATION, Discrete(2)) == "compiled"
     assert ppo.choose_engine(ppo.Config(engine="torch"), OBSERVATION, Discrete(2)) == "torch"

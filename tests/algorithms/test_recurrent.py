@@ -199,6 +199,7 @@ def test_round_trip_through_files(tmp_path: Any) -> None:
         ({"rollout_length": 10}, "rollout_length 10 is no multiple of sequence_length 4"),
         ({"batch_size": 3}, "batch_size 3 holds no whole sequence of 4 steps"),
         ({"engine": "compiled"}, "`engine: compiled` has no memory"),
+        ({"num_threads": 2}, "`num_threads: 2` is the compiled engine's"),
     ],
 )
 def test_what_does_not_fit_is_named(values: dict[str, Any], message: str) -> None:

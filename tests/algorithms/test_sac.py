@@ -19,6 +19,7 @@ from loomrl.algorithms import sac
 from loomrl.config import load_config
 from loomrl.environment.snapshot import take_snapshot
 from loomrl.errors import ConfigError
+from loomrl.processors import num_processors
 from loomrl.training.loop import TrainingLoop
 from loomrl.training.train import train_policy
 
@@ -159,6 +160,19 @@ def test_the_engine_is_chosen_by_the_policy_alone() -> None:
     assert make(DISCRETE).engine == "torch"
     with pytest.raises(ConfigError, match="engine: compiled cannot learn with activation silu"):
         make(activation="silu", engine="compiled")
+
+
+def test_a_second_thread_is_refused_by_torch_and_the_compiled_engine_takes_it_unasked() -> None:
+    assert make(num_threads=2).engine == "compiled"
+    assert make(DISCRETE, num_threads=1).engine == "torch"
+    for values in ({"engine": "torch"}, {"activation": "silu"}):
+        with pytest.raises(
+            ConfigError, match=r"training\.parameters\.num_threads: found 2, but only the compiled engine"
+        ):
+            make(**values, num_threads=2)
+    alone = make()
+    assert alone.config.num_threads is None
+    assert alone._learner._num_threads == min(2, num_processors())
 
 
 @pytest.mark.parametrize(

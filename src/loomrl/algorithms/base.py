@@ -56,6 +56,19 @@ def settle_engine(asked: str, obstacle: str | None) -> str:
     return "torch" if asked == "torch" or obstacle is not None else "compiled"
 
 
+def check_threads(engine: str, num_threads: int | None) -> None:
+    """Refuse `num_threads: 2` where it would change nothing; None is what the engine takes by itself.
+
+    Raises:
+        ConfigError: naming the key, for any engine but the compiled one.
+    """
+    if engine != "compiled" and num_threads is not None and num_threads > 1:
+        raise ConfigError(
+            f"training.parameters.num_threads: found {num_threads}, but only the compiled engine shares its work "
+            f"between threads, and this policy learns on engine {engine}; leave num_threads out"
+        )
+
+
 class LearntPolicy(Protocol):
     """What training needs of a policy: `TrainedPolicy` in torch, or a compiled engine's own."""
 

@@ -47,6 +47,8 @@ class Config(ppo.Config):
             raise ValueError(
                 f"batch_size {self.batch_size} holds no whole sequence of {self.sequence_length} steps; raise it"
             )
+        if self.num_threads > 1:
+            raise ValueError(f"`num_threads: {self.num_threads}` is the compiled engine's, which has no memory")
         if self.engine in ("compiled", "device"):
             raise ValueError(f"`engine: {self.engine}` has no memory; leave `engine` at auto, or set it to torch")
         return self

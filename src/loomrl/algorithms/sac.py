@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional
 
-from loomrl.algorithms.base import ALONE, State, Surroundings, below, settle_engine
+from loomrl.algorithms.base import ALONE, State, Surroundings, below, check_threads, settle_engine
 from loomrl.algorithms.noise import gaussian_noise, negated_gumbel
 from loomrl.algorithms.off_policy import ReplayStorage, replay_spec, replay_storage
 from loomrl.algorithms.peers import ALONE as NO_PEERS
@@ -66,7 +66,7 @@ class Config(Section):
     activation: Literal["tanh", "relu", "elu", "silu"] = "relu"
     normalize_observations: bool = False
     engine: Literal["auto", "compiled", "torch"] = "auto"  # auto: compiled where it can express the policy
-    num_threads: Literal[1, 2] = 2  # of the compiled engine, which gives the same bits on either
+    num_threads: Literal[1, 2] | None = None  # of the compiled engine, the same bits on either; None: 2
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
@@ -295,11 +295,14 @@ def choose_engine(
     """`compiled` or `torch`: what `config.engine` asks for, or what the policy allows. Timing plays no part in it.
 
     Raises:
-        ConfigError: for `engine: compiled` where the policy does not allow it, naming why.
+        ConfigError: for `engine: compiled` where the policy does not allow it, naming why; for `num_threads: 2` on
+            torch.
     """
     from loomrl.algorithms.sac_compiled import obstacle
 
-    return settle_engine(config.engine, obstacle(config, action_space))
+    engine = settle_engine(config.engine, obstacle(config, action_space))
+    check_threads(engine, config.num_threads)
+    return engine
 
 
 def build(

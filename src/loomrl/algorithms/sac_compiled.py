@@ -51,7 +51,7 @@ class CompiledLearner:
             first_step=1,
         )
         self._steps = torch.zeros((), dtype=torch.int64)  # gradient steps taken
-        self._num_threads = min(config.num_threads, num_processors())
+        self._num_threads = min(config.num_threads or 2, num_processors())
         self._helper = ThreadPoolExecutor(1, "sac") if self._num_threads > 1 else None
         self._actor_layout = layouts[0]
         networks = self._networks

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from loomrl.algorithms.base import settle_engine
+from loomrl.algorithms.base import check_threads, settle_engine
 from loomrl.algorithms.compiled.names import ACTIVATIONS
 from loomrl.algorithms.ppo.config import Config
 from loomrl.environment.flat import parts_of
@@ -20,11 +20,14 @@ def choose(config: Config, observation_space: gymnasium.Space[Any], action_space
     """`compiled`, `torch` or `device`: what `config.engine` asks for, or what the policy allows. Timing plays no part.
 
     Raises:
-        ConfigError: for `engine: compiled` where the policy does not allow it, naming why.
+        ConfigError: for `engine: compiled` where the policy does not allow it, naming why; for `num_threads: 2` on
+            another engine.
     """
-    if config.engine == "device":
-        return config.engine
-    return settle_engine(config.engine, _obstacle(config, observation_space, action_space))
+    engine: str = config.engine
+    if engine != "device":
+        engine = settle_engine(engine, _obstacle(config, observation_space, action_space))
+    check_threads(engine, config.num_threads)
+    return engine
 
 
 def for_backend(config: Config, backend: str) -> Config:
