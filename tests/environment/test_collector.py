@@ -6,7 +6,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from loomrl.environment.collector import Collector, run_episodes
-from loomrl.errors import ConfigError, EnvironmentFault
+from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
 from loomrl.types import Act
 
 
@@ -51,6 +51,31 @@ def test_next_obs_is_the_true_successor() -> None:
     assert (next_obs[..., 1] == obs[..., 1] + 1).all()  # ... one step further, also where it ended
     assert (obs[1:][ended[:-1]][:, 1] == 0).all()  # then a new one begins ...
     assert (obs[1:][~ended[:-1]] == next_obs[:-1][~ended[:-1]]).all()  # ... and only then
+
+
+class Pushed(Counter):
+    """Takes numbers, and none that is not finite."""
+
+    action_space = gymnasium.spaces.Box(-1, 1, (2,))
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        assert np.isfinite(action).all(), "it was seen"
+        return super().step(0)
+
+
+def test_an_action_that_is_not_finite_has_one_error_and_no_environment_sees_it() -> None:
+    def act(obs: np.ndarray, rng: np.random.Generator) -> Act:
+        diverges = (obs[:, 1] == 1) & (np.arange(len(obs)) == 2)  # in environment 2, after a step
+        return Act(action=np.where(diverges[:, None], [0.5, np.nan], 0.0))
+
+    message = (
+        r"the policy chose the action \[0.5, nan\] for observation \[\d+\., +1\.\] in environment 2: it has diverged"
+    )
+    rng = np.random.default_rng(0)
+    with pytest.raises(LoomRLError, match=message):
+        Collector(vector(Pushed, 3, AutoresetMode.SAME_STEP), seed=1).collect(act, 5, rng)
+    with pytest.raises(LoomRLError, match=message):
+        run_episodes(vector(Pushed, 3, AutoresetMode.DISABLED), act, range(3), rng)
 
 
 def test_episodes_go_on_from_one_rollout_to_the_next() -> None:

@@ -18,6 +18,7 @@ from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
 from loomrl.types import Act, ActFunction, Episode, FloatArray, Trajectory
 
 LONGEST_EPISODE = 1_000_000  # steps after which an episode counts as one that never ends
+_SHOWN = 32  # numbers of an observation in a message; of more only the ends
 
 
 class Collector:
@@ -50,7 +51,7 @@ class Collector:
         buffers = _Buffers(num_steps, self._obs)
         for step in range(num_steps):
             chosen = act(self._obs, rng, **self._memory)
-            demand_finite(chosen.action)
+            demand_finite(chosen.action, self._obs)
             successor, reward, terminated, truncated, info = self.envs.step(chosen.action)
             ended = terminated | truncated
             true_next = _with_final_observations(successor, ended, info) if ended.any() else successor
@@ -96,18 +97,19 @@ class Collector:
         self._lengths[ended] = 0
 
 
-def demand_finite(action: NDArray[Any]) -> None:
-    """Raise `LoomRLError`, naming the first environment for which the action (B, *action) is not finite."""
+def demand_finite(action: NDArray[Any], obs: NDArray[Any]) -> None:
+    """Raise `LoomRLError` for an action (B, *action) that is not finite, naming the first environment and its `obs`."""
     if action.dtype.kind == "f" and not np.isfinite(action).all():
         environment = int(np.argwhere(~np.isfinite(action))[0][0])
-        raise diverged(f"the action {action[environment].tolist()}", environment)
+        seen = np.array2string(obs[environment].reshape(-1), separator=", ", threshold=_SHOWN, max_line_width=2**20)
+        raise diverged(f"the action {action[environment].tolist()} for observation {seen}", environment)
 
 
 def diverged(what: str, environment: int) -> LoomRLError:
     """The error of a policy that chose what no number is."""
     return LoomRLError(
         f"the policy chose {what} in environment {environment}: it has diverged; lower learning_rate, or look at the "
-        "rewards and observations of the environment"
+        "rewards and observations of the environment, and train it again"
     )
 
 
@@ -243,7 +245,7 @@ def run_episodes(
     obs = _start(envs, log, waiting, np.ones(envs.num_envs, np.bool_), None)
     while len(episodes) < len(seeds):
         chosen = act(obs, rng, **memory)
-        demand_finite(chosen.action)
+        demand_finite(chosen.action, obs)
         next_obs, reward, terminated, truncated, info = envs.step(chosen.action)
         log.add(obs, chosen.action, reward, info)
         ended = terminated | truncated

@@ -2,12 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from loomrl.errors import ArtifactError
 from loomrl.evaluation.config import EvaluationConfig
 from loomrl.evaluation.data_gate import VALIDATION, require_valid, validate
 from loomrl.evaluation.expectations import SPACES
@@ -16,7 +13,7 @@ from loomrl.evaluation.replay import render_episode
 from loomrl.evaluation.statistics import bootstrap_interval, clopper_pearson, interquartile_mean, mean
 from loomrl.evaluation.tables import EPISODES, TRAJECTORIES, episodes_table, steps_table, write_table
 from loomrl.files import canonical_json, sha256, sha256_file, sums, write_json
-from loomrl.types import Act, ActFunction, Episode, EvaluationReport, FloatArray, Interval
+from loomrl.types import ActFunction, Episode, EvaluationReport, Interval
 
 REPORT = "evaluation.json"
 PICTURE = "returns.png"
@@ -107,7 +104,7 @@ def play(act: ActFunction, snapshot_folder: Path, seeds: Sequence[int], num_envs
     """One episode per seed in environments made from a snapshot, with progress told under `label`.
 
     Raises:
-        ArtifactError: when the policy returns an action that is not finite.
+        LoomRLError: when an action is not finite; the environments do not see it.
         EnvironmentFault: when the environment breaks its API.
     """
     from loomrl.environment.collector import run_episodes
@@ -123,25 +120,9 @@ def play(act: ActFunction, snapshot_folder: Path, seeds: Sequence[int], num_envs
                 done.append(episode.episode_return)
                 reporter.update(len(done), mean_return=sum(done) / len(done))
 
-            return run_episodes(envs, finite(act), seeds, np.random.default_rng(seeds[0]), on_episode=told)
+            return run_episodes(envs, act, seeds, np.random.default_rng(seeds[0]), on_episode=told)
     finally:
         envs.close()
-
-
-def finite(act: ActFunction) -> ActFunction:
-    """The act function, stopped where it returns an action that is not finite: no environment can take that."""
-
-    def checked(obs: NDArray[Any], rng: np.random.Generator, **memory: FloatArray) -> Act:
-        chosen = act(obs, rng, **memory)
-        if chosen.action.dtype.kind == "f" and not np.all(np.isfinite(chosen.action)):
-            row = int(np.flatnonzero(~np.isfinite(chosen.action.reshape(len(obs), -1)).all(axis=1))[0])
-            raise ArtifactError(
-                f"the policy returned the action {chosen.action[row].tolist()} for observation {obs[row].tolist()}; "
-                "its weights are not usable: train it again"
-            )
-        return chosen
-
-    return checked
 
 
 def succeeded(episode: Episode, success_return: float | None, threshold: float | None) -> bool | None:

@@ -32,16 +32,15 @@ def play_there(
     """One episode of the policy for each seed.
 
     Raises:
-        ArtifactError: when the policy returns an action that is not finite.
+        LoomRLError: when an action is not finite; the environments do not see it.
         EnvironmentFault: when the environment breaks its API.
     """
     from loomrl.environment.collector import run_episodes
     from loomrl.environment.vector.choose import make_vector
     from loomrl.environment.vector.recipe import Recipe
-    from loomrl.evaluation.evaluate import finite
 
     envs = make_vector(Recipe(definition), min(context.config.num_envs, len(seeds)), "disabled", "serial")
     try:
-        return run_episodes(envs, finite(act_with(context.policy)), seeds, rng)
+        return run_episodes(envs, act_with(context.policy), seeds, rng)
     finally:
         envs.close()

@@ -127,12 +127,12 @@ class DeviceCollector:
 
     def _explain(self, trajectory: DeviceTrajectory, lengths: Tensor) -> None:
         """Whichever came first: the policy's action, or what the environment made of it."""
-        for learnt, obs, reward, elapsed in zip(
-            *(part.cpu().numpy() for part in (trajectory.learnt, trajectory.next_obs, trajectory.reward, lengths)),
-            strict=True,
+        taken = trajectory.obs, trajectory.learnt, trajectory.next_obs, trajectory.reward
+        for obs, learnt, next_obs, reward, elapsed in zip(
+            *(part.cpu().numpy() for part in (*taken, lengths)), strict=True
         ):
-            demand_finite(learnt)
-            check_finite(obs, reward, self.envs.single_observation_space, self.envs.name, elapsed)
+            demand_finite(learnt, obs)
+            check_finite(next_obs, reward, self.envs.single_observation_space, self.envs.name, elapsed)
 
 
 def _demand_sampling(distribution: Distribution) -> None:
