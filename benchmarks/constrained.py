@@ -24,6 +24,7 @@ from loomrl.algorithms.policy import load_policy
 from loomrl.config import PolicyConfig, load_config
 from loomrl.environment.collector import run_episodes
 from loomrl.environment.make import make_envs
+from loomrl.environment.seeds import BENCHMARK_SEEDS
 from loomrl.environment.snapshot import take_snapshot
 from loomrl.files import write_json
 from loomrl.training.threads import one_thread, processor_family
@@ -34,7 +35,7 @@ RESULTS = PROJECT / "benchmarks" / "results" / "constrained.json"
 CONFIG = PROJECT / "configs" / "half_cheetah_velocity.yaml"
 LIMITED, PLAIN = "ppo_lagrangian", "ppo"
 SEEDS = [1, 2, 3, 4, 5]
-FIRST_SEED, NUM_EPISODES = 5_000_000, 100
+NUM_EPISODES = 100
 
 
 def config_of(algorithm: str, seed: int) -> PolicyConfig:
@@ -55,7 +56,7 @@ def measure(algorithm: str, seed: int, folder: Path) -> dict[str, Any]:
     started = time.monotonic()
     report = train_policy(config.training, snapshot, output, home=folder / f"home-{algorithm}-{seed}")
     seconds = time.monotonic() - started
-    policy, seeds = load_policy(output), range(FIRST_SEED, FIRST_SEED + NUM_EPISODES)
+    policy, seeds = load_policy(output), BENCHMARK_SEEDS[:NUM_EPISODES]
     with one_thread(), closing(make_envs(snapshot, 50, "disabled")) as envs:
         episodes = run_episodes(envs, policy.act, seeds, np.random.default_rng(0))
     costs = [episode.episode_cost for episode in episodes]

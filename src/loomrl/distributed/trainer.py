@@ -20,11 +20,11 @@ from loomrl.distributed.cluster import connected
 from loomrl.distributed.crew import Crew
 from loomrl.distributed.rollouts import PolicyState, Rollout
 from loomrl.environment.collector import run_episodes
+from loomrl.environment.seeds import DISTRIBUTED_SEEDS
 from loomrl.errors import LoomRLError
 from loomrl.training.seeds import Purpose, derive
 
 HANG_TIMEOUT_SECONDS = 300.0  # how long a worker may take for a rollout
-_FIRST_SEED = 4_000_000  # of the evaluator's episodes, which no training plays
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class PolicyEvaluator:
 
         policy = self.config.algorithm().policy
         policy.load_arrays(state.arrays)
-        seeds = range(_FIRST_SEED, _FIRST_SEED + self._num_episodes)
+        seeds = DISTRIBUTED_SEEDS[: self._num_episodes]
         envs = self.config.environments(min(self._num_episodes, 32), "disabled")
         try:
             episodes = run_episodes(envs, policy.act, seeds, np.random.default_rng(0))

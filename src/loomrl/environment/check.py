@@ -17,12 +17,13 @@ from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from loomrl.environment.guard import Guard, explain, is_valid
+from loomrl.environment.seeds import TRIAL_SEEDS
 from loomrl.environment.spaces import space_to_json
 from loomrl.errors import ConfigError
 from loomrl.schema import Document
 
 _STEPS = 500
-_SEEDS = range(4)
+_SEEDS = TRIAL_SEEDS[:4]
 
 
 class Finding(Document):

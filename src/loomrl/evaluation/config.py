@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from loomrl.environment.seeds import EVALUATION_SEEDS
 from loomrl.schema import Section
 
 
@@ -9,7 +10,7 @@ class EvaluationConfig(Section):
     """Episodes on the held-out seeds `first_seed ... first_seed + num_episodes - 1`."""
 
     num_episodes: int = Field(default=100, ge=2)
-    first_seed: int = Field(default=1_000_000, ge=0)
+    first_seed: int = Field(default=EVALUATION_SEEDS.start, ge=0)
     num_envs: int = Field(default=25, ge=1)
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     bootstrap_replicates: int = Field(default=2_000, ge=100)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from loomrl.environment.config import STEP_QUANTITY
+from loomrl.environment.seeds import SAFETY_SEEDS
 from loomrl.schema import Section, demand_distinct
 
 EPISODE_QUANTITIES = ("return", "episode_cost", "length")  # known when an episode has ended
@@ -60,7 +61,7 @@ class SafetyConfig(Section):
     safety_critical: bool = False
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     num_episodes: int = Field(default=384, ge=1)
-    first_seed: int = Field(default=2_000_000, ge=0)
+    first_seed: int = Field(default=SAFETY_SEEDS.start, ge=0)
     num_envs: int = Field(default=64, ge=1)
     constraints: list[ConstraintConfig] = Field(default_factory=list)
     checks: dict[str, dict[str, Any]] = Field(default_factory=dict)

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from loomrl.environment.seeds import CONSEQUENCES_SEEDS, SHADOW_SEEDS
 from loomrl.schema import Section
 
 SIMULATED = "shadow-"  # how the ids of simulated agents begin
@@ -23,7 +24,7 @@ class ConsequencesConfig(Section):
 
     examine: bool = True
     mandatory: bool = True
-    first_seed: int = Field(default=6_000_000, ge=0)
+    first_seed: int = Field(default=CONSEQUENCES_SEEDS.start, ge=0)
     num_episodes: int = Field(default=512, ge=2)  # a limit of 1 % at 95 % needs 299 without a violation, 473 with one
     num_disturbed: int = Field(default=480, ge=0)  # episodes in which other actions lead to states seldom seen
     num_envs: int = Field(default=192, ge=1)
@@ -43,7 +44,7 @@ class ShadowConfig(Section):
     traffic: Literal["episodes", "live"] = "episodes"
     server: str | None = None  # URL of a running policy server; None starts one for the stage
     num_episodes: int = Field(default=20, ge=1)
-    first_seed: int = Field(default=4_000_000, ge=0)
+    first_seed: int = Field(default=SHADOW_SEEDS.start, ge=0)
     min_decisions: int = Field(default=1_000, ge=1)
     wait_seconds: float = Field(default=3_600.0, gt=0)  # live: how long to wait for min_decisions
     max_decisions_per_second_per_agent: float = Field(default=1_000.0, gt=0)

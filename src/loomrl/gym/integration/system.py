@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from loomrl import events
+from loomrl.environment.seeds import VALIDATION_SEEDS
 from loomrl.errors import ConfigError
 from loomrl.gym.integration.checkpoints import Checkpoints
 from loomrl.gym.integration.config import GymTrainingConfig
@@ -34,7 +35,7 @@ from loomrl.training.threads import one_thread
 from loomrl.training.trainer import PPOConfig
 from loomrl.types import Json
 
-_EVALUATION_SEED = 3_000_000  # the same tasks and draws whatever is trained
+_EVALUATION_SEED = VALIDATION_SEEDS.start  # the same tasks and draws whatever is trained
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
