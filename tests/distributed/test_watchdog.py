@@ -38,15 +38,41 @@ def test_a_process_that_hangs_is_ended_where_nobody_hears_of_it() -> None:
     assert "done" not in ended.stdout
 
 
+CLOCK = """
+        from types import SimpleNamespace
+        from loomrl.distributed import watchdog
+
+        now, looks, wait = [0.0], [0], dog._ended.wait
+        watchdog.time = SimpleNamespace(monotonic=lambda: now[0])
+        dog.alive()
+
+        def look(seconds):
+            looks[0] += 1
+            return wait(0.001)
+
+        def let_pass(seconds):
+            now[0] += seconds
+            seen = looks[0] + 2  # one look may have begun before
+            while looks[0] < seen:
+                time.sleep(0.001)
+
+        dog._ended.wait = look
+"""
+
+
 def test_whoever_waits_for_others_or_gives_signs_of_life_is_left_alone() -> None:
     ended = run(
-        """
+        CLOCK
+        + """
         with dog.at_rest():
-            time.sleep(5)
-        for _ in range(50):
+            let_pass(1_000_000)
+        for _ in range(5):
             dog.alive()
-            time.sleep(0.1)
+            let_pass(3.9)
+        print("alive", flush=True)
+        let_pass(0.2)
         """,
         timeout_seconds=4,
     )
-    assert (ended.returncode, ended.stdout) == (0, "done\n")
+    assert ended.stdout.startswith("alive\nno sign of life for 4 s")  # by the same clock it is ended at last
+    assert ended.returncode == LoomRLError.exit_code

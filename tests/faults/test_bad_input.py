@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from projects import copy_project, copy_state, records, run, run_json, start
 
@@ -158,9 +159,11 @@ def test_a_corrupt_newest_checkpoint_is_named_and_the_one_before_it_used(project
     while len(mine()) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    stages = [one for one in psutil.Process(flow.pid).children(recursive=True) if "loomrl.stages" in one.cmdline()]
+    assert stages
     os.killpg(flow.pid, signal.SIGKILL)
     flow.communicate()
-    time.sleep(1)  # the stage sees that its parent is gone
+    assert psutil.wait_procs(stages, 60)[1] == []  # it has seen that its parent is gone
     newest = mine()[-1]
     weights = next(newest.glob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-7])

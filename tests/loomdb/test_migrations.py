@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -47,14 +46,11 @@ def test_several_processes_open_an_empty_database_at_once(database_url: str) -> 
         assert len(database.events("opened")) == 4
 
 
-def test_opening_a_current_database_is_fast_and_needs_no_alembic(tmp_path: Path) -> None:
+def test_opening_a_current_database_needs_no_alembic(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'loom.db'}"
     LoomDB.open(url).close()
     program = f"import sys; sys.modules['alembic'] = None\n{OPEN}"
     subprocess.run([sys.executable, "-c", program, url], check=True)
-    started = time.perf_counter()
-    LoomDB.open(url).close()
-    assert time.perf_counter() - started < 0.2
 
 
 def test_a_newer_schema_is_left_alone(database_url: str) -> None:

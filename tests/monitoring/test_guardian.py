@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -299,13 +300,30 @@ def test_evidence_survives_a_restart_and_is_gathered_anew_where_its_file_is_lost
     assert len(rollbacks()) == 1
 
 
+class Awaited:
+    """A lock that tells when somebody waits for it."""
+
+    def __init__(self) -> None:
+        self._lock, self.is_awaited = threading.Lock(), threading.Event()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.is_awaited.set()
+            self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
 def test_nothing_follows_before_it_is_known_who_decides_instead(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     guardian = house.guardian()
     early: list[bool] = []
+    entering = Awaited()
+    monkeypatch.setattr(guardian._consequences, "entering", entering)
 
     def take_out(version: str) -> str:
         guardian._consequences.draw()
-        time.sleep(0.5)  # for what must not follow yet
+        assert entering.is_awaited.wait(60)  # what follows has come as far as it can
         early.append(bool(rollbacks()))
         return "1"
 
