@@ -107,6 +107,21 @@ def test_numbers_of_infos_are_kept_by_step_and_nan_where_none_was_told() -> None
     assert played.taken[1].info == {}
 
 
+def test_what_forgotten_steps_told_is_told_by_no_later_one() -> None:
+    played = Played(1)
+    played.log.begin(0, 0, seed=0)
+    for _ in range(150):
+        played.step(speed=np.array([3.0]), _speed=np.array([True]))
+    played.end(0)
+    played.log.begin(0, 1, seed=1)
+    for _ in range(150):
+        played.step()
+    assert played.log._size < 200  # the first episode's rows are forgotten
+    played.end(0)
+    assert played.taken[0].info["speed"].tolist() == [3.0] * 150
+    assert played.taken[1].info == {}
+
+
 def test_a_step_that_tells_no_cost_costs_nothing_and_one_that_is_not_finite_is_named() -> None:
     played = Played(1)
     played.log.begin(0, 0, seed=8)
