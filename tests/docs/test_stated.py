@@ -2,8 +2,13 @@
 
 import ast
 import subprocess
+import tomllib
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("src", "flows", "tasks")
@@ -40,3 +45,11 @@ def test_dvcs_graph_is_in_git_and_its_lock_is_each_projects_own() -> None:
     ).stdout.split()
     assert tracked == ["dvc.yaml"]
     assert "`dvc.yaml` in git, `dvc.lock` in the project" in (ROOT / "docs/architecture.md").read_text()
+
+
+def test_the_server_whose_internals_are_subclassed_is_below_a_version_nobody_tried() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (uvicorn,) = (one for one in map(Requirement, extras["serve"]) if one.name == "uvicorn")
+    installed = Version(version("uvicorn"))
+    assert installed in uvicorn.specifier
+    assert f"{installed.major}.{installed.minor + 1}" not in uvicorn.specifier
