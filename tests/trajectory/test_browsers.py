@@ -50,6 +50,15 @@ def still_waits(hub: httpx.Client) -> bool:
         {"Sec-Fetch-Site": "same-site"},
         {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"},  # a link
         {"User-Agent": FIREFOX},  # a picture, in a browser that sends nothing else
+        {"User-Agent": FIREFOX, "Sec-Fetch-Site": "none"},  # typed, pasted, a bookmark, a link in a mail
+        {"User-Agent": FIREFOX, "Sec-Fetch-Site": "none", "Sec-Purpose": "prefetch;prerender"},  # half typed
+        {"User-Agent": FIREFOX, "Sec-Fetch-Site": "same-origin"},  # no page of the hub's asks for it
+        {"Sec-Fetch-Site": "none"},
+        {
+            "User-Agent": "w3m/0.5.3",
+            "Accept": "text/html, text/*;q=0.5",
+        },  # a link, in a browser that sends nothing else
+        {"User-Agent": "Previews/1.0", "Purpose": "prefetch"},
         {"Host": "evil.example"},
     ],
 )
@@ -72,7 +81,13 @@ def test_people_and_programs_are_answered(waiting: httpx.Client) -> None:
     assert waiting.get("/hub", headers=own).status_code == 200
     assert waiting.get("/batch").json()["batch"] is not None
     typed = {"User-Agent": FIREFOX, "Sec-Fetch-Site": "none"}
-    assert waiting.get("/reset_data", headers=typed).status_code == 200
+    assert waiting.get("/status", headers=typed).status_code == 200
+    for program in ("python-requests/2.32", "Python/3.12 aiohttp/3.11", "curl/8.5.0", "node"):
+        known = {"User-Agent": program, "Accept": "*/*"}
+        if program == "node":
+            known |= {"Sec-Fetch-Mode": "cors", "Accept-Language": "*"}
+        assert waiting.get("/batch", headers=known).status_code == 200
+        assert waiting.get("/reset_data", headers=known).status_code == 200
 
 
 def test_a_login_is_neither_asked_for_nor_taken_from_a_browser() -> None:
@@ -137,6 +152,26 @@ def test_a_real_browser_changes_nothing_for_another_page(chromium: Browser, toke
             context.close()
 
 
+def test_a_real_browser_changes_nothing_for_an_address_that_is_pasted_or_a_link(chromium: Browser) -> None:
+    """Nor by a link of the hub's own page."""
+    context = chromium.new_context()
+    with hub_in_use("") as (hub, _):
+        before = everything(hub)
+        for path in ("/reset_data", "/batch"):
+            page = context.new_page()
+            answer = page.goto(f"{hub.base_url}{path}")  # as typed: `Sec-Fetch-Site: none`
+            assert answer is not None
+            assert (answer.status, "browsers may not ask" in answer.text()) == (403, True)
+            assert answer.request.all_headers().get("sec-fetch-site") == "none"
+            page.goto(f"{hub.base_url}/dashboard")
+            with page.expect_response(f"**{path}") as linked:
+                page.evaluate("path => { location.href = path }", path)
+            assert linked.value.status == 403
+            page.close()
+        assert everything(hub) == before
+    context.close()
+
+
 class AsksForLogin(BaseHTTPRequestHandler):
     """What a hub must not do."""
 
@@ -188,7 +223,7 @@ def test_a_real_browser_is_not_asked_for_a_login_and_keeps_none(chromium: Browse
                 for path in ("/status", "/hub", "/batch", "/reset_data"):
                     answer = page.goto(url + path)
                     assert answer is not None
-                    assert answer.status == 401
+                    assert answer.status == (403 if path in ("/batch", "/reset_data") else 401)
             assert asked == []
             attack(context, f"http://{EVIL}", f"{hub.base_url}/reset_data", method="GET")
             assert everything(hub) == before

@@ -18,6 +18,7 @@ from loomrl.serving.problems import Problem
 _HOST = re.compile(r"(\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(:[0-9]+)?")
 _OTHERS = ("cross-site", "same-site")  # of `Sec-Fetch-Site`
 _TYPES = ("application/json", "application/octet-stream")
+_IN_ADVANCE = (b"sec-purpose", b"purpose", b"x-purpose", b"x-moz")  # a browser fetches what nobody asked for yet
 _SHOWN = 200  # characters of a header that an answer repeats
 
 
@@ -74,14 +75,17 @@ def check_site(scope: Scope, *, changes: bool) -> None:
 
 
 def check_program(scope: Scope) -> None:
-    """Refuse a GET that changes something to a browser, unless a page of this server or a person asks for it.
+    """Refuse a GET that changes something to every browser, whoever tells it to: a link in a mail, a bookmark, an
+    address that is pasted, or half typed and fetched in advance, look like a person who means it
+    (`Sec-Fetch-Site: none`).
 
-    For a picture in another's page, old browsers send neither header, and over plain HTTP new ones don't either.
+    For a picture in another's page, old browsers send no such header at all, and over plain HTTP new ones don't either.
 
     Raises:
         Problem: 403.
     """
-    if is_browser(scope) and header(scope, b"sec-fetch-site") not in ("same-origin", "none"):
+    asks_for_page = "text/html" in header(scope, b"accept")  # also where a browser calls itself otherwise
+    if is_browser(scope) or asks_for_page or any(header(scope, name) for name in _IN_ADVANCE):
         raise Problem(403, f"GET {scope['path']} changes something, so browsers may not ask for it; `curl` may")
 
 
