@@ -7,7 +7,7 @@ away: who may do what was decided when the headers were complete.
 
 from typing import Any, ClassVar
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from loomrl.serving.asgi import WHOLE, Response
 from loomrl.serving.intake import Intake
@@ -46,6 +46,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _num_body = 0  # bytes of the request that is being read,
     _num_seen = 0  # as far as they were looked at
     _num_unanswered = 0  # bytes of requests that uvicorn has
+    _cycles: tuple[RequestResponseCycle, ...] = ()  # what uvicorn answers now, and what waits for that
     _num_thrown = 0  # bytes that came after it was refused
     _unfed = b""  # what came while uvicorn has several requests to answer
     _is_stopping = False  # the server is
@@ -80,6 +81,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.headers = TRAILERS
         if self.cycle is not None:
             self.cycle.transport = CycleTransport(self)  # type: ignore[assignment]  # all of a transport that it uses
+            self._cycles = (*(one for one in self._cycles if not one.response_complete), self.cycle)
 
     def on_response_complete(self) -> None:
         """uvicorn has answered a request, and may go on with what came meanwhile."""
@@ -229,10 +231,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self.intake.takes(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is left of it."""
+        """Nothing is left of it. uvicorn tells that to the request that came last alone: those before it would write to
+        a connection that is closed, or wait for ever to hear that their sender is gone."""
         self._let_go()
         self.intake.lost(self)
         super().connection_lost(exc)
+        for cycle in self._cycles:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._cycles = ()
 
     def shutdown(self) -> None:
         """The server stops: nobody is waited for who was refused."""
