@@ -22,6 +22,19 @@ from packaging.utils import canonicalize_name
 
 OF_DEVELOPERS = "dev"
 _MAX_NAME = 100  # characters of a license's name; some packages have its whole text there, which begins with it
+NOT_KNOWN = "NOASSERTION"
+_OF_OTHERS = Path(__file__).with_name("licenses.toml")
+_LICENSE_FILE = re.compile(r"\.dist-info/(licenses/)?(LICEN[CS]E|COPYING)[^/]*$")
+_REDISTRIBUTIONS = ("redistributions of source code must retain", "redistributions in binary form must reproduce")
+_SENTENCES = {
+    "MIT": (
+        "permission is hereby granted, free of charge, to any person obtaining a copy",
+        "permission notice shall be included in all copies",
+    ),
+    "Apache-2.0": ("apache license version 2.0", "grant of patent license"),
+    "BSD-3-Clause": (*_REDISTRIBUTIONS, "neither the name of"),
+    "BSD-2-Clause": _REDISTRIBUTIONS,
+}
 Needs = dict[str, set[str]]  # package -> packages
 
 
@@ -90,13 +103,32 @@ def main(source: Path) -> None:
 
 
 def _component(name: str, version: str, described: dict[str, Any], found: Distribution | None) -> dict[str, Any]:
-    """A package as it is pinned; where `cyclonedx-py` knows no license by its SPDX name, with the one it declares."""
+    """A package as it is pinned; where `cyclonedx-py` knows no license by its SPDX name, with the one found here."""
     purl = f"pkg:pypi/{canonicalize_name(name)}@{version}"
     component = {"type": "library"} | described | {"name": name, "version": version, "bom-ref": purl, "purl": purl}
-    license_name = " ".join((found.metadata.get("License") or "").split()) if found else ""
-    if "licenses" not in component and license_name:
-        component["licenses"] = [{"license": {"name": license_name[:_MAX_NAME], "acknowledgement": "declared"}}]
+    if "licenses" not in component:
+        component["licenses"] = [{"license": license_of(f"{canonicalize_name(name)}=={version}", found)}]
     return component
+
+
+def license_of(pin: str, found: Distribution | None) -> dict[str, str]:
+    """What a package declares; else what its license file is; else, in SPDX's word, that nobody asserts anything."""
+    if found is None:
+        declared = tomllib.loads(_OF_OTHERS.read_text()).get(pin)
+        return {"name": NOT_KNOWN} if declared is None else {"id": declared, "acknowledgement": "declared"}
+    if name := " ".join((found.metadata.get("License") or "").split()):
+        return {"name": name[:_MAX_NAME], "acknowledgement": "declared"}
+    texts = [
+        str(one.locate().read_text(errors="replace")) for one in found.files or () if _LICENSE_FILE.search(str(one))
+    ]
+    concluded = {known for known in map(license_of_text, texts) if known is not None}
+    return {"id": concluded.pop(), "acknowledgement": "concluded"} if len(concluded) == 1 else {"name": NOT_KNOWN}
+
+
+def license_of_text(text: str) -> str | None:
+    """The SPDX name of a license by sentences of its text that no other has; None where it is none of these."""
+    said = " ".join(text.split()).lower()
+    return next((name for name, sentences in _SENTENCES.items() if all(one in said for one in sentences)), None)
 
 
 if __name__ == "__main__":
