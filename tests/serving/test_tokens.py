@@ -1,15 +1,19 @@
 """Tokens with roles: who may do what, and what a server without them, or with some, is open to."""
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from inside import Inside
+from inside import Inside, wait_for
 from policies import OBSERVATIONS, discrete_folder
+from several_workers import connected, pids, worker_of
 from typer.testing import CliRunner
 
 from loomrl.errors import ConfigError
+from loomrl.serving.client import Refused
 from loomrl.serving.history import records
 from loomrl.serving.operator_commands import tokens_app
 from loomrl.serving.process import ServerProcess
@@ -117,6 +121,34 @@ def test_who_asks_for_decisions_reports_on_no_one_elses(
         refused = server.ask("POST", "/feedback", {"decision_id": "x", "reward": 1.0}, shown["thief"])
         assert refused.status_code == 404
     assert [entry["reward"] for entry in records("cartpole") if entry["kind"] == "feedback"] == [1.0] * 6
+
+
+def test_what_a_token_asked_another_worker_for_counts(
+    settings: ServerSettings, tokens: dict[str, str], tmp_path: Path
+) -> None:
+    """Also after one of them, or all, were started again."""
+    thief = add(tmp_path / "tokens", "thief", ["decide"])
+    champion, observer = settings.folders["champion"], tokens["observe"]
+    for restarts in (False, True):
+        with ServerProcess("cartpole", champion_folder=champion, workers=2, server="two") as server:
+            with (
+                connected(server, 0, thief, observer) as asking,
+                connected(server, 1, thief, observer) as reporting,
+                connected(server, 1, tokens["decide"], observer) as honest,
+            ):
+                if not restarts:
+                    assert worker_of(asking.decide("a", OBS).decision_id) == 0
+                other = honest.decide("b", OBS).decision_id
+                assert worker_of(other) == 1
+                with pytest.raises(Refused, match="asks for decisions itself"):
+                    reporting.feedback(other, -1e9)
+            os.kill(pids(server, observer)[1], signal.SIGKILL)
+            wait_for(lambda: len(pids(server, observer)) == 2)
+            with pytest.raises(Refused, match="asks for decisions itself"), server.client(token=thief) as again:
+                again.feedback(other, -1e9)
+            with server.client(token=tokens["decide"]) as honest:
+                honest.feedback(other, 1.0)
+    assert [entry["reward"] for entry in records("cartpole") if entry["kind"] == "feedback"] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -12,12 +12,12 @@ from loomrl.serving.client import PolicyClient
 from loomrl.serving.process import ServerProcess
 
 
-def pids(server: ServerProcess) -> list[int]:
+def pids(server: ServerProcess, token: str = "") -> list[int]:
     """The workers' processes, by worker, once all of them answer; where there is but one, the server's."""
     states: list[dict[str, Any]] = []
 
     def is_whole() -> bool:
-        with server.client() as client:
+        with server.client(token=token) as client:
             status = client.status()
         states[:] = status.get("workers", [status])
         return all("pid" in state for state in states)
@@ -27,10 +27,11 @@ def pids(server: ServerProcess) -> list[int]:
 
 
 @contextmanager
-def connected(server: ServerProcess, worker: int) -> Iterator[PolicyClient]:
-    """A client whose connection one worker has taken: the others are stopped meanwhile."""
-    others = [pid for index, pid in enumerate(pids(server)) if index != worker]
-    with server.client() as client:
+def connected(server: ServerProcess, worker: int, token: str = "", looks: str = "") -> Iterator[PolicyClient]:
+    """A client with a token whose connection one worker has taken: the others are stopped meanwhile. `looks` is a token
+    that may look at the server's state."""
+    others = [pid for index, pid in enumerate(pids(server, looks)) if index != worker]
+    with server.client(token=token) as client:
         for pid in others:
             os.kill(pid, signal.SIGSTOP)
         try:

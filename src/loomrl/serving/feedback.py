@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from loomrl.serving.asking import AskingTokens
 from loomrl.serving.audit import AuditLog
 from loomrl.serving.groups import Group
 from loomrl.serving.problems import Problem
@@ -35,11 +36,14 @@ class _Waiting:
 class FeedbackLedger:
     """Knows each recent decision and whether its feedback has come."""
 
-    def __init__(self, policy: str, audit: AuditLog, capacity: int = _REMEMBERED) -> None:
+    def __init__(
+        self, policy: str, audit: AuditLog, capacity: int = _REMEMBERED, asking: AskingTokens | None = None
+    ) -> None:
+        """`asking` are the tokens that may speak for any agent and asked for decisions, here or at other workers."""
         self._policy, self._audit, self._capacity = policy, audit, capacity
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()  # by the id of their record
         self._num_waiting = 0
-        self._asking: set[str] = set()  # tokens that may speak for any agent and asked for decisions
+        self._asking = AskingTokens() if asking is None else asking
 
     def remember(self, groups: Iterable[Group]) -> None:
         """Expect feedback for decisions that were written."""
@@ -67,7 +71,7 @@ class FeedbackLedger:
         sender = None if holder is None else holder.shared_name
         seen: set[str] = set()
         for entry, (waiting, row) in zip(entries, found, strict=True):
-            if sender in self._asking and token_at(waiting.tokens, row) != sender:
+            if sender is not None and token_at(waiting.tokens, row) != sender and sender in self._asking:
                 raise Problem(
                     403,
                     f"decision {entry.decision_id!r} was asked for with another token; that of {sender!r} asks for "
@@ -112,7 +116,7 @@ class FeedbackLedger:
         self._waiting[record_id] = waiting
         if waiting.tokens is not None:
             tokens = (waiting.tokens,) if isinstance(waiting.tokens, str) else waiting.tokens
-            self._asking.update(token for token in tokens if token is not None)
+            self._asking.add(token for token in tokens if token is not None)
         self._num_waiting += len(waiting.agent_ids)
         while self._num_waiting > self._capacity and len(self._waiting) > 1:
             _, forgotten = self._waiting.popitem(last=False)

@@ -17,6 +17,7 @@ from loomrl.monitoring.guardian import Guardian, Reins
 from loomrl.monitoring.watch import Watch
 from loomrl.serving.agreement import Agreement
 from loomrl.serving.asgi import Receive, Send
+from loomrl.serving.asking import AskingTokens
 from loomrl.serving.audit import AuditLog
 from loomrl.serving.authority import challengers
 from loomrl.serving.controls import Change, Controls
@@ -107,7 +108,8 @@ class Parts:
         self.shadow = Shadow(self.audit, self._challengers, *limits)
         self.history = History(self.metrics, self.shadow)
         self.events: list[Event] = []  # of LoomDB about versions of this policy, the newest first
-        self.ledger, self.retries = FeedbackLedger(settings.policy, self.audit), Retries()
+        asking = AskingTokens(None if place is None else place.asking)
+        self.ledger, self.retries = FeedbackLedger(settings.policy, self.audit, asking=asking), Retries()
         for entry in newest_records(self.audit.folder, _READ_BACK):
             self.ledger.recall(entry)
             self.retries.recall(entry)

@@ -38,6 +38,11 @@ class Place:
         """The file of the rate limits they keep together."""
         return self.folder / "limits"
 
+    @property
+    def asking(self) -> Path:
+        """The file of the tokens that ask for decisions."""
+        return self.folder / "asking"
+
     def owner_of_agent(self, agent_id: str) -> int:
         """The worker that remembers an agent's episodes and named requests: the same after every restart."""
         return int.from_bytes(hashlib.blake2b(agent_id.encode(), digest_size=8).digest(), "big") % self.count

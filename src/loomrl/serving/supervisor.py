@@ -74,6 +74,7 @@ class Supervisor:
         ]
         place = self.workers[0].place
         begin_anew(place.limits, LIMITS_BYTES)
+        place.asking.unlink(missing_ok=True)
         self._agreement = Agreement(place.agreement, place.count, is_new=True)
         self._hindered: float | None = None  # since when, time.monotonic() seconds
 
