@@ -2,10 +2,16 @@
 
 import json
 import string
+from pathlib import Path
 
 import httpx
+import schemathesis
+from fuzzing import fuzz, kept_going, num_accepted, roles_that_are_let_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from loomrl.inference.process import EngineProcess
+from loomrl.serving.tokens import ROLES, TOKENS_FILE, add
 
 SAMPLING = {
     "n": 2, "temperature": 1.0, "top_p": 0.9, "top_k": -1, "stop": ["1", "2"], "stop_token_ids": [3], "seed": 1,
@@ -82,3 +88,28 @@ def test_nothing_that_is_sent_makes_the_engine_fail(
 def test_and_it_answers_afterwards_as_before(server: httpx.Client) -> None:
     said = server.post("/generate", json={"text": "1+2=", "sampling_params": {"max_new_tokens": 3}}).json()
     assert said["meta_info"]["weight_version"] == "0"
+
+
+def test_it_is_a_valid_description(server: httpx.Client) -> None:
+    document = server.get("/openapi.json").json()
+    schemathesis.openapi.from_dict(document).validate()
+    known = {*BODIES, *(path.partition("?")[0] for path in OTHER_PATHS)} - {"/nothing"}
+    assert known <= document["paths"].keys()
+
+
+def test_every_answer_is_one_that_is_described(policy_folders: list[Path], tmp_path: Path) -> None:
+    with EngineProcess(policy=policy_folders[0], max_waiting=256) as engine, kept_going(engine.url):
+        report = fuzz(engine.url, tmp_path, num_examples=4, reads_strictly=False, is_sample=True)
+        assert "Traceback" not in engine.log()
+    accepted = num_accepted(report)
+    assert report["operations"]["tested"] == report["operations"]["total"] > 20
+    assert all(accepted[f"POST {path}"] for path in ("/generate", "/v1/completions", "/v1/chat/completions", "/pause"))
+
+
+def test_each_route_wants_the_right_that_its_description_names(policy_folders: list[Path], tmp_path: Path) -> None:
+    tokens = {role: add(tmp_path / "tokens", role, [role]) for role in ROLES}
+    environment = {TOKENS_FILE: str(tmp_path / "tokens")}
+    with EngineProcess(policy=policy_folders[0], environment=environment) as engine:
+        for operation, (named, let_in) in roles_that_are_let_in(engine.url, tokens).items():
+            expected = {"operate", *(set(tokens) if named == "any" else [named])}
+            assert let_in == ({"nobody", *tokens} if named == "open" else expected), operation

@@ -30,7 +30,7 @@ def test_every_answer_is_one_that_is_described(
         environment={"LOOMRL_HOME": str(loomrl_home), "LOOMRL_OPERATOR_TOKEN": token},
     )
     with server, server.client(token=token) as client:
-        report = fuzz(server, tmp_path / "report", NUM_EXAMPLES, token)
+        report = fuzz(server.url, tmp_path / "report", NUM_EXAMPLES, token)
         clear_controls(client, policy)
         assert client.decide("a", OBSERVATIONS[0]).role == "champion"
         assert "Traceback" not in server.log()

@@ -1,17 +1,32 @@
 """A served engine as an ASGI application."""
 
+from loomrl.inference import replies
+from loomrl.inference.asking import OpenAIChat, OpenAICompletion, SGLangGenerate, Tokenize, VLLMGenerate
 from loomrl.inference.builtin import BuiltinEngine
 from loomrl.inference.completing import Completing
 from loomrl.inference.metrics import Metrics
 from loomrl.inference.settings import EngineSettings
-from loomrl.inference.updating import Updating
+from loomrl.inference.updating import (
+    FinishUpdate,
+    FromDisk,
+    FromTensor,
+    InitTransfer,
+    NewVersion,
+    PauseGeneration,
+    PauseQuery,
+    Reload,
+    UpdateWeights,
+    Updating,
+)
 from loomrl.language.policy import LanguagePolicy
 from loomrl.serving.asgi import ClientGone, Receive, Response, Scope, Send, respond
-from loomrl.serving.tokens import DECIDE, OBSERVE, OPERATE, Tokens
-from loomrl.trajectory.access import ANYONE
+from loomrl.serving.routing import JSON_TYPE, Route
+from loomrl.serving.tokens import Tokens
+from loomrl.trajectory.access import ANYONE, LOOKS, RUNS, TAKES_PART
 from loomrl.trajectory.bodies import Bodies, packed
+from loomrl.trajectory.replies import TEXT_TYPE, WireRefusal
 from loomrl.trajectory.request import Request
-from loomrl.trajectory.router import Route, Router, intake_for
+from loomrl.trajectory.router import Router, intake_for
 
 _METRICS = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -38,40 +53,16 @@ class EngineServer:
             tokens,
             settings.host,
             Bodies(settings.max_body_bytes, settings.max_pending_bytes),
+            title="LoomRL engine",
+            purpose="Completions by a policy, in the shapes of vLLM, SGLang and OpenAI, and the policy's next weights.",
             check=lambda: None,
             count=self._metrics.count_problem,
         )
 
-    def _routes(self) -> dict[tuple[str, str], Route]:
+    def _routes(self) -> list[Route]:
+        metrics = Route("GET", "/metrics", self._show_metrics, LOOKS, {200: {TEXT_TYPE: str}})
         completing, updating = Completing(self._engine, self._metrics), Updating(self._engine, self._metrics)
-        return {
-            ("GET", "/health"): (None, completing.health),
-            ("GET", "/v1/models"): (ANYONE, completing.models),
-            ("POST", "/tokenize"): (DECIDE, completing.tokenize),
-            ("POST", "/generate"): (DECIDE, completing.generate),
-            ("POST", "/v1/completions"): (DECIDE, completing.completions),
-            ("POST", "/v1/chat/completions"): (DECIDE, completing.chat),
-            ("GET", "/model_info"): (ANYONE, updating.model_info),
-            ("GET", "/get_model_info"): (ANYONE, updating.model_info),
-            ("GET", "/flush_cache"): (OPERATE, updating.flush_cache),
-            ("POST", "/flush_cache"): (OPERATE, updating.flush_cache),
-            ("POST", "/pause_generation"): (OPERATE, updating.pause_generation),
-            ("POST", "/continue_generation"): (OPERATE, updating.continue_generation),
-            ("POST", "/update_weights_from_disk"): (OPERATE, updating.from_disk),
-            ("POST", "/update_weights_from_tensor"): (OPERATE, updating.from_tensor),
-            ("GET", "/weight_info"): (ANYONE, updating.weight_info),
-            ("GET", "/get_world_size"): (ANYONE, updating.world_size),
-            ("GET", "/is_paused"): (ANYONE, updating.is_paused),
-            ("POST", "/pause"): (OPERATE, updating.pause),
-            ("POST", "/resume"): (OPERATE, updating.resume),
-            ("POST", "/init_weight_transfer_engine"): (OPERATE, updating.init_transfer),
-            ("POST", "/start_weight_update"): (OPERATE, updating.start),
-            ("POST", "/update_weights"): (OPERATE, updating.take),
-            ("POST", "/finish_weight_update"): (OPERATE, updating.finish),
-            ("POST", "/collective_rpc"): (OPERATE, updating.reload),
-            ("POST", "/update_weight_version"): (OPERATE, updating.rename),
-            ("GET", "/metrics"): (OBSERVE, self._show_metrics),
-        }
+        return [*_routes_of_completions(completing), *_sglang_routes(updating), *_vllm_routes(updating), metrics]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the server's life span."""
@@ -95,4 +86,65 @@ class EngineServer:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _show_metrics(self, request: Request) -> Response:
+        """Prometheus text format."""
         return Response(self._metrics.text(), content_type=_METRICS)
+
+
+def _routes_of_completions(completing: Completing) -> list[Route]:
+    """Completions, and what clients ask before they want any."""
+    return [
+        Route("GET", "/health", completing.health, answers={200: {}}),
+        Route("GET", "/v1/models", completing.models, ANYONE, {200: replies.Models}),
+        Route("POST", "/tokenize", completing.tokenize, TAKES_PART, {200: replies.Tokenized}, Tokenize),
+        Route(
+            "POST", "/generate", completing.generate, TAKES_PART, {200: replies.Generated},
+            VLLMGenerate | SGLangGenerate,
+        ),
+        Route(
+            "POST", "/v1/completions", completing.completions, TAKES_PART, {200: replies.OpenAIAnswer},
+            OpenAICompletion,
+        ),
+        Route(
+            "POST", "/v1/chat/completions", completing.chat, TAKES_PART, {200: replies.OpenAIAnswer}, OpenAIChat
+        ),
+    ]  # fmt: skip
+
+
+def _sglang_routes(updating: Updating) -> list[Route]:
+    """Weights and pauses in SGLang's words; a failure is told in the shape of a success."""
+    updated = {200: replies.Updated, 400: {JSON_TYPE: replies.Updated | WireRefusal, TEXT_TYPE: str}}
+    flushed = {200: {TEXT_TYPE: str}}
+    return [
+        Route("GET", "/model_info", updating.model_info, ANYONE, {200: replies.ModelInfo}),
+        Route("GET", "/get_model_info", updating.model_info, ANYONE, {200: replies.ModelInfo}),
+        Route("GET", "/flush_cache", updating.flush_cache, RUNS, flushed),
+        Route("POST", "/flush_cache", updating.flush_cache, RUNS, flushed),
+        Route(
+            "POST", "/pause_generation", updating.pause_generation, RUNS, {200: replies.Told}, PauseGeneration,
+            needs_body=False,
+        ),
+        Route("POST", "/continue_generation", updating.continue_generation, RUNS, {200: replies.Told}),
+        Route("POST", "/update_weights_from_disk", updating.from_disk, RUNS, updated, FromDisk),
+        Route("POST", "/update_weights_from_tensor", updating.from_tensor, RUNS, updated, FromTensor),
+    ]  # fmt: skip
+
+
+def _vllm_routes(updating: Updating) -> list[Route]:
+    """Weights and pauses in vLLM's words."""
+    told = {200: replies.Told}
+    return [
+        Route("GET", "/weight_info", updating.weight_info, ANYONE, {200: replies.WeightInfo}),
+        Route("GET", "/get_world_size", updating.world_size, ANYONE, {200: replies.WorldSize}),
+        Route("GET", "/is_paused", updating.is_paused, ANYONE, {200: replies.IsPaused}),
+        Route("POST", "/pause", updating.pause, RUNS, {200: replies.Paused}, query=PauseQuery),
+        Route("POST", "/resume", updating.resume, RUNS, {200: replies.Paused}),
+        Route("POST", "/init_weight_transfer_engine", updating.init_transfer, RUNS, told, InitTransfer),
+        Route("POST", "/start_weight_update", updating.start, RUNS, told),
+        Route("POST", "/update_weights", updating.take, RUNS, told, UpdateWeights, problems=(409,)),
+        Route(
+            "POST", "/finish_weight_update", updating.finish, RUNS, told, FinishUpdate, needs_body=False,
+            problems=(409,),
+        ),
+        Route("POST", "/collective_rpc", updating.reload, RUNS, {200: replies.Reloaded}, Reload),
+        Route("POST", "/update_weight_version", updating.rename, RUNS, {200: replies.Renamed}, NewVersion),
+    ]  # fmt: skip

@@ -18,6 +18,7 @@ from loomrl.inference.engine import PauseMode
 from loomrl.inference.metrics import Metrics
 from loomrl.inference.weights import check_kinds, read_folder, unpacked, with_weights
 from loomrl.language.policy import LanguagePolicy
+from loomrl.schema import Document
 from loomrl.serving.asgi import Response, as_json
 from loomrl.serving.problems import Problem
 from loomrl.trajectory.request import Request
@@ -33,6 +34,12 @@ class PauseGeneration(Body):
     """SGLang's."""
 
     mode: Literal["abort", "retract", "in_place"] = "abort"
+
+
+class PauseQuery(Document):
+    """vLLM's, of `/pause`: what becomes of what runs."""
+
+    mode: PauseMode = "abort"
 
 
 class FromDisk(Body):

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import orjson
 
-from loomrl.serving import bodies, openapi, replies
+from loomrl.serving import bodies, policy_api, replies
 from loomrl.serving import inference_protocol as v2
 from loomrl.serving.asgi import (
     ClientGone,
@@ -379,7 +379,7 @@ class PolicyServer:
 
     async def _description(self, scope: Scope, body: bytes, started: float) -> Response:
         """This description of the API."""
-        return as_json(await asyncio.to_thread(openapi.document, self._router.routes, self._parts))
+        return as_json(await asyncio.to_thread(policy_api.document, self._router.routes, self._parts))
 
     async def _metadata(self, scope: Scope, body: bytes, started: float) -> Response:
         """V2 server metadata: its version and its extensions."""

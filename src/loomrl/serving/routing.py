@@ -3,17 +3,19 @@
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from loomrl.schema import Document
 from loomrl.serving.asgi import Response, Scope
-from loomrl.serving.batching import Question
 from loomrl.serving.guard import Guard
 from loomrl.serving.problems import Problem
 
+if TYPE_CHECKING:
+    from loomrl.serving.batching import Question
+
 # (scope, body, started), then what its path names
-Handler = Callable[..., Response | Question | Awaitable[Response]]
+Handler = Callable[..., "Response | Question | Awaitable[Response]"]
 JSON_TYPE, BYTES_TYPE = "application/json", "application/octet-stream"
 _PLACE = re.compile(r"\\\{(\w+)\\\}")  # as `re.escape` writes it
 

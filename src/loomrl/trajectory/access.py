@@ -11,20 +11,23 @@ import binascii
 
 from loomrl.serving.asgi import Scope, header
 from loomrl.serving.browsers import is_browser
+from loomrl.serving.guard import Guard
 from loomrl.serving.problems import Problem
-from loomrl.serving.tokens import OPERATE, Tokens
+from loomrl.serving.tokens import DECIDE, OBSERVE, OPERATE, Tokens
 
-ANYONE = ""  # in place of a role: whoever holds a token
+ANYONE = Guard("", of_people=True)  # whoever holds a token
+TAKES_PART, LOOKS, RUNS = (Guard(role, of_people=True) for role in (DECIDE, OBSERVE, OPERATE))
 
 
-def check_role(scope: Scope, tokens: Tokens, role: str) -> None:
-    """Demand a token with a role; who operates may do everything.
+def check_role(scope: Scope, tokens: Tokens, guard: Guard) -> None:
+    """Demand a token with a guard's role; who operates may do everything.
 
     Raises:
         Problem: 401, 403.
     """
-    if not tokens:
+    if not guard.is_closed(tokens):
         return
+    role = guard.role
     holder = tokens.holder(_authorization(scope))
     if holder is None:
         wanted = f", with the role {role}" if role else ""
@@ -34,7 +37,7 @@ def check_role(scope: Scope, tokens: Tokens, role: str) -> None:
             "http://name:TOKEN@host:port as their URL",
             {"WWW-Authenticate": "Bearer"},
         )
-    if role != ANYONE and role not in holder.roles and OPERATE not in holder.roles:
+    if role and role not in holder.roles and OPERATE not in holder.roles:
         raise Problem(403, f"the token of {holder.name!r} has not the role {role}; `loomrl tokens new` makes others")
 
 

@@ -1,21 +1,23 @@
 """The hub as an ASGI application: the wire of the Trajectory API, and beside it what the wire lacks."""
 
 import time
-from functools import partial
+from typing import Any
 
 from loomrl.serving.asgi import ClientGone, Receive, Response, Scope, Send, as_json, respond
 from loomrl.serving.problems import Problem
-from loomrl.serving.tokens import DECIDE, OBSERVE, OPERATE, Tokens
-from loomrl.trajectory.access import ANYONE
+from loomrl.serving.routing import Link, Route
+from loomrl.serving.tokens import Tokens
+from loomrl.trajectory import replies
+from loomrl.trajectory.access import ANYONE, LOOKS, RUNS, TAKES_PART
 from loomrl.trajectory.bodies import Bodies, packed
-from loomrl.trajectory.delivery import Delivery
+from loomrl.trajectory.delivery import Delivery, Lease
 from loomrl.trajectory.hub import Hub
 from loomrl.trajectory.journal import Journal
 from loomrl.trajectory.metrics import Metrics
 from loomrl.trajectory.posting import Posting
 from loomrl.trajectory.posts import Posts
 from loomrl.trajectory.request import Request
-from loomrl.trajectory.router import Route, Router, intake_for
+from loomrl.trajectory.router import Router, intake_for
 from loomrl.trajectory.settings import HubSettings
 from loomrl.trajectory.store import Store
 from loomrl.trajectory.upkeep import Upkeep
@@ -25,10 +27,12 @@ from loomrl.trajectory.wire import (
     EnvironmentRegistration,
     PolicyVersion,
     Registration,
+    ScoredGroup,
     parse,
 )
 
 _TEXT = b"text/plain; charset=utf-8"
+_JOINED = {"env_id": "$response.body#/env_id"}
 _MAX_ENVIRONMENTS = 100_000
 
 
@@ -44,37 +48,42 @@ class HubServer:
         delivery, view = Delivery(self._journal, self._metrics), View(self._journal, self._metrics)
         self._upkeep = Upkeep(store, self._journal, self._posts, self._metrics)
         self._timed = {"/scored_data", "/scored_data_list", "/batch"}
-        routes: dict[tuple[str, str], Route] = {
-            ("GET", "/"): (None, self._root),
-            ("GET", "/info"): (ANYONE, self._info),
-            ("GET", "/wandb_info"): (ANYONE, self._wandb_info),
-            ("GET", "/status"): (ANYONE, self._status),
-            ("GET", "/latest_example"): (ANYONE, delivery.latest_example),
-            ("POST", "/register-env"): (DECIDE, self._register_environment),
-            ("POST", "/disconnect-env"): (DECIDE, self._disconnect_environment),
-            ("GET", "/status-env"): (DECIDE, self._environment_status),
-            ("POST", "/scored_data"): (DECIDE, posting.one),
-            ("POST", "/scored_data_list"): (DECIDE, posting.several),
-            ("POST", "/register"): (OPERATE, self._register),
-            ("GET", "/batch"): (OPERATE, delivery.batch),
-            ("GET", "/reset_data"): (OPERATE, self._reset),
-            ("GET", "/policy_version"): (ANYONE, self._policy_version),
-            ("POST", "/policy_version"): (OPERATE, self._set_policy_version),
-            ("GET", "/hub"): (OBSERVE, view.hub),
-            ("GET", "/metrics"): (OBSERVE, view.metrics),
-            **{("GET", path): (None, view.page) for path in PATHS},
-        }
         self.intake = intake_for(settings.max_pending_bytes, self._metrics.count_problem)
-        self._acknowledge = delivery.acknowledge
         self._router = Router(
-            routes,
+            [*self._routes_of_state(), *_routes_of_groups(posting, delivery), *_routes_of_view(view)],
             tokens,
             settings.host,
             Bodies(settings.max_body_bytes, settings.max_pending_bytes),
+            title="LoomRL hub",
+            purpose="The Trajectory API: scored groups of token sequences from environments, batches for trainers.",
             check=self._journal.check,
             count=self._metrics.count_problem,
-            find_other=self._find_acknowledge,
         )
+
+    def _routes_of_state(self) -> list[Route]:
+        """Who takes part, and what is known of it."""
+        return [
+            Route("GET", "/", self._root, answers={200: replies.Greeting}),
+            Route("GET", "/info", self._info, ANYONE, {200: replies.Sizes}),
+            Route("GET", "/wandb_info", self._wandb_info, ANYONE, {200: replies.WandbNames}),
+            Route("GET", "/status", self._status, ANYONE, {200: replies.QueueStatus}),
+            Route(
+                "POST", "/register-env", self._register_environment, TAKES_PART, {200: replies.EnvironmentJoined},
+                EnvironmentRegistration, links={"status": Link("GET", "/status-env", body=_JOINED)},
+            ),
+            Route(
+                "POST", "/disconnect-env", self._disconnect_environment, TAKES_PART, {200: replies.Done},
+                EnvironmentIdentifier,
+            ),
+            Route(
+                "GET", "/status-env", self._environment_status, TAKES_PART, {200: replies.EnvironmentStatus},
+                EnvironmentIdentifier, problems=(404,),
+            ),
+            Route("POST", "/register", self._register, RUNS, {200: replies.Registered}, Registration),
+            Route("GET", "/reset_data", self._reset, RUNS, {200: {replies.TEXT_TYPE: str}}),
+            Route("GET", "/policy_version", self._policy_version, ANYONE, {200: replies.VersionTold}),
+            Route("POST", "/policy_version", self._set_policy_version, RUNS, {200: replies.Done}, PolicyVersion),
+        ]  # fmt: skip
 
     @property
     def _hub(self) -> Hub:
@@ -97,48 +106,48 @@ class HubServer:
             self._metrics.observe(time.perf_counter() - started)
         await respond(send, response)
 
-    def _find_acknowledge(self, method: str, path: str) -> Route | None:
-        match path.split("/"):
-            case ["", "batch", batch_id, "ack"] if batch_id.isascii() and batch_id.isdigit():
-                if method == "POST":
-                    return OPERATE, partial(self._acknowledge, int(batch_id))
-                raise Problem(405, "Method Not Allowed", {"Allow": "POST"})
-        return None
-
     # --- what is asked for ----------------------------------------------------------------------------------------
 
     async def _root(self, request: Request) -> Response:
+        """The wire's greeting."""
         return as_json({"message": "AtroposLib API"})
 
     async def _info(self, request: Request) -> Response:
+        """How large batches and sequences are."""
         return as_json({"batch_size": self._hub.batch_size, "max_token_len": self._hub.state.max_token_len})
 
     async def _wandb_info(self, request: Request) -> Response:
+        """Where the trainer logs."""
         known = self._hub.state.registration or {}
         return as_json({"group": known.get("wandb_group"), "project": known.get("wandb_project")})
 
     async def _status(self, request: Request) -> Response:
+        """How far the trainer is, and what waits."""
         hub = self._hub
         is_registered = hub.state.registration is not None
         return as_json({"current_step": hub.state.step, "queue_size": len(hub.queue) if is_registered else 0})
 
     async def _environment_status(self, request: Request) -> Response:
+        """What an environment's queue holds, and its share of batches."""
         env_id = parse(EnvironmentIdentifier, request.body).env_id
         if (environment := self._hub.environments.find(env_id)) is None:
             raise Problem(404, f"no environment {env_id} is registered: register it by POST /register-env")
         return as_json(self._hub.environment_status(environment, time.time()))
 
     async def _policy_version(self, request: Request) -> Response:
+        """Which policy the trainer has now."""
         return as_json({"version": self._hub.state.policy_version})
 
     # --- what changes something -----------------------------------------------------------------------------------
 
     async def _register(self, request: Request) -> Response:
+        """A trainer says how large its batches are; the first one counts."""
         number = self._hub.register(parse(Registration, request.body))
         await self._journal.durable()
         return Response(b'{"uuid":%d}' % number)
 
     async def _register_environment(self, request: Request) -> Response:
+        """An environment joins, once a trainer asked for a batch."""
         said, hub = parse(EnvironmentRegistration, request.body), self._hub
         if not hub.state.started or hub.state.registration is None:
             return as_json({"status": "wait for trainer to start"})
@@ -158,6 +167,7 @@ class HubServer:
         return as_json(answer)
 
     async def _disconnect_environment(self, request: Request) -> Response:
+        """An environment leaves."""
         env_id, hub = parse(EnvironmentIdentifier, request.body).env_id, self._hub
         if (environment := hub.environments.find(env_id)) is None:
             return as_json({"status": "failure", "error": f"no environment {env_id} is registered"})
@@ -167,12 +177,45 @@ class HubServer:
         return as_json({"status": "success"})
 
     async def _set_policy_version(self, request: Request) -> Response:
+        """Which policy the trainer has from now on."""
         self._hub.set_policy_version(parse(PolicyVersion, request.body).version)
         await self._journal.durable()
         return as_json({"status": "success"})
 
     async def _reset(self, request: Request) -> Response:
+        """Forget everything."""
         self._hub.reset()
         self._posts.clear()
         await self._journal.durable()
         return Response(b"Reset successful", content_type=_TEXT)
+
+
+def _routes_of_groups(posting: Posting, delivery: Delivery) -> list[Route]:
+    """Groups come in, batches go out."""
+    headers = ("Idempotency-Key", "X-Policy-Version")
+    acknowledged = Link("POST", "/batch/{batch_id}/ack", {"batch_id": "$response.body#/batch_id"})
+    return [
+        Route(
+            "POST", "/scored_data", posting.one, TAKES_PART, {200: replies.GroupTaken}, ScoredGroup, headers=headers
+        ),
+        Route(
+            "POST", "/scored_data_list", posting.several, TAKES_PART, {200: replies.GroupsTaken}, list[ScoredGroup],
+            headers=(*headers, "Prefer"),
+        ),
+        Route("GET", "/latest_example", delivery.latest_example, ANYONE, {200: dict[str, Any]}),
+        Route(
+            "GET", "/batch", delivery.batch, RUNS, {200: replies.NextBatch}, query=Lease,
+            links={"acknowledge": acknowledged},
+        ),
+        Route("POST", "/batch/{batch_id}/ack", delivery.acknowledge, RUNS, {200: replies.Done}),
+    ]  # fmt: skip
+
+
+def _routes_of_view(view: View) -> list[Route]:
+    """What people and Prometheus see."""
+    files = [Route("GET", path, view.page, answers={200: {kind: str}}) for path, kind in PATHS.items()]
+    return [
+        Route("GET", "/hub", view.hub, LOOKS, {200: replies.HubShown}),
+        Route("GET", "/metrics", view.metrics, LOOKS, {200: {replies.TEXT_TYPE: str}}),
+        *files,
+    ]

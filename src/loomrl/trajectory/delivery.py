@@ -3,10 +3,13 @@
 import asyncio
 import math
 import time
+from typing import Annotated
 from urllib.parse import parse_qs
 
 import orjson
+from pydantic import Field
 
+from loomrl.schema import Document
 from loomrl.serving.asgi import Response, as_json
 from loomrl.serving.problems import Problem
 from loomrl.trajectory.bodies import spliced
@@ -18,8 +21,15 @@ from loomrl.trajectory.request import Request
 from loomrl.trajectory.wire import NO_EXAMPLE
 
 _MAX_LEASE_SECONDS = 24 * 3_600.0
+_MAX_DIGITS = 18  # of a batch's number
 _NONE = b'{"batch":null}'
 _NOT_REGISTERED = {"status": "error", "message": "Trainer not registered. Call /register first.", "batch": []}
+
+
+class Lease(Document):
+    """The query of `/batch`: seconds within which the batch is to be acknowledged."""
+
+    lease: Annotated[float, Field(gt=0, le=_MAX_LEASE_SECONDS)] | None = None
 
 
 class Delivery:
@@ -53,10 +63,11 @@ class Delivery:
         about = b"" if lease_seconds is None else b"," + orjson.dumps(_about(batch))[1:-1]
         return spliced(request.scope, listed(b'{"batch":', pieces, about + b"}"))
 
-    async def acknowledge(self, batch_id: int, request: Request) -> Response:
+    async def acknowledge(self, request: Request, batch_id: str) -> Response:
         """A leased batch was trained on and is forgotten; once more changes nothing."""
-        if not self._journal.hub.acknowledge(batch_id):
-            raise Problem(404, f"no batch {batch_id} was handed out with a lease")
+        is_number = batch_id.isascii() and batch_id.isdigit() and len(batch_id) <= _MAX_DIGITS
+        if not is_number or not self._journal.hub.acknowledge(int(batch_id)):
+            raise Problem(404, f"no batch {batch_id[:_MAX_DIGITS]} was handed out with a lease")
         await self._journal.durable()
         return as_json({"status": "success"})
 

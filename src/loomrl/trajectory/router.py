@@ -1,45 +1,57 @@
 """Who answers a request: its route is found, its sender checked, its body read; whatever happens has an answer."""
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from http import HTTPStatus
+from typing import Any
 
 from loomrl.errors import ServiceError
+from loomrl.serving import routing
 from loomrl.serving.asgi import ClientGone, Receive, Response, Scope, as_json, header, unread
 from loomrl.serving.browsers import check_host, check_origin, check_program, check_site, is_loopback
 from loomrl.serving.intake import Bounds, Intake
+from loomrl.serving.openapi import Api, describe
 from loomrl.serving.problems import Problem
-from loomrl.serving.tokens import OPERATE, Tokens
-from loomrl.trajectory.access import check_role
+from loomrl.serving.routing import JSON_TYPE, Route
+from loomrl.serving.tokens import Tokens
+from loomrl.trajectory.access import RUNS, check_role
 from loomrl.trajectory.bodies import BadGzip, Bodies, check_json
+from loomrl.trajectory.replies import TEXT_TYPE, WireRefusal
 from loomrl.trajectory.request import Request
 from loomrl.trajectory.wire import Invalid
 
 log = logging.getLogger(__name__)
-Handler = Callable[[Request], Awaitable[Response]]
-Route = tuple[str | None, Handler]  # the role a token must have, None where none is needed; what answers
+_REFUSAL = {JSON_TYPE: WireRefusal, TEXT_TYPE: str}
+_ALWAYS = (400, 403, 408, 413, 414, 421, 431, 500, 503)
 _SCHEMES = ("http", "https")  # of its own page: a proxy may end TLS
 
 
 class Router:
-    """The routes of one server, by method and path.
+    """The routes of one server, and beside them the one that describes them.
 
-    `check` is asked before a body is read, `count` told of each refusal; `find_other` knows paths that hold a value.
+    `check` is asked before a body is read, `count` told of each refusal.
     """
 
     def __init__(
         self,
-        routes: Mapping[tuple[str, str], Route],
+        routes: Iterable[Route],
         tokens: Tokens,
         host: str,
         bodies: Bodies,
         *,
+        title: str,
+        purpose: str,
         check: Callable[[], None],
         count: Callable[[int], None],
-        find_other: Callable[[str, str], Route | None] = lambda _method, _path: None,
     ) -> None:
-        self._routes, self._tokens, self._bodies = routes, tokens, bodies
+        described = Route("GET", "/openapi.json", self._description, answers={200: dict[str, Any]})
+        self._table = routing.Router([*routes, described])
+        self._api = Api(title, purpose, tokens, _REFUSAL, _ALWAYS, of_what_is_sent=(422,))
+        self._tokens, self._bodies = tokens, bodies
         self._on_loopback = is_loopback(host)
-        self._check, self._count, self._find_other = check, count, find_other
+        self._check, self._count = check, count
 
     async def answer(self, scope: Scope, receive: Receive) -> Response:
         """Whatever happens to one request, it is answered and the server lives on.
@@ -55,26 +67,27 @@ class Router:
             request = Request(scope, await self._bodies.read(scope, receive), receive)
             if request.body:
                 check_json(scope)
-            return await handler(request)
+            response: Response = await handler(request)
+            return response
         except ClientGone:
             raise
         except Exception as error:  # noqa: BLE001 - as above
             return self._refused(scope, error)
 
-    def _admit(self, scope: Scope) -> Handler:
+    def _admit(self, scope: Scope) -> Callable[[Request], Any]:
         """Who answers, if anybody may, by what the headers say. What operators may do changes something, GETs too."""
         if self._on_loopback:
             check_host(header(scope, b"host"))
         check_origin(scope, _SCHEMES)
-        role, handler = self._find(scope["method"], scope["path"])
-        is_get = scope["method"] == "GET"
-        check_site(scope, changes=not is_get or role == OPERATE)
-        if is_get and role == OPERATE:
+        route, places = self._find(scope)
+        is_get = route.method == "GET"
+        check_site(scope, changes=not is_get or route.guard is RUNS)
+        if is_get and route.guard is RUNS:
             check_program(scope)
-        if role is not None:
-            check_role(scope, self._tokens, role)
+        if route.guard is not None:
+            check_role(scope, self._tokens, route.guard)
         self._check()
-        return handler
+        return partial(route.handler, **places)
 
     def _refused(self, scope: Scope, error: Exception) -> Response:
         response = self._failed(scope, error)
@@ -94,12 +107,15 @@ class Router:
         log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
         return Response(_detail("the server failed; its log says why"), 500)
 
-    def _find(self, method: str, path: str) -> Route:
-        if (found := self._routes.get((method, path)) or self._find_other(method, path)) is not None:
-            return found
-        if allowed := sorted(other for other, known in self._routes if known == path):
-            raise Problem(405, "Method Not Allowed", {"Allow": ", ".join(allowed)})
-        raise Problem(404, "Not Found")
+    def _find(self, scope: Scope) -> tuple[Route, dict[str, str]]:
+        try:
+            return self._table.find(scope)
+        except Problem as problem:  # in the wire's words
+            raise Problem(problem.status, HTTPStatus(problem.status).phrase, problem.headers) from problem
+
+    async def _description(self, request: Request) -> Response:
+        """This description of the API."""
+        return as_json(await asyncio.to_thread(describe, self._table.routes, self._api))
 
 
 def intake_for(max_pending_bytes: int, count: Callable[[int], None]) -> Intake:

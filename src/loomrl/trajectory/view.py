@@ -16,7 +16,7 @@ _FILES = {
     "/dashboard/page.css": ("page.css", b"text/css; charset=utf-8"),
     "/dashboard/page.js": ("page.js", b"text/javascript; charset=utf-8"),
 }
-PATHS = tuple(_FILES)
+PATHS = {path: kind.decode().partition(";")[0] for path, (_, kind) in _FILES.items()}  # content types
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "form-action 'none'; frame-ancestors 'none'; base-uri 'none'",

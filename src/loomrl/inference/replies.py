@@ -1,0 +1,133 @@
+"""What a served engine answers, as types, in the shapes of vLLM, SGLang and OpenAI."""
+
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+
+class Model(TypedDict):
+    """A model as OpenAI lists it, and how many tokens it has room for."""
+
+    id: str
+    object: Literal["model"]
+    max_model_len: int
+
+
+class Models(TypedDict):
+    """The one there is."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Tokenized(TypedDict):
+    """The tokens of a text."""
+
+    tokens: list[int]
+    count: int
+    max_model_len: int
+
+
+class VLLMGenerated(TypedDict):
+    """Completions as vLLM's example server tells them; tokens where log-probabilities were asked for."""
+
+    text: list[str]
+    prompt: str
+    finish_reasons: list[str]
+    weight_version: str
+    logprobs: NotRequired[list[list[list[dict[str, float]]]]]
+    prompt_token_ids: NotRequired[list[int]]
+    token_ids: NotRequired[list[list[int]]]
+
+
+class SGLangGenerated(TypedDict):
+    """A completion as SGLang tells it."""
+
+    text: str
+    output_ids: list[int]
+    meta_info: dict[str, Any]
+
+
+Generated = VLLMGenerated | SGLangGenerated | list[SGLangGenerated]
+
+
+class Usage(TypedDict):
+    """How many tokens came and went."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class OpenAIAnswer(TypedDict):
+    """Completions as OpenAI tells them; `metadata` has the version where all are of one."""
+
+    id: str
+    object: Literal["text_completion", "chat.completion"]
+    created: int
+    model: str
+    choices: list[dict[str, Any]]
+    usage: Usage
+    metadata: dict[str, str | None]
+    prompt_token_ids: NotRequired[list[int]]
+
+
+class ModelInfo(TypedDict):
+    """What SGLang says of a model."""
+
+    model_path: str
+    is_generation: bool
+    weight_version: str
+
+
+class Updated(TypedDict):
+    """Whether new weights are served, and if not, why."""
+
+    success: bool
+    message: str
+    num_paused_requests: int
+
+
+class Told(TypedDict):
+    """What was done."""
+
+    message: str
+    status: NotRequired[str]
+
+
+class WeightInfo(TypedDict):
+    """The version that is served."""
+
+    weight_version: str
+
+
+class WorldSize(TypedDict):
+    """How many processes have the weights."""
+
+    world_size: int
+
+
+class IsPaused(TypedDict):
+    """Whether nothing new is begun."""
+
+    is_paused: bool
+
+
+class Paused(TypedDict):
+    """Whether it is paused, or goes on."""
+
+    status: Literal["paused", "resumed"]
+
+
+class Reloaded(TypedDict):
+    """What each process answered."""
+
+    results: list[None]
+
+
+class Renamed(TypedDict):
+    """The version from now on."""
+
+    success: bool
+    message: str
+    new_version: str
