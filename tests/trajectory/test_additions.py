@@ -157,3 +157,18 @@ def test_the_page_loads_nothing_from_elsewhere(hub: httpx.Client) -> None:
     for path in ("/dashboard/page.js", "/dashboard/page.css"):
         assert path in answer.text
         assert hub.get(path).status_code == 200
+
+
+def test_scores_whose_sum_is_no_number_spoil_nothing(hub: httpx.Client) -> None:
+    """Neither what people see of their environment nor the sum of all."""
+    assert hub.post("/register", json=registration(batch_size=2)).status_code == 200
+    hub.get("/batch")
+    env_id = hub.post("/register-env", json=environment()).json()["env_id"]
+    before = hub.get("/hub").json()["counts"]["score_sum"]
+    for scores in ([1e308, 1e308], [1e200, 1e200], [-1e308, -1e308], [0.5, 1.5]):
+        told = hub.post("/scored_data", json={**group(2), "env_id": env_id, "scores": scores})
+        assert told.status_code == 200
+    shown = hub.get("/hub").json()
+    assert shown["counts"]["score_sum"] == before + 1.0
+    assert shown["environments"][0]["mean_score"] == 1.0
+    assert shown["environments"][0]["num_groups"] == 4

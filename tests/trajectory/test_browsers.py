@@ -74,6 +74,18 @@ def test_nor_by_a_post(waiting: httpx.Client, headers: dict[str, str]) -> None:
     assert still_waits(waiting)
 
 
+@pytest.mark.parametrize("headers", [{}, {"Content-Type": "text/plain"}])
+def test_nor_does_an_old_browser_that_names_no_page(waiting: httpx.Client, headers: dict[str, str]) -> None:
+    """A form without fields, and a Blob without a type."""
+    acknowledge = f"/batch/{waiting.get('/batch?lease=3600').json()['batch_id']}/ack"
+    for path in ("/register", "/scored_data", "/policy_version", acknowledge):
+        for content in (b"", b'{"version": 7}'):
+            told = waiting.post(path, content=content, headers={"User-Agent": FIREFOX, **headers})
+            assert told.status_code == 415, path
+    assert waiting.get("/policy_version").json() == {"version": None}
+    assert waiting.post(acknowledge).status_code == 200
+
+
 def test_people_and_programs_are_answered(waiting: httpx.Client) -> None:
     link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
     assert waiting.get("/dashboard", headers={"User-Agent": FIREFOX, **link}).status_code == 200

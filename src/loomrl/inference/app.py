@@ -56,6 +56,7 @@ class EngineServer:
             title="LoomRL engine",
             purpose="Completions by a policy, in the shapes of vLLM, SGLang and OpenAI, and the policy's next weights.",
             check=lambda: None,
+            max_bytes={TAKES_PART: min(settings.max_prompt_bytes, settings.max_body_bytes)},
             count=self._metrics.count_problem,
         )
 

@@ -28,6 +28,9 @@ def serve(
         int, typer.Option(min=1, help="Completions that wait for their turn; more are answered 503, to come again.")
     ] = _DEFAULT.max_waiting,
     max_body_mib: MaxBodyMib = _DEFAULT.max_body_bytes // MIB,
+    max_prompt_mib: Annotated[int, typer.Option(min=1, help="Of one request for completions, unpacked.")] = (
+        _DEFAULT.max_prompt_bytes // MIB
+    ),
     seed: Annotated[int, typer.Option(min=0, help="Of completions that have no seed of their own.")] = _DEFAULT.seed,
     die_with_parent: DieWithParent = None,
     port_file: PortFile = None,
@@ -45,6 +48,7 @@ def serve(
             max_running=max_running,
             max_waiting=max_waiting,
             max_body_bytes=max_body_mib * MIB,
+            max_prompt_bytes=max_prompt_mib * MIB,
             seed=seed,
         ),
         port_file,

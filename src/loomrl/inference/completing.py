@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import TypeVar
 
 import orjson
 
@@ -16,12 +17,16 @@ from loomrl.inference.metrics import Metrics
 from loomrl.inference.scheduler import Busy
 from loomrl.language.tokens import Tokenizer
 from loomrl.serving.asgi import ClientGone, Response, as_json
+from loomrl.serving.budget import check_lists
 from loomrl.serving.problems import Problem
-from loomrl.trajectory.request import Request
+from loomrl.trajectory.request import Request, beside
 from loomrl.trajectory.wire import parse
 
 _RETRY = {"Retry-After": "1"}
 _MODEL = "loomrl"
+_LARGE = 2**14  # bytes
+_MAX_LISTS = 50_000  # and objects, of a large body; brackets in its texts count, too
+T = TypeVar("T")
 
 
 class Completing:
@@ -45,7 +50,7 @@ class Completing:
         """The tokens of a text, as the engine reads it."""
         text = parse(Tokenize, request.body).prompt
         try:
-            tokens = self._tokenizer.prompt(text.removeprefix(self._tokenizer.begin))
+            tokens = await _apart(request, lambda: self._tokenizer.prompt(text.removeprefix(self._tokenizer.begin)))
         except ConfigError as error:
             raise Problem(400, str(error)) from error
         longest = self._engine.policy.model.config.max_tokens
@@ -53,24 +58,27 @@ class Completing:
 
     async def generate(self, request: Request) -> Response:
         """`/generate` of vLLM's example server where the body has a `prompt`, else SGLang's."""
-        if _has_prompt(request.body):
-            ask = parse(VLLMGenerate, request.body).ask()
+        _check(request)
+        if await _apart(request, lambda: _has_prompt(request.body)):
+            ask = await _apart(request, lambda: parse(VLLMGenerate, request.body).ask())
             return await self._answer(request, ask, lambda answers: as_vllm(answers[0], ask, self._tokenizer))
-        ask = parse(SGLangGenerate, request.body).ask()
+        ask = await _apart(request, lambda: parse(SGLangGenerate, request.body).ask())
         return await self._answer(request, ask, lambda answers: as_sglang(answers, ask))
 
     async def completions(self, request: Request) -> Response:
         """`/v1/completions` of OpenAI."""
-        asked = parse(OpenAICompletion, request.body)
+        _check(request)
+        asked = await _apart(request, lambda: parse(OpenAICompletion, request.body))
         return await self._answer(
             request, asked.ask(), lambda answers: as_openai_completion(answers, asked, self._tokenizer)
         )
 
     async def chat(self, request: Request) -> Response:
         """`/v1/chat/completions` of OpenAI."""
-        asked = parse(OpenAIChat, request.body)
+        _check(request)
+        asked = await _apart(request, lambda: parse(OpenAIChat, request.body))
         try:
-            ask = asked.ask(self._tokenizer)
+            ask = await _apart(request, lambda: asked.ask(self._tokenizer))
         except ConfigError as error:
             raise Problem(400, str(error)) from error
         return await self._answer(request, ask, lambda answers: as_openai_chat(answers[0], asked, self._tokenizer))
@@ -81,7 +89,7 @@ class Completing:
 
     async def _answer(self, request: Request, ask: Ask, shape: Callable[[Sequence[Completions]], object]) -> Response:
         started = time.perf_counter()
-        answers = await _unless_gone(request, self._submit(ask))
+        answers = await _unless_gone(request, await _apart(request, lambda: self._submit(ask)))
         self._metrics.observe(time.perf_counter() - started)
         versions = {one.version for answer in answers for one in answer.completions}
         headers = {"X-Policy-Version": str(versions.pop())} if len(versions) == 1 else {}
@@ -98,6 +106,20 @@ class Completing:
             raise Problem(400, str(error)) from error
         except Busy as error:
             raise Problem(503, str(error), _RETRY) from error
+
+
+def _check(request: Request) -> None:
+    """Refuse a body whose reading would keep others waiting, for no thread helps there.
+
+    Raises:
+        Problem: 413.
+    """
+    check_lists(request.body, len(request.body), _MAX_LISTS)
+
+
+async def _apart(request: Request, work: Callable[[], T]) -> T:
+    """What reading a request takes; in a thread where that may be long: tokens are made one by one."""
+    return await beside(len(request.body), work, _LARGE)
 
 
 def _has_prompt(body: bytes) -> bool:

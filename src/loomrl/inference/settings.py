@@ -19,6 +19,7 @@ class EngineSettings:
     max_running: int = 64  # completions decoded at once
     max_waiting: int = 16_384  # completions that wait for their turn
     max_body_bytes: int = 64 * MIB  # of one request, unpacked; weights may come in one
+    max_prompt_bytes: int = 4 * MIB  # of one request for completions: reading more would keep others waiting
     max_pending_bytes: int = 256 * MIB  # of requests that are being read
     seed: int = 0  # of completions that have no seed of their own
 

@@ -13,17 +13,25 @@ from torch import Tensor
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.language.policy import LanguagePolicy
 
+_SHOWN = 200  # characters of a path that an answer repeats
+
 
 def read_folder(path: str) -> LanguagePolicy:
     """The policy of a folder.
 
     Raises:
-        ArtifactError: where it holds none.
+        ArtifactError: where it holds none, or what is no file, such as a pipe: to read that may take for ever.
         ConfigError: for a path that is not absolute.
     """
     folder = Path(path)
     if not folder.is_absolute():
         raise ConfigError(f"{path} is no absolute path, and this server may run elsewhere than who names it")
+    try:
+        others = [one.name for one in folder.iterdir() if one.exists() and not (one.is_file() or one.is_dir())]
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{path[:_SHOWN]!r} is no folder that can be read: {type(error).__name__}") from error
+    if others:
+        raise ArtifactError(f"{path} holds what is no file: {', '.join(others)}")
     return LanguagePolicy.load(folder)
 
 

@@ -108,13 +108,14 @@ def check_type(content_type: str) -> None:
 
 
 def check_body_type(scope: Scope) -> None:
-    """Demand such a type where a body is sent. Programs may leave it out: Triton's clients do.
+    """Demand such a type where a body is sent, and of any browser's POST: old ones name no page in it, and a page of
+    another's can have it come without a body, or without a type. Programs may leave it out: Triton's clients do.
 
     Raises:
         Problem: 415.
     """
     content_type = header(scope, b"content-type")
-    if content_type or (has_body(scope) and is_browser(scope)):
+    if content_type or (is_browser(scope) and (has_body(scope) or scope["method"] == "POST")):
         check_type(content_type)
 
 

@@ -26,16 +26,17 @@ class Bodies:
         self._max_bytes, self._max_pending = max_bytes, max_pending_bytes
         self.pending = 0  # bytes
 
-    async def read(self, scope: Scope, receive: Receive) -> bytes:
-        """The whole body, unpacked. Its sender waits while others' are read, or is told to come again.
+    async def read(self, scope: Scope, receive: Receive, most: int | None = None) -> bytes:
+        """The whole body, unpacked, of at most so many bytes, or `most` where that is given. Its sender waits while
+        others' are read, or is told to come again.
 
         Raises:
             BadGzip: when it cannot be unpacked.
             Problem: 413 beyond the limit, packed or not; 503 while too much is being read.
         """
-        length = header(scope, b"content-length")
-        if length and int(length) > self._max_bytes:
-            raise Problem(413, f"the body has {length} bytes; at most {self._max_bytes} are read", CLOSE)
+        length, most = header(scope, b"content-length"), self._max_bytes if most is None else most
+        if length and int(length) > most:
+            raise Problem(413, f"the body has {length} bytes; at most {most} are read", CLOSE)
         taken, body = 0, bytearray()
         try:
             more = True
@@ -46,8 +47,8 @@ class Bodies:
                 chunk, more = message.get("body", b""), message.get("more_body", False)
                 self.pending += len(chunk)
                 taken += len(chunk)
-                if taken > self._max_bytes:
-                    raise Problem(413, f"the body is larger than the {self._max_bytes} bytes that are read", CLOSE)
+                if taken > most:
+                    raise Problem(413, f"the body is larger than the {most} bytes that are read", CLOSE)
                 if self.pending > self._max_pending:
                     raise Problem(503, "too much is being posted at once; send it again", _RETRY)
                 body += chunk
@@ -55,15 +56,16 @@ class Bodies:
             self.pending -= taken
         if "gzip" not in header(scope, b"content-encoding").lower():
             return bytes(body)
-        return self._unpacked(bytes(body))
+        return _unpacked(bytes(body), most)
 
-    def _unpacked(self, body: bytes) -> bytes:
-        try:
-            return gunzip(body, self._max_bytes)
-        except OverflowError as error:
-            raise Problem(413, str(error)) from error
-        except ValueError as error:
-            raise BadGzip from error
+
+def _unpacked(body: bytes, most: int) -> bytes:
+    try:
+        return gunzip(body, most)
+    except OverflowError as error:
+        raise Problem(413, str(error)) from error
+    except ValueError as error:
+        raise BadGzip from error
 
 
 def check_json(scope: Scope) -> None:

@@ -1,6 +1,7 @@
 """Which groups a hub takes, and in which form: the policies of its settings."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loomrl.serving.problems import Problem
@@ -11,6 +12,7 @@ from loomrl.trajectory.settings import HubSettings
 from loomrl.trajectory.wire import Invalid, ScoredGroup, encode_group, refused
 
 _RETRY = {"Retry-After": "5"}
+_LARGEST_MEAN = 1e100  # of scores
 
 
 class Intake:
@@ -36,7 +38,7 @@ class Intake:
         scores = group["scores"] = [min(max(score, low), high) for score in group["scores"]]
         plain = encode_group(group)
         kept = Group(-1, len(group["tokens"]), group.get("env_id"), len(plain), policy_version=policy_version)
-        return kept, compress(plain), sum(scores) / len(scores) if scores else None
+        return kept, compress(plain), _mean(scores)
 
     def check(self, hub: Hub, group: ScoredGroup, kept: Group) -> None:
         """Refuse a group that no trainer of this hub could use.
@@ -85,6 +87,12 @@ def parse_version(text: str) -> int | None:
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise Problem(422, f"X-Policy-Version {text!r} is no count")
     return int(text)
+
+
+def _mean(scores: Sequence[float]) -> float | None:
+    """None also where it is so large that the sums which people see would hold nothing else, or no number at all."""
+    mean = sum(scores) / len(scores) if scores else math.inf
+    return mean if abs(mean) <= _LARGEST_MEAN else None
 
 
 def describe_rejected(rejected: Mapping[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:

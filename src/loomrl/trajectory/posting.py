@@ -1,10 +1,9 @@
 """Groups come in: `/scored_data` and `/scored_data_list`."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 
@@ -18,13 +17,11 @@ from loomrl.trajectory.journal import Journal
 from loomrl.trajectory.metrics import Metrics
 from loomrl.trajectory.packing import Group
 from loomrl.trajectory.posts import Posts, digest_of
-from loomrl.trajectory.request import Request
+from loomrl.trajectory.request import Request, beside
 from loomrl.trajectory.settings import HubSettings
 from loomrl.trajectory.wire import Detail, Invalid, ScoredGroup, parse_group, parse_groups
 
-_LARGE = 2**20  # bytes; reading more would keep others waiting, so it is done in a thread
 _MAX_KEY = 255
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +44,14 @@ class Posting:
     async def one(self, request: Request) -> Response:
         """One group."""
         self._check(request)
-        prepared = await _beside(len(request.body), lambda: self._read_one(request))
+        prepared = await beside(len(request.body), lambda: self._read_one(request))
         digest = digest_of([prepared.fragment.deflated])
         return await self._once(request, digest, lambda now: self._take_one(prepared, now))
 
     async def several(self, request: Request) -> Response:
         """A list of groups; the bad ones of it cost the good ones nothing."""
         self._check(request)
-        prepared, bad = await _beside(len(request.body), lambda: self._read_several(request))
+        prepared, bad = await beside(len(request.body), lambda: self._read_several(request))
         digest = digest_of([*(one.fragment.deflated for one in prepared.values()), repr(sorted(bad)).encode()])
         return await self._once(request, digest, lambda now: self._take_several(prepared, bad, now))
 
@@ -138,8 +135,3 @@ class Posting:
 def _is_lenient(request: Request) -> bool:
     """RFC 7240, section 4.4."""
     return "handling=lenient" in request.header(b"prefer").replace(" ", "").lower()
-
-
-async def _beside(num_bytes: int, work: Callable[[], T]) -> T:
-    """Do what takes long in a thread."""
-    return work() if num_bytes < _LARGE else await asyncio.to_thread(work)

@@ -1,9 +1,14 @@
 """One request, whole."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from loomrl.serving.asgi import Receive, Scope, header
+
+_LARGE = 2**20  # bytes; reading more would keep others waiting, so it is done in a thread
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +41,8 @@ class Request:
         """Return when whoever sent it waits no longer for the answer. The body is read: what else comes is empty."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+
+async def beside(num_bytes: int, work: Callable[[], T], large: int = _LARGE) -> T:
+    """Do what takes long in a thread."""
+    return work() if num_bytes < large else await asyncio.to_thread(work)

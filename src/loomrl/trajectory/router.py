@@ -10,7 +10,16 @@ from typing import Any
 from loomrl.errors import ServiceError
 from loomrl.serving import routing
 from loomrl.serving.asgi import ClientGone, Receive, Response, Scope, as_json, header, unread
-from loomrl.serving.browsers import check_host, check_origin, check_program, check_site, is_loopback
+from loomrl.serving.browsers import (
+    check_body_type,
+    check_host,
+    check_origin,
+    check_program,
+    check_site,
+    is_browser,
+    is_loopback,
+)
+from loomrl.serving.guard import Guard
 from loomrl.serving.intake import Bounds, Intake
 from loomrl.serving.openapi import Api, describe
 from loomrl.serving.problems import Problem
@@ -31,7 +40,8 @@ _SCHEMES = ("http", "https")  # of its own page: a proxy may end TLS
 class Router:
     """The routes of one server, and beside them the one that describes them.
 
-    `check` is asked before a body is read, `count` told of each refusal.
+    `check` is asked before a body is read, `count` told of each refusal. `max_bytes` bounds bodies further, by who may
+    send them.
     """
 
     def __init__(
@@ -45,13 +55,14 @@ class Router:
         purpose: str,
         check: Callable[[], None],
         count: Callable[[int], None],
+        max_bytes: Mapping[Guard, int] | None = None,
     ) -> None:
         described = Route("GET", "/openapi.json", self._description, answers={200: dict[str, Any]})
         self._table = routing.Router([*routes, described])
-        self._api = Api(title, purpose, tokens, _REFUSAL, _ALWAYS, of_what_is_sent=(422,))
+        self._api = Api(title, purpose, tokens, _REFUSAL, _ALWAYS, of_changes=(415,), of_what_is_sent=(422,))
         self._tokens, self._bodies = tokens, bodies
         self._on_loopback = is_loopback(host)
-        self._check, self._count = check, count
+        self._check, self._count, self._max_bytes = check, count, max_bytes or {}
 
     async def answer(self, scope: Scope, receive: Receive) -> Response:
         """Whatever happens to one request, it is answered and the server lives on.
@@ -60,11 +71,11 @@ class Router:
             ClientGone: when nobody waits for an answer.
         """
         try:
-            handler = self._admit(scope)
+            handler, max_bytes = self._admit(scope)
         except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer to it
             return unread(scope, self._refused(scope, error))
         try:
-            request = Request(scope, await self._bodies.read(scope, receive), receive)
+            request = Request(scope, await self._bodies.read(scope, receive, max_bytes), receive)
             if request.body:
                 check_json(scope)
             response: Response = await handler(request)
@@ -74,8 +85,9 @@ class Router:
         except Exception as error:  # noqa: BLE001 - as above
             return self._refused(scope, error)
 
-    def _admit(self, scope: Scope) -> Callable[[Request], Any]:
-        """Who answers, if anybody may, by what the headers say. What operators may do changes something, GETs too."""
+    def _admit(self, scope: Scope) -> tuple[Callable[[Request], Any], int | None]:
+        """Who answers, if anybody may, by what the headers say, and how many bytes it reads at most, if it may not
+        be as many as others. What operators may do changes something, GETs too."""
         if self._on_loopback:
             check_host(header(scope, b"host"))
         check_origin(scope, _SCHEMES)
@@ -84,10 +96,12 @@ class Router:
         check_site(scope, changes=not is_get or route.guard is RUNS)
         if is_get and route.guard is RUNS:
             check_program(scope)
+        if not is_get and is_browser(scope):
+            check_body_type(scope)
         if route.guard is not None:
             check_role(scope, self._tokens, route.guard)
         self._check()
-        return partial(route.handler, **places)
+        return partial(route.handler, **places), self._max_bytes.get(route.guard) if route.guard else None
 
     def _refused(self, scope: Scope, error: Exception) -> Response:
         response = self._failed(scope, error)
