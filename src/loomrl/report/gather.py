@@ -28,6 +28,7 @@ from loomrl.types import (
 
 T = TypeVar("T")
 MEDIA_TYPES = {".png": "image/png", ".gif": "image/gif", ".webp": "image/webp", ".jpg": "image/jpeg"}
+_BEGINNINGS = {".png": b"\x89PNG\r\n", ".gif": b"GIF8", ".webp": b"RIFF", ".jpg": b"\xff\xd8\xff"}
 KEPT_SUFFIXES = {".json", ".yaml", ".lock", ".patch"}
 DISTRIBUTIONS = (
     "loomrl", "torch", "gymnasium", "numpy", "onnx", "onnxruntime", "dvc", "mlflow", "prefect", "great-expectations",
@@ -170,7 +171,7 @@ def _pictures(reader: Reader, evaluation: EvaluationReport | None) -> list[Pictu
             num_bytes=path.stat().st_size,
         )
         for path in found
-        if path and path.suffix in MEDIA_TYPES
+        if path and path.suffix in MEDIA_TYPES and _is_picture(path)
     ]
 
 
@@ -180,6 +181,12 @@ def _evaluation_digest(reader: Reader, evaluation: EvaluationReport | None, safe
         return safety.evaluation_digest
     file_sums = reader.sums("evaluation")
     return digest_measured(evaluation, file_sums) if evaluation and file_sums else None
+
+
+def _is_picture(path: Path) -> bool:
+    """Whether it begins as what its name says: a link of that name may lead to a file that nobody is to see."""
+    with path.open("rb") as file:
+        return file.read(16).startswith(_BEGINNINGS[path.suffix])
 
 
 def _digests(
