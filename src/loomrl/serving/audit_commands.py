@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from loomrl.plain import on_one_line
+
 if TYPE_CHECKING:
     from loomrl.serving.full_verification import AuditReport
     from loomrl.serving.replay import ReplayReport
@@ -205,7 +207,7 @@ def _line(entry: dict[str, Any]) -> str:
         "operation", "actor", "reason",
     )  # fmt: skip
     facts = "  ".join(f"{key}={entry[key]}" for key in shown if entry.get(key) is not None and entry[key] is not False)
-    return f"{entry['timestamp']}  {entry['kind']:<9} {facts}"
+    return on_one_line(f"{entry['timestamp']}  {entry['kind']:<9} {facts}")
 
 
 def _print_json(document: Any) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from loomrl.plain import on_one_line
 from loomrl.schema import Document
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def list_overrides(policy: Policy, as_json: AsJson = False) -> None:
         _print_json({"overrides": [override.to_json() for override in active]})
         return
     for override in active:
-        typer.echo(f"{override.id}  {override.describe()}")
+        typer.echo(on_one_line(f"{override.id}  {override.describe()}"))
     if not active:
         typer.echo("no override is in force")
 
@@ -147,7 +148,9 @@ def show_plan(policy: Policy, server: Server = None, as_json: AsJson = False) ->
     typer.echo(f"split:       {shares or 'none, the champion decides for all agents'}")
     typer.echo(f"challengers: {', '.join(plan['challengers']) or 'only that of the registry'}")
     typer.echo(f"fallback:    {_fallback_text(plan['fallback'])}")
-    typer.echo("kill switch: " + ("off" if switch is None else f"ON, by {switch['person']}: {switch['reason']}"))
+    typer.echo(
+        "kill switch: " + ("off" if switch is None else on_one_line(f"ON, by {switch['person']}: {switch['reason']}"))
+    )
 
 
 @plan_app.command("split")
