@@ -116,6 +116,18 @@ def test_no_route_that_changes_something_answers_another_page(loomrl_home: Path,
                 assert answer.status_code == 403, (route, headers, answer.text)
 
 
+def test_an_old_browser_that_names_no_page_posts_nothing(loomrl_home: Path, tmp_path: Path) -> None:
+    """A form without fields, and a Blob without a type: their requests have neither a body's type nor an Origin."""
+    settings = ServerSettings("cartpole", folders={"champion": discrete_folder(tmp_path / "champion")})
+    firefox = {"User-Agent": "Mozilla/5.0 (X11; Linux x86_64; rv:60.0) Gecko/20100101 Firefox/60.0"}
+    with Inside(settings) as server:
+        posts = [route for route in server.application._router.routes if route.method == "POST"]
+        assert len(posts) > 5
+        for route in posts:
+            path = route.path.replace("{model}", "cartpole").replace("{version}", "1")
+            assert asyncio.run(_asked(server, "POST", path, firefox)).status_code == 415, route
+
+
 async def _asked(server: Inside, method: str, path: str, headers: dict[str, str]) -> httpx.Response:
     transport = httpx.ASGITransport(app=server.application)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:

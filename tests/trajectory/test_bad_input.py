@@ -106,3 +106,13 @@ def test_a_body_that_never_ends_is_cut(hub_process: HubProcess) -> None:
         with suppress(httpx.TransportError):  # it is answered and cut while it is still sent
             assert client.post("/scored_data", content=endless()).status_code == 413
         assert client.get("/").status_code == 200
+
+
+def test_what_would_keep_everybody_waiting_is_not_read(hub: httpx.Client) -> None:
+    """Millions of lists in one body: to parse them takes half a minute, in which nobody else is answered."""
+    for path in ("/scored_data", "/scored_data_list"):
+        content = b'{"tokens":[%b[]]}' % (b"[]," * 600_000)
+        answer = hub.post(path, content=content, headers={"Content-Type": "application/json"})
+        assert (answer.status_code, "at most" in answer.json()["detail"]) == (413, True)
+    many = {"tokens": [[1]] * 100_000, "masks": [[1]] * 100_000, "scores": [0.0] * 100_000}
+    assert hub.post("/scored_data", json=many).status_code == 200

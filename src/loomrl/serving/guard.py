@@ -49,9 +49,9 @@ def admit(scope: Scope, guard: Guard | None, tokens: Tokens) -> None:
     if guard is not None and guard.of_people and not tokens and any(name == b"origin" for name, _ in scope["headers"]):
         raise Problem(403, NO_TOKENS)
     changes = scope["method"] not in ("GET", "HEAD")
+    check_site(scope, changes=changes)
     if changes:
         check_body_type(scope)
-    check_site(scope, changes=changes)
     if guard is not None and guard.is_closed(tokens):
         scope[_HOLDER] = _demand(_authorization(scope), tokens, guard.role)
 

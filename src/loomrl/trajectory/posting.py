@@ -9,6 +9,7 @@ import orjson
 
 from loomrl.errors import ServiceError
 from loomrl.serving.asgi import Response
+from loomrl.serving.budget import check_lists
 from loomrl.serving.problems import Problem
 from loomrl.trajectory.changes import Post
 from loomrl.trajectory.fragments import Fragment
@@ -22,6 +23,7 @@ from loomrl.trajectory.settings import HubSettings
 from loomrl.trajectory.wire import Detail, Invalid, ScoredGroup, parse_group, parse_groups
 
 _MAX_KEY = 255
+_MAX_LISTS = 500_000  # and objects, of a body: 20 million kept everybody waiting for half a minute, in any thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class Posting:
 
     def _check(self, request: Request) -> None:
         self._intake.check_room(self._journal.hub)
+        check_lists(request.body, len(request.body), _MAX_LISTS)
         if len(request.header(b"idempotency-key")) > _MAX_KEY:
             raise Problem(422, f"an Idempotency-Key has at most {_MAX_KEY} characters")
 
