@@ -127,7 +127,7 @@ class Router:
         except Problem as problem:  # in the wire's words
             raise Problem(problem.status, HTTPStatus(problem.status).phrase, problem.headers) from problem
 
-    async def _description(self, request: Request) -> Response:
+    async def _description(self, request: Request) -> Response:  # noqa: ARG002 - as all handlers
         """This description of the API."""
         return as_json(await asyncio.to_thread(describe, self._table.routes, self._api))
 
