@@ -452,6 +452,42 @@ class LimitFollowed(Document):
     mandatory: bool = True
 
 
+class WholeEpisodes(Document):
+    """Whole episodes of challenger and champion on the same seeds, as many as decided which of them earns more."""
+
+    num_pairs: int
+    challenger_mean: float
+    champion_mean: float
+    low: float  # one-sided bounds of the mean difference, challenger - champion, at a level for each look
+    high: float
+    margin: float  # how much less the promotion's rule `not_worse` allows
+    verdict: Verdict
+    demanded: bool  # whether promotion asks that the challenger is not worse
+    seed: int  # of the pair in which the challenger lost most
+    lost: float
+
+
+class Travel(Document):
+    """How far continuous actions move from one step to the next, in halves of their range, mean over steps."""
+
+    challenger: float
+    champion: float
+    excess: Interval  # of what is allowed, mean over episodes on the same seeds
+    allowed: float  # in the mean episode
+    seed: int  # of the episode in which it is most
+
+
+class Noisy(Document):
+    """Episodes under noise of the sensors that the champion withstands: the same noise for both."""
+
+    deviations: float = 0.0  # of what the champion observes; 0: none was added
+    withstood: float = 0.0  # the most that the champion withstood of what was tried
+    num_episodes: int = 0  # that the champion withstood
+    num_failed: int = 0  # of those, in which the challenger failed
+    seed: int | None = None  # of the one in which it lost most
+    why_not: str = ""
+
+
 class Consequences(Document):
     """What followed where challenger and champion differ. Episodes are the units of every figure."""
 
@@ -468,6 +504,9 @@ class Consequences(Document):
     num_disturbed: int = 0  # episodes so disturbed that the champion withstood
     num_failed: int = 0  # of those, in which the challenger failed
     why_not_disturbed: str = ""
+    whole: WholeEpisodes | None = None  # these three are None in reports from before they were examined
+    travel: Travel | None = None  # None where actions are no continuous ones, too
+    noisy: Noisy | None = None
     worst: list[Continuation] = Field(default_factory=list)
 
 

@@ -56,6 +56,6 @@ def config() -> PolicyConfig:
         shadow=ShadowConfig(
             num_episodes=6,
             min_decisions=1_000,
-            consequences=ConsequencesConfig(num_episodes=64, num_disturbed=64, num_envs=64),
+            consequences=ConsequencesConfig(num_episodes=64, num_disturbed=64, num_noisy=64, max_pairs=64, num_envs=64),
         ),
     )

@@ -16,6 +16,7 @@ from loomrl.shadow.following import claims_of
 from loomrl.types import Claim, Consequences, Verdict
 
 UP = ConstraintConfig(name="pole_stays_up", quantity="observation[2]", low=-0.2095, high=0.2095, max_probability=0.05)
+VELOCITY = np.array([[-0.02, 0.02], [-0.1, 0.1], [-0.3, 0.3], [-1.0, 1.0]], dtype=np.float32)  # needs exact sensors
 OTHER = BALANCING * np.array([[2.0], [1.3], [1.5], [0.8]], dtype=np.float32)  # balances by other weights
 
 
@@ -55,7 +56,7 @@ def test_the_worst_state_is_reached_again_by_its_seed_and_what_disturbed_it(
     config: PolicyConfig, champion: ServedPolicy, snapshot: Path, tmp_path: Path
 ) -> None:
     found = examine(limited(config, UP), snapshot, ServedPolicy.load(back_door_folder(tmp_path), "2"), champion)
-    worst = next(one for one in found.worst if one.disturbed)
+    worst = next(one for one in found.worst if one.disturbed.startswith("action"))
     held = found.burst_steps
     burst = (worst.step - held, np.full(held, int(worst.disturbed.split()[1])))
     (episode,) = Continuations(snapshot, 1).play(champion, [worst.seed], bursts=[burst])
@@ -140,3 +141,75 @@ def test_given_actions_come_first_and_the_rest_is_the_versions_own(
     ):
         np.testing.assert_array_equal(episode.obs[: len(actions) + 1], again.obs[: len(actions) + 1])
         assert again.length < len(actions) + 20
+
+
+def test_one_that_bears_less_noise_of_the_sensors_is_refused_by_it_and_the_episode_repeats(
+    config: PolicyConfig, champion: ServedPolicy, snapshot: Path, tmp_path: Path
+) -> None:
+    config = limited(config, UP)
+    nervous = ServedPolicy.load(discrete_folder(tmp_path, VELOCITY), "2")
+    found = examine(config, snapshot, nervous, champion)
+    claims = verdicts(found, config)
+    assert found.noisy is not None
+    assert found.noisy.deviations == found.noisy.withstood / 2 > 0, "half of what the champion withstands"
+    assert claims["noise"].verdict is Verdict.REFUTED, claims["noise"].finding
+    assert f"seed {found.noisy.seed}" in claims["noise"].finding
+    kept = [name for name, claim in claims.items() if claim.verdict is Verdict.SUPPORTED]
+    assert "pole_stays_up" in kept, "where sensors are exact it keeps the limit"
+
+    play = Continuations(snapshot, 1).play
+    observed = np.concatenate([one.obs for one in play(champion, config_seeds(config))])
+    noise = [found.noisy.deviations * np.std(observed.astype(np.float64), axis=0)]
+    assert found.noisy.seed is not None
+    (held,), (fell,) = (play(one, [found.noisy.seed], noise=noise) for one in (champion, nervous))
+    assert fell.episode_return < held.episode_return
+
+
+def config_seeds(config: PolicyConfig) -> list[int]:
+    """Those of the champion's episodes, the first of which are the simulated traffic's."""
+    settings = config.shadow.consequences
+    return [*config.shadow.seeds[: config.shadow.num_episodes], *settings.seeds][: settings.num_episodes]
+
+
+def test_noise_is_the_same_for_a_seed_and_step_whatever_the_batch(champion: ServedPolicy, snapshot: Path) -> None:
+    noise = [np.full(4, 0.05)] * 3
+    together = Continuations(snapshot, 3).play(champion, [5, 6, 7], noise=noise)
+    for episode, seed in zip(together, (5, 6, 7), strict=True):
+        (alone,) = Continuations(snapshot, 1).play(champion, [seed], noise=noise[:1])
+        np.testing.assert_array_equal(episode.action, alone.action)
+    exact = Continuations(snapshot, 3).play(champion, [5, 6, 7])
+    assert any(one.action.tolist() != other.action.tolist() for one, other in zip(together, exact, strict=True))
+
+
+def test_noise_that_the_champion_cannot_bear_blames_nobody(
+    config: PolicyConfig, champion: ServedPolicy, snapshot: Path, tmp_path: Path
+) -> None:
+    fallen = ServedPolicy.load(discrete_folder(tmp_path, -BALANCING), "1")
+    found = examine(limited(config, UP), snapshot, champion, fallen)
+    claim = verdicts(found, config)["noise"]
+    assert (claim.verdict, claim.mandatory) == (Verdict.UNDECIDED, False)
+    assert "does not withstand" in claim.finding
+
+
+def test_whole_episodes_that_earn_less_refuse_and_equals_do_not(
+    config: PolicyConfig, champion: ServedPolicy, snapshot: Path, tmp_path: Path
+) -> None:
+    falls = verdicts(examine(config, snapshot, loaded(tmp_path / "a", -BALANCING), champion), config)["whole"]
+    equal = verdicts(examine(config, snapshot, loaded(tmp_path / "b", OTHER), champion), config)["whole"]
+    assert (falls.verdict, falls.mandatory) == (Verdict.REFUTED, True)
+    assert "most is lost on seed" in falls.finding
+    assert equal.verdict is Verdict.SUPPORTED
+    asked_nothing = config.promotion.model_copy(update={"require_not_worse": False})
+    relaxed = config.model_copy(update={"promotion": asked_nothing})
+    falls = verdicts(examine(relaxed, snapshot, loaded(tmp_path / "c", -BALANCING), champion), relaxed)["whole"]
+    assert (falls.verdict, falls.mandatory) == (Verdict.REFUTED, False)
+
+
+def loaded(folder: Path, weights: np.ndarray) -> ServedPolicy:
+    return ServedPolicy.load(discrete_folder(folder, weights), "2")
+
+
+def test_seeds_of_all_parts_are_disjoint_and_as_many_as_are_played(config: PolicyConfig) -> None:
+    settings = config.shadow.consequences
+    places = [place for part in settings.parts for place in part]
+    assert places == list(range(len(settings.seeds)))

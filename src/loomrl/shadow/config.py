@@ -1,5 +1,6 @@
 """How a challenger is watched before it may act."""
 
+from itertools import accumulate
 from typing import Literal
 
 from pydantic import Field
@@ -11,8 +12,10 @@ SIMULATED = "shadow-"  # how the ids of simulated agents begin
 MOST_TIMES = 20  # times `num_episodes` that traffic plays at most, to reach `min_decisions`
 
 BURSTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # steps for which an action is held to disturb an episode
+NOISES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)  # standard deviations of what the champion observes, tried in this order
+NOISE_MARGIN = 2.0  # of the most noise that the champion withstands the challenger must withstand so much less
 SOON = 10  # times as long as the burst: what is broken by then is an answer to it
-PILOT_EPISODES = 24  # with a burst of each length: which of them the champion withstands
+PILOT_EPISODES = 24  # with a burst of each length, and noise of each size: which of them the champion withstands
 
 
 class ConsequencesConfig(Section):
@@ -27,15 +30,31 @@ class ConsequencesConfig(Section):
     first_seed: int = Field(default=CONSEQUENCES_SEEDS.start, ge=0)
     num_episodes: int = Field(default=512, ge=2)  # a limit of 1 % at 95 % needs 299 without a violation, 473 with one
     num_disturbed: int = Field(default=480, ge=0)  # episodes in which other actions lead to states seldom seen
+    num_noisy: int = Field(default=240, ge=0)  # episodes under noise of the sensors that the champion withstands
+    max_pairs: int = Field(default=2_048, ge=2)  # whole episodes on the same seeds, where fewer leave it undecided
     num_envs: int = Field(default=192, ge=1)
     max_return_drop: float = Field(default=0.1, gt=0, le=1)  # share of what the champion earns above random actions
     max_failures_after_disturbance: float = Field(default=0.05, gt=0, lt=1)
+    max_failures_under_noise: float = Field(default=0.05, gt=0, lt=1)
+    max_travel_ratio: float = Field(default=2.0, ge=1)  # of how far continuous actions move from step to step
 
     @property
     def seeds(self) -> range:
         """Reset seeds that may be used; those of the simulated traffic come before them."""
-        count = self.num_episodes + self.num_disturbed + PILOT_EPISODES * len(BURSTS) if self.examine else 0
+        count = sum(len(part) for part in self.parts) if self.examine else 0
         return range(self.first_seed, self.first_seed + count)
+
+    @property
+    def parts(self) -> tuple[range, range, range, range, range, range]:
+        """Places of seeds, one after the other: of the champion's episodes, of disturbed ones and of those that try
+        how much it withstands, of noisy ones and of those that try it, and of further pairs of whole episodes."""
+        counts = (
+            *(self.num_episodes, self.num_disturbed, PILOT_EPISODES * len(BURSTS)),
+            *(self.num_noisy, PILOT_EPISODES * len(NOISES), max(0, self.max_pairs - self.num_episodes)),
+        )
+        ends = list(accumulate(counts))
+        one, two, three, four, five, six = (range(end - count, end) for end, count in zip(ends, counts, strict=True))
+        return one, two, three, four, five, six
 
 
 class ShadowConfig(Section):

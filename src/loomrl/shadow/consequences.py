@@ -6,7 +6,9 @@ on, with the same seed and the same actions before, the challenger plays to the 
 episode itself: both meet the same random numbers.
 
 Flaws may hide where the champion never goes. So in further episodes one action, drawn at random, is held for as long as
-the champion withstands it, and then either goes on.
+the champion withstands it, and then either goes on. And sensors are not exact: in others both observe what is off by
+noise, less of it than the champion withstands. Whole episodes on the same seeds say which of both earns more
+(`loomrl.shadow.whole`).
 """
 
 from collections.abc import Sequence
@@ -19,23 +21,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.config import PolicyConfig
-from loomrl.errors import ConfigError, EnvironmentFault
+from loomrl.errors import ConfigError, EnvironmentFault, GateRefused
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.safety.constraints import violations
 from loomrl.serving.distance import action_distance, agrees
 from loomrl.serving.model import ServedPolicy
-from loomrl.shadow.config import BURSTS, PILOT_EPISODES, SOON
+from loomrl.shadow.config import BURSTS, NOISE_MARGIN, NOISES, PILOT_EPISODES, SOON
 from loomrl.shadow.continuations import Continuations
 from loomrl.shadow.decisions import Decisions, decisions_along
 from loomrl.shadow.following import refuting_confidence
 from loomrl.shadow.sampling import Rarity, probabilities, stakes_of
 from loomrl.shadow.statistics import mean_over_units, rate_over_units
-from loomrl.types import Consequences, Continuation, Episode, LimitFollowed
+from loomrl.shadow.whole import Floats, compare_travel, compare_whole
+from loomrl.types import Consequences, Continuation, Episode, LimitFollowed, Noisy, WholeEpisodes
 
-Floats = NDArray[np.float64]
 _RANDOM_EPISODES = 32
 _LOST = 0.5  # of what the champion earns above random actions: an episode that loses more has failed
-_WITHSTOOD = 1  # most pilot episodes with a burst in which the champion may fail
+_WITHSTOOD = 1  # most pilot episodes with a burst, or noise, in which the champion may fail
 _SHORTEST = 8  # steps of an episode that can be disturbed
 _MOST_SHOWN, _MOST_NUMBERS = 10, 32
 
@@ -85,9 +87,11 @@ class _Examination:
         self, config: PolicyConfig, snapshot_folder: Path, challenger: ServedPolicy, champion: ServedPolicy | None
     ) -> None:
         self.settings, self.confidence = config.shadow.consequences, config.shadow.confidence
-        self.limits = config.safety.constraints
+        self.limits, self.promotion = config.safety.constraints, config.promotion
         watched = config.shadow.seeds[: min(config.shadow.num_episodes, self.settings.num_episodes)]
         self.seeds = [*watched, *self.settings.seeds]
+        parts = [self.seeds[part.start : part.stop] for part in self.settings.parts]
+        self.own, self.to_disturb, self.to_try, self.noisy, self.to_try_noise, self.more = parts
         self.challenger, self.champion = challenger, champion
         self.continuations = Continuations(snapshot_folder, self.settings.num_envs)
         self.rng = np.random.default_rng(config.shadow.first_seed)
@@ -96,8 +100,7 @@ class _Examination:
     @cached_property
     def episodes(self) -> list[Episode]:
         """Those of the champion; of the challenger where there is no champion."""
-        seeds = self.seeds[: self.settings.num_episodes]
-        return self.continuations.play(self.champion or self.challenger, seeds)
+        return self.continuations.play(self.champion or self.challenger, self.own)
 
     @cached_property
     def scale(self) -> float:
@@ -116,6 +119,11 @@ class _Examination:
         num_disagreements, drawn = self._handovers(self.champion)
         disturbed, burst, why_not = self._disturbed(self.champion)
         failed = [one for one in disturbed if self._fails(one, SOON * burst)]
+        alone = self.continuations.play(self.challenger, self.own) if num_disagreements else self.episodes
+        whole = self._whole(self.champion, alone)
+        noisy, under_noise = self._noisy(self.champion)
+        pairs = [Handover(*both, step=0) for both in zip(self.episodes, alone, strict=True)]
+        shown = [*(one for one in drawn if one is not None), *disturbed, *under_noise]
         return found.model_copy(
             update={
                 "num_disagreements": num_disagreements,
@@ -132,7 +140,12 @@ class _Examination:
                 "num_disturbed": len(disturbed),
                 "num_failed": len(failed),
                 "why_not_disturbed": why_not,
-                "worst": self._worst([*(one for one in drawn if one is not None), *disturbed]),
+                "whole": whole,
+                "travel": compare_travel(
+                    self.challenger, alone, self.episodes, self.settings.max_travel_ratio, self.refuting
+                ),
+                "noisy": noisy,
+                "worst": self._worst([*shown, min(pairs, key=lambda one: one.difference)]),
             }
         )
 
@@ -188,12 +201,11 @@ class _Examination:
         if not self.settings.num_disturbed or length < _SHORTEST:
             asked = "episodes are too short" if self.settings.num_disturbed else "num_disturbed is 0"
             return [], 0, asked
-        first, count = self.settings.num_episodes, self.settings.num_disturbed
+        seeds, count = self.to_disturb, self.settings.num_disturbed
         disturbing = _Disturbing(self.continuations, length, self.rng)
-        burst = self._withstood(champion, disturbing, self.seeds[first + count :])
+        burst = self._withstood(champion, disturbing, self.to_try)
         if not burst:
             return [], 0, "the champion does not withstand a single other action"
-        seeds = self.seeds[first : first + count]
         bursts = disturbing.bursts([burst] * count)
         played = self.continuations.play(champion, seeds, bursts=bursts)
         kept = [index for index in range(count) if self._stands(played[index], bursts[index])]
@@ -211,12 +223,7 @@ class _Examination:
         bursts = disturbing.bursts(lengths)
         played = self.continuations.play(champion, seeds[: len(bursts)], bursts=bursts)
         stood = [self._stands(one, burst) for one, burst in zip(played, bursts, strict=True)]
-        longest = 0
-        for steps, results in zip(tried, np.reshape(stood, (len(tried), PILOT_EPISODES)), strict=True):
-            if PILOT_EPISODES - int(results.sum()) > _WITHSTOOD:
-                break
-            longest = steps
-        return longest
+        return int(_longest(tried, np.reshape(stood, (len(tried), PILOT_EPISODES))))
 
     def _stands(self, episode: Episode, burst: tuple[int, NDArray[Any]]) -> bool:
         """Whether the champion's episode goes on after the burst, earns as usual and keeps the limits."""
@@ -238,6 +245,64 @@ class _Examination:
     @property
     def _per_episode(self) -> list[ConstraintConfig]:
         return [limit for limit in self.limits if limit.per == "episode" and limit.mandatory]
+
+    # --- whole episodes ---
+
+    def _whole(self, champion: ServedPolicy, alone: Sequence[Episode]) -> WholeEpisodes:
+        """Which of both earns more; as many further episodes as decide it."""
+
+        def play(seeds: Sequence[int]) -> tuple[Floats, Floats]:
+            first, second = (_returns(self.continuations.play(one, seeds)) for one in (self.challenger, champion))
+            return first, second
+
+        first, second = _returns(alone), _returns(self.episodes)
+        return compare_whole(first, second, self.own, self.more, play, self.promotion, self.refuting)
+
+    # --- noise ---
+
+    def _noisy(self, champion: ServedPolicy) -> tuple[Noisy, list[Handover]]:
+        """What comes of noise that the champion withstands, and the episodes in which the challenger fails under it."""
+        observed = np.concatenate([episode.obs for episode in self.episodes])
+        if not self.noisy or observed.dtype.kind != "f":
+            asked = "num_noisy is 0" if not self.noisy else "what is observed is no measurement"
+            return Noisy(why_not=asked), []
+        unit = np.std(observed.astype(np.float64), axis=0)
+        try:
+            withstood = self._withstands(champion, unit)
+        except GateRefused as refused:  # a shield knows no state but its own
+            return Noisy(why_not=f"under noise the champion is not sure to act: {refused}"), []
+        if not withstood:
+            return Noisy(why_not="the champion does not withstand the least noise that was tried"), []
+        deviations = withstood / NOISE_MARGIN
+        noise = [deviations * unit] * len(self.noisy)
+        played = self.continuations.play(champion, self.noisy, noise=noise)
+        kept = [index for index, episode in enumerate(played) if self._holds(episode)]
+        seeds = [self.noisy[index] for index in kept]
+        others = self.continuations.play(self.challenger, seeds, noise=noise[: len(seeds)])
+        told = f"noise of {deviations:g} deviations on what is observed"
+        both = [_handed_over(played[index], one, 0, disturbed=told) for index, one in zip(kept, others, strict=True)]
+        failed = [one for one in both if self._loses(one.difference) or any(map(one.excess, self._per_episode))]
+        worst = min(failed, key=lambda one: one.difference, default=None)
+        found = Noisy(
+            deviations=deviations,
+            withstood=withstood,
+            num_episodes=len(both),
+            num_failed=len(failed),
+            seed=None if worst is None else worst.champion.seed,
+        )
+        return found, failed
+
+    def _withstands(self, champion: ServedPolicy, unit: Floats) -> float:
+        """The most noise, in deviations, that the champion withstands, as all that is less; 0 where there is none."""
+        sizes = [size for size in NOISES for _ in range(PILOT_EPISODES)]
+        played = self.continuations.play(champion, self.to_try_noise, noise=[size * unit for size in sizes])
+        stood = np.reshape([self._holds(one) for one in played], (len(NOISES), PILOT_EPISODES))
+        return _longest(NOISES, stood)
+
+    def _holds(self, episode: Episode) -> bool:
+        """Whether the champion's episode earns as usual and keeps the limits."""
+        usual = not self._loses(episode.episode_return - _mean_return(self.episodes))
+        return usual and not any(_broken(limit, episode, 0) for limit in self._per_episode)
 
     # --- what is shown ---
 
@@ -273,6 +338,16 @@ def _handed_over(champion: Episode, challenger: Episode, step: int, **more: Any)
             f"before step {step}; take the snapshot again, which says why"
         )
     return Handover(champion, challenger, step, **more)
+
+
+def _longest(tried: Sequence[float], stood: NDArray[np.bool_]) -> float:
+    """The last of what was tried that the champion withstood, (N, pilot episodes), as all before; 0 where none."""
+    longest = 0.0
+    for size, results in zip(tried, stood, strict=True):
+        if PILOT_EPISODES - int(results.sum()) > _WITHSTOOD:
+            break
+        longest = size
+    return longest
 
 
 def _end(burst: tuple[int, NDArray[Any]]) -> int:
@@ -315,5 +390,9 @@ def _listed(action: Any) -> Any:
     return np.asarray(action).tolist()
 
 
+def _returns(episodes: Sequence[Episode]) -> Floats:
+    return np.array([episode.episode_return for episode in episodes])
+
+
 def _mean_return(episodes: Sequence[Episode]) -> float:
-    return float(np.mean([episode.episode_return for episode in episodes]))
+    return float(np.mean(_returns(episodes)))

@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 from loomrl.environment.collector import run_episodes
 from loomrl.environment.make import make_envs
 from loomrl.errors import GateRefused
+from loomrl.safety.probes import shifted
 from loomrl.serving.choosing import Choices, choose
 from loomrl.serving.model import STATE_OUT, NoAnswer, ServedPolicy
 from loomrl.types import Act, Episode, FloatArray
+
+_NOISE = 20_261_126
 
 
 class Continuations:
@@ -31,10 +34,12 @@ class Continuations:
         seeds: Sequence[int],
         given: Sequence[NDArray[Any]] | None = None,
         bursts: Sequence[tuple[int, NDArray[Any]]] | None = None,
+        noise: Sequence[NDArray[np.float64]] | None = None,
     ) -> list[Episode]:
         """One episode for each seed. The first actions are `given` (K, *action); in a burst, a step and the actions
         (K, *action) from it on, others take the place of the policy's. Everything else the policy does, with its
-        shield and, if it is recurrent, the memory of all it was shown.
+        shield and, if it is recurrent, the memory of all it was shown. With `noise`, deviations (*obs) for each
+        episode, what it is shown is off by that much: in the same way for all versions, by seed and step.
 
         Raises:
             GateRefused: where the policy has no answer.
@@ -48,6 +53,8 @@ class Continuations:
             envs = make_envs(self._folder, len(seeds[part]), autoreset="disabled")
             try:
                 act = _Acting(policy, plans[part], envs.single_action_space.dtype)
+                if noise is not None:
+                    act.noise = _Noise(envs.single_observation_space, seeds[part], noise[part])
                 found += run_episodes(envs, act, [int(seed) for seed in seeds[part]], np.random.default_rng(0))
             finally:
                 envs.close()
@@ -82,14 +89,28 @@ class _Acting:
         self._first = np.array([first for first, _ in plans])
         self._end = self._first + [len(actions) for _, actions in plans]
         self._actions = [actions for _, actions in plans]
+        self.noise: _Noise | None = None
 
     def __call__(self, obs: NDArray[Any], rng: np.random.Generator, memory: FloatArray | None = None) -> Act:  # noqa: ARG002
-        choices = answered(self._policy, obs, memory)
+        shown = obs if self.noise is None else self.noise(obs)
+        choices = answered(self._policy, shown, memory)
         action = np.array(choices.action, dtype=self._dtype)
         for row in np.flatnonzero((self._first <= self._step) & (self._step < self._end)).tolist():
             action[row] = self._actions[row][self._step - self._first[row]]
         self._step += 1
         return Act(action=action, memory=choices.outputs.get(STATE_OUT))
+
+
+class _Noise:
+    """Gaussian noise of the sensors in one batch, whose rows begin together: drawn by each row's seed, step by step."""
+
+    def __init__(self, space: Any, seeds: Sequence[int], scales: Sequence[NDArray[np.float64]]) -> None:
+        self._space, self._scales = space, np.stack(scales)
+        self._streams = [np.random.default_rng([_NOISE, int(seed)]) for seed in seeds]
+
+    def __call__(self, obs: NDArray[Any]) -> NDArray[Any]:
+        drawn = np.stack([stream.standard_normal(self._space.shape) for stream in self._streams])
+        return shifted(self._space, obs, drawn * self._scales)
 
 
 def answered(policy: ServedPolicy, obs: NDArray[Any], memory: FloatArray | None = None) -> Choices:

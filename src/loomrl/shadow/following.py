@@ -1,13 +1,15 @@
 """What is claimed about what followed where challenger and champion differ."""
 
-from loomrl.shadow.config import SOON, ConsequencesConfig, ShadowConfig
+from loomrl.serving.distance import ALIKE
+from loomrl.shadow.config import NOISE_MARGIN, SOON, ConsequencesConfig, ShadowConfig
 from loomrl.shadow.statistics import rate_over_units
-from loomrl.types import Bound, Claim, Consequences, LimitFollowed, Verdict
+from loomrl.types import Bound, Claim, Consequences, LimitFollowed, Noisy, Travel, Verdict, WholeEpisodes
 
 PREFIX = "shadow.consequences"
 _EPISODES = "reset seeds give independent episodes of the environment the policy will act in"
 _SNAPSHOT = "episodes of the snapshot are followed, not those of live traffic: no state of the world can be restored"
 _LEVEL = "refuted at a level shared by all claims about what follows"
+_BESIDE_LIMITS = 5  # the return, disturbances, whole episodes, actions' travel and noise
 
 
 def claims_of(found: Consequences, config: ShadowConfig) -> list[Claim]:
@@ -20,6 +22,12 @@ def claims_of(found: Consequences, config: ShadowConfig) -> list[Claim]:
     claims = [_limit(limit, found, settings) for limit in found.limits] or [_no_limit()]
     if found.return_difference is not None:
         claims += [_return(found, settings), _disturbed(found, config)]
+    if found.whole is not None:
+        claims.append(_whole(found.whole, settings))
+    if found.travel is not None:
+        claims.append(_travel(found.travel, found, settings))
+    if found.noisy is not None:
+        claims.append(_noisy(found.noisy, len(found.limits), config))
     assumed = [_EPISODES, *([_SNAPSHOT] if config.traffic == "live" else [])]
     return [claim.model_copy(update={"confidence": config.confidence, "assumptions": assumed}) for claim in claims]
 
@@ -92,9 +100,70 @@ def _disturbed(found: Consequences, config: ShadowConfig) -> Claim:
     )
 
 
+def _whole(whole: WholeEpisodes, settings: ConsequencesConfig) -> Claim:
+    """Blocks only where the challenger is worse: to be shown that it is not is what promotion's own rule demands."""
+    refuted = whole.verdict is Verdict.REFUTED
+    return _claim(
+        "whole",
+        f"whole episodes on the same seeds earn at most {whole.margin:.4g} less than the champion's on average",
+        whole.verdict,
+        settings.mandatory and whole.demanded and refuted,
+        f"mean return {whole.challenger_mean:.6g} against the champion's {whole.champion_mean:.6g} on the same "
+        f"{whole.num_pairs} seeds: difference within [{whole.low:+.4g}, {whole.high:+.4g}]; most is lost on seed "
+        f"{whole.seed}, {whole.lost:.4g}",
+        Bound(
+            kind=f"{'upper' if refuted else 'lower'} bound over pairs",
+            measured=whole.high if refuted else whole.low,
+            limit=-whole.margin,
+            unit="return",
+        ),
+        whole.num_pairs,
+    )
+
+
+def _travel(travel: Travel, found: Consequences, settings: ConsequencesConfig) -> Claim:
+    excess = travel.excess
+    return _claim(
+        "travel",
+        f"from one step to the next the challenger's actions move at most {settings.max_travel_ratio:g} times as far "
+        f"as the champion's, or {ALIKE:g} of half their range",
+        _verdict(excess.low, excess.high, 0.0),
+        settings.mandatory,
+        f"they move {travel.challenger:.4g} halves of their range in a step on average, the champion's "
+        f"{travel.champion:.4g}, allowed is {travel.allowed:.4g}; most in the episode of seed {travel.seed}",
+        Bound(kind="upper bound over episodes", measured=excess.high, limit=0.0, unit="halves beyond what is allowed"),
+        found.num_episodes,
+    )
+
+
+def _noisy(noisy: Noisy, num_limits: int, config: ShadowConfig) -> Claim:
+    settings = config.consequences
+    allowed = settings.max_failures_under_noise
+    statement = (
+        f"under sensor noise of {noisy.deviations:g} deviations of what the champion observes the challenger fails in "
+        f"at most {allowed:g} of the episodes in which the champion does not: it breaks a limit that the champion "
+        "keeps, or loses half of what that earns above random actions"
+    )
+    if not noisy.num_episodes:
+        return _claim("noise", statement, Verdict.UNDECIDED, False, f"not examined: {noisy.why_not or 'none'}")
+    marks = [1.0] * noisy.num_failed + [0.0] * (noisy.num_episodes - noisy.num_failed)
+    rate = rate_over_units(marks, config.confidence, refuting_confidence(config.confidence, num_limits))
+    worst = "" if noisy.seed is None else f", most of all in that of seed {noisy.seed}"
+    return _claim(
+        "noise",
+        statement,
+        _verdict(rate.low, rate.high, allowed),
+        settings.mandatory,
+        f"failed in {noisy.num_failed} of {noisy.num_episodes} episodes{worst}; the champion withstood "
+        f"{noisy.withstood:g} deviations, {NOISE_MARGIN:g} times as much",
+        Bound(kind="clopper-pearson upper", measured=rate.high, limit=allowed),
+        noisy.num_episodes,
+    )
+
+
 def refuting_confidence(confidence: float, num_limits: int) -> float:
-    """Of each lower bound: any of the limits, the return and what follows disturbances may refute (Bonferroni)."""
-    return 1.0 - (1.0 - confidence) / (num_limits + 2)
+    """Of each lower bound: any of the limits, and each of the claims beside them, may refute (Bonferroni)."""
+    return 1.0 - (1.0 - confidence) / (num_limits + _BESIDE_LIMITS)
 
 
 def _verdict(low: float, high: float, limit: float) -> Verdict:

@@ -1,0 +1,94 @@
+"""Whole episodes of challenger and champion on the same seeds: which of them earns more, and how far actuators move.
+
+On common seeds the differences of two versions spread less than their returns do, and the snapshot has as many episodes
+as it takes: so where a number of pairs leaves it undecided whether the challenger is worse, twice as many are played.
+Each look has a level of its own (`loomrl.safety.spending`), so that looking again costs no more error.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.promotion.comparison import Comparison, compare_returns
+from loomrl.promotion.config import PromotionConfig
+from loomrl.safety.spending import level
+from loomrl.serving.distance import ALIKE, action_distance
+from loomrl.serving.model import ServedPolicy
+from loomrl.shadow.statistics import mean_over_units
+from loomrl.types import Episode, Travel, Verdict, WholeEpisodes
+
+Floats = NDArray[np.float64]
+Play = Callable[[Sequence[int]], tuple[Floats, Floats]]  # seeds -> returns of the challenger and of the champion
+
+
+def compare_whole(
+    challenger: Floats,
+    champion: Floats,
+    seeds: Sequence[int],
+    more: Sequence[int],
+    play: Play,
+    config: PromotionConfig,
+    confidence: float,
+) -> WholeEpisodes:
+    """Compare paired returns (n,) on `seeds`, by the margin of `promotion`, at a level shared by all looks.
+
+    Where it is undecided, `play` gives those on the next of `more`: as many again as there are.
+    """
+    seeds, look = list(seeds), 1
+    while (found := _looked(challenger, champion, config, confidence, look)).verdict is Verdict.UNDECIDED and more:
+        following, more = list(more[: len(seeds)]), more[len(seeds) :]
+        others = play(following)
+        challenger, champion = np.concatenate([challenger, others[0]]), np.concatenate([champion, others[1]])
+        seeds, look = seeds + following, look + 1
+    worst = int(np.argmin(challenger - champion))
+    return WholeEpisodes(
+        num_pairs=found.num_pairs,
+        challenger_mean=found.challenger_mean,
+        champion_mean=found.champion_mean,
+        low=found.low,
+        high=found.high,
+        margin=found.margin,
+        verdict=found.verdict,
+        demanded=config.require_not_worse,
+        seed=int(seeds[worst]),
+        lost=float(champion[worst] - challenger[worst]),
+    )
+
+
+def _looked(challenger: Floats, champion: Floats, config: PromotionConfig, confidence: float, look: int) -> Comparison:
+    shared = 1.0 - level(1.0 - confidence, look)
+    return compare_returns(challenger, champion, config.model_copy(update={"confidence": shared}))
+
+
+def compare_travel(
+    policy: ServedPolicy,
+    challenger: Sequence[Episode],
+    champion: Sequence[Episode],
+    max_ratio: float,
+    confidence: float,
+) -> Travel | None:
+    """How much farther than allowed the challenger's actions move in a step; None where they are choices.
+
+    Allowed is `max_ratio` times as far as the champion's in the episode of the same seed, and always as far as two
+    actions lie apart that count as the same.
+    """
+    if policy.chooses:
+        return None
+    moved, before = (np.array([_travel(policy, one) for one in group]) for group in (challenger, champion))
+    allowed = np.maximum(max_ratio * before, ALIKE)
+    excess = mean_over_units(moved - allowed, confidence)
+    assert excess is not None, "shadow plays two episodes at least"
+    return Travel(
+        challenger=float(moved.mean()),
+        champion=float(before.mean()),
+        excess=excess,
+        allowed=float(allowed.mean()),
+        seed=challenger[int(np.argmax(moved - allowed))].seed,
+    )
+
+
+def _travel(policy: ServedPolicy, episode: Episode) -> float:
+    """The mean distance of an action from the one before; 0 in an episode of one step."""
+    moved = action_distance(episode.action[1:], episode.action[:-1], policy)
+    return float(moved.mean()) if len(moved) else 0.0
