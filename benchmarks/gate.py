@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.resumable import Store
 from loomrl.training.threads import one_thread
-from seeded.beside import challenge
+from seeded.beside import CARTPOLE, challenge, policy_of
 from seeded.trained import KIND, path_of, unseen
 from seeded.trained import examine as examine_trained
 from seeded.workshop import GOOD_RETURN, Outcome, Workshop, is_refused, seeded
@@ -38,6 +38,7 @@ NUM_GOOD = 100
 LEAST_REFUSED, MOST_BLOCKED = 0.95, 0.05
 BEGIN, END = "<!-- table -->", "<!-- end -->"
 BESIDE = "beside"  # the champion
+POLICIES = "policies"  # the kind of those that are CartPole's good one, spoilt
 CODE = ("src/loomrl/safety", "src/loomrl/training", "src/loomrl/algorithms", "benchmarks/seeded/workshop.py")
 CODE_BESIDE = ("src/loomrl/shadow", "src/loomrl/promotion/comparison.py", "benchmarks/seeded/beside.py")
 SOURCES = (*CODE, "configs/cartpole.yaml")
@@ -67,11 +68,11 @@ def examine_unspoilt(policy: str, trained: Path) -> dict[str, Any]:
 
 
 def examine_beside(name: str, trained: Path) -> dict[str, Any]:
-    """What the champion's presence refuses a file of `unseen` for that the gate let pass."""
-    (case,) = (one for one in unseen() if one.__name__.endswith(f".{name}"))
+    """What the champion's presence refuses a spoilt policy for that the gate let pass."""
+    (case,) = (one for one in [*seeded(), *unseen()] if one.__name__.endswith(f".{name}"))
     with tempfile.TemporaryDirectory() as folder, one_thread():
         outcome = challenge(case, Path(folder), trained)
-        return _row(BESIDE, name, case.__doc__, outcome, folder) | {"policy": case.POLICY}
+        return _row(BESIDE, name, case.__doc__, outcome, folder) | {"policy": policy_of(case)}
 
 
 def _row(kind: str, name: str, wrong: str | None, outcome: Outcome, folder: str) -> dict[str, Any]:
@@ -120,8 +121,8 @@ def jobs(command: str, only: list[str], count: int, trained: Path = HERE) -> dic
 
 
 def jobs_beside(values: dict[str, dict[str, Any]], trained: Path = HERE) -> dict[str, tuple[Any, ...]]:
-    """The same for the files of `unseen` that the gate let pass."""
-    passed = [row for row in values.values() if row.get("kind") == KIND and not row["blocking"]]
+    """The same for the spoilt policies that the gate let pass."""
+    passed = [row for row in values.values() if row.get("kind") in (KIND, POLICIES) and not row["blocking"]]
     return {f"{BESIDE}/{row['name']}": (examine_beside, row["name"], trained) for row in passed}
 
 
@@ -133,6 +134,8 @@ def policies() -> set[str]:
 def sources(name: str) -> tuple[str, ...]:
     """Files and folders that a result depends on."""
     kind, _, rest = name.partition("/")
+    if kind == BESIDE and (PROJECT / f"benchmarks/seeded/{POLICIES}/{rest}.py").exists():
+        return (*sources(f"{POLICIES}/{rest}"), *CODE_BESIDE)
     if kind in (KIND, BESIDE, "unspoilt"):
         spoilt = [case for case in unseen() if case.__name__.endswith(f".{rest}")] if kind != "unspoilt" else []
         config = path_of(spoilt[0].POLICY if spoilt else rest).relative_to(PROJECT)
@@ -172,9 +175,9 @@ def of_results(values: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, An
 
 
 def reached(document: dict[str, Any]) -> bool:
-    """Whether both limits hold."""
+    """Whether both limits hold; what is refused beside a champion is refused before promotion, too."""
     bad, good = document["bad"], [row for row in document["good"] if row["is_good"]]
-    refused = sum(row["refused"] for row in bad) / len(bad)
+    refused = (sum(row["refused"] for row in bad) + sum(row["refused"] for row in document["beside"])) / len(bad)
     blocked = sum(not row["passed"] for row in good) / len(good)
     unspoilt = all(row["passed"] for row in document["unspoilt"])
     return bool(refused >= LEAST_REFUSED and blocked <= MOST_BLOCKED and unspoilt)
@@ -187,18 +190,20 @@ def rendered(page: str, document: dict[str, Any]) -> str:
     replayed = sum(bool(row["replayed"]) for row in bad)
     known, others = ([row for row in bad if (row["kind"] == KIND) is new] for new in (False, True))
     unspoilt, beside = document["unspoilt"], {row["name"]: row for row in document["beside"]}
+    later = [row["policy"] for row in beside.values() if row["refused"]]
+    others_later = sum(policy != CARTPOLE for policy in later)
     lines = [
-        f"{refused} of {len(bad)} seeded files were refused, {replayed} of them by a failure that was played again; "
+        f"{refused + len(later)} of {len(bad)} seeded files were refused before promotion: {refused} by the gate, "
+        f"{replayed} of them by a failure that was played again, and {len(later)} beside the champion they were; "
         f"{passed} of {len(good)} good policies passed.",
         "",
-        "| what is wrong | refused by | played again |",
-        "|---|---|---|",
-        *(f"| {row['wrong']} | {_refused_by(row)} | {_replayed(row)} |" for row in known),
+        "| what is wrong | refused by the gate | played again | beside the champion it was |",
+        "|---|---|---|---|",
+        *(f"| {row['wrong']} | {_refused_by(row)} | {_replayed(row)} | {_beside(row, beside)} |" for row in known),
         "",
         f"Of the files of an author who saw neither checks nor configs, {sum(row['refused'] for row in others)} of "
-        f"{len(others)} were refused by the gate, and {sum(row['refused'] for row in beside.values())} more beside a "
-        f"champion; of the {len(unspoilt)} policies that they spoil, {sum(row['passed'] for row in unspoilt)} pass as "
-        "they were trained.",
+        f"{len(others)} were refused by the gate, and {others_later} more beside a champion; of the {len(unspoilt)} "
+        f"policies that they spoil, {sum(row['passed'] for row in unspoilt)} pass as they were trained.",
         "",
         "| policy | what is wrong | refused by the gate | played again | beside the champion it was |",
         "|---|---|---|---|---|",

@@ -40,7 +40,7 @@ def test_the_results_are_of_every_seeded_file_and_of_the_checks_author_reach_bot
     assert len(names) >= 63
     known = [row for row in document["bad"] if row["kind"] != trained.KIND]
     assert [row["name"] for row in document["beside"]] == sorted(
-        row["name"] for row in document["bad"] if row["kind"] == trained.KIND and not row["blocking"]
+        row["name"] for row in document["bad"] if row["kind"] in (trained.KIND, gate.POLICIES) and not row["blocking"]
     )
     assert gate.reached({**document, "bad": known})  # of files that the checks' author wrote; the page tells of others
 
@@ -53,16 +53,21 @@ def test_unseen_files_spoil_policies_of_several_environments_two_of_them_new() -
 
 
 def test_too_few_refused_or_too_many_blocked_is_not_reached() -> None:
-    def document(refused: int, passed: int, *, unspoilt: bool = True) -> dict[str, list[dict[str, bool]]]:
+    def document(
+        refused: int, passed: int, *, unspoilt: bool = True, beside: int = 0
+    ) -> dict[str, list[dict[str, bool]]]:
         return {
             "bad": [{"refused": index < refused} for index in range(40)],
             "good": [{"is_good": True, "passed": index < passed} for index in range(100)],
             "unspoilt": [{"passed": unspoilt}],
+            "beside": [{"refused": index < beside} for index in range(4)],
         }
 
     assert gate.reached(document(38, 95))
     assert not gate.reached(document(38, 95, unspoilt=False))
     assert not gate.reached(document(37, 95))
+    assert gate.reached(document(36, 95, beside=2)), "what is refused beside a champion is not promoted"
+    assert not gate.reached(document(36, 95, beside=1))
     assert not gate.reached(document(38, 94))
 
 
@@ -82,7 +87,9 @@ def test_no_setting_knows_of_a_flaw() -> None:
             assert safety_of(case) == load_config(ROOT / "configs" / "cartpole.yaml").safety
     for case in trained.unseen():
         assert not hasattr(case, "SAFETY")
-        assert load_config(trained.path_of(case.POLICY)).safety.checks.keys() <= of_a_task
+        checks = load_config(trained.path_of(case.POLICY)).safety.checks
+        assert checks.keys() <= of_a_task | {"statistical_limits"}
+        assert checks.get("statistical_limits", {}).keys() <= {"max_episodes"}, "how long to play on, not for what"
 
 
 @pytest.mark.parametrize(
