@@ -40,7 +40,12 @@ BEGIN, END = "<!-- table -->", "<!-- end -->"
 BESIDE = "beside"  # the champion
 POLICIES = "policies"  # the kind of those that are CartPole's good one, spoilt
 CODE = ("src/loomrl/safety", "src/loomrl/training", "src/loomrl/algorithms", "benchmarks/seeded/workshop.py")
-CODE_BESIDE = ("src/loomrl/shadow", "src/loomrl/promotion/comparison.py", "benchmarks/seeded/beside.py")
+CODE_BESIDE = (
+    "src/loomrl/shadow",
+    "src/loomrl/promotion/comparison.py",
+    "src/loomrl/evaluation/paired_returns.py",
+    "benchmarks/seeded/beside.py",
+)
 SOURCES = (*CODE, "configs/cartpole.yaml")
 
 

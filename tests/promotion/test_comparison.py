@@ -10,7 +10,8 @@ import pytest
 from policy_versions import FIRST_SEED, make_artifacts
 
 from loomrl.errors import ArtifactError
-from loomrl.promotion.comparison import Comparison, compare, compare_returns
+from loomrl.evaluation.paired_returns import Comparison, compare_returns
+from loomrl.promotion.comparison import compare
 from loomrl.promotion.config import PromotionConfig
 from loomrl.types import Verdict
 

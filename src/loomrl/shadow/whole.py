@@ -6,17 +6,20 @@ Each look has a level of its own (`loomrl.safety.spending`), so that looking aga
 """
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.promotion.comparison import Comparison, compare_returns
-from loomrl.promotion.config import PromotionConfig
+from loomrl.evaluation.paired_returns import Comparison, compare_returns
 from loomrl.safety.spending import level
 from loomrl.serving.distance import ALIKE, action_distance
 from loomrl.serving.model import ServedPolicy
 from loomrl.shadow.statistics import mean_over_units
 from loomrl.types import Episode, Travel, Verdict, WholeEpisodes
+
+if TYPE_CHECKING:
+    from loomrl.promotion.config import PromotionConfig
 
 Floats = NDArray[np.float64]
 Play = Callable[[Sequence[int]], tuple[Floats, Floats]]  # seeds -> returns of the challenger and of the champion
@@ -28,7 +31,7 @@ def compare_whole(
     seeds: Sequence[int],
     more: Sequence[int],
     play: Play,
-    config: PromotionConfig,
+    config: "PromotionConfig",
     confidence: float,
 ) -> WholeEpisodes:
     """Compare paired returns (n,) on `seeds`, by the margin of `promotion`, at a level shared by all looks.
@@ -56,7 +59,9 @@ def compare_whole(
     )
 
 
-def _looked(challenger: Floats, champion: Floats, config: PromotionConfig, confidence: float, look: int) -> Comparison:
+def _looked(
+    challenger: Floats, champion: Floats, config: "PromotionConfig", confidence: float, look: int
+) -> Comparison:
     shared = 1.0 - level(1.0 - confidence, look)
     return compare_returns(challenger, champion, config.model_copy(update={"confidence": shared}))
 
