@@ -37,7 +37,7 @@ def ask(server: ServerProcess, method: str, path: str, body: bytes | None = None
     [
         ({"Content_Type": "text/plain"}, 415, "application/json"),
         ({"Content_Type": "application/x-www-form-urlencoded"}, 415, "application/json"),
-        ({"Sec_Fetch_Site": "cross-site"}, 415, "application/json"),
+        ({"Sec_Fetch_Site": "cross-site"}, 403, "Sec-Fetch-Site"),
         ({"Origin": "http://evil.example"}, 403, "Origin"),
         ({"Content_Type": "application/json", "Origin": "http://evil.example"}, 403, "Origin"),
         ({"Content_Type": "application/json", "Origin": "null"}, 403, "Origin"),
