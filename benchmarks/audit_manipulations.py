@@ -25,16 +25,16 @@ from typing import Any
 import orjson
 
 from benchmarks.resumable import Store
-from loomrl.files import sha256
-from loomrl.loomdb.database import LoomDB
-from loomrl.serving.anchors import state
-from loomrl.serving.audit import AuditLog
-from loomrl.serving.chain import GENESIS, seal
-from loomrl.serving.compaction import compact
-from loomrl.serving.full_verification import AuditReport, verify_all
-from loomrl.serving.keeper import AuditKeeper
-from loomrl.serving.records import record
-from loomrl.serving.segments import lines, segments
+from loomrl.storage.audit.anchors import state
+from loomrl.storage.audit.chain import GENESIS, seal
+from loomrl.storage.audit.compaction import compact
+from loomrl.storage.audit.full_verification import AuditReport, verify_all
+from loomrl.storage.audit.keeper import AuditKeeper
+from loomrl.storage.audit.log import AuditLog
+from loomrl.storage.audit.records import record
+from loomrl.storage.audit.segments import lines, segments
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.system.files import sha256
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "audit_manipulations.json"
@@ -42,7 +42,8 @@ _SERVING = (
     "anchors", "chain", "compacted", "compaction", "full_verification", "heads", "keeper", "segments", "verification",
 )  # fmt: skip
 SOURCES = (
-    "benchmarks/audit_manipulations.py", "src/loomrl/loomdb/database.py", "src/loomrl/signing.py",
+    "benchmarks/audit_manipulations.py", "src/loomrl/storage/loomdb/database.py",
+    "src/loomrl/system/security/signing.py",
     *(f"src/loomrl/serving/{name}.py" for name in _SERVING),
 )  # fmt: skip
 COUNT, PART, SEED = 1_200, 60, 2026

@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from loomrl.files import read_json, write_json
 from loomrl.safety.certified import marabou
 from loomrl.safety.certified.packed import pack
-from loomrl.safety.certified.search import Search
+from loomrl.safety.certified.search import PropertySearch
 from loomrl.safety.certified.verify import verify
+from loomrl.system.files import read_json, write_json
 from peers.execute import machine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
@@ -105,7 +105,7 @@ def run_random(count: int) -> dict[str, Any]:
     for number in range(count):
         network, prop = networks.question(rng)
         cases = prop.cases
-        search = Search(pack(network), cases, lambda inputs, _: inputs.astype(np.float32))
+        search = PropertySearch(pack(network), cases, lambda inputs, _: inputs.astype(np.float32))
         verdict = search.run(time.monotonic() + 60).verdict.value
         pairs[verdict, marabou.ask(network, cases, 60)["verdict"]] += 1
         if number % 100 == 99:

@@ -17,9 +17,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from loomrl.algorithms import sac
-from loomrl.algorithms.base import Surroundings
-from loomrl.files import files_below, write_json
+from loomrl.algorithms.base import TrainingContext
+from loomrl.algorithms.sac import learner as sac
+from loomrl.system.files import files_below, write_json
 from loomrl.training.checkpoints import CheckpointStore
 from loomrl.training.config import TrainingConfig
 from loomrl.training.loop import TrainingLoop
@@ -32,11 +32,11 @@ ACTION = gymnasium.spaces.Box(-1, 1, (6,), np.float32)
 
 def filled(capacity: int, storage: str, folder: Path) -> sac.SAC:
     """SAC whose replay has gone round once."""
-    config = sac.Config.model_validate(
+    config = sac.SACConfig.model_validate(
         {"num_envs": 8, "replay_capacity": capacity, "replay_storage": storage, "learning_starts": 2 * capacity}
     )
     interval = TrainingConfig(total_env_steps=capacity).checkpoint_interval_env_steps
-    around = Surroundings(folder, interval)
+    around = TrainingContext(folder, interval)
     algorithm = sac.build(config, OBSERVATION, ACTION, seed=0, total_env_steps=capacity, surroundings=around)
     layout, rng = spec(capacity, 8), np.random.default_rng(0)
     for first_row in range(0, layout.num_rows, EPISODE):

@@ -22,7 +22,7 @@ from pathlib import Path
 from loomrl.algorithms.registry import find_algorithms
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import settle_backend
-from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.snapshots.snapshot import take_snapshot
 from peers.cases import CASES, TIMED, Case, Trainer
 from peers.execute import PROJECT, RunFailed, execute, raw_path, shortened, write
 from peers.render import PAGE, as_json, draw, rendered

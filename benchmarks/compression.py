@@ -25,16 +25,16 @@ import numpy as np
 import torch.distributed as dist
 
 from loomrl.algorithms.peers import ALONE
-from loomrl.distributed.config import DistributedConfig
-from loomrl.distributed.group import Group
-from loomrl.distributed.learner import Assignment, Learner, assigned
 from loomrl.environment.config import EnvironmentConfig
-from loomrl.environment.snapshot import take_snapshot
-from loomrl.evaluation.statistics import bootstrap_interval, mean, paired_difference
-from loomrl.files import read_json, write_json
+from loomrl.environment.snapshots.snapshot import take_snapshot
+from loomrl.statistics.intervals import bootstrap_interval, mean, paired_difference
+from loomrl.system.files import read_json, write_json
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.config import TrainingConfig
-from loomrl.training.job import Job
+from loomrl.training.distributed.config import DistributedConfig
+from loomrl.training.distributed.learners.group import DistributedLearnerGroup
+from loomrl.training.distributed.learners.learner import DistributedLearner, LearnerTask, assigned
+from loomrl.training.job import TrainingJob
 from machine import measured_on
 from process_group import ProcessGroup
 
@@ -121,7 +121,7 @@ def measure(task: Task, setting: str, seed: int, snapshot: Path, groups: dict[in
     )
     shared = config.distributed
     assert shared is not None
-    assignment = assigned(Job.of(config, snapshot), task.parameters["rollout_length"], None)
+    assignment = assigned(TrainingJob.of(config, snapshot), task.parameters["rollout_length"], None)
     started = time.monotonic()
     last = groups[shared.num_learners].run(learn, assignment)[0]
     updates = last.values["rows"]["rows"]
@@ -139,7 +139,7 @@ def measure(task: Task, setting: str, seed: int, snapshot: Path, groups: dict[in
     }
 
 
-def learn(assignment: Assignment) -> Checkpoint:
+def learn(assignment: LearnerTask) -> Checkpoint:
     """One learner's part of a training; what it leaves at the end."""
     left: list[Checkpoint] = []
 
@@ -148,9 +148,9 @@ def learn(assignment: Assignment) -> Checkpoint:
             left.append(arguments[2])
 
     def peers(config: DistributedConfig, watchdog: Any) -> Any:
-        return ALONE if config.num_learners == 1 else Group(config, watchdog)
+        return ALONE if config.num_learners == 1 else DistributedLearnerGroup(config, watchdog)
 
-    Learner(assignment, dist.get_rank(), dist.get_world_size(), ask).run(peers)
+    DistributedLearner(assignment, dist.get_rank(), dist.get_world_size(), ask).run(peers)
     return left[-1]
 
 

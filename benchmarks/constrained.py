@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from loomrl.algorithms.policy import load_policy
-from loomrl.config import PolicyConfig, load_config
-from loomrl.environment.collector import run_episodes
+from loomrl.algorithms.policies.policy import load_policy
+from loomrl.environment.collecting.collector import run_episodes
 from loomrl.environment.make import make_envs
 from loomrl.environment.seeds import BENCHMARK_SEEDS
-from loomrl.environment.snapshot import take_snapshot
-from loomrl.files import write_json
+from loomrl.environment.snapshots.snapshot import take_snapshot
+from loomrl.runs.config import PolicyConfig, load_config
+from loomrl.system.files import write_json
 from loomrl.training.threads import one_thread, processor_family
 from loomrl.training.train import train_policy
 

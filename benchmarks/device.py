@@ -37,8 +37,8 @@ from loomrl.environment.resolve import resolve
 from loomrl.environment.vector.choose import make_vector
 from loomrl.environment.vector.device import DeviceVectorEnv, best_device, device_name
 from loomrl.environment.vector.recipe import Recipe
-from loomrl.files import write_json
-from loomrl.processors import num_processors
+from loomrl.system.files import write_json
+from loomrl.system.processors import num_processors
 from loomrl.training.loop import TrainingLoop
 
 RESULTS = Path(__file__).parent / "results" / "device.json"

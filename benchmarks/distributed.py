@@ -26,16 +26,16 @@ from typing import Any
 
 import numpy as np
 
-from loomrl import events
-from loomrl.distributed.cluster import cluster
-from loomrl.distributed.config import DistributedConfig
 from loomrl.environment.config import EnvironmentConfig
-from loomrl.environment.snapshot import take_snapshot
-from loomrl.files import read_json, write_json
-from loomrl.processors import keep_to, num_processors
-from loomrl.stages.__main__ import ONE_THREAD
+from loomrl.environment.snapshots.snapshot import take_snapshot
+from loomrl.runs.stages.__main__ import ONE_THREAD
+from loomrl.system import events
+from loomrl.system.files import read_json, write_json
+from loomrl.system.processors import keep_to, num_processors
 from loomrl.training.config import TrainingConfig
-from loomrl.training.job import Job
+from loomrl.training.distributed.cluster import cluster
+from loomrl.training.distributed.config import DistributedConfig
+from loomrl.training.job import TrainingJob
 from loomrl.training.threads import one_thread
 from loomrl.training.train import train_policy
 from machine import measured_on
@@ -174,7 +174,7 @@ def step_costs(environment: str, parameters: dict[str, Any], rounds: int) -> dic
     """Of PPO's updates after the first few."""
     with snapshot_of(environment) as folder:
         config = TrainingConfig.model_validate({"total_env_steps": 1_000_000, "parameters": parameters})
-        job = Job.of(config, folder / "snapshot")
+        job = TrainingJob.of(config, folder / "snapshot")
         algorithm: Any = job.algorithm(folder)
         rng = np.random.default_rng(0)
         collecting, learning, steps = [], [], 1.0

@@ -42,8 +42,8 @@ POLICIES = "policies"  # the kind of those that are CartPole's good one, spoilt
 CODE = ("src/loomrl/safety", "src/loomrl/training", "src/loomrl/algorithms", "benchmarks/seeded/workshop.py")
 CODE_BESIDE = (
     "src/loomrl/shadow",
-    "src/loomrl/promotion/comparison.py",
-    "src/loomrl/evaluation/paired_returns.py",
+    "src/loomrl/promotion/comparison/returns.py",
+    "src/loomrl/statistics/paired_returns.py",
     "benchmarks/seeded/beside.py",
 )
 SOURCES = (*CODE, "configs/cartpole.yaml")

@@ -25,11 +25,11 @@ import numpy as np
 import orjson
 
 from benchmarks.machine import measured_on
-from loomrl.files import write_json
 from loomrl.serving.client import PolicyClient
-from loomrl.serving.history import records
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.tokens import add
+from loomrl.storage.audit.history import records
+from loomrl.system.files import write_json
+from loomrl.system.http.tokens import add
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from loomrl.files import write_json
-from loomrl.inference import Sampling
-from loomrl.inference.builtin import BuiltinEngine
-from loomrl.language.cache import SharedPrefix
-from loomrl.language.policy import LanguagePolicy
+from loomrl.language.inference import Sampling
+from loomrl.language.inference.builtin import BuiltinEngine
+from loomrl.language.policies.cache import SharedPrefix
+from loomrl.language.policies.policy import LanguagePolicy
+from loomrl.system.files import write_json
 
 BENCHMARKS = Path(__file__).parent
 RESULTS = BENCHMARKS / "results" / "inference.json"

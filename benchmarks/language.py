@@ -23,20 +23,20 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from loomrl.files import read_json, write_json
 from loomrl.gym.curriculum import Curriculum, CurriculumConfig
 from loomrl.gym.stream import TaskStream, held_out_tasks
 from loomrl.gym.tasks import Task
-from loomrl.language.evaluation import accuracy
-from loomrl.language.grpo import GRPO
-from loomrl.language.learner import Learner, LearnerConfig
-from loomrl.language.policy import LanguagePolicy
-from loomrl.language.ppo import PPO, PPOConfig
-from loomrl.language.sampling import Sampling
-from loomrl.language.sources import TaskSource
-from loomrl.language.tokens import ByteTokenizer, CharacterTokenizer, Tokenizer
-from loomrl.language.trainer import LanguageTrainer
-from loomrl.language.warm_start import WarmStartConfig, warm_start
+from loomrl.language.learning.evaluation import accuracy
+from loomrl.language.learning.grpo import GRPO
+from loomrl.language.learning.learner import LanguageLearner, LearnerConfig
+from loomrl.language.learning.ppo import LanguagePPO, LanguagePPOConfig
+from loomrl.language.learning.sources import TaskSource
+from loomrl.language.learning.trainer import LanguageTrainer
+from loomrl.language.learning.warm_start import WarmStartConfig, warm_start
+from loomrl.language.policies.policy import LanguagePolicy
+from loomrl.language.policies.sampling import SamplingConfig
+from loomrl.language.policies.tokens import ByteTokenizer, CharacterTokenizer, Tokenizer
+from loomrl.system.files import read_json, write_json
 from loomrl.training.threads import one_thread, processor_family
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -57,7 +57,7 @@ class Lessons:
     exam: Mapping[str, tuple[int, int]]
     tokenizer: Tokenizer
     warm_start: WarmStartConfig
-    sampling: Sampling
+    sampling: SamplingConfig
     num_prompts: int
     num_samples: int
     learning_rate: float
@@ -89,7 +89,7 @@ ADDITION = Lessons(
     exam={"math": (1, 1_000)},
     tokenizer=CharacterTokenizer("0123456789+="),
     warm_start=WarmStartConfig(target_accuracy=0.35, num_check_tasks=400),
-    sampling=Sampling(temperature=0.7, max_tokens=4),
+    sampling=SamplingConfig(temperature=0.7, max_tokens=4),
     num_prompts=64,
     num_samples=8,
     learning_rate=1e-3,
@@ -104,7 +104,7 @@ MIXED = Lessons(
     exam={"math": (1, 200), "language": (2, 192), "game": (1, 200)},
     tokenizer=ByteTokenizer(),
     warm_start=WarmStartConfig(target_accuracy=0.3, num_check_tasks=300),
-    sampling=Sampling(temperature=0.7, max_tokens=56),
+    sampling=SamplingConfig(temperature=0.7, max_tokens=56),
     num_prompts=96,
     num_samples=8,
     learning_rate=3e-4,
@@ -177,10 +177,12 @@ def train(lessons: Lessons, algorithm: str, seed: int, learnt: list[str], folder
     }
 
 
-def learner_of(algorithm: str, policy: LanguagePolicy, lessons: Lessons) -> Learner:
+def learner_of(algorithm: str, policy: LanguagePolicy, lessons: Lessons) -> LanguageLearner:
     """With a learning rate that falls to 0 at the end."""
     if algorithm == "ppo":
-        return PPO(PPOConfig(learning_rate=lessons.learning_rate, total_updates=lessons.num_updates), policy)
+        return LanguagePPO(
+            LanguagePPOConfig(learning_rate=lessons.learning_rate, total_updates=lessons.num_updates), policy
+        )
     return GRPO(LearnerConfig(learning_rate=lessons.learning_rate, total_updates=lessons.num_updates), policy)
 
 

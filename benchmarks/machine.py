@@ -2,7 +2,7 @@
 
 import platform
 
-from loomrl.processors import num_processors
+from loomrl.system.processors import num_processors
 from loomrl.training.threads import processor_family
 
 

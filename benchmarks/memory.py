@@ -16,9 +16,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from loomrl.algorithms import ppo, recurrent_ppo
-from loomrl.environment.collector import Collector, run_episodes
-from loomrl.environment.stacking import FrameStack
-from loomrl.files import write_json
+from loomrl.environment.collecting.collector import Collector, run_episodes
+from loomrl.environment.wrappers.stacking import FrameStack
+from loomrl.system.files import write_json
 from loomrl.training.threads import one_thread
 
 RESULTS = Path(__file__).parent / "results" / "memory.json"

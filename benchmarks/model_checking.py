@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from loomrl.environment.config import EnvironmentConfig
+from loomrl.environment.finite.prism.explore import build_model
+from loomrl.environment.finite.prism.syntax import read_program, read_property
 from loomrl.environment.make import make_env
-from loomrl.environment.snapshot import take_snapshot
-from loomrl.files import write_json
-from loomrl.finite.prism.explore import build_model
-from loomrl.finite.prism.syntax import read_program, read_property
+from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.safety.model_checking.pctl import check
+from loomrl.system.files import write_json
 from peers.execute import machine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))

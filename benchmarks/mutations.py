@@ -27,8 +27,8 @@ from typing import Any
 
 import yaml
 
-from loomrl import machine_code
-from loomrl.files import write_json
+from loomrl.system import machine_code
+from loomrl.system.files import write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "benchmarks" / "mutations"

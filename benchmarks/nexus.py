@@ -18,12 +18,12 @@ from typing import Any
 
 from distributed import telling
 from loomrl import EnvironmentType, GymPPOIntegration, GymTrainingConfig, NexusWorker, PPOConfig
-from loomrl.distributed.cluster import cluster
-from loomrl.distributed.config import DistributedConfig
-from loomrl.files import write_json
-from loomrl.gym.integration import IntegrationResults
-from loomrl.language.policy import LanguagePolicy
-from loomrl.stages.__main__ import ONE_THREAD
+from loomrl.language.policies.policy import LanguagePolicy
+from loomrl.runs.stages.__main__ import ONE_THREAD
+from loomrl.system.files import write_json
+from loomrl.training.distributed.cluster import cluster
+from loomrl.training.distributed.config import DistributedConfig
+from loomrl.training.integrated import IntegrationResults
 from machine import measured_on
 
 RESULTS = Path(__file__).parent / "results" / "nexus.json"

@@ -13,8 +13,8 @@ from typing import Any, Self
 
 import torch.distributed as dist
 
-from loomrl.distributed.group import calm_receiver
-from loomrl.processors import keep_to, num_processors
+from loomrl.system.processors import keep_to, num_processors
+from loomrl.training.distributed.learners.group import calm_receiver
 
 
 class ProcessGroup:

@@ -27,12 +27,12 @@ from typing import Any
 
 import numpy as np
 
+from loomrl.algorithms.replay.buffer import ReplayBuffer
+from loomrl.algorithms.replay.prioritized import PrioritizedReplay
+from loomrl.algorithms.replay.spec import ReplaySpec, Transitions
+from loomrl.algorithms.replay.storage import MappedStorage, MemoryStorage, Storage
 from loomrl.errors import ArtifactError
-from loomrl.files import read_json, write_json
-from loomrl.replay.buffer import ReplayBuffer
-from loomrl.replay.prioritized import PrioritizedReplay
-from loomrl.replay.spec import ReplaySpec, Transitions
-from loomrl.replay.storage import MappedStorage, MemoryStorage, Storage
+from loomrl.system.files import read_json, write_json
 from loomrl.types import Trajectory
 
 RESULTS = Path(__file__).parent / "results" / "replay.json"

@@ -1,7 +1,7 @@
 """Results of long proofs, kept in one JSON file: what was made is not made again, unless a file it depends on changed.
 
     store = Store(path, root)
-    figures = store.made("cartpole/seed 3", ["src/loomrl/betting.py", "benchmarks/calibration"], measure)
+    figures = store.made("cartpole/seed 3", ["src/loomrl/statistics/betting.py", "benchmarks/calibration"], measure)
 
 Each result stands under a key, with a SHA-256 digest of the files it depends on, which stand once under `inputs`. The
 file is written after each result, so a run that is killed goes on where it was; `keep` drops the results of keys that
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from loomrl.files import canonical_json, sha256, sha256_file, write_json
+from loomrl.system.files import canonical_json, sha256, sha256_file, write_json
 
 
 class Store:

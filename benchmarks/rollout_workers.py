@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from distributed import Case, trained
-from loomrl.files import write_json
-from loomrl.stages.__main__ import ONE_THREAD
+from loomrl.runs.stages.__main__ import ONE_THREAD
+from loomrl.system.files import write_json
 from machine import measured_on
 
 RESULTS = Path(__file__).parent / "results" / "rollout_workers.json"

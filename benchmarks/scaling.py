@@ -24,9 +24,13 @@ import numpy as np
 
 from distributed import CARTPOLE, HALF_CHEETAH, snapshot_of, trained
 from distributed import RESULTS as COSTS
-from loomrl.distributed.cluster import cluster
-from loomrl.distributed.config import DistributedConfig
-from loomrl.distributed.simulation import (
+from loomrl.runs.stages.__main__ import ONE_THREAD
+from loomrl.system.files import read_json, write_json
+from loomrl.system.processors import num_processors
+from loomrl.training.config import TrainingConfig
+from loomrl.training.distributed.cluster import cluster
+from loomrl.training.distributed.config import DistributedConfig
+from loomrl.training.distributed.simulation import (
     Machines,
     Work,
     bytes_per_synchronisation,
@@ -34,11 +38,7 @@ from loomrl.distributed.simulation import (
     seconds_per_update,
     synchronisation_seconds,
 )
-from loomrl.files import read_json, write_json
-from loomrl.processors import num_processors
-from loomrl.stages.__main__ import ONE_THREAD
-from loomrl.training.config import TrainingConfig
-from loomrl.training.job import Job
+from loomrl.training.job import TrainingJob
 from loomrl.training.threads import one_thread
 from machine import measured_on
 
@@ -110,7 +110,7 @@ def update_seconds(
 def spread_of(environment: str, parameters: dict[str, Any]) -> dict[str, float]:
     """Standard deviations over means, of the processor seconds of one learner's rollouts and of its gradient steps."""
     with snapshot_of(environment) as folder:
-        job = Job.of(
+        job = TrainingJob.of(
             TrainingConfig.model_validate({"total_env_steps": 1, "parameters": parameters}), folder / "snapshot"
         )
         seconds = np.array([*parts_of_updates(job, folder)][5:])
@@ -118,7 +118,7 @@ def spread_of(environment: str, parameters: dict[str, Any]) -> dict[str, float]:
     return {"rollout": float(spread[0]), "gradient_step": float(spread[1] * np.sqrt(steps_of(parameters)))}
 
 
-def parts_of_updates(job: Job, folder: Path) -> Iterator[tuple[float, float]]:
+def parts_of_updates(job: TrainingJob, folder: Path) -> Iterator[tuple[float, float]]:
     """Processor seconds of collecting and of learning, again and again."""
     algorithm: Any = job.algorithm(folder)
     rng = np.random.default_rng(0)

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from loomrl.encryption import KEYS, new_entry
-from loomrl.files import write_json
-from loomrl.replay.buffer import ReplayBuffer
-from loomrl.replay.sealed import SealedStorage
-from loomrl.replay.spec import ReplaySpec, Transitions
-from loomrl.replay.storage import MappedStorage, Storage
+from loomrl.algorithms.replay.buffer import ReplayBuffer
+from loomrl.algorithms.replay.sealed import SealedStorage
+from loomrl.algorithms.replay.spec import ReplaySpec, Transitions
+from loomrl.algorithms.replay.storage import MappedStorage, Storage
+from loomrl.system.files import write_json
+from loomrl.system.security.encryption import KEYS, new_entry
 from replay import BATCH, fill, measure, spec, stretch
 
 RESULTS = Path(__file__).parent / "results" / "sealed_replay.json"

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from loomrl.files import write_json
+from loomrl.system.files import write_json
 from served import servers
 from served.load import Served, measure, request
 from served.policies import NAME, OBSERVATIONS, write_policy

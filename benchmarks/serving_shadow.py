@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from loomrl.files import write_json
-from loomrl.serving.model import ServedPolicy
+from loomrl.serving.policy.model import ServedPolicy
 from loomrl.serving.process import ServerProcess
+from loomrl.system.files import write_json
 from served.load import Served, ask, cpu_seconds, request
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))

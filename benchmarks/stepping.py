@@ -21,8 +21,8 @@ from loomrl.environment.resolve import resolve
 from loomrl.environment.vector.choose import make_vector
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError
-from loomrl.files import write_json
-from loomrl.processors import num_processors
+from loomrl.system.files import write_json
+from loomrl.system.processors import num_processors
 
 RESULTS = Path(__file__).parent / "results" / "stepping.json"
 CLASSIC = ("CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1")

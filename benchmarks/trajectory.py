@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import uvloop
 
-from loomrl.files import write_json
-from loomrl.trajectory.process import HubProcess
+from loomrl.language.trajectory.process import HubProcess
+from loomrl.system.files import write_json
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import compression
-from loomrl.files import write_json
+from loomrl.system.files import write_json
 from process_group import ProcessGroup
 
 RESULTS = compression.PROJECT / "benchmarks" / "results" / "wire.json"

@@ -3,9 +3,9 @@
 import os
 import sys
 
-from loomrl.credentials import set_prefect_login
 from loomrl.errors import LoomRLError
-from loomrl.home import home
+from loomrl.system.home import home
+from loomrl.system.security.credentials import set_prefect_login
 
 
 def _home() -> str:

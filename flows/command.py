@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from loomrl import preflight
-from loomrl.config import load_config, parse_overrides
-from loomrl.credentials import credentials_path
 from loomrl.errors import ConfigError, LoomRLError, ServiceError
-from loomrl.home import config_file, project_root
-from loomrl.registry import CHAMPION, Registry
-from loomrl.runs import RunRecord, read_run, run_folder
+from loomrl.runs import preflight
+from loomrl.runs.config import load_config, parse_overrides
+from loomrl.storage.registry import CHAMPION, Registry
+from loomrl.storage.run_record import RunRecord, read_run, run_folder
+from loomrl.system.home import config_file, project_root
+from loomrl.system.security.credentials import credentials_path
 from tasks.closing import mark_crashed_runs
 from tasks.policies import PolicyName, policy_names
 from tasks.run import overrides_from_command

@@ -31,7 +31,7 @@ from tasks.shadow import shadow
 from tasks.training import training
 
 Overrides = Annotated[
-    dict[str, Any],  # read strictly by loomrl.config
+    dict[str, Any],  # read strictly by loomrl.runs.config
     Field(description="Numbers and choices on top of the config, for example {'training.seed': 2}"),
 ]
 

@@ -6,9 +6,9 @@ import sys
 
 from prefect import flow
 
-from loomrl.comparison.compare import VersionComparison
 from loomrl.errors import GateRefused
 from loomrl.monitoring.look import DEGRADED, Look
+from loomrl.promotion.comparison.compare import VersionComparison
 from tasks.monitoring import claim_rows, compare_roles, difference_rows, look_at
 from tasks.policies import PolicyName
 

@@ -1,7 +1,8 @@
 """A Prefect server with access control: `python -m flows.server --host 127.0.0.1 --port 4200`.
 
 The login (`PREFECT_SERVER_API_AUTH_STRING`) and CORS (`PREFECT_SERVER_CORS_ALLOWED_ORIGINS`, by default the server's
-own pages alone) are Prefect's own settings. Prefect checks neither `Host` nor `Origin`: `loomrl.web_access` does, with
+own pages alone) are Prefect's own settings. Prefect checks neither `Host` nor `Origin`:
+`loomrl.system.security.web_access` does, with
 the names of the server in `LOOMRL_PREFECT_HOSTS`.
 """
 
@@ -9,9 +10,9 @@ import argparse
 import os
 import sys
 
-from loomrl.credentials import require_variables
 from loomrl.errors import LoomRLError
-from loomrl.web_access import AccessControl, App, loopback_hosts, parse_hosts
+from loomrl.system.security.credentials import require_variables
+from loomrl.system.security.web_access import AccessControl, App, loopback_hosts, parse_hosts
 
 SERVER_LOGIN = "PREFECT_SERVER_API_AUTH_STRING"
 HOSTS = "LOOMRL_PREFECT_HOSTS"

@@ -15,7 +15,7 @@ from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import get_current_settings
 
 from flows.server import SERVER_LOGIN, server_environment
-from loomrl.credentials import PREFECT_LOGIN, generate
+from loomrl.system.security.credentials import PREFECT_LOGIN, generate
 
 
 class TemporaryServer(SubprocessASGIServer):
@@ -29,7 +29,7 @@ class TemporaryServer(SubprocessASGIServer):
         settings = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
         settings |= get_current_settings().to_environment_variables(exclude_unset=True)
         settings |= server_environment(self.port)
-        command = [sys.executable, "-m", "loomrl.lifetime", str(os.getpid()), *server]
+        command = [sys.executable, "-m", "loomrl.system.lifetime", str(os.getpid()), *server]
         return subprocess.Popen(command, env={**os.environ, **settings})
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from prefect import flow
 from pydantic import Field
 
-from loomrl.tuning.search import Trial
+from loomrl.runs.tuning.search import Trial
 from tasks.policies import PolicyName
 from tasks.tuning import search, trial_rows
 

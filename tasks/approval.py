@@ -6,9 +6,9 @@ from prefect.input import RunInput
 from prefect.settings import PREFECT_API_URL
 from pydantic import Field
 
-from loomrl.loomdb.database import LoomDB
 from loomrl.promotion.rules import WAITING
-from loomrl.runs import read_run
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.run_record import read_run
 from tasks.record import run_config, update
 
 POLL_SECONDS = 2

@@ -7,10 +7,10 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 
-from loomrl import registry
-from loomrl.credentials import prefect_login
-from loomrl.report.build import build_report
-from loomrl.runs import RunRecord, is_alive, list_runs, now, run_folder
+from loomrl.runs.report.build import build_report
+from loomrl.storage import registry
+from loomrl.storage.run_record import RunRecord, is_alive, list_runs, now, run_folder
+from loomrl.system.security.credentials import prefect_login
 from tasks.record import dvc_hashes, run_folders, update
 from tasks.say import say
 

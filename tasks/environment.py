@@ -3,13 +3,13 @@
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from loomrl.environment.snapshot import load_snapshot
-from loomrl.environment.store import store_snapshot
-from loomrl.environment.verify import verify_snapshot
-from loomrl.home import project_root
-from loomrl.loomdb.database import LoomDB
-from loomrl.runs import read_run
+from loomrl.environment.snapshots.snapshot import load_snapshot
+from loomrl.environment.snapshots.store import store_snapshot
+from loomrl.runs.verify_snapshot import verify_snapshot
 from loomrl.safety.gate import check_limits
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.run_record import read_run
+from loomrl.system.home import project_root
 from tasks.record import project_folders, recorded, run_config
 from tasks.reproduce import reproduce
 from tasks.say import say

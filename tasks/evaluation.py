@@ -3,8 +3,8 @@
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from loomrl import registry
-from loomrl.runs import read_run
+from loomrl.storage import registry
+from loomrl.storage.run_record import read_run
 from loomrl.types import EvaluationReport
 from tasks.record import project_folders, recorded
 from tasks.reproduce import reproduce

@@ -3,15 +3,15 @@
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from loomrl.loomdb.database import LoomDB
-from loomrl.promotion.attempts import ATTEMPT_TAG, Attempt, record_attempt
+from loomrl.promotion.attempts import ATTEMPT_TAG, GateAttempt, record_attempt
 from loomrl.promotion.envelope import RunFacts, envelope_tags, previous_case
 from loomrl.promotion.lineage import PLUGINS_TAG
 from loomrl.promotion.package import build_package
-from loomrl.registry import PolicyVersion, Registry
-from loomrl.registry.statements import state_serving
-from loomrl.runs import now, read_run, run_folder
-from loomrl.safety.case import read_case
+from loomrl.safety.case.document import read_case
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.registry import PolicyVersion, Registry
+from loomrl.storage.registry.statements import state_serving
+from loomrl.storage.run_record import now, read_run, run_folder
 from loomrl.types import ParityReport, PolicyManifest
 from tasks.record import StageEntry, dvc_hashes, project_folders, recorded, run_config, update
 from tasks.reproduce import reproduce
@@ -65,7 +65,7 @@ def _register(run_id: str, entry: StageEntry) -> PolicyVersion:
     return version
 
 
-def _attempt(run_id: str, policy: str, registry: Registry) -> Attempt:
+def _attempt(run_id: str, policy: str, registry: Registry) -> GateAttempt:
     """Which attempt the case is; it is put on record where the safety stage ran without its task, by DVC alone."""
     case = read_case(project_folders(run_id)["safety"])
     with LoomDB.open() as db:

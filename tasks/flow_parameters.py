@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from loomrl.algorithms.registry import get_algorithm
-from loomrl.config import PolicyConfig, load_config
 from loomrl.errors import ConfigError
-from loomrl.schema import Section
+from loomrl.runs.config import PolicyConfig, load_config
+from loomrl.system.schema import Section
 
 CONSTRUCTOR_ARGUMENTS = ("environment.kwargs", "environment.randomize")
 ALLOWED_TEXTS = {"training.distributed.address": ("auto",)}  # the cluster that this machine belongs to, and no other

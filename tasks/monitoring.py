@@ -11,12 +11,12 @@ from prefect.events import emit_event
 from prefect.events.worker import EventsWorker
 from prefect.logging import get_run_logger
 
-from loomrl.comparison.compare import VersionComparison, compare_versions
-from loomrl.config import load_config
-from loomrl.home import config_file
-from loomrl.loomdb.database import LoomDB
 from loomrl.monitoring.look import DEGRADED, Look, looking
-from loomrl.registry import CHALLENGER, CHAMPION, Registry
+from loomrl.promotion.comparison.compare import VersionComparison, compare_versions
+from loomrl.runs.config import load_config
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.registry import CHALLENGER, CHAMPION, Registry
+from loomrl.system.home import config_file
 
 DEGRADED_EVENT = "loomrl.policy.degraded"
 

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import yaml
 
-from loomrl.home import project_root
+from loomrl.system.home import project_root
 
 
 def policy_names() -> list[str]:

@@ -12,8 +12,8 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from loomrl import registry
-from loomrl.runs import read_run
+from loomrl.storage import registry
+from loomrl.storage.run_record import read_run
 from tasks.say import say
 from tasks.tensorboard import Board
 

@@ -4,10 +4,10 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from loomrl.errors import GateRefused
-from loomrl.loomdb.database import LoomDB
 from loomrl.promotion import promote, review, rules
-from loomrl.registry import CHALLENGER, Registry
-from loomrl.runs import read_run
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.registry import CHALLENGER, Registry
+from loomrl.storage.run_record import read_run
 from loomrl.types import PromotionDecision
 from tasks.record import recorded, run_config, update
 
@@ -32,11 +32,11 @@ def promotion(run_id: str) -> None:
         raise GateRefused(refusal(decision))
 
 
-def approval(run_id: str) -> rules.Approval:
+def approval(run_id: str) -> rules.PersonApproval:
     """What a person decided about this run, if anybody has."""
     with LoomDB.open() as db:
         given = db.approval(run_id)
-    return rules.Approval(given.approved, given.person, given.reason) if given else rules.Approval(None)
+    return rules.PersonApproval(given.approved, given.person, given.reason) if given else rules.PersonApproval(None)
 
 
 def refusal(decision: PromotionDecision) -> str:

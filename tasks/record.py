@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from loomrl import provenance
-from loomrl.config import PolicyConfig
 from loomrl.errors import GateRefused
-from loomrl.home import project_root
-from loomrl.runs import RunRecord, StageRecord, read_run, run_folder, write_run
-from loomrl.stages import Folders
+from loomrl.runs.config import PolicyConfig
+from loomrl.runs.stages import Folders
+from loomrl.storage import provenance
+from loomrl.storage.run_record import RunRecord, StageRecord, read_run, run_folder, write_run
+from loomrl.system.home import project_root
 from loomrl.types import Json
 
 

@@ -13,14 +13,14 @@ from dvc.exceptions import DvcException, ReproductionError
 from dvc.lock import LockError
 from dvc.repo import Repo
 
-from loomrl import provenance
 from loomrl.errors import BY_EXIT_CODE, ArtifactError, ConfigError, LoomRLError
-from loomrl.events import VARIABLE
-from loomrl.files import SUMS, digest_folder, verify_sums
-from loomrl.home import project_root
-from loomrl.loomdb.database import LoomDB
-from loomrl.runs import read_run, run_folder
-from loomrl.stages.plugins import different, plugin_code, read_plugins
+from loomrl.runs.stages.plugins import different, plugin_code, read_plugins
+from loomrl.storage import provenance
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.run_record import read_run, run_folder
+from loomrl.system.events import VARIABLE
+from loomrl.system.files import SUMS, digest_folder, verify_sums
+from loomrl.system.home import project_root
 from tasks.progress import Follower
 from tasks.record import StageEntry, project_folders, run_config
 from tasks.say import say

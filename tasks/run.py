@@ -11,14 +11,15 @@ from filelock import FileLock, Timeout
 from prefect.context import FlowRunContext
 from prefect.settings import PREFECT_API_URL
 
-from loomrl import preflight, provenance, registry
-from loomrl.config import PolicyConfig, load_config, write_overrides
 from loomrl.errors import GateRefused, LoomRLError
-from loomrl.files import write_atomic
-from loomrl.home import config_file, home, project_root
 from loomrl.promotion.promote import champion_of
 from loomrl.promotion.rules import WAITING
-from loomrl.runs import RunRecord, alive_lock, new_run_id, now, read_run, run_folder, write_run
+from loomrl.runs import preflight
+from loomrl.runs.config import PolicyConfig, load_config, write_overrides
+from loomrl.storage import provenance, registry
+from loomrl.storage.run_record import RunRecord, alive_lock, new_run_id, now, read_run, run_folder, write_run
+from loomrl.system.files import write_atomic
+from loomrl.system.home import config_file, home, project_root
 from tasks.closing import close, mark_crashed_runs
 from tasks.flow_parameters import load_with_parameters
 from tasks.record import project_folders, run_folders, update

@@ -3,11 +3,11 @@
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from loomrl.loomdb.database import LoomDB
 from loomrl.promotion.attempts import record_attempt
-from loomrl.registry import Registry
-from loomrl.runs import read_run
-from loomrl.safety.tally import tally
+from loomrl.safety.case.tally import tally
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.registry import Registry
+from loomrl.storage.run_record import read_run
 from loomrl.types import SafetyCase
 from tasks.record import project_folders, recorded, run_config
 from tasks.reproduce import reproduce

@@ -6,9 +6,9 @@ from prefect.transactions import Transaction, get_transaction
 
 from loomrl.promotion import promote
 from loomrl.promotion.review import recorded as recorded_decision
-from loomrl.registry import CHALLENGER, CHAMPION, PolicyVersion, Registry
-from loomrl.runs import read_run
 from loomrl.shadow.shadow import run_shadow
+from loomrl.storage.registry import CHALLENGER, CHAMPION, PolicyVersion, Registry
+from loomrl.storage.run_record import read_run
 from loomrl.types import ShadowReport
 from tasks.record import recorded, run_config, run_folders, update
 

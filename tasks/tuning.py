@@ -7,17 +7,17 @@ from prefect import task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
-from loomrl import registry
-from loomrl.home import config_file, project_root
-from loomrl.stages import Folders
-from loomrl.tuning.search import Search, Trial, best
+from loomrl.runs.stages import Folders
+from loomrl.runs.tuning.search import Trial, TuningStudy, best
+from loomrl.storage import registry
+from loomrl.system.home import config_file, project_root
 from tasks.say import say
 
 
 @task(name="tuning", cache_policy=NO_CACHE)
 def search(policy: str, num_trials: int | None) -> tuple[list[Trial], str]:
     """Search until there are `num_trials` trials (default: the config's); returns them and the best one's command."""
-    found = Search(config_file(policy), Folders(project_root(), policy)["environment"])
+    found = TuningStudy(config_file(policy), Folders(project_root(), policy)["environment"])
     mlflow_run_id = registry.find_run(policy, found.name) or registry.start_run(policy, found.name, {"kind": "tuning"})
     for trial in found.run(num_trials or found.tuning.num_trials):
         outcome = f"mean best validation return {trial.score:.6g}" if trial.score is not None else trial.problem

@@ -16,8 +16,8 @@ from template_home import ready_home, template_home
 from xdist.scheduler import LoadScopeScheduling
 
 from benchmarks.resumable import Store
-from loomrl.processors import num_processors
-from loomrl.stages.__main__ import ONE_THREAD
+from loomrl.runs.stages.__main__ import ONE_THREAD
+from loomrl.system.processors import num_processors
 
 __all__ = ["ready_home", "template_home"]
 ROOT = Path(__file__).resolve().parents[1]

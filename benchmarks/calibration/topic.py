@@ -2,7 +2,7 @@
 
 A file of `topics/` is a topic. It has a docstring, whose first paragraph stands above its table, and
 
-    SOURCES = ("src/loomrl/betting.py",)       # files and folders that its results depend on, besides itself
+    SOURCES = ("src/loomrl/statistics/betting.py",)       # files and folders that its results depend on, besides itself
     SETTINGS = (Setting("8 agents, one broken", simulate, (at_most("wrong", 0.05),)), ...)
 
 `simulate(rng, num_streams)` plays that many independent streams and returns the outcomes of each by their names. It

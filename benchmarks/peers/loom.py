@@ -18,7 +18,7 @@ from typing import Any
 import loomrl
 from loomrl.algorithms.registry import get_algorithm, validate
 from loomrl.environment.make import make_envs
-from loomrl.environment.snapshot import load_snapshot
+from loomrl.environment.snapshots.snapshot import load_snapshot
 from loomrl.environment.spaces import space_from_json
 from loomrl.training.config import TrainingConfig, ValidationConfig
 from loomrl.training.loop import TrainingLoop

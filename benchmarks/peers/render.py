@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from loomrl.evaluation.statistics import interquartile_mean
+from loomrl.statistics.intervals import interquartile_mean
 from peers.execute import PROJECT
 from peers.summary import Document
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from loomrl.evaluation.statistics import bootstrap_interval, interquartile_mean
+from loomrl.statistics.intervals import bootstrap_interval, interquartile_mean
 from peers.cases import CASES, Case, Trainer
 from peers.execute import PROJECT, raw_path
 

@@ -1,4 +1,5 @@
-"""One stage of the pipeline as `python -m loomrl.stages` runs it, with a clock on what every training loop must do.
+"""One stage of the pipeline as `python -m loomrl.runs.stages` runs it, with a clock on what every training loop must
+do.
 
     .venv/bin/python benchmarks/peers/timed_stage.py NAME POLICY STARTED_AT
 
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from loomrl.stages.__main__ import ONE_THREAD, main
+from loomrl.runs.stages.__main__ import ONE_THREAD, main
 
 STARTED_AT = float(sys.argv[3])
 SECONDS: dict[str, float] = {"start": 0.0, "collect": 0.0, "update": 0.0, "validate": 0.0}
@@ -35,7 +36,7 @@ def timed(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 def watch_loop() -> None:
     """Every training loop from here on is timed."""
-    from loomrl.environment.collector import Collector
+    from loomrl.environment.collecting.collector import Collector
     from loomrl.training.loop import TrainingLoop
 
     make = TrainingLoop.__init__

@@ -8,14 +8,14 @@ import os
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-from loomrl.config import PolicyConfig, load_config
 from loomrl.evaluation.evaluate import evaluate_policy
 from loomrl.export.export import export_policy
-from loomrl.files import write_sums
-from loomrl.promotion.comparison import compare
-from loomrl.serving.model import ServedPolicy
+from loomrl.promotion.comparison.returns import compare
+from loomrl.runs.config import PolicyConfig, load_config
+from loomrl.serving.policy.model import ServedPolicy
 from loomrl.shadow.consequences import examine
 from loomrl.shadow.following import claims_of
+from loomrl.system.files import write_sums
 from loomrl.types import Verdict
 from seeded import trained
 from seeded.workshop import Folders, Outcome, Workshop

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from loomrl.config import PolicyConfig, load_config
-from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.evaluation.evaluate import evaluate_policy
-from loomrl.files import write_sums
+from loomrl.runs.config import PolicyConfig, load_config
+from loomrl.system.files import write_sums
 from loomrl.training.train import train_policy
 from seeded.workshop import Folders, Outcome, Workshop
 

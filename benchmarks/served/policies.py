@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
 
-from loomrl.algorithms.actor_critic import ActorCriticPolicy
+from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
+from loomrl.algorithms.policies.onnx_graph import build_graph, tensors
 from loomrl.environment.spaces import space_to_json
-from loomrl.export.graph import build_graph, tensors
-from loomrl.files import sha256, write_atomic
-from loomrl.serving.model import GRAPH, MANIFEST, open_session
+from loomrl.serving.policy.model import GRAPH, MANIFEST, open_session
+from loomrl.system.files import sha256, write_atomic
 from loomrl.types import EnvironmentSpec, PolicyManifest
 
 NAME = "bench"

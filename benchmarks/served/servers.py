@@ -16,7 +16,7 @@ import httpx
 import mlflow
 import onnx
 
-from loomrl.serving.model import GRAPH
+from loomrl.serving.policy.model import GRAPH
 from loomrl.serving.process import ServerProcess
 from served.load import Served
 from served.policies import NAME

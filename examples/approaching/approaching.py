@@ -3,8 +3,8 @@
 import numpy as np
 from gymnasium import spaces
 
+from loomrl.environment.finite.abstraction import Abstraction
 from loomrl.envs import BaseEnvironment
-from loomrl.finite.abstraction import Abstraction
 
 SECONDS, BRAKES, ON_ICE, ICE = 0.5, 3.0, 1.5, 0.1  # s, m/s^2, m/s^2, its probability
 

@@ -4,8 +4,8 @@ import asyncio
 from statistics import mean
 
 from loomrl import EnvironmentType, GymPPOIntegration, GymTrainingConfig, LoomRLGym, NexusWorker, PPOConfig
-from loomrl.language.policy import LanguagePolicy
-from loomrl.language.tokens import CharacterTokenizer
+from loomrl.language.policies.policy import LanguagePolicy
+from loomrl.language.policies.tokens import CharacterTokenizer
 
 
 async def main() -> None:

@@ -5,15 +5,15 @@ import asyncio
 from loomrl import BuiltinEngine, EnvironmentType, LoomRLGym
 from loomrl.gym.curriculum import Curriculum, CurriculumConfig
 from loomrl.gym.stream import TaskStream
-from loomrl.inference.source import EngineSource
-from loomrl.language.policy import LanguagePolicy
-from loomrl.language.ppo import PPO, PPOConfig
-from loomrl.language.sampling import Sampling
-from loomrl.language.trainer import LanguageTrainer
+from loomrl.language.inference.source import EngineSource
+from loomrl.language.learning.ppo import LanguagePPO, LanguagePPOConfig
+from loomrl.language.learning.trainer import LanguageTrainer
+from loomrl.language.policies.policy import LanguagePolicy
+from loomrl.language.policies.sampling import SamplingConfig
 
 
 async def main() -> None:
-    ppo_trainer = PPO(PPOConfig(), LanguagePolicy.fresh(seed=0, value_head=True))
+    ppo_trainer = LanguagePPO(LanguagePPOConfig(), LanguagePolicy.fresh(seed=0, value_head=True))
     async with LoomRLGym(seed=0) as gym:
         environments = [await gym.create_environment(EnvironmentType.MATH, {"kinds": ["addition"]}) for _ in range(3)]
         environment_states = [await environment.reset() for environment in environments]
@@ -27,7 +27,7 @@ async def main() -> None:
                 )
 
             tasks = TaskStream(Curriculum(CurriculumConfig(), ["math"]), seed=0, kinds={"math": ["addition"]})
-            drawn = Sampling(max_tokens=4)
+            drawn = SamplingConfig(max_tokens=4)
             source = EngineSource(inference_engine, tasks, num_prompts=4, num_samples=8, sampling=drawn, seed=0)
             for metrics in LanguageTrainer(ppo_trainer, source).run(2):  # weights go to the engine before each
                 print(metrics)

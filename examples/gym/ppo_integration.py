@@ -5,8 +5,8 @@ from pathlib import Path
 from statistics import mean
 
 from loomrl import EnvironmentType, GymPPOIntegration, GymTrainingConfig, PPOConfig
-from loomrl.language.policy import LanguagePolicy
-from loomrl.language.tokens import CharacterTokenizer
+from loomrl.language.policies.policy import LanguagePolicy
+from loomrl.language.policies.tokens import CharacterTokenizer
 
 
 async def main() -> None:

@@ -4,7 +4,10 @@ Public names are imported on first use, so that `import loomrl` costs nothing.
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+from loomrl.system.moved import MovedFinder
 
 __version__ = "0.1.0"
 
@@ -13,27 +16,27 @@ _PUBLIC = {
     "register_environment": "loomrl.environment.registry",
     "LoomRLGym": "loomrl.gym.facade",
     "EnvironmentType": "loomrl.gym.facade",
-    "GymTrainingConfig": "loomrl.gym.integration",
-    "GymPPOIntegration": "loomrl.gym.integration",
-    "create_integrated_rl_system": "loomrl.gym.integration",
-    "HubClient": "loomrl.trajectory.client",
+    "GymTrainingConfig": "loomrl.training.integrated",
+    "GymPPOIntegration": "loomrl.training.integrated",
+    "create_integrated_rl_system": "loomrl.training.integrated",
+    "HubClient": "loomrl.language.trajectory.client",
     "VectorizedEnv": "loomrl.environment.vectorized",
-    "PrioritizedReplayBuffer": "loomrl.replay.transitions",
-    "InferenceEngine": "loomrl.inference",
-    "BuiltinEngine": "loomrl.inference.builtin",
-    "VLLMEngine": "loomrl.inference.vllm",
-    "SGLangEngine": "loomrl.inference.sglang",
+    "PrioritizedReplayBuffer": "loomrl.algorithms.replay.transitions",
+    "InferenceEngine": "loomrl.language.inference",
+    "BuiltinEngine": "loomrl.language.inference.builtin",
+    "VLLMEngine": "loomrl.language.inference.vllm",
+    "SGLangEngine": "loomrl.language.inference.sglang",
     "PPOConfig": "loomrl.training.trainer",
     "PPOTrainer": "loomrl.training.trainer",
-    "DistributedTrainer": "loomrl.distributed.trainer",
-    "PolicyEvaluator": "loomrl.distributed.trainer",
-    "NexusWorker": "loomrl.distributed.nexus",
-    "RolloutWorker": "loomrl.distributed.actors",
-    "PPOLearner": "loomrl.distributed.actors",
-    "PolicyNetwork": "loomrl.algorithms.networks",
-    "StateEncoder": "loomrl.algorithms.networks",
-    "GaussianPolicyHead": "loomrl.algorithms.networks",
-    "ValueHead": "loomrl.algorithms.networks",
+    "DistributedTrainer": "loomrl.training.distributed.trainer",
+    "PolicyEvaluator": "loomrl.training.distributed.trainer",
+    "NexusWorker": "loomrl.training.integrated.nexus",
+    "RolloutWorker": "loomrl.training.distributed.rollout_workers.workers",
+    "PPOLearner": "loomrl.training.distributed.rollout_workers.workers",
+    "PolicyNetwork": "loomrl.algorithms.networks.modules",
+    "StateEncoder": "loomrl.algorithms.networks.modules",
+    "GaussianPolicyHead": "loomrl.algorithms.networks.modules",
+    "ValueHead": "loomrl.algorithms.networks.modules",
     "PolicyClient": "loomrl.serving.client",
     "AsyncPolicyClient": "loomrl.serving.client",
 }
@@ -70,6 +73,9 @@ __all__ = [
 ]
 
 
+sys.meta_path.append(MovedFinder())
+
+
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'loomrl' has no attribute {name!r}; it has: {', '.join(sorted(_PUBLIC))}")
@@ -77,20 +83,20 @@ def __getattr__(name: str) -> Any:
 
 
 if TYPE_CHECKING:
-    from loomrl.algorithms.networks import GaussianPolicyHead, PolicyNetwork, StateEncoder, ValueHead
-    from loomrl.distributed.actors import PPOLearner, RolloutWorker
-    from loomrl.distributed.nexus import NexusWorker
-    from loomrl.distributed.trainer import DistributedTrainer, PolicyEvaluator
+    from loomrl.algorithms.networks.modules import GaussianPolicyHead, PolicyNetwork, StateEncoder, ValueHead
+    from loomrl.algorithms.replay.transitions import PrioritizedReplayBuffer
     from loomrl.environment.base import BaseEnvironment
     from loomrl.environment.registry import register_environment
     from loomrl.environment.vectorized import VectorizedEnv
     from loomrl.gym.facade import EnvironmentType, LoomRLGym
-    from loomrl.gym.integration import GymPPOIntegration, GymTrainingConfig, create_integrated_rl_system
-    from loomrl.inference import InferenceEngine
-    from loomrl.inference.builtin import BuiltinEngine
-    from loomrl.inference.sglang import SGLangEngine
-    from loomrl.inference.vllm import VLLMEngine
-    from loomrl.replay.transitions import PrioritizedReplayBuffer
+    from loomrl.language.inference import InferenceEngine
+    from loomrl.language.inference.builtin import BuiltinEngine
+    from loomrl.language.inference.sglang import SGLangEngine
+    from loomrl.language.inference.vllm import VLLMEngine
+    from loomrl.language.trajectory.client import HubClient
     from loomrl.serving.client import AsyncPolicyClient, PolicyClient
+    from loomrl.training.distributed.rollout_workers.workers import PPOLearner, RolloutWorker
+    from loomrl.training.distributed.trainer import DistributedTrainer, PolicyEvaluator
+    from loomrl.training.integrated import GymPPOIntegration, GymTrainingConfig, create_integrated_rl_system
+    from loomrl.training.integrated.nexus import NexusWorker
     from loomrl.training.trainer import PPOConfig, PPOTrainer
-    from loomrl.trajectory.client import HubClient

@@ -12,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from loomrl.schema import Document
+from loomrl.system.schema import Document
 
 FloatArray = NDArray[np.floating[Any]]
 Json = dict[str, Any]
 
 
 # --- environment ------------------------------------------------------------------------------------------------
+
+OPSET = 17  # of ONNX, where a config names none
 
 
 class EnvironmentSpec(Document):

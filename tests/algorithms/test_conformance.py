@@ -25,16 +25,16 @@ from conforming import (
 from numpy.typing import NDArray
 
 from loomrl.algorithms.base import Algorithm
-from loomrl.algorithms.policy import load_policy
-from loomrl.environment.collector import Collector
+from loomrl.algorithms.policies.onnx_graph import INPUT, build_graph
+from loomrl.algorithms.policies.policy import load_policy
+from loomrl.environment.collecting.collector import Collector
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.resolve import resolve
 from loomrl.environment.vector.choose import make_vector
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
-from loomrl.export.graph import INPUT, build_graph
-from loomrl.files import canonical_json
-from loomrl.serving.model import STATE_IN, STATE_OUT, open_session
+from loomrl.serving.policy.model import STATE_IN, STATE_OUT, open_session
+from loomrl.system.files import canonical_json
 from loomrl.training.checkpoints import Checkpoint, CheckpointStore
 from loomrl.training.loop import TrainingLoop
 from loomrl.training.validation import MakeEnvs

@@ -8,12 +8,12 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torch import nn
 
-from loomrl.algorithms import dqn
-from loomrl.algorithms.dqn_policy import ActionValuePolicy
-from loomrl.algorithms.dqn_torch import TorchLearner
+from loomrl.algorithms.dqn import learner as dqn
+from loomrl.algorithms.dqn.policy import ActionValuePolicy
+from loomrl.algorithms.dqn.torch_engine import TorchDQNEngine
+from loomrl.algorithms.replay.buffer import ReplayBuffer
+from loomrl.algorithms.replay.spec import ReplaySpec, Transitions
 from loomrl.errors import ConfigError
-from loomrl.replay.buffer import ReplayBuffer
-from loomrl.replay.spec import ReplaySpec, Transitions
 from loomrl.types import Trajectory
 
 OBSERVATION, ACTION = Box(-np.inf, np.inf, (2,), np.float32), Discrete(3)
@@ -137,7 +137,7 @@ class Table(nn.Module):
 
 @pytest.mark.parametrize(("double", "expected"), [(False, [1 + 0.9 * 7, 2.0]), (True, [1 + 0.9 * 3, 2.0])])
 def test_a_learner_asks_each_network_for_its_part(double: bool, expected: list[float]) -> None:
-    learner: Any = TorchLearner(dqn.Config(double=double, engine="torch"), policy())
+    learner: Any = TorchDQNEngine(dqn.DQNConfig(double=double, engine="torch"), policy())
     learner.policy, learner.target = Table([[1.0, 2.0], [4.0, 0.0]]), Table([[9.0, 9.0], [3.0, 7.0]])
     learner.policy.first_action = 0
     batch = Transitions(
@@ -169,19 +169,19 @@ def test_a_learner_asks_each_network_for_its_part(double: bool, expected: list[f
 )
 def test_impossible_combinations_are_named(values: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        dqn.Config(**values)
+        dqn.DQNConfig(**values)
 
 
 def test_spaces_and_engines_that_do_not_fit_are_named() -> None:
     with pytest.raises(ConfigError, match=r"action space Box.*Discrete"):
-        dqn.build(dqn.Config(), OBSERVATION, OBSERVATION, seed=1, total_env_steps=10)
+        dqn.build(dqn.DQNConfig(), OBSERVATION, OBSERVATION, seed=1, total_env_steps=10)
     for config, observation in (
-        (dqn.Config(engine="compiled", activation="silu"), OBSERVATION),
-        (dqn.Config(engine="compiled"), Discrete(3)),
+        (dqn.DQNConfig(engine="compiled", activation="silu"), OBSERVATION),
+        (dqn.DQNConfig(engine="compiled"), Discrete(3)),
     ):
         with pytest.raises(ConfigError, match="compiled cannot learn"):
             dqn.choose_engine(config, observation, ACTION)
         fitting = config.model_copy(update={"engine": "auto"})
         assert dqn.choose_engine(fitting, observation, ACTION) == "torch"
-    assert dqn.choose_engine(dqn.Config(), OBSERVATION, ACTION) == "compiled"
-    assert dqn.choose_engine(dqn.Config(engine="torch"), OBSERVATION, ACTION) == "torch"
+    assert dqn.choose_engine(dqn.DQNConfig(), OBSERVATION, ACTION) == "compiled"
+    assert dqn.choose_engine(dqn.DQNConfig(engine="torch"), OBSERVATION, ACTION) == "torch"

@@ -9,17 +9,19 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from trajectories import made_up
 
-from loomrl.algorithms import dqn, ppo, ppo_lagrangian, recurrent_ppo, sac
-from loomrl.algorithms.peers import Alone, Matrix, Moments, Peers
+from loomrl.algorithms import ppo, ppo_lagrangian, recurrent_ppo
+from loomrl.algorithms.dqn import learner as dqn
+from loomrl.algorithms.peers import LayerWeights, LearnerGroup, Moments, SingleLearner
+from loomrl.algorithms.sac import learner as sac
 
 SPACES = {"discrete": Discrete(4), "box": Box(-0.5, 0.5, (2,), np.float32)}
 
 
-class JoinsGradients(Alone):
+class JoinsGradients(SingleLearner):
     joins_gradients = True
 
 
-class MeetsEvery(Alone):
+class MeetsEvery(SingleLearner):
     """Demands to be told after every `limit` steps, and no later."""
 
     def __init__(self, limit: int) -> None:
@@ -36,7 +38,7 @@ class MeetsEvery(Alone):
             self.steps, self.meetings = 0, self.meetings + 1
 
 
-def learnt(engine: str, space: str, peers: Peers) -> tuple[dict[str, Any], dict[str, float]]:
+def learnt(engine: str, space: str, peers: LearnerGroup) -> tuple[dict[str, Any], dict[str, float]]:
     config = ppo.Config(
         num_envs=4,
         rollout_length=64,
@@ -58,7 +60,7 @@ def learnt(engine: str, space: str, peers: Peers) -> tuple[dict[str, Any], dict[
 )
 @pytest.mark.parametrize(("engine", "space"), [("compiled", "box"), ("compiled", "discrete"), ("torch", "box")])
 def test_meeting_nobody_changes_no_bit(engine: str, space: str, peers: Any) -> None:
-    (state, metrics), (found, found_metrics) = (learnt(engine, space, one) for one in (Alone(), peers()))
+    (state, metrics), (found, found_metrics) = (learnt(engine, space, one) for one in (SingleLearner(), peers()))
     assert found_metrics == metrics
     for name, value in state.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
@@ -80,7 +82,7 @@ def test_no_other_algorithm_changes_a_bit_where_it_meets_nobody(name: str) -> No
     plugin, space, values = OTHERS[name]
     config = plugin.Config.model_validate({"num_envs": 4, "rollout_length": 32, "hidden_sizes": (16,), **values})
     states = []
-    for peers in (Alone(), JoinsGradients()):
+    for peers in (SingleLearner(), JoinsGradients()):
         observation, rng = Box(-10.0, 10.0, (3,), np.float32), np.random.default_rng(0)
         algorithm = plugin.build(config, observation, SPACES[space], seed=1, total_env_steps=512, peers=peers)
         trajectory = made_up(algorithm, 0, 32)
@@ -99,9 +101,9 @@ def test_steps_are_counted_over_updates() -> None:
 
 @pytest.mark.parametrize("engine", ["compiled", "torch"])
 def test_others_are_told_of_all_matrices(engine: str) -> None:
-    class Told(Alone):
+    class Told(SingleLearner):
         def follow(self, parameters: Any, matrices: Any) -> None:
-            self.parameters, self.matrices = np.asarray(parameters), [Matrix(*one) for one in matrices]
+            self.parameters, self.matrices = np.asarray(parameters), [LayerWeights(*one) for one in matrices]
 
     peers = Told()
     learnt(engine, "box", peers)

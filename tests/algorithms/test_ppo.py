@@ -14,7 +14,7 @@ from trajectories import made_up
 from loomrl.algorithms import ppo
 from loomrl.algorithms.advantages import generalized_advantages
 from loomrl.algorithms.flat import FlatParameters
-from loomrl.algorithms.networks import PolicyNetwork
+from loomrl.algorithms.networks.modules import PolicyNetwork
 from loomrl.algorithms.ppo.learner import PPO, losses
 
 OBSERVATION = Box(-np.inf, np.inf, (3,), np.float32)

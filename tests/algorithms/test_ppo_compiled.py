@@ -11,8 +11,8 @@ from gymnasium.spaces import Box, Discrete
 from trajectories import made_up
 
 from loomrl.algorithms import ppo
-from loomrl.algorithms.actor_critic import ActorCriticPolicy
-from loomrl.algorithms.policy import load_policy
+from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
+from loomrl.algorithms.policies.policy import load_policy
 from loomrl.algorithms.ppo.compiled import CompiledPPO
 from loomrl.errors import ConfigError
 

@@ -12,10 +12,10 @@ from on_device import SMALL, build_for, environments, loop
 from trajectories import made_up
 
 from loomrl.algorithms import advantages, ppo
-from loomrl.algorithms.distributions import action_distribution
+from loomrl.algorithms.policies.distributions import action_distribution
 from loomrl.algorithms.ppo import returns
 from loomrl.algorithms.ppo.device import DevicePPO
-from loomrl.algorithms.ppo.learner import Batch
+from loomrl.algorithms.ppo.learner import PPOBatch
 from loomrl.algorithms.ppo.rollout import DeviceCollector, DeviceTrajectory, draw_noise, sample
 from loomrl.environment.vector.device import DeviceVectorEnv, best_device
 from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
@@ -148,7 +148,7 @@ def test_everything_is_on_the_device(action: gymnasium.Space, monkeypatch: pytes
         value = policy.value_head(policy.critic(rows))
     trajectory = DeviceTrajectory(obs, learnt, value.reshape(16, 4), ended, ended, obs)
     worth = algorithm._worth(trajectory, *2 * (value.double().reshape(16, 4),))
-    batch = Batch(rows, learnt, log_prob, value, *worth)
+    batch = PPOBatch(rows, learnt, log_prob, value, *worth)
     assert algorithm._step(batch[:32], 0.2).device == meta
     algorithm._learn_statistics(obs)
     assert returns.explained_variance(batch.value, batch.target).device == meta

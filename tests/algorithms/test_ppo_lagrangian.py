@@ -12,8 +12,15 @@ from pydantic import ValidationError
 
 from loomrl.algorithms.advantages import RewardScaler
 from loomrl.algorithms.ppo.learner import build_torch
-from loomrl.algorithms.ppo_lagrangian import Config, CostBatch, EpisodeCosts, Multiplier, PPOLagrangian, build
-from loomrl.environment.collector import Collector, run_episodes
+from loomrl.algorithms.ppo_lagrangian import (
+    CostBatch,
+    EpisodeCosts,
+    Multiplier,
+    PPOLagrangian,
+    PPOLagrangianConfig,
+    build,
+)
+from loomrl.environment.collecting.collector import Collector, run_episodes
 from loomrl.errors import ConfigError, EnvironmentFault
 from loomrl.types import Trajectory
 
@@ -63,7 +70,7 @@ def environments(kind: type[gymnasium.Env[Any, Any]], num_envs: int = 2) -> Sync
 
 
 def learner(**values: Any) -> PPOLagrangian:
-    return build(Config(**SIZES | values), OBSERVATION, ACTION, seed=1, total_env_steps=10_000)
+    return build(PPOLagrangianConfig(**SIZES | values), OBSERVATION, ACTION, seed=1, total_env_steps=10_000)
 
 
 def trajectory(cost: np.ndarray | None, rng: np.random.Generator, algorithm: PPOLagrangian) -> Trajectory:
@@ -132,7 +139,7 @@ def test_episodes_that_are_always_cut_short_are_named() -> None:
 )
 def test_parameters_that_mean_nothing_here_are_refused(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
-        Config.model_validate(given)
+        PPOLagrangianConfig.model_validate(given)
 
 
 def test_errors_of_the_second_critic_are_not_taken_for_costs() -> None:
@@ -272,7 +279,7 @@ def test_costs_are_brought_under_the_limit_where_plain_ppo_takes_all() -> None:
     for limit in (100.0, 2.0):
         config = {"num_envs": 4, "rollout_length": 50, "batch_size": 50, "n_epochs": 8, "learning_rate": 0.01}
         algorithm = build(
-            Config(**config, hidden_sizes=(8,), cost_limit=limit, learning_rate_schedule="constant"),
+            PPOLagrangianConfig(**config, hidden_sizes=(8,), cost_limit=limit, learning_rate_schedule="constant"),
             OBSERVATION, ACTION, seed=1, total_env_steps=100_000,
         )  # fmt: skip
         collector, rng = Collector(environments(Tempting, 4), 0), np.random.default_rng(0)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.distributions import Categorical, Independent, Normal
 
-from loomrl.algorithms.distributions import categorical_log_prob_and_entropy, gaussian_log_prob_and_entropy
+from loomrl.algorithms.policies.distributions import categorical_log_prob_and_entropy, gaussian_log_prob_and_entropy
 from loomrl.algorithms.ppo.learner import clipped_policy_loss, squared_value_loss
 
 

@@ -37,7 +37,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, point: str
 
 PLUGIN = """
 from loomrl.algorithms import ppo
-from loomrl.schema import Section
+from loomrl.system.schema import Section
 NAME = "mine"
 class Config(Section):
     strength: int = 3

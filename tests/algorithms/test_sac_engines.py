@@ -12,22 +12,22 @@ from torch import nn
 from torch.distributions import Categorical, Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
-from loomrl.algorithms import sac
-from loomrl.algorithms.sac_compiled import CompiledLearner
-from loomrl.algorithms.sac_policy import SACPolicy
-from loomrl.algorithms.sac_torch import TorchLearner
-from loomrl.replay.spec import Transitions
+from loomrl.algorithms.replay.spec import Transitions
+from loomrl.algorithms.sac import learner as sac
+from loomrl.algorithms.sac.compiled import CompiledSACEngine
+from loomrl.algorithms.sac.policy import SACPolicy
+from loomrl.algorithms.sac.torch_engine import TorchSACEngine
 
 OBSERVATION = Box(-np.inf, np.inf, (5,), np.float32)
 CONTINUOUS = Box(-2.0, 0.5, (3,), np.float32)
 SMALL: dict[str, Any] = {"batch_size": 24, "hidden_sizes": (20, 32), "replay_capacity": 1000}
 
 
-def config_of(**values: Any) -> sac.Config:
-    return sac.Config(**{**SMALL, **values})
+def config_of(**values: Any) -> sac.SACConfig:
+    return sac.SACConfig(**{**SMALL, **values})
 
 
-def policy_of(config: sac.Config, action: gymnasium.Space = CONTINUOUS, seed: int = 1) -> SACPolicy:
+def policy_of(config: sac.SACConfig, action: gymnasium.Space = CONTINUOUS, seed: int = 1) -> SACPolicy:
     policy = SACPolicy.for_spaces(
         "sac",
         OBSERVATION,
@@ -67,7 +67,7 @@ def every_value(policy: SACPolicy, learner: Any) -> dict[str, np.ndarray]:
 class Plain:
     """SAC as the papers write it: networks of `nn.Linear` one by one, torch's Adam and distributions, loops."""
 
-    def __init__(self, config: sac.Config, policy: SACPolicy, target_entropy: float) -> None:
+    def __init__(self, config: sac.SACConfig, policy: SACPolicy, target_entropy: float) -> None:
         self.config, self.discrete, self.target_entropy = config, policy.is_discrete, target_entropy
         self.actor = copy.deepcopy(policy.actor.layers)
         self.critics = [self._critic(policy, index) for index in range(2)]
@@ -144,7 +144,7 @@ def test_autograd_engine_equals_a_plain_implementation(action: gymnasium.Space) 
     config = config_of(actor_learning_rate=3e-3, critic_learning_rate=1e-3, temperature_learning_rate=2e-3, tau=0.1)
     policy = policy_of(config, action)
     target_entropy = sac.default_target_entropy(policy)
-    plain, learner = Plain(config, policy, target_entropy), TorchLearner(config, policy, target_entropy)
+    plain, learner = Plain(config, policy, target_entropy), TorchSACEngine(config, policy, target_entropy)
     width = 0 if policy.is_discrete else 3
     rng = np.random.default_rng(3)
     for number in range(8):
@@ -187,7 +187,7 @@ def test_machine_code_equals_autograd(name: str) -> None:
                 policy.actor.layers[-1].weight.mul_(100.0)
     target_entropy = sac.default_target_entropy(found) if config.target_entropy is None else config.target_entropy
     compiled, reference = (kind(config, policy, target_entropy) for kind, policy in
-                           ((CompiledLearner, found), (TorchLearner, wanted)))  # fmt: skip
+                           ((CompiledSACEngine, found), (TorchSACEngine, wanted)))  # fmt: skip
     batches = transitions(size * num_steps)
     noise = np.random.default_rng(4).standard_normal((num_steps, 2, size, 3), np.float32)
     sums = compiled.learn_with(batches, noise)
@@ -207,7 +207,7 @@ def test_one_thread_and_two_give_the_same_bits() -> None:
     for num_threads in (1, 2, 2):
         config = config_of(num_threads=num_threads)
         policy = policy_of(config)
-        learner = CompiledLearner(config, policy, -3.0)
+        learner = CompiledSACEngine(config, policy, -3.0)
         for seed in range(20):
             learner.learn(transitions(24 * 8, seed=seed), 8, np.random.default_rng(seed))
         values.append(every_value(policy, learner))
@@ -221,7 +221,7 @@ def test_padding_stays_zero() -> None:
     """Widths that are no multiple of a vector are padded with units that must never wake up."""
     config = config_of(hidden_sizes=(20,))
     policy = policy_of(config)
-    learner = CompiledLearner(config, policy, -3.0)
+    learner = CompiledSACEngine(config, policy, -3.0)
     learner.learn(transitions(24 * 4), 4, np.random.default_rng(0))
     vector = dict(learner.tensors())["targets"]
     own = 2 * (8 * 20 + 20 + 20 + 1)
@@ -234,7 +234,7 @@ def test_the_lower_critic_alone_moves_the_action() -> None:
     policy = policy_of(config)
     with torch.no_grad():
         policy.critics.biases[-1][0] += 100.0  # the first critic is never the lower one
-    learner = CompiledLearner(config, policy, -3.0)
+    learner = CompiledSACEngine(config, policy, -3.0)
     features = torch.from_numpy(transitions(24).obs)
 
     def lower() -> float:

@@ -8,8 +8,8 @@ import torch
 from torch.distributions import Categorical, Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
-from loomrl.algorithms import sac
 from loomrl.algorithms.noise import negated_gumbel
+from loomrl.algorithms.sac import learner as sac
 
 
 def gaussians(count: int = 50, width: int = 3) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

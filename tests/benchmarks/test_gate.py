@@ -19,7 +19,7 @@ from seeded import trained  # noqa: E402
 from seeded.workshop import Outcome, Workshop, is_refused, safety_of, seeded  # noqa: E402
 
 from benchmarks.resumable import Store  # noqa: E402
-from loomrl.config import load_config  # noqa: E402
+from loomrl.runs.config import load_config  # noqa: E402
 
 
 def results() -> dict[str, list[dict[str, Any]]]:

@@ -11,7 +11,7 @@ import typer.testing
 import yaml
 from policies import discrete_folder
 
-from loomrl.cli import app
+from loomrl.cli.main import app
 from loomrl.serving.process import ServerProcess
 from loomrl.serving.server import GRACE_SECONDS
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from projects import ROOT, answers, environment, free_ports, until
 
-from loomrl.credentials import generate
+from loomrl.system.security.credentials import generate
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 FOLDERS = (".", "servers", "training", "training-gpu")

@@ -64,11 +64,11 @@ def test_it_is_a_wheel_a_source_archive_the_pins_and_a_bill(project: Path) -> No
 
 
 def test_the_wheel_holds_the_committed_package_with_its_data_and_nothing_else(project: Path) -> None:
-    """So it holds no secret where the tree does not: `tests/test_secret_files.py`."""
+    """So it holds no secret where the tree does not: `tests/system/security/test_secret_files.py`."""
     (path,) = (project / "dist").glob("*.whl")
     committed = git(project, "ls-tree", "-r", "-z", "--name-only", "HEAD", "src/loomrl").split("\0")
     expected = {name.removeprefix("src/") for name in committed if name}
-    assert {"loomrl/safety/controls.yaml", "loomrl/serving/dashboard/static/page.js", "loomrl/py.typed"} <= expected
+    assert {"loomrl/safety/controls.yaml", "loomrl/serving/api/dashboard/static/page.js", "loomrl/py.typed"} <= expected
     with zipfile.ZipFile(path) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
         assert names == expected
@@ -80,7 +80,7 @@ def test_neither_tests_nor_what_was_not_committed_is_in_the_source_archive(proje
     with tarfile.open(path) as archive:
         members = [one for one in archive if one.isfile()]
         names = {one.name.partition("/")[2] for one in members}
-        assert {"pyproject.toml", "LICENSE", "src/loomrl/cli.py", "src/loomrl/safety/controls.yaml"} <= names
+        assert {"pyproject.toml", "LICENSE", "src/loomrl/cli/main.py", "src/loomrl/safety/controls.yaml"} <= names
         assert not {name for name in names if name.startswith(("tests/", "benchmarks/", "."))}
         assert not names & {"src/loomrl/local.py", "src/loomrl/safety/local.json"}
         contents = [file.read() for one in members if (file := archive.extractfile(one)) is not None]

@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, expect
 from prefect_api import prefect_api
 from projects import ROOT, answers, environment, free_ports, until
 
-from loomrl import credentials
+from loomrl.system.security import credentials
 
 LOCAL = ROOT / "deploy" / "local"
 with_browser = pytest.mark.skipif(os.environ.get("LOOMRL_TEST_BROWSER") == "off", reason="LOOMRL_TEST_BROWSER=off")
@@ -271,7 +271,7 @@ def test_our_own_clients_find_the_login(servers: Servers, tmp_path: Path) -> Non
     ask = (
         "import flows; from prefect.client.orchestration import get_client; "
         "print(len(get_client(sync_client=True).read_deployments()) >= 0); "
-        "from loomrl.registry import Registry; print(Registry().aliases('cartpole'))"
+        "from loomrl.storage.registry import Registry; print(Registry().aliases('cartpole'))"
     )
     told = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True, **settings).stdout
     assert told.split("\n")[:2] == ["True", "{}"]

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from loomrl.config import load_config, parse_overrides
+from loomrl.runs.config import load_config, parse_overrides
 
 ROOT = Path(__file__).resolve().parents[2]
 RAY = ROOT / "deploy" / "ray"

@@ -31,7 +31,7 @@ def unpickling(module: Path) -> bool:
 def test_pickles_are_for_the_processes_of_one_training_alone() -> None:
     modules = [path for folder in CODE for path in (ROOT / folder).rglob("*.py")]
     assert {path.relative_to(ROOT).as_posix() for path in modules if unpickling(path)} == {
-        "src/loomrl/distributed/hosts.py"
+        "src/loomrl/training/distributed/learners/hosts.py"
     }
     for path in modules:
         text = path.read_text()

@@ -8,14 +8,14 @@ from rooms_package import write_rooms
 from typer.testing import CliRunner
 
 from loomrl import register_environment
-from loomrl.environment.commands import app
+from loomrl.cli.environment import app
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_env
 from loomrl.environment.registry import unregister_environment
-from loomrl.environment.snapshot import take_snapshot
-from loomrl.environment.verify import verify_snapshot
+from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.errors import ArtifactError, ConfigError, EnvironmentFault
-from loomrl.loomdb.database import LoomDB
+from loomrl.runs.verify_snapshot import verify_snapshot
+from loomrl.storage.loomdb.database import LoomDB
 
 THERMOSTAT = "rooms.thermostat:Thermostat"
 

@@ -14,11 +14,11 @@ from rooms_package import write_rooms
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_env, restored_definition
-from loomrl.environment.snapshot import take_snapshot
-from loomrl.environment.source import build_archive, extract_archive, load_source
-from loomrl.environment.store import snapshots_home
+from loomrl.environment.snapshots.snapshot import take_snapshot
+from loomrl.environment.snapshots.store import snapshots_home
+from loomrl.environment.sources.source import build_archive, extract_archive, load_source
 from loomrl.errors import ArtifactError
-from loomrl.files import sha256
+from loomrl.system.files import sha256
 
 
 def snapshot(code: Path, folder: Path) -> Path:
@@ -69,7 +69,7 @@ def test_an_old_gymnasium_environment_runs_when_the_installed_one_differs(tmp_pa
 
 def _replace_source(folder: Path, locations: dict[str, Path]) -> None:
     """What `take_snapshot` would have written had this been the source."""
-    from loomrl.environment.snapshot import DOCUMENT, content_digest, load_snapshot
+    from loomrl.environment.snapshots.snapshot import DOCUMENT, content_digest, load_snapshot
 
     archive = build_archive(locations)
     changed = load_snapshot(folder).model_copy(update={"source_digest": sha256(archive)})

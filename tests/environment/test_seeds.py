@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from loomrl.config import load_config
 from loomrl.environment import check
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.seeds import SEEDS
+from loomrl.runs.config import load_config
 from loomrl.training.seeds import Purpose, derive
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from loomrl.errors import ArtifactError, ConfigError, GateRefused
 from loomrl.evaluation.data_gate import VALIDATION, DataValidation, require_valid, validate
 from loomrl.evaluation.expectations import SPACES, bounds
 from loomrl.evaluation.tables import EPISODES, TRAJECTORIES, episodes_table, read_table, steps_table, write_table
-from loomrl.files import read_json, write_json
+from loomrl.system.files import read_json, write_json
 from loomrl.types import Episode
 
 

@@ -19,9 +19,9 @@ from loomrl.evaluation.config import EvaluationConfig
 from loomrl.evaluation.data_gate import VALIDATION, DataValidation
 from loomrl.evaluation.evaluate import evaluate_policy, evaluation_digest, succeeded
 from loomrl.evaluation.picture import draw_returns
-from loomrl.evaluation.statistics import clopper_pearson, interquartile_mean
 from loomrl.evaluation.tables import EPISODES, TRAJECTORIES, read_table
-from loomrl.files import sha256_file, sums
+from loomrl.statistics.intervals import clopper_pearson, interquartile_mean
+from loomrl.system.files import sha256_file, sums
 from loomrl.training.config import TrainingConfig
 from loomrl.types import Episode, EvaluationReport, Interval
 

@@ -11,7 +11,7 @@ from PIL import Image
 from trained import PROJECT
 
 from loomrl.environment.config import EnvironmentConfig
-from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.evaluation.replay import NOT_RENDERED, render_episode
 from loomrl.types import Act, Episode
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from loomrl.environment.check import check_environment
-from loomrl.environment.source import load_source
+from loomrl.environment.sources.source import load_source
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "gym"

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from trained import Policy, evaluate, examine, train_cartpole
 
-from loomrl.config import PolicyConfig
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.evaluation.config import EvaluationConfig
 from loomrl.export.config import ExportConfig
+from loomrl.runs.config import PolicyConfig
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
 from loomrl.training.config import TrainingConfig
 

@@ -10,13 +10,13 @@ import onnx
 import pytest
 from trained import Policy
 
-from loomrl.algorithms.policy import load_policy
-from loomrl.config import PolicyConfig
+from loomrl.algorithms.policies.policy import load_policy
 from loomrl.errors import ArtifactError, GateRefused
 from loomrl.export.admission import admit
 from loomrl.export.export import export_policy
-from loomrl.files import sha256_file
-from loomrl.serving.model import GRAPH, MANIFEST, ServedPolicy
+from loomrl.runs.config import PolicyConfig
+from loomrl.serving.policy.model import GRAPH, MANIFEST, ServedPolicy
+from loomrl.system.files import sha256_file
 from loomrl.types import Bound, Claim, GateDecision, ParityReport, SafetyCase, Verdict, Waiver
 
 

@@ -11,15 +11,15 @@ import pytest
 import torch
 from trained import Policy
 
-from loomrl.algorithms.actor_critic import ActorCriticPolicy
-from loomrl.algorithms.policy import load_policy
-from loomrl.config import PolicyConfig
+from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
+from loomrl.algorithms.policies.policy import load_policy
 from loomrl.errors import GateRefused
 from loomrl.export import formats
 from loomrl.export.export import export_policy
 from loomrl.export.parity import prove_parity
-from loomrl.files import sha256_file
-from loomrl.serving.model import ServedPolicy
+from loomrl.runs.config import PolicyConfig
+from loomrl.serving.policy.model import ServedPolicy
+from loomrl.system.files import sha256_file
 from loomrl.types import ParityReport
 
 Box, Discrete = gymnasium.spaces.Box, gymnasium.spaces.Discrete
@@ -72,7 +72,7 @@ def test_an_exported_program_answers_as_the_network_does_and_names_no_place() ->
 
 IN_ANOTHER_PROCESS = """
 import sys, gymnasium, numpy as np, torch
-from loomrl.algorithms.actor_critic import ActorCriticPolicy
+from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 from loomrl.export import formats
 policy = ActorCriticPolicy.for_spaces("ppo", gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32),
     gymnasium.spaces.Discrete(3), hidden_sizes=(16, 16), activation="tanh", normalize_observations=True,

@@ -9,9 +9,9 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from served import served
 
-from loomrl.algorithms.actor_critic import ActorCriticPolicy
-from loomrl.environment.flat import FlatBox
+from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 from loomrl.environment.text import TextBox
+from loomrl.environment.wrappers.flat import FlatBox
 from loomrl.export.observations import random_observations
 from loomrl.export.parity import Outputs, _mismatches, prove_parity
 

@@ -14,7 +14,7 @@ from tests.faults import orders
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "faults.json"
-SOURCES = ("src/loomrl/serving", "src/loomrl/loomdb", "src/loomrl/registry", "tests/faults/orders.py")
+SOURCES = ("src/loomrl/serving", "src/loomrl/storage/loomdb", "src/loomrl/storage/registry", "tests/faults/orders.py")
 MOST_SECONDS = 1.0  # after which an order must be in force
 
 Case = tuple[tuple[str, ...], str, int]  # faults, when, workers

@@ -29,12 +29,12 @@ from relay import Relay
 from small_disk import SmallDisk, small_disk
 from sqlalchemy import create_engine, text
 
-from loomrl.loomdb.database import LoomDB
-from loomrl.registry import Registry
 from loomrl.serving.client import PolicyClient, Refused
-from loomrl.serving.history import chains, records
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.verification import verify_chain
+from loomrl.storage.audit.history import chains, records
+from loomrl.storage.audit.verification import verify_chain
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.registry import Registry
 
 OBS, DAY = OBSERVATIONS[0].tolist(), 86_400.0
 BY = {"person": "Ada", "reason": "a fault"}
@@ -43,9 +43,9 @@ MOMENTS = ("start", "running")
 _PATIENCE_SECONDS = 300.0
 _HOST = """
 import json, sys
-from loomrl.loomdb.database import LoomDB
-from loomrl.serving.controls import Controls
-from loomrl.serving.plan import KillSwitch
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.serving.controls.controls import Controls
+from loomrl.serving.controls.plan import KillSwitch
 controls = Controls("cartpole")
 for act in sys.argv[1:]:
     if act == "exchange":

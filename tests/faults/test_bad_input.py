@@ -159,7 +159,7 @@ def test_a_corrupt_newest_checkpoint_is_named_and_the_one_before_it_used(project
     while len(mine()) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    stages = [one for one in psutil.Process(flow.pid).children(recursive=True) if "loomrl.stages" in one.cmdline()]
+    stages = [one for one in psutil.Process(flow.pid).children(recursive=True) if "loomrl.runs.stages" in one.cmdline()]
     assert stages
     os.killpg(flow.pid, signal.SIGKILL)
     flow.communicate()

@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from loomrl.config import PolicyConfig, load_config
 from loomrl.errors import ConfigError
-from loomrl.schema import Section
+from loomrl.runs.config import PolicyConfig, load_config
+from loomrl.system.schema import Section
 from tasks.flow_parameters import load_with_parameters
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "cartpole.yaml"

@@ -15,7 +15,7 @@ from event_files import scalars
 from prefect_api import prefect_api
 from projects import copy_project, copy_state, git, records, run, run_json, start, until
 
-from loomrl.files import sha256_file
+from loomrl.system.files import sha256_file
 
 ORDER = ["environment", "training", "evaluation", "safety", "export", "shadow", "promotion"]
 CARTPOLE = ("loomrl", "run", "configs/cartpole.yaml")
@@ -229,7 +229,9 @@ def training_processes(project: Path) -> list[int]:
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it ended meanwhile
             arguments = (process / "cmdline").read_bytes().split(b"\0")
-            if {b"loomrl.stages", b"training"} <= set(arguments) and (process / "cwd").resolve() == project.resolve():
+            if {b"loomrl.runs.stages", b"training"} <= set(arguments) and (
+                process / "cwd"
+            ).resolve() == project.resolve():
                 found.append(int(process.name))
     return found
 

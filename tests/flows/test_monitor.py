@@ -12,15 +12,15 @@ from prefect_api import prefect_api
 from projects import copy_state, run, until
 from simulated_logs import register_linear
 
-from loomrl.comparison.compare import VersionComparison
 from loomrl.errors import ServiceError
-from loomrl.loomdb.database import LoomDB
-from loomrl.monitoring.announce import ROLLED_BACK_EVENT, announce
-from loomrl.monitoring.monitor import Trigger
-from loomrl.registry import CHALLENGER, Registry
-from loomrl.serving.audit import AuditLog
-from loomrl.serving.quarantine import Quarantined
-from loomrl.serving.records import timestamp
+from loomrl.promotion.comparison.compare import VersionComparison
+from loomrl.serving.guardian.announce import ROLLED_BACK_EVENT, announce
+from loomrl.serving.guardian.monitor import Trigger
+from loomrl.serving.guardian.quarantine import Quarantined
+from loomrl.storage.audit.log import AuditLog
+from loomrl.storage.audit.records import timestamp
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.registry import CHALLENGER, Registry
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from foreign_page import EVIL, attack, browser
 from prefect_api import prefect_api
 from projects import copy_state, free_ports, records, run, run_json, until
 
-from loomrl.serving import history
+from loomrl.storage.audit import history
 
 
 class Services:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from loomrl.gym.domains import get_domain
-from loomrl.gym.domains.code.algorithms import _MAKERS, Algorithm
+from loomrl.gym.domains.code.algorithms import _MAKERS, CodeAlgorithm
 from loomrl.gym.domains.code.judging import Cases, extract, judge
 from loomrl.gym.domains.code.mutants import results, tidy, wrong_mutants
 
@@ -12,18 +12,18 @@ CODE = get_domain("code")
 ALGORITHMS = [make(np.random.default_rng(1)) for _, make in _MAKERS]
 
 
-def named(name: str) -> Algorithm:
+def named(name: str) -> CodeAlgorithm:
     return next(one for one in ALGORITHMS if one.name == name)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.name)
-def test_every_reference_runs_in_the_sandbox(algorithm: Algorithm) -> None:
+def test_every_reference_runs_in_the_sandbox(algorithm: CodeAlgorithm) -> None:
     source = algorithm.source + "\n# of somebody else\n"
     assert judge(source, algorithm, Cases(algorithm, 2)) == {"working": 1.0, "efficient": 1.0, "readable": 1.0}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.name)
-def test_mutants_are_wrong_in_one_line(algorithm: Algorithm) -> None:
+def test_mutants_are_wrong_in_one_line(algorithm: CodeAlgorithm) -> None:
     tests = Cases(algorithm, 4)
     mutants = wrong_mutants(algorithm, tests.small, tests.expected)
     assert mutants
@@ -52,7 +52,7 @@ def test_a_slow_program_works_and_is_not_efficient(name: str) -> None:
     body = SLOW[name].replace("GOAL", words[-1]).replace("BEST", "max" if "largest" in words else "min")
     if "reverse" in words:
         body = body.replace("return kept", "return kept[::-1]")
-    source = Algorithm(algorithm.name, algorithm.parameters, "", body, algorithm.small).source
+    source = CodeAlgorithm(algorithm.name, algorithm.parameters, "", body, algorithm.small).source
     assert judge(source, algorithm, Cases(algorithm, 2)) == {"working": 1.0, "efficient": 0.0, "readable": 1.0}
 
 
@@ -66,7 +66,7 @@ NEARLY = {
 @pytest.mark.parametrize("name", NEARLY)
 def test_a_program_that_is_right_at_first_sight_fails(name: str) -> None:
     algorithm = named(name)
-    source = Algorithm(name, algorithm.parameters, "", NEARLY[name], algorithm.small).source
+    source = CodeAlgorithm(name, algorithm.parameters, "", NEARLY[name], algorithm.small).source
     for seed in range(3):
         assert judge(source, algorithm, Cases(algorithm, seed)) is None
 
@@ -91,7 +91,7 @@ for start in range(0, len(numbers), 2_000):
     pairs += int(os.read(reading, 20))
 return pairs
 """
-    source = Algorithm(algorithm.name, algorithm.parameters, "", body, algorithm.small).source
+    source = CodeAlgorithm(algorithm.name, algorithm.parameters, "", body, algorithm.small).source
     rewards = judge(source, algorithm, Cases(algorithm, 2))
     assert rewards is not None
     assert rewards["efficient"] == 0.0

@@ -9,10 +9,10 @@ import pytest
 
 from loomrl.errors import EnvironmentFault
 from loomrl.gym.domains import get_domain
-from loomrl.gym.integration.config import SHORT_KINDS
-from loomrl.gym.integration.dialogue import Attempt, Message, demonstration, play
 from loomrl.gym.tasks import Task
-from loomrl.language.tokens import BOS, EOS, ByteTokenizer
+from loomrl.language.policies.tokens import BOS, EOS, ByteTokenizer
+from loomrl.training.integrated.config import SHORT_KINDS
+from loomrl.training.integrated.dialogue import PolicyMessage, TaskAttempt, demonstration, play
 
 TOKENIZER = ByteTokenizer()
 MASKED, NO_LOG_PROB = -100, 1.0  # of the wire
@@ -22,13 +22,13 @@ def drawn(domain: str, kind: str, seed: int = 0, level: int = 0) -> Task:
     return get_domain(domain).generate(np.random.default_rng(seed), level, [kind])
 
 
-def said(text: str, version: int = 0) -> Message:
+def said(text: str, version: int = 0) -> PolicyMessage:
     tokens = TOKENIZER.answer(text)
-    return Message(tokens, [-0.5] * len(tokens), version)
+    return PolicyMessage(tokens, [-0.5] * len(tokens), version)
 
 
-def attempt(task: Task, max_turns: int = 8, max_prompt_tokens: int = 200) -> Attempt:
-    return Attempt(task, TOKENIZER, max_turns, max_prompt_tokens)
+def attempt(task: Task, max_turns: int = 8, max_prompt_tokens: int = 200) -> TaskAttempt:
+    return TaskAttempt(task, TOKENIZER, max_turns, max_prompt_tokens)
 
 
 def test_a_policy_reads_all_that_was_said_before_its_turn() -> None:
@@ -140,7 +140,7 @@ def test_episodes_are_played_together_until_all_are_over() -> None:
     episodes = [attempt(task) for task in tasks]
     asked: list[int] = []
 
-    def answer(prompts: Sequence[Sequence[int]]) -> list[Message]:
+    def answer(prompts: Sequence[Sequence[int]]) -> list[PolicyMessage]:
         asked.append(len(prompts))
         texts = [TOKENIZER.decode(prompt) for prompt in prompts]
         rights = [task.right.split("\n") for text in texts for task in tasks if text.startswith(task.prompt)]

@@ -15,7 +15,7 @@ from loomrl.environment.check import check_environment
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_env
 from loomrl.environment.seeds import FIRST_TRAINING_SEED, VALIDATION_SEEDS
-from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.environment.spaces import space_from_json, space_to_json
 from loomrl.environment.text import TextBox, decode_text, encode_text
 from loomrl.errors import ConfigError, EnvironmentFault

@@ -10,11 +10,11 @@ from loomrl.errors import EnvironmentFault
 from loomrl.gym.domains import get_domain
 from loomrl.gym.facade import EnvironmentType
 from loomrl.gym.held_out import is_held_out
-from loomrl.gym.integration.config import GymTrainingConfig
-from loomrl.gym.integration.dialogue import Message
-from loomrl.gym.integration.pool import EnvironmentPool
 from loomrl.gym.tasks import Kind
-from loomrl.language.tokens import ByteTokenizer
+from loomrl.language.policies.tokens import ByteTokenizer
+from loomrl.training.integrated.config import GymTrainingConfig
+from loomrl.training.integrated.dialogue import PolicyMessage
+from loomrl.training.integrated.pool import EnvironmentPool
 
 TOKENIZER = ByteTokenizer()
 DOMAINS = (EnvironmentType.MATH, EnvironmentType.LANGUAGE)
@@ -35,11 +35,11 @@ def pool(seed: int = 0, **changes: Any) -> EnvironmentPool:
     return EnvironmentPool(config(**changes), TOKENIZER, seed)
 
 
-def calculator(prompts: Sequence[Sequence[int]]) -> list[Message]:
+def calculator(prompts: Sequence[Sequence[int]]) -> list[PolicyMessage]:
     """Adds numbers up, and speaks no languages."""
     texts = [TOKENIZER.decode(prompt).rstrip("=") for prompt in prompts]
     answers = [str(sum(map(int, text.split("+")))) if "+" in text else "?" for text in texts]
-    return [Message(TOKENIZER.answer(answer), [0.0] * (len(answer) + 1), 7) for answer in answers]
+    return [PolicyMessage(TOKENIZER.answer(answer), [0.0] * (len(answer) + 1), 7) for answer in answers]
 
 
 def prompts_of(environments: EnvironmentPool, num_groups: int) -> list[str]:

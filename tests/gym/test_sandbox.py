@@ -12,13 +12,13 @@ import pytest
 
 from loomrl.errors import ServiceError
 from loomrl.gym.domains.code import cgroup, sandbox
-from loomrl.gym.domains.code.sandbox import Limits, run
+from loomrl.gym.domains.code.sandbox import SandboxLimits, run
 from loomrl.gym.domains.code.system_calls import seccomp_filter
 
-SHORT = Limits(cpu_seconds=1)
+SHORT = SandboxLimits(cpu_seconds=1)
 
 
-def said(program: str, limits: Limits = SHORT) -> str:
+def said(program: str, limits: SandboxLimits = SHORT) -> str:
     return run(program, b"", limits).output.decode()
 
 
@@ -81,16 +81,16 @@ def test_an_endless_loop_ends() -> None:
 
 
 def test_sleeping_ends() -> None:
-    assert not run("import time; time.sleep(10_000)", b"", Limits(wall_seconds=1.0)).finished
+    assert not run("import time; time.sleep(10_000)", b"", SandboxLimits(wall_seconds=1.0)).finished
 
 
 def test_memory_ends() -> None:
     assert not run("block = bytearray(10**9)", b"", SHORT).finished
-    assert not run("blocks = []\nwhile True: blocks.append(bytearray(10**6))", b"", Limits()).finished
+    assert not run("blocks = []\nwhile True: blocks.append(bytearray(10**6))", b"", SandboxLimits()).finished
 
 
 def test_output_ends() -> None:
-    outcome = run("import os\nwhile True: os.write(1, b'x' * 65536)", b"", Limits(output_bytes=100_000))
+    outcome = run("import os\nwhile True: os.write(1, b'x' * 65536)", b"", SandboxLimits(output_bytes=100_000))
     assert not outcome.finished
     assert len(outcome.output) == 100_000
 
@@ -116,7 +116,7 @@ print(started, flush=True)
 def test_a_fork_bomb_has_few_processes_and_leaves_none() -> None:
     marked = FORK_BOMB + f"# {os.getpid()} {time.time_ns()}"
     outcome = run(marked, b"")
-    assert int(outcome.output.split()[0]) < Limits().processes
+    assert int(outcome.output.split()[0]) < SandboxLimits().processes
     for _ in range(600):
         if not running(marked.rpartition("# ")[2]):
             return
@@ -170,7 +170,7 @@ def test_it_works_for_who_is_not_root() -> None:
     with tempfile.TemporaryFile() as allowed:
         allowed.write(seccomp_filter())
         allowed.seek(0)
-        command = sandbox._command(script, Limits(), allowed.fileno())
+        command = sandbox._command(script, SandboxLimits(), allowed.fileno())
         plain = command[command.index(sandbox._path("bwrap")) :]
         identity = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups"]
         command = [*identity, *plain]
@@ -235,7 +235,7 @@ for _ in range(20):
     taken += 64
 print(taken)
 """
-    assert said(program, Limits(cpu_seconds=10)) == "0\n"
+    assert said(program, SandboxLimits(cpu_seconds=10)) == "0\n"
 
 
 def test_it_ends_that_speaks_to_the_kernel_with_other_numbers() -> None:
@@ -273,7 +273,7 @@ signal.setitimer(signal.ITIMER_REAL, 0.01)
 time.sleep(0.1)
 print(os.path.isfile(os.__file__), len(open(os.__file__).read()) > 1_000, bool(os.listdir("/usr")), sys.stdout.isatty())
 """
-    lines = said(program, Limits(cpu_seconds=10)).splitlines()
+    lines = said(program, SandboxLimits(cpu_seconds=10)).splitlines()
     assert lines == ["asyncio", "thread", "process", "fork", "alarm", "True True True False"]
 
 
@@ -297,13 +297,13 @@ def test_many_processes_together_use_no_more_memory_than_one() -> None:
     if not cgroup._parents():
         pytest.skip("there is no cgroup to be had here")
     began = time.monotonic()
-    outcome = run(TOGETHER, b"", Limits(cpu_seconds=10, wall_seconds=10.0))
+    outcome = run(TOGETHER, b"", SandboxLimits(cpu_seconds=10, wall_seconds=10.0))
     assert outcome == (b"", False)
     assert time.monotonic() - began < 60.0
 
 
 def test_no_cgroup_stays_behind() -> None:
-    run(FORK_BOMB, b"", Limits(wall_seconds=1.0))
+    run(FORK_BOMB, b"", SandboxLimits(wall_seconds=1.0))
     assert not [one for parent in cgroup._parents() for one in parent.glob(f"{cgroup._NAME}{os.getpid()}-*")]
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from policy_versions import config
 
-from loomrl.config import PolicyConfig
-from loomrl.monitoring.judge import Evidence
+from loomrl.monitoring.judge import LookEvidence
 from loomrl.monitoring.judge import judge as judged
-from loomrl.monitoring.window import LiveEpisode
+from loomrl.promotion.comparison.window import WindowEpisode
+from loomrl.runs.config import PolicyConfig
 from loomrl.types import Claim, Interval, Verdict
 
 EVALUATED = Interval(estimate=500.0, low=490.0, high=505.0, confidence=0.95, method="bootstrap")
@@ -26,8 +26,8 @@ def settings(per: str = "episode", max_probability: float = 0.05, **more: Any) -
 
 def episode(
     *angles: float | None, value: float | None = 1.0, total: float | None = None, agent: str = "a"
-) -> LiveEpisode:
-    made = LiveEpisode(cut=False, agent_id=agent, ended=total is not None)
+) -> WindowEpisode:
+    made = WindowEpisode(cut=False, agent_id=agent, ended=total is not None)
     made.observations = [[0.0, 0.0, angle, 0.0] for angle in angles]
     made.actions, made.values = [1] * len(angles), [value] * len(angles)
     made.rewards = {str(step): None if total is None else total / len(angles) for step in range(len(angles))}
@@ -38,8 +38,8 @@ def by_id(claims: list[Claim]) -> dict[str, Claim]:
     return {claim.id: claim for claim in claims}
 
 
-def judge(config: PolicyConfig, episodes: list[LiveEpisode], gathered: Evidence | None = None) -> list[Claim]:
-    return judged(config, episodes, EVALUATED, SPAN, gathered or Evidence())[0]
+def judge(config: PolicyConfig, episodes: list[WindowEpisode], gathered: LookEvidence | None = None) -> list[Claim]:
+    return judged(config, episodes, EVALUATED, SPAN, gathered or LookEvidence())[0]
 
 
 def test_episodes_count_not_decisions() -> None:
@@ -78,19 +78,19 @@ def test_a_limit_per_step_is_judged_by_the_share_of_steps() -> None:
 
 def test_looks_add_up() -> None:
     pattern = [episode(0.3), *[episode(0.0)] * 9]  # twice as many as may
-    gathered, verdicts = Evidence(), []
+    gathered, verdicts = LookEvidence(), []
     for _ in range(80):
         claims, gathered = judged(settings(), pattern, EVALUATED, SPAN, gathered)
         verdicts.append(by_id(claims)["limits.pole"].verdict)
     assert verdicts[0] is Verdict.UNDECIDED
     assert verdicts[-1] is Verdict.REFUTED
-    assert Evidence.model_validate(gathered.to_json()) == gathered  # as LoomDB keeps it
+    assert LookEvidence.model_validate(gathered.to_json()) == gathered  # as LoomDB keeps it
 
 
 def test_an_episode_that_goes_on_counts_once() -> None:
     broken, later = episode(0.3), episode(0.3)
     later.cut = True
-    _, gathered = judged(settings(), [broken, *[episode(0.0)] * 19], EVALUATED, SPAN, Evidence())
+    _, gathered = judged(settings(), [broken, *[episode(0.0)] * 19], EVALUATED, SPAN, LookEvidence())
     for _ in range(50):
         claims, gathered = judged(settings(), [later] * 20, EVALUATED, SPAN, gathered)
     claim = by_id(claims)["limits.pole"]
@@ -100,12 +100,12 @@ def test_an_episode_that_goes_on_counts_once() -> None:
 def test_a_share_of_steps_is_that_of_a_whole_episode() -> None:
     unfinished = episode(0.3, 0.3)
     unfinished.rewards = {"0": 1.0, "1": None}  # feedback came, and did not say that it ended
-    claims, _ = judged(settings("step", 0.2), [unfinished] * 20, EVALUATED, SPAN, Evidence())
+    claims, _ = judged(settings("step", 0.2), [unfinished] * 20, EVALUATED, SPAN, LookEvidence())
     assert by_id(claims)["limits.pole"].bound.measured < 1.0
 
 
 def test_a_limit_that_was_changed_begins_anew() -> None:
-    _, gathered = judged(settings(), [episode(0.3)] * 20, EVALUATED, SPAN, Evidence())
+    _, gathered = judged(settings(), [episode(0.3)] * 20, EVALUATED, SPAN, LookEvidence())
     changed = by_id(judge(settings(max_probability=0.5), [episode(0.0)] * 10, gathered))["limits.pole"]
     assert changed.num_samples == 10
 
@@ -134,7 +134,7 @@ def test_an_equal_champion_is_ever_called_degraded_in_few_streams_of_looks() -> 
     """20 streams of 20 looks at 8 agents that differ, at exactly what is allowed."""
     num_wrong = 0
     for seed in range(20):
-        rng, gathered = np.random.default_rng(seed), Evidence()
+        rng, gathered = np.random.default_rng(seed), LookEvidence()
         rates, wrong = rng.beta(0.05 * 20, 0.95 * 20, 8), False
         for _ in range(20):
             episodes = [episode(0.3 * (rng.random() < rates[n % 8]), agent=str(n % 8)) for n in range(24)]

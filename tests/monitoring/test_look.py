@@ -7,11 +7,11 @@ from champions import make_champion
 from live import play
 from policy_versions import config, register
 
-from loomrl.config import PolicyConfig
 from loomrl.errors import ConfigError
 from loomrl.monitoring.look import Look, last_look, looking
-from loomrl.registry import Registry
-from loomrl.serving.audit import AuditLog
+from loomrl.runs.config import PolicyConfig
+from loomrl.storage.audit.log import AuditLog
+from loomrl.storage.registry import Registry
 
 POLE = {"name": "pole", "quantity": "observation[2]", "low": -0.2, "high": 0.2}
 

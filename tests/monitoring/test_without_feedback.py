@@ -8,8 +8,8 @@ from policies import OBSERVATIONS, discrete_folder
 from projects import until
 
 from loomrl.serving.client import Ask
-from loomrl.serving.history import records
 from loomrl.serving.process import ServerProcess
+from loomrl.storage.audit.history import records
 
 
 def test_two_versions_without_any_feedback_both_go_on(loomrl_home: Path, tmp_path: Path) -> None:

@@ -8,20 +8,20 @@ import pytest
 from scipy.stats import binom
 from sqlalchemy import text
 
-from loomrl.config import load_config
 from loomrl.errors import ArtifactError
-from loomrl.evaluation.statistics import Floats, binomial_p_below, paired_p_below
-from loomrl.home import project_root
-from loomrl.loomdb.database import LoomDB
-from loomrl.loomdb.records import Event
-from loomrl.promotion.attempts import ATTEMPT_TAG, KIND, PAYLOAD_TYPE, Attempt, attempts, record_attempt
-from loomrl.promotion.ledger import Move, record_move
-from loomrl.registry import PolicyVersion, Registry
-from loomrl.runs import now
+from loomrl.promotion.attempts import ATTEMPT_TAG, KIND, PAYLOAD_TYPE, GateAttempt, attempts, record_attempt
+from loomrl.runs.config import load_config
+from loomrl.runs.stages import Folders
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
-from loomrl.safety.spending import level, short_of
-from loomrl.signing import sign_envelope
-from loomrl.stages import Folders
+from loomrl.statistics.intervals import Floats, binomial_p_below, paired_p_below
+from loomrl.statistics.spending import level, short_of
+from loomrl.storage.ledger import Move, record_move
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.loomdb.records import Event
+from loomrl.storage.registry import PolicyVersion, Registry
+from loomrl.storage.run_record import now
+from loomrl.system.home import project_root
+from loomrl.system.security.signing import sign_envelope
 from loomrl.types import Claim, SafetyCase, Verdict
 from tasks import export
 
@@ -162,7 +162,7 @@ def test_what_is_known_is_the_newest_though_a_process_comes_late_to_keep_its_own
 
         monkeypatch.setattr(one, "add_event", slowly)
         assert numbers(one, "a") == [1]
-        assert Attempt.read(loomrl_home / "attempts" / "cartpole.json").policy_digest == "b"
+        assert GateAttempt.read(loomrl_home / "attempts" / "cartpole.json").policy_digest == "b"
         delete_attempts(one, kept=1)
         with pytest.raises(ArtifactError, match="LoomDB lacks attempt 2"):
             attempts(one, "cartpole")

@@ -9,17 +9,17 @@ from live import decide
 from policy_versions import config, register
 from typer.testing import CliRunner, Result
 
+from loomrl.cli.promotion import app
 from loomrl.errors import ConfigError
-from loomrl.home import home
-from loomrl.loomdb.database import LoomDB
-from loomrl.promotion.commands import app
 from loomrl.promotion.decisions import config_sha256
-from loomrl.registry import Registry
-from loomrl.runs import RunRecord, read_run, write_run
-from loomrl.serving.audit import AuditLog
-from loomrl.serving.compaction import compact
-from loomrl.serving.keeper import AuditKeeper
-from loomrl.serving.records import decisions as several
+from loomrl.storage.audit.compaction import compact
+from loomrl.storage.audit.keeper import AuditKeeper
+from loomrl.storage.audit.log import AuditLog
+from loomrl.storage.audit.records import decisions as several
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.registry import Registry
+from loomrl.storage.run_record import RunRecord, read_run, write_run
+from loomrl.system.home import home
 
 
 def together(log: AuditLog, version: str, count: int) -> None:

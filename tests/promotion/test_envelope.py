@@ -10,14 +10,14 @@ import pytest
 from policy_versions import graph, make_artifacts, register
 from typer.testing import CliRunner
 
+from loomrl.cli.safety import app
 from loomrl.errors import ArtifactError
-from loomrl.files import read_json, sha256_file, write_json, write_sums
 from loomrl.promotion import envelope
 from loomrl.promotion.envelope import RunFacts
 from loomrl.promotion.package import build_package
-from loomrl.registry import Registry
-from loomrl.safety.commands import app
-from loomrl.signing import sign_envelope
+from loomrl.storage.registry import Registry
+from loomrl.system.files import read_json, sha256_file, write_json, write_sums
+from loomrl.system.security.signing import sign_envelope
 
 FACTS = RunFacts(policy="cartpole", run_id="run-1", created="2026-11-20T00:00:00+00:00", git_commit="abc")
 

@@ -13,9 +13,9 @@ from simulated_logs import CHALLENGER, CHAMPION, Bandit, greedy, register_linear
 
 from loomrl.promotion.review import review
 from loomrl.promotion.rules import inputs_digest
-from loomrl.registry import CHAMPION as ACTING
-from loomrl.registry import PolicyVersion, Registry
-from loomrl.serving.audit import AuditLog
+from loomrl.storage.audit.log import AuditLog
+from loomrl.storage.registry import CHAMPION as ACTING
+from loomrl.storage.registry import PolicyVersion, Registry
 from loomrl.types import Claim, Verdict
 
 Pair = tuple[Registry, PolicyVersion, PolicyVersion]

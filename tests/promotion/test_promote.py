@@ -15,16 +15,17 @@ from champions import put_files
 from policy_versions import config, graph, register, shadow_report
 
 from loomrl.errors import ArtifactError, ConfigError, GateRefused, ServiceError
-from loomrl.loomdb.database import LoomDB
-from loomrl.promotion import ledger, promote, review
-from loomrl.promotion.promote import Outcome
+from loomrl.promotion import promote, review
+from loomrl.promotion.promote import PromotionOutcome
 from loomrl.promotion.rules import ROLLED_BACK
 from loomrl.promotion.signing_by_hand import sign_by_hand
-from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
-from loomrl.registry.statements import ChampionStatement, RegisteredStatement
-from loomrl.runs import RunRecord, list_runs, write_run
-from loomrl.serving.last_verified import path_of
-from loomrl.serving.sources import RegistrySource
+from loomrl.serving.policy.last_verified import path_of
+from loomrl.serving.policy.sources import RegistrySource
+from loomrl.storage import ledger
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
+from loomrl.storage.registry.statements import ChampionStatement, RegisteredStatement
+from loomrl.storage.run_record import RunRecord, list_runs, write_run
 from loomrl.types import PromotionDecision, ShadowReport
 from tasks.run import life_cycle
 
@@ -46,13 +47,13 @@ class House:
         shadow = shadow_report(version, None if champion == version else champion)
         return review.review(self.registry, config(**rules), self.registry.require("cartpole", version), shadow)
 
-    def apply(self, decision: PromotionDecision) -> Outcome:
+    def apply(self, decision: PromotionDecision) -> PromotionOutcome:
         return promote.apply(decision, f"run-{decision.version}", self.registry, self.db)
 
-    def promote(self, version: str) -> Outcome:
+    def promote(self, version: str) -> PromotionOutcome:
         return self.apply(self.decide(version))
 
-    def rollback(self, to: str | None = None) -> Outcome:
+    def rollback(self, to: str | None = None) -> PromotionOutcome:
         return promote.rollback("cartpole", "it oscillates", "Ada", to, "run-r", self.registry, self.db)
 
     @property

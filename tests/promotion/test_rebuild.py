@@ -8,13 +8,13 @@ from policy_versions import config, register
 from projects import git
 from typer.testing import CliRunner
 
+from loomrl.cli.promotion import app
 from loomrl.errors import ConfigError, GateRefused, LoomRLError
-from loomrl.files import digest_folder
-from loomrl.promotion.commands import app
-from loomrl.provenance import git_facts
-from loomrl.registry import Registry
-from loomrl.runs import RunRecord, StageRecord, read_run, run_folder, write_run
-from loomrl.stages import ORDER
+from loomrl.runs.stages import ORDER
+from loomrl.storage.provenance import git_facts
+from loomrl.storage.registry import Registry
+from loomrl.storage.run_record import RunRecord, StageRecord, read_run, run_folder, write_run
+from loomrl.system.files import digest_folder
 
 # Five stages that cost nothing: each copies what it is to make from a folder git tracks.
 MAKE = """

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from policy_versions import SNAPSHOT, config, graph, register, shadow_report
 
-from loomrl.environment.snapshot import content_digest
+from loomrl.environment.snapshots.snapshot import content_digest
 from loomrl.errors import ArtifactError
-from loomrl.files import sha256
-from loomrl.loomdb.database import LoomDB
 from loomrl.promotion import review as reviewing
-from loomrl.promotion.attempts import Attempt
-from loomrl.promotion.rules import ROLLED_BACK, Approval, inputs_digest
-from loomrl.registry import CHAMPION, PolicyVersion, Registry
+from loomrl.promotion.attempts import GateAttempt
+from loomrl.promotion.rules import ROLLED_BACK, PersonApproval, inputs_digest
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.registry import CHAMPION, PolicyVersion, Registry
+from loomrl.system.files import sha256
 from loomrl.types import (
     Claim,
     DynamicsFingerprint,
@@ -215,9 +215,9 @@ def test_a_success_rate_that_does_not_exist_is_no_success(first: Versions) -> No
 def test_approval_waits_then_counts(first: Versions) -> None:
     human = {"approval": "human"}
     assert first.decide(human).decision == "waiting"
-    approved = first.decide(human, approval=Approval(True, "Ada", "looks good"))
+    approved = first.decide(human, approval=PersonApproval(True, "Ada", "looks good"))
     assert (approved.decision, approved.approved_by) == ("promoted", "Ada")
-    rejected = first.decide(human, approval=Approval(False, "Ada", "too soon"))
+    rejected = first.decide(human, approval=PersonApproval(False, "Ada", "too soon"))
     assert (rejected.decision, rejected.reasons) == ("refused", ["rejected by Ada: too soon"])
     assert rejected.approved_by is None
 
@@ -310,8 +310,8 @@ def test_a_tampered_champion_stops_the_comparison(ready_home: Path, tmp_path: Pa
 # --- attempts ---
 
 
-def _attempt(number: int) -> Attempt:
-    return Attempt(
+def _attempt(number: int) -> GateAttempt:
+    return GateAttempt(
         policy="cartpole",
         policy_digest=sha256(b"weights 0.0"),
         snapshot_digest=SNAPSHOT,

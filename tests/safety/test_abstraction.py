@@ -9,18 +9,18 @@ import pytest
 from gymnasium import spaces
 from trained import EVALUATION, PROJECT, Policy, evaluate, examine, train
 
-from loomrl.algorithms.policy import load_policy
+from loomrl.algorithms.policies.onnx_graph import build_graph
+from loomrl.algorithms.policies.policy import load_policy
 from loomrl.environment.config import EnvironmentConfig
+from loomrl.environment.finite.abstraction import Abstraction, demand_held, worst_case
 from loomrl.environment.make import make_env
 from loomrl.errors import ConfigError
-from loomrl.export.graph import build_graph
-from loomrl.finite.abstraction import Abstraction, demand_held, worst_case
 from loomrl.safety.certified.choices import possible_actions
 from loomrl.safety.certified.policies import network_of
-from loomrl.safety.checks.abstraction import Config, check_spaces
+from loomrl.safety.checks.abstraction import AbstractionConfig, check_spaces
 from loomrl.safety.config import SafetyConfig
 from loomrl.safety.gate import recheck_local
-from loomrl.serving.model import open_session
+from loomrl.serving.policy.model import open_session
 from loomrl.training.config import TrainingConfig
 from loomrl.types import Claim, Episode, Verdict
 
@@ -194,12 +194,12 @@ def test_no_action_that_is_taken_is_left_out(careful: Policy) -> None:
 )
 def test_cells_that_do_not_fit_are_refused_before_training(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_spaces(Config.model_validate(values), spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(2))
+        check_spaces(AbstractionConfig.model_validate(values), spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(2))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.int64, np.uint8])
 def test_observations_that_round_the_state_are_refused_before_training(dtype: Any) -> None:
-    config = Config.model_validate({"cells": [10]})
+    config = AbstractionConfig.model_validate({"cells": [10]})
     with pytest.raises(ConfigError, match=rf"cells: observations are {np.dtype(dtype)}, which rounds states"):
         check_spaces(config, spaces.Box(0, 9, (1,), dtype), spaces.Discrete(2))
     check_spaces(config, spaces.Box(0, 9, (1,), np.float64), spaces.Discrete(2))

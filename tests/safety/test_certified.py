@@ -8,14 +8,14 @@ import pytest
 from gymnasium import spaces
 from trained import Policy, examine
 
-from loomrl.algorithms.policy import load_policy
+from loomrl.algorithms.policies.onnx_graph import build_graph
+from loomrl.algorithms.policies.policy import load_policy
 from loomrl.errors import ConfigError
-from loomrl.export.graph import build_graph
-from loomrl.files import read_json
-from loomrl.safety.checks.certified import Config, check_spaces
+from loomrl.safety.case.replay import replay
+from loomrl.safety.checks.certified import CertifiedConfig, check_spaces
 from loomrl.safety.config import SafetyConfig
 from loomrl.safety.gate import check_limits, recheck_local
-from loomrl.safety.replay import replay
+from loomrl.system.files import read_json
 from loomrl.types import SafetyCase, Verdict
 
 UPRIGHT = {"observation[0]": [-0.5, 0.5], "observation[1]": [-0.5, 0.5]}
@@ -101,13 +101,15 @@ def test_what_does_not_fit_is_refused_before_training(good: Policy, prop: dict[s
 
 def test_a_continuous_action_has_limits() -> None:
     observation, action = spaces.Box(-1, 1, (2,), np.float32), spaces.Box(-2, 2, (3,), np.float32)
-    fitting = Config.model_validate({"properties": [{"name": "one", "region": {}, "action": 2, "low": -1, "high": 1}]})
+    fitting = CertifiedConfig.model_validate(
+        {"properties": [{"name": "one", "region": {}, "action": 2, "low": -1, "high": 1}]}
+    )
     check_spaces(fitting, observation, action)
     for prop, told in (
         ({"region": {}, "action": 3, "low": 0.0}, r"no action\[3\]; actions have 3"),
         ({"region": {}, "never": [0]}, "`never` needs a choice of actions"),
     ):
-        wrong = Config.model_validate({"properties": [{"name": "one", **prop}]})
+        wrong = CertifiedConfig.model_validate({"properties": [{"name": "one", **prop}]})
         with pytest.raises(ConfigError, match=told):
             check_spaces(wrong, observation, action)
     with pytest.raises(ConfigError, match="a region is a box of a vector of floats"):

@@ -12,12 +12,12 @@ import pytest
 from gymnasium import spaces
 from trained import Policy
 
-from loomrl.algorithms.policy import load_policy
-from loomrl.environment.snapshot import load_snapshot
+from loomrl.algorithms.policies.policy import load_policy
+from loomrl.environment.snapshots.snapshot import load_snapshot
 from loomrl.environment.spaces import space_from_json
 from loomrl.evaluation.evaluate import play
 from loomrl.evaluation.tables import TRAJECTORIES, read_table, stack_columns
-from loomrl.files import read_json
+from loomrl.safety.case.evidence import EvidenceWriter
 from loomrl.safety.check import Check, Context, find_checks
 from loomrl.safety.checks import (
     action_bounds,
@@ -29,8 +29,8 @@ from loomrl.safety.checks import (
     statistical_limits,
 )
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
-from loomrl.safety.evidence import EvidenceWriter
-from loomrl.safety.probes import Disturbance, act_with, extreme_observations, not_members, random_observations
+from loomrl.safety.probing.probes import Disturbance, act_with, extreme_observations, not_members, random_observations
+from loomrl.system.files import read_json
 from loomrl.types import Claim, Episode, Verdict
 
 Array = np.ndarray[Any, Any]
@@ -122,7 +122,7 @@ def test_holm_makes_a_family_of_limits_harder_to_support(context_of: Callable[..
     alone = context_of(episodes=episodes, constraints=limits(1))
     together = context_of(episodes=episodes, constraints=limits(2))
     assert examine(statistical_limits, alone).verdict is Verdict.SUPPORTED
-    claims = statistical_limits.examine(together, statistical_limits.Config())
+    claims = statistical_limits.examine(together, statistical_limits.StatisticalLimitsConfig())
     assert {claim.verdict for claim in claims} == {Verdict.UNDECIDED}
     assert all("5 more episodes" in claim.finding for claim in claims)
 

@@ -7,7 +7,7 @@ import pytest
 from trained import Policy
 from typer.testing import CliRunner
 
-from loomrl.cli import app
+from loomrl.cli.main import app
 from loomrl.safety.check import find_checks
 from loomrl.safety.controls import known_controls, map_controls
 from loomrl.types import Claim, Verdict

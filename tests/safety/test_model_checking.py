@@ -8,16 +8,16 @@ import pytest
 from gymnasium import spaces
 from trained import Policy, examine
 
-from loomrl.algorithms.policy import load_policy
+from loomrl.algorithms.policies.onnx_graph import build_graph
+from loomrl.algorithms.policies.policy import load_policy
+from loomrl.environment.finite.of_environment import model_of
 from loomrl.environment.make import make_env
 from loomrl.errors import ConfigError
-from loomrl.export.graph import build_graph
-from loomrl.files import read_json
-from loomrl.finite.of_environment import model_of
-from loomrl.safety.checks.model_checking import Config, check_spaces
+from loomrl.safety.checks.model_checking import ModelCheckingConfig, check_spaces
 from loomrl.safety.config import SafetyConfig
 from loomrl.safety.gate import recheck_local
-from loomrl.serving.model import open_session
+from loomrl.serving.policy.model import open_session
+from loomrl.system.files import read_json
 from loomrl.types import SafetyCase, Verdict
 
 HOLE = "over & (s=5|s=7|s=11|s=12)"
@@ -114,7 +114,7 @@ def test_a_property_that_cannot_be_decided_is_refused(
 
 
 def test_what_can_be_refused_before_training_is() -> None:
-    config = Config.model_validate({"properties": [{"name": "safe", "property": "P<=0.1 [ F"}]})
+    config = ModelCheckingConfig.model_validate({"properties": [{"name": "safe", "property": "P<=0.1 [ F"}]})
     with pytest.raises(ConfigError, match="safe: .*ends too early"):
         check_spaces(config, spaces.Discrete(16), spaces.Discrete(4))
 

@@ -9,14 +9,21 @@ from gymnasium import spaces
 from policies import continuous_folder
 from trained import Policy, examine
 
-from loomrl.algorithms.policy import load_policy
+from loomrl.algorithms.policies.policy import load_policy
 from loomrl.errors import ConfigError
-from loomrl.files import read_json
+from loomrl.safety.case.replay import replay
 from loomrl.safety.certified.packed import pack
 from loomrl.safety.certified.policies import network_of
-from loomrl.safety.checks.monotone import Config, PropertyConfig, _decide, _drawn, _exception, check_spaces
+from loomrl.safety.checks.monotone import (
+    MonotoneConfig,
+    MonotonePropertyConfig,
+    _decide,
+    _drawn,
+    _exception,
+    check_spaces,
+)
 from loomrl.safety.config import SafetyConfig
-from loomrl.safety.replay import replay
+from loomrl.system.files import read_json
 from loomrl.types import SafetyCase, Verdict
 
 STANDING = {
@@ -79,8 +86,8 @@ def test_a_continuous_action(tmp_path: Path, sensor: str, direction: str, verdic
         graph = (continuous_folder(tmp_path / "torques") / "policy.onnx").read_bytes()
 
     space = spaces.Box(-1, 1, (2,), np.float32)
-    policy, config = network_of(Torques(), space), Config()
-    prop = PropertyConfig.model_validate(
+    policy, config = network_of(Torques(), space), MonotoneConfig()
+    prop = MonotonePropertyConfig.model_validate(
         {"name": "one", "region": {}, "sensor": sensor, "action": 1, "direction": direction}
     )
     box = np.full(4, -4.0), np.full(4, 4.0)
@@ -105,12 +112,14 @@ def test_a_continuous_action(tmp_path: Path, sensor: str, direction: str, verdic
 )
 def test_what_does_not_fit_is_refused(changes: dict[str, Any], told: str) -> None:
     prop = {"name": "one", "region": {}, "sensor": "observation[1]", "action": 1, "direction": "rising", **changes}
-    config = Config.model_validate({"properties": [prop]})
+    config = MonotoneConfig.model_validate({"properties": [prop]})
     with pytest.raises(ConfigError, match=told):
         check_spaces(config, spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2))
     with pytest.raises(ConfigError, match="actions are MultiDiscrete"):
         check_spaces(
-            Config.model_validate({"properties": [{**prop, "sensor": "observation[1]", "action": 0, "region": {}}]}),
+            MonotoneConfig.model_validate(
+                {"properties": [{**prop, "sensor": "observation[1]", "action": 0, "region": {}}]}
+            ),
             spaces.Box(-1, 1, (2,), np.float32),
             spaces.MultiDiscrete([2, 2]),
         )

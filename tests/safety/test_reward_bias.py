@@ -9,7 +9,7 @@ from trained import EVALUATION, Policy, evaluate, examine, train
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.errors import ConfigError
-from loomrl.safety.checks.reward_bias import Config, check_spaces
+from loomrl.safety.checks.reward_bias import RewardBiasConfig, check_spaces
 from loomrl.safety.config import SafetyConfig
 from loomrl.training.config import TrainingConfig
 from loomrl.types import SafetyCase, Verdict
@@ -102,10 +102,12 @@ def test_a_feature_the_environment_does_not_have_is_named(barely_trained: Policy
 )
 def test_features_that_say_too_little_are_refused(feature: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        Config.model_validate({"features": [{"name": "one", "parameter": "group", **feature}]})
+        RewardBiasConfig.model_validate({"features": [{"name": "one", "parameter": "group", **feature}]})
 
 
 def test_a_component_that_is_not_observed_is_refused_before_training() -> None:
     feature = {"name": "one", "parameter": "group", "values": [0, 1], "observed_as": ["observation[7]"]}
     with pytest.raises(ConfigError, match=r"reward_bias\.features: one: there is no observation\[7\]"):
-        check_spaces(Config.model_validate({"features": [feature]}), spaces.Box(-1, 1, (2,)), spaces.Discrete(2))
+        check_spaces(
+            RewardBiasConfig.model_validate({"features": [feature]}), spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
+        )

@@ -10,9 +10,9 @@ from trained import EVALUATION, Policy, evaluate, examine, train
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.errors import ConfigError
-from loomrl.files import write_json, write_sums
-from loomrl.safety.checks.reward_hacking import Config, check_spaces
+from loomrl.safety.checks.reward_hacking import RewardHackingConfig, check_spaces
 from loomrl.safety.config import SafetyConfig
+from loomrl.system.files import write_json, write_sums
 from loomrl.training.config import TrainingConfig, ValidationConfig
 from loomrl.types import Claim, SafetyCase, TrainingReport, Verdict
 
@@ -161,6 +161,6 @@ def test_what_the_environment_does_not_tell_is_named(sweeping: tuple[bool, Polic
 
 def test_a_component_that_is_not_observed_is_named_before_training() -> None:
     sensor = {"name": "eyes", "observation": "observation[3]", "truth": "dust", "tolerance": 0.1}
-    config = Config.model_validate({"sensors": [sensor]})
+    config = RewardHackingConfig.model_validate({"sensors": [sensor]})
     with pytest.raises(ConfigError, match=r"sensors: eyes: there is no observation\[3\]"):
         check_spaces(config, spaces.Box(0.0, 1.0, (1,)), spaces.Discrete(2))

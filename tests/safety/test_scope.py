@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from trained import Policy, examine
 
-from loomrl.files import read_json
-from loomrl.safety import repeats
-from loomrl.safety.case import check_case
+from loomrl.safety.case.document import check_case
+from loomrl.safety.case.tally import tally
 from loomrl.safety.check import Check, CheckConfig, Scope, find_checks, scope_of, undecided
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
 from loomrl.safety.gate import decide
-from loomrl.safety.tally import tally
+from loomrl.safety.probing import repeats
+from loomrl.system.files import read_json
 from loomrl.types import Bound, Claim, ClaimLabel, Episode, LabelKind, SafetyCase, Verdict
 
 STATISTICAL = "statistical limits"

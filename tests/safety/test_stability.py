@@ -8,13 +8,13 @@ import pytest
 from gymnasium import spaces
 from trained import Policy, examine
 
-from loomrl.algorithms.policy import load_policy
+from loomrl.algorithms.policies.policy import load_policy
 from loomrl.errors import ConfigError
-from loomrl.files import read_json
-from loomrl.safety.checks.stability import Config, check_spaces
+from loomrl.safety.case.replay import replay
+from loomrl.safety.checks.stability import StabilityConfig, check_spaces
 from loomrl.safety.config import SafetyConfig
-from loomrl.safety.probes import noise_scale
-from loomrl.safety.replay import replay
+from loomrl.safety.probing.probes import noise_scale
+from loomrl.system.files import read_json
 from loomrl.types import SafetyCase, Verdict
 
 
@@ -52,7 +52,7 @@ def test_it_is_refuted_with_two_observations_and_replays(good: Policy, tmp_path:
 def test_no_radius_is_larger_than_what_breaks_it(good: Policy, tmp_path: Path) -> None:
     """Random observations inside a certified radius never change the action."""
     from loomrl.evaluation.tables import TRAJECTORIES, read_table, stack_columns
-    from loomrl.safety.probes import sample_visited
+    from loomrl.safety.probing.probes import sample_visited
 
     config = settings(radius=0.1, min_share=0.01)
     case = examine(good, tmp_path / "safety", config)
@@ -70,9 +70,9 @@ def test_no_radius_is_larger_than_what_breaks_it(good: Policy, tmp_path: Path) -
 
 
 def test_spaces_without_a_radius_are_refused() -> None:
-    enabled = Config(radius=0.1)
+    enabled = StabilityConfig(radius=0.1)
     with pytest.raises(ConfigError, match="a radius is one of floats"):
         check_spaces(enabled, spaces.Discrete(4), spaces.Discrete(2))
     with pytest.raises(ConfigError, match="one choice or a Box can be certified"):
         check_spaces(enabled, spaces.Box(-1, 1, (2,), np.float32), spaces.MultiBinary(3))
-    check_spaces(Config(), spaces.Discrete(4), spaces.Discrete(2))  # without a radius nothing is asked
+    check_spaces(StabilityConfig(), spaces.Discrete(4), spaces.Discrete(2))  # without a radius nothing is asked

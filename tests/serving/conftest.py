@@ -8,7 +8,7 @@ from policies import BALANCING, discrete_folder
 
 from loomrl.serving.client import PolicyClient
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.tokens import ROLES, add
+from loomrl.system.http.tokens import ROLES, add
 
 TOKEN = "correct horse"
 

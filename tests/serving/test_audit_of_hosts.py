@@ -9,10 +9,10 @@ import pytest
 from live import decide, reward
 
 from loomrl.errors import ConfigError
-from loomrl.loomdb.records import AuditChain
-from loomrl.monitoring.window import read_window
-from loomrl.serving.audit import AuditLog
-from loomrl.serving.hosts import AUDIT_FOLDERS, chains_of_all_hosts, missing_chains
+from loomrl.promotion.comparison.window import read_window
+from loomrl.storage.audit.hosts import AUDIT_FOLDERS, chains_of_all_hosts, missing_chains
+from loomrl.storage.audit.log import AuditLog
+from loomrl.storage.loomdb.records import AuditChain
 
 
 @pytest.fixture

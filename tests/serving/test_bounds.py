@@ -13,14 +13,14 @@ import pytest
 from hot_connections import LIVE, Clock, Story, on_a_connection, status_of
 from policies import OBSERVATIONS, discrete_folder
 
-from loomrl.serving.intake import Bounds, Intake
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.tokens import add
+from loomrl.system.http.intake import Intake, IntakeLimits
+from loomrl.system.http.tokens import add
 
 MIB = 2**20
 ASK = orjson.dumps({"agent_id": "a", "observation": OBSERVATIONS[0].tolist()})
 CHUNKED = b"POST /decide HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n%b\r\n"
-BOUNDS = Bounds()
+BOUNDS = IntakeLimits()
 
 
 @pytest.fixture(scope="module")
@@ -287,7 +287,7 @@ def test_so_many_refused_connections_stay_open_and_no_more() -> None:
         drop = close
 
     async def story(clock: Clock) -> None:
-        intake = Intake(Bounds(max_lingering=2))
+        intake = Intake(IntakeLimits(max_lingering=2))
         first, second, third, fourth = connections = [Refused() for _ in range(4)]
         for connection in connections[:3]:
             intake.close(connection)

@@ -10,14 +10,14 @@ import torch
 from gymnasium.spaces import Box, MultiBinary, MultiDiscrete
 from served import served
 
-from loomrl.algorithms.actor_critic import ActorCriticPolicy
-from loomrl.serving.actions import check_action
-from loomrl.serving.distance import action_distance
-from loomrl.serving.exploration import explore
-from loomrl.serving.model import ServedPolicy
-from loomrl.serving.problems import Problem
+from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
+from loomrl.serving.decisions.actions import check_action
+from loomrl.serving.policy.distance import action_distance
+from loomrl.serving.policy.exploration import explore
+from loomrl.serving.policy.model import ServedPolicy
 from loomrl.shadow.comparison import compare
 from loomrl.shadow.pairs import Pairs
+from loomrl.system.http.problems import Problem
 
 OBSERVATION = Box(-1.0, 1.0, (2,), np.float32)
 DIALS, SWITCHES = MultiDiscrete([2, 3], start=[5, 0]), MultiBinary(2)

@@ -18,9 +18,9 @@ from tritonclient.utils import InferenceServerException
 
 import loomrl
 from loomrl.errors import ServiceError
-from loomrl.registry import Registry
 from loomrl.serving.client import Ask, AsyncPolicyClient, Outcome, PolicyClient, Refused
 from loomrl.serving.process import ServerProcess
+from loomrl.storage.registry import Registry
 
 TOKEN = "correct horse"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

@@ -11,8 +11,8 @@ from inside import wait_for
 from policies import OBSERVATIONS, discrete_folder
 from typer.testing import CliRunner
 
+from loomrl.cli.orders import override_app
 from loomrl.serving.client import Ask, PolicyClient, Refused
-from loomrl.serving.operator_commands import override_app
 
 OBS = OBSERVATIONS[0].tolist()
 
@@ -22,7 +22,7 @@ def client(loomrl_home: Path, tmp_path: Path) -> Iterator[PolicyClient]:
     """Of a server that the command line started, its settings left as they are."""
     folder, port_file = discrete_folder(tmp_path / "policy"), tmp_path / "port.json"
     options = ["--policy", "cartpole", "--folder", str(folder), "--port", "0", "--port-file", str(port_file)]
-    code = "import sys; from loomrl.cli import main; sys.exit(main())"
+    code = "import sys; from loomrl.cli.main import main; sys.exit(main())"
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen([sys.executable, "-c", code, "serve", *options], stdout=log, stderr=log)
     try:

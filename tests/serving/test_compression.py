@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from policies import OBSERVATIONS
 
-from loomrl.serving.compression import accepted, compress, inflate
-from loomrl.serving.problems import Problem
 from loomrl.serving.process import ServerProcess
+from loomrl.system.http.compression import accepted, compress, inflate
+from loomrl.system.http.problems import Problem
 
 PACK = {"gzip": gzip.compress, "deflate": zlib.compress}
 MEBIBYTE = 2**20

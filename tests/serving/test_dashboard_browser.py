@@ -15,11 +15,11 @@ from champions import promoted
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from policies import OBSERVATIONS, discrete_folder
 
-from loomrl.registry import CHAMPION, Registry
 from loomrl.serving.client import PolicyClient, Refused
-from loomrl.serving.history import records
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.tokens import add
+from loomrl.storage.audit.history import records
+from loomrl.storage.registry import CHAMPION, Registry
+from loomrl.system.http.tokens import add
 
 pytestmark = pytest.mark.skipif(os.environ.get("LOOMRL_TEST_BROWSER") == "off", reason="LOOMRL_TEST_BROWSER=off")
 

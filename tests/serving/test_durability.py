@@ -15,15 +15,15 @@ from inside import Inside, wait_for
 from policies import OBSERVATIONS, discrete_folder
 from startup_code import environment_with
 
-from loomrl.loomdb.database import LoomDB
-from loomrl.serving.audit import AuditLog, AuditUnwritable, NotDurable
 from loomrl.serving.client import Ask, Refused
-from loomrl.serving.history import records
-from loomrl.serving.keeper import AuditKeeper
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.records import operation, record
 from loomrl.serving.settings import ServerSettings
-from loomrl.serving.verification import verify_chain
+from loomrl.storage.audit.history import records
+from loomrl.storage.audit.keeper import AuditKeeper
+from loomrl.storage.audit.log import AuditLog, AuditUnwritable, NotDurable
+from loomrl.storage.audit.records import operation, record
+from loomrl.storage.audit.verification import verify_chain
+from loomrl.storage.loomdb.database import LoomDB
 
 OBS = OBSERVATIONS[0].tolist()
 
@@ -274,7 +274,7 @@ def test_what_lies_in_memory_alone_is_not_durable_and_not_anchored(
 
     with monkeypatch.context() as failing:
         failing.setattr(os, "write", full)
-        failing.setattr("loomrl.serving.reserve.SLOT_BYTES", 100)
+        failing.setattr("loomrl.storage.audit.reserve.SLOT_BYTES", 100)
         log.append_order([operation("cartpole", "kill switch", "Ada", "test")])
         for work in (log.sync, lambda: keeper.anchor(LoomDB.open)):
             with pytest.raises(AuditUnwritable):

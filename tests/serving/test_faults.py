@@ -16,16 +16,16 @@ from inside import wait_for
 from policies import BALANCING, OBSERVATIONS, discrete_folder
 
 from loomrl.errors import ServiceError
-from loomrl.home import home
-from loomrl.registry import CHALLENGER, CHAMPION, PolicyVersion, Registry
-from loomrl.serving.audit import AuditLog
 from loomrl.serving.client import PolicyClient, Refused
-from loomrl.serving.controls import Controls
-from loomrl.serving.history import find_decision, join, records
-from loomrl.serving.model import GRAPH
-from loomrl.serving.overrides import Override
+from loomrl.serving.controls.controls import Controls
+from loomrl.serving.controls.overrides import Override
+from loomrl.serving.policy.model import GRAPH
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.verification import verify_chain
+from loomrl.storage.audit.history import find_decision, join, records
+from loomrl.storage.audit.log import AuditLog
+from loomrl.storage.audit.verification import verify_chain
+from loomrl.storage.registry import CHALLENGER, CHAMPION, PolicyVersion, Registry
+from loomrl.system.home import home
 
 OBS = OBSERVATIONS[0].tolist()
 

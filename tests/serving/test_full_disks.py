@@ -9,14 +9,14 @@ from policies import OBSERVATIONS, discrete_folder
 from small_disk import SmallDisk, small_disk
 
 from loomrl.errors import ArtifactError, ServiceError
-from loomrl.serving.audit import AuditLog, AuditUnwritable
 from loomrl.serving.client import PolicyClient, Refused
-from loomrl.serving.history import records
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.records import operation, record
-from loomrl.serving.reserve import SLOT_BYTES, Reserve, kept_text
-from loomrl.serving.segments import segments, whole_lines
-from loomrl.serving.verification import Anchor, verify_chain
+from loomrl.storage.audit.history import records
+from loomrl.storage.audit.log import AuditLog, AuditUnwritable
+from loomrl.storage.audit.records import operation, record
+from loomrl.storage.audit.reserve import SLOT_BYTES, Reserve, kept_text
+from loomrl.storage.audit.segments import segments, whole_lines
+from loomrl.storage.audit.verification import Anchor, verify_chain
 
 OBS = OBSERVATIONS[0].tolist()
 

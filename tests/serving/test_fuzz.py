@@ -8,7 +8,7 @@ from fuzzing import clear_controls, fuzz, num_accepted
 from policies import OBSERVATIONS, continuous_folder, discrete_folder
 from typer.testing import CliRunner
 
-from loomrl.serving.audit_commands import audit_app
+from loomrl.cli.audit import audit_app
 from loomrl.serving.process import ServerProcess
 
 NUM_EXAMPLES = 20

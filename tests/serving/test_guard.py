@@ -16,11 +16,11 @@ import pytest
 from playwright.sync_api import sync_playwright
 from policies import OBSERVATIONS
 
-from loomrl.serving.browsers import is_local_host
-from loomrl.serving.guard import Admission, holder_name
-from loomrl.serving.problems import Problem
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.tokens import Holder, Tokens
+from loomrl.system.http.browsers import is_local_host
+from loomrl.system.http.guard import Admission, holder_name
+from loomrl.system.http.problems import Problem
+from loomrl.system.http.tokens import Holder, Tokens
 
 OVERRIDE = b'{"action": 0, "person": "page", "reason": "x"}'
 JSON = {"Content-Type": "application/json"}

@@ -14,10 +14,10 @@ from inside import Inside
 from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.errors import ConfigError
-from loomrl.serving.history import records
-from loomrl.serving.records import DECISION, FULL_BATCH
-from loomrl.serving.requests import MAX_ROWS, flat, leading_shape, shown
+from loomrl.serving.api.requests import MAX_ROWS, flat, leading_shape, shown
 from loomrl.serving.settings import ServerSettings
+from loomrl.storage.audit.history import records
+from loomrl.storage.audit.records import DECISION, FULL_BATCH
 
 SIZE = 4 * 2**20
 DECIDE, FEEDBACK, INFER = "/decide", "/feedback", "/v2/models/cartpole/infer"

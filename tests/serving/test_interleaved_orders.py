@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from loomrl.loomdb.database import LoomDB
-from loomrl.loomdb.records import Control
-from loomrl.serving.controls import Controls
-from loomrl.serving.plan import KillSwitch
+from loomrl.serving.controls.controls import Controls
+from loomrl.serving.controls.plan import KillSwitch
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.loomdb.records import Control
 
 NUM_SEEDS = 40
 PATIENCE = 300.0  # seconds

@@ -12,9 +12,9 @@ from startup_code import environment_with
 
 from loomrl.errors import ServiceError
 from loomrl.serving.client import Ask, Decision, PolicyClient, Refused
-from loomrl.serving.history import records
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.verification import verify_chain
+from loomrl.storage.audit.history import records
+from loomrl.storage.audit.verification import verify_chain
 
 OBS = OBSERVATIONS[0].tolist()
 ASKS = [Ask(f"agent-{number}", OBS, "e", explore=True, request_id="doomed") for number in range(5)]

@@ -8,12 +8,12 @@ from champions import make_champion
 from inside import Inside
 from policies import OBSERVATIONS, discrete_folder
 
-from loomrl.registry import CHAMPION, Registry
 from loomrl.serving import parts
-from loomrl.serving.feedback import FeedbackLedger
-from loomrl.serving.history import join, records
-from loomrl.serving.parts import ServerSettings
+from loomrl.serving.context import ServerSettings
+from loomrl.serving.decisions.feedback import FeedbackLedger
 from loomrl.serving.process import ServerProcess
+from loomrl.storage.audit.history import join, records
+from loomrl.storage.registry import CHAMPION, Registry
 
 OBS = OBSERVATIONS[0].tolist()
 

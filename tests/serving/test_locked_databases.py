@@ -10,12 +10,12 @@ from champions import make_champion
 from policies import OBSERVATIONS, discrete_folder
 from steady_load import Load
 
-from loomrl.registry import Registry
 from loomrl.serving.client import PolicyClient
-from loomrl.serving.controls import Controls
-from loomrl.serving.overrides import Override
+from loomrl.serving.controls.controls import Controls
+from loomrl.serving.controls.overrides import Override
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.verification import verify_chain
+from loomrl.storage.audit.verification import verify_chain
+from loomrl.storage.registry import Registry
 
 OBS = OBSERVATIONS[0].tolist()
 

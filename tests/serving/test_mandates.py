@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 from policies import BALANCING, discrete_folder
 
-from loomrl.serving.authority import FALLBACK, KILL_SWITCH, OVERRIDE, Authority, Mandate, challengers
-from loomrl.serving.model import MANIFEST, ServedPolicy, UnloadedPolicy
-from loomrl.serving.orders import Orders
-from loomrl.serving.overrides import Override
-from loomrl.serving.plan import NO_PLAN, Fallback, KillSwitch, Plan
-from loomrl.serving.problems import Problem
-from loomrl.serving.records import CHAMPION, SPLIT
-from loomrl.serving.roles import Roles
+from loomrl.serving.controls.orders import ActiveOrders
+from loomrl.serving.controls.overrides import Override
+from loomrl.serving.controls.plan import NO_PLAN, Fallback, KillSwitch, Plan
+from loomrl.serving.decisions.authority import FALLBACK, KILL_SWITCH, OVERRIDE, Authority, DecisionSource, challengers
+from loomrl.serving.policy.model import MANIFEST, ServedPolicy, UnloadedPolicy
+from loomrl.serving.policy.roles import Roles
+from loomrl.storage.audit.records import CHAMPION, SPLIT
+from loomrl.system.http.problems import Problem
 from loomrl.types import PolicyManifest
 
 BY: dict[str, Any] = {"person": "Ada", "reason": "test"}
@@ -36,10 +36,10 @@ def plan(**values: Any) -> Plan:
 
 
 def authority(roles: Roles, **orders: Any) -> Authority:
-    return Authority("cartpole", Orders(**orders), roles)
+    return Authority("cartpole", ActiveOrders(**orders), roles)
 
 
-def shown(mandate: Mandate) -> tuple[str, str, int | None]:
+def shown(mandate: DecisionSource) -> tuple[str, str, int | None]:
     """Role, version, and the action that is taken whatever is observed."""
     return mandate.role, mandate.policy.version, None if mandate.action is None else int(mandate.action)
 
@@ -61,7 +61,7 @@ def test_each_stands_above_the_next(roles: Roles) -> None:
 def test_only_versions_for_themselves_are_on_trial_and_only_people_come_before_the_limit(roles: Roles) -> None:
     policy = roles.champion
     assert policy is not None
-    mandates = {role: Mandate(role, policy) for role in (OVERRIDE, KILL_SWITCH, FALLBACK, CHAMPION, SPLIT)}
+    mandates = {role: DecisionSource(role, policy) for role in (OVERRIDE, KILL_SWITCH, FALLBACK, CHAMPION, SPLIT)}
     assert {role for role, one in mandates.items() if one.is_limited} == {FALLBACK, CHAMPION, SPLIT}
     assert {role for role, one in mandates.items() if one.is_on_trial} == {CHAMPION, SPLIT}
 
@@ -152,5 +152,5 @@ def test_why_nobody_decides_is_said(versions: dict[str, ServedPolicy]) -> None:
 
 def test_a_challenger_that_two_name_is_one(versions: dict[str, ServedPolicy]) -> None:
     roles = Roles(champion=versions["1"], challenger=versions["2"], pinned={"3": versions["3"]})
-    named = challengers(Orders(plan=plan(challengers=["2", "3", "9"])), roles)
+    named = challengers(ActiveOrders(plan=plan(challengers=["2", "3", "9"])), roles)
     assert [policy.version for policy in named] == ["2", "3"]

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loomrl.files import sha256
 from loomrl.serving.client import Ask, PolicyClient
-from loomrl.serving.history import chains, find_decision, records
-from loomrl.serving.records import action_hashes, column, digest, expand, record_of, row_of
-from loomrl.serving.segments import lines, segments
+from loomrl.storage.audit.history import chains, find_decision, records
+from loomrl.storage.audit.records import action_hashes, column, digest, expand, record_of, row_of
+from loomrl.storage.audit.segments import lines, segments
+from loomrl.system.files import sha256
 
 WHEN = ("timestamp", "seconds", "decision_id", "sequence", "previous_hash", "hash", "row")
 

@@ -10,12 +10,12 @@ from inside import Inside
 from policies import continuous_folder, discrete_folder
 
 from loomrl.errors import ArtifactError
-from loomrl.files import read_json, sha256, write_json
-from loomrl.serving.choosing import Choices, Substitute, choose
-from loomrl.serving.history import records
-from loomrl.serving.model import ServedPolicy
+from loomrl.serving.decisions.choosing import Choices, Substitute, choose
+from loomrl.serving.policy.model import ServedPolicy
+from loomrl.serving.policy.shield import CERTIFIED, Certified, ComponentLimit, ComponentLimits, NotAllowed, float_limits
 from loomrl.serving.settings import ServerSettings
-from loomrl.serving.shield import CERTIFIED, Certified, Limit, Limits, NotAllowed, float_limits
+from loomrl.storage.audit.history import records
+from loomrl.system.files import read_json, sha256, write_json
 
 OBS = np.array(
     [[0.5, 0.2, 0.0, 0.0], [1.8, 0.2, 0.0, 0.0]], np.float32
@@ -43,7 +43,7 @@ def decided(policy: ServedPolicy, obs: np.ndarray = OBS, substitute: Substitute 
 @pytest.mark.parametrize("rows", [1, 3, 200])
 def test_limits_hold_row_by_row(rows: int) -> None:
     free = np.full(3, np.inf)
-    limits = Limits([Limit("a", 0, -1.0, 1.0), Limit("b", 2, 0.0, np.inf)], -free, free)
+    limits = ComponentLimits([ComponentLimit("a", 0, -1.0, 1.0), ComponentLimit("b", 2, 0.0, np.inf)], -free, free)
     values = np.tile(np.array([0.5, 1e9, 0.0]), (rows, 1))
     assert limits.outside(values) is None
     values[-1] = [0.5, 0.0, -1e-9]
@@ -62,7 +62,7 @@ def test_bounds_are_rounded_inwards() -> None:
     assert float(nearest) > 0.1 > high[0] == np.nextafter(nearest, np.float32(0))
     assert low[0] == -high[0]
     assert (low[1], high[1]) == (0.25, 0.5)
-    limits = Limits([Limit("a", 0, -0.1, 0.1)], np.full(1, -1, np.float32), np.full(1, 1, np.float32))
+    limits = ComponentLimits([ComponentLimit("a", 0, -0.1, 0.1)], np.full(1, -1, np.float32), np.full(1, 1, np.float32))
     assert limits.outside(limits.clip(np.array([0.3], np.float32))[None]) is None
 
 

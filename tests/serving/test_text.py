@@ -7,19 +7,19 @@ import pytest
 import torch
 from served import served
 
-from loomrl.algorithms.text_policy import TextPolicy
 from loomrl.environment.text import TextBox, encode_text
 from loomrl.errors import ArtifactError
-from loomrl.offpolicy.log import CannotEstimate
-from loomrl.offpolicy.ratios import demand_same_actions
-from loomrl.serving.actions import check_action
+from loomrl.language.algorithms.policy import TextPolicy
+from loomrl.promotion.comparison.off_policy.log import CannotEstimate
+from loomrl.promotion.comparison.off_policy.ratios import demand_same_actions
+from loomrl.serving.api.packing import packed
+from loomrl.serving.api.requests import observation_arrays
 from loomrl.serving.config import ExplorationConfig
-from loomrl.serving.distance import action_distance
-from loomrl.serving.exploration import demand_askable, demand_fit
-from loomrl.serving.model import ServedPolicy
-from loomrl.serving.packing import packed
-from loomrl.serving.problems import Problem
-from loomrl.serving.requests import observation_arrays
+from loomrl.serving.decisions.actions import check_action
+from loomrl.serving.policy.distance import action_distance
+from loomrl.serving.policy.exploration import demand_askable, demand_fit
+from loomrl.serving.policy.model import ServedPolicy
+from loomrl.system.http.problems import Problem
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,13 @@ from policies import OBSERVATIONS, discrete_folder
 from several_workers import connected, pids, worker_of
 from typer.testing import CliRunner
 
+from loomrl.cli.orders import tokens_app
 from loomrl.errors import ConfigError
 from loomrl.serving.client import Refused
-from loomrl.serving.history import records
-from loomrl.serving.operator_commands import tokens_app
 from loomrl.serving.process import ServerProcess
 from loomrl.serving.settings import ServerSettings
-from loomrl.serving.tokens import ROLES, add, configured
+from loomrl.storage.audit.history import records
+from loomrl.system.http.tokens import ROLES, add, configured
 
 OBS = OBSERVATIONS[0].tolist()
 OVERRIDE = {"action": 0, "person": "Ada", "reason": "test"}

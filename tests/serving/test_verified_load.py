@@ -15,15 +15,15 @@ from inside import wait_for
 from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.errors import ArtifactError
-from loomrl.files import sha256_file, write_sums
-from loomrl.model_signature import SIGNATURE, sign
-from loomrl.registry import CHAMPION, Registry
 from loomrl.serving.client import Refused
-from loomrl.serving.last_verified import path_of
-from loomrl.serving.model import GRAPH, MANIFEST, ServedPolicy
+from loomrl.serving.policy.last_verified import path_of
+from loomrl.serving.policy.model import GRAPH, MANIFEST, ServedPolicy
+from loomrl.serving.policy.roles import RoleKeeper
+from loomrl.serving.policy.sources import FolderSource, RegistrySource
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.roles import RoleKeeper
-from loomrl.serving.sources import FolderSource, RegistrySource
+from loomrl.storage.model_signature import SIGNATURE, sign
+from loomrl.storage.registry import CHAMPION, Registry
+from loomrl.system.files import sha256_file, write_sums
 from loomrl.types import PolicyManifest
 
 OBS = OBSERVATIONS[0].tolist()

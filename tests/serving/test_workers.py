@@ -19,16 +19,16 @@ from remembering import played, recurrent_folder
 from several_workers import connected, pids, worker_of
 
 from loomrl.errors import ServiceError
-from loomrl.serving import supervisor
-from loomrl.serving.agreement import Agreement
 from loomrl.serving.client import Ask, Outcome, PolicyClient, Refused
-from loomrl.serving.history import records
-from loomrl.serving.model import ServedPolicy
+from loomrl.serving.policy.model import ServedPolicy
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.replay import Replay
+from loomrl.serving.recomputation import LogRecomputation
 from loomrl.serving.server import bind
 from loomrl.serving.settings import ServerSettings
-from loomrl.serving.verification import verify_chain
+from loomrl.serving.workers import supervisor
+from loomrl.serving.workers.agreement import Agreement
+from loomrl.storage.audit.history import records
+from loomrl.storage.audit.verification import verify_chain
 
 OBS = OBSERVATIONS[0].tolist()
 BY = {"person": "Ada", "reason": "test"}
@@ -237,7 +237,7 @@ def test_an_episode_goes_on_over_all_connections(loomrl_home: Path, tmp_path: Pa
         (last,) = each[1].infer("p", [observed[1]], agent_id="a", episode_id="two")["outputs"][:1]
         assert last["data"] == [played(policy, observed)[1][0]]
         each[0].feedback(found[-1].decision_id, 1.0, terminated=True)
-    assert Replay().run("p").equal
+    assert LogRecomputation().run("p").equal
 
 
 # --- ends -------------------------------------------------------------------------------------------------------

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from policies import BALANCING, discrete_folder
 
-from loomrl.config import PolicyConfig
 from loomrl.environment.config import EnvironmentConfig
-from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.evaluation.config import EvaluationConfig
 from loomrl.export.config import ExportConfig
-from loomrl.registry import PolicyVersion, Registry
+from loomrl.runs.config import PolicyConfig
 from loomrl.safety.config import SafetyConfig
 from loomrl.shadow.config import ConsequencesConfig, ShadowConfig
+from loomrl.storage.registry import PolicyVersion, Registry
 from loomrl.training.config import TrainingConfig
 
 PROJECT = Path(__file__).parents[2]

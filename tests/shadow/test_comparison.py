@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from policies import OBSERVATIONS, continuous_folder, discrete_folder
 
-from loomrl.serving.distance import action_distance
-from loomrl.serving.model import ServedPolicy
+from loomrl.serving.policy.distance import action_distance
+from loomrl.serving.policy.model import ServedPolicy
 from loomrl.shadow.comparison import compare
 from loomrl.shadow.pairs import Pairs
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from policies import BALANCING, back_door_folder, discrete_folder, recurrent_folder
 
-from loomrl.config import PolicyConfig
+from loomrl.runs.config import PolicyConfig
 from loomrl.safety.config import ConstraintConfig
-from loomrl.serving.model import STATE_OUT, ServedPolicy
+from loomrl.serving.policy.model import STATE_OUT, ServedPolicy
 from loomrl.shadow.consequences import examine
 from loomrl.shadow.continuations import Continuations
 from loomrl.shadow.decisions import decisions_along

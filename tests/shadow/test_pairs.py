@@ -9,12 +9,12 @@ from live import decide
 from policies import BALANCING, OBSERVATIONS, discrete_folder
 from several_workers import connected
 
-from loomrl.registry import PolicyVersion
-from loomrl.serving.audit import AuditLog
 from loomrl.serving.client import Refused
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.records import record
 from loomrl.shadow.pairs import PairReader, heads, states
+from loomrl.storage.audit.log import AuditLog
+from loomrl.storage.audit.records import record
+from loomrl.storage.registry import PolicyVersion
 
 SEVERAL_PAGES = 10_500  # decisions; a page has 10,000 at most
 

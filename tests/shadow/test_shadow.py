@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from loomrl.config import PolicyConfig
 from loomrl.errors import ConfigError, GateRefused
-from loomrl.registry import CHALLENGER, CHAMPION, PolicyVersion, Registry
+from loomrl.runs.config import PolicyConfig
 from loomrl.safety.config import ConstraintConfig
 from loomrl.serving.process import ServerProcess
 from loomrl.shadow.shadow import run_shadow
 from loomrl.shadow.traffic import drive
+from loomrl.storage.registry import CHALLENGER, CHAMPION, PolicyVersion, Registry
 from loomrl.types import Claim, ShadowReport, Verdict
 
 Versions = dict[str, PolicyVersion]

@@ -8,7 +8,7 @@ import pytest
 from policies import continuous_folder, discrete_folder
 
 from loomrl.promotion.config import PromotionConfig
-from loomrl.serving.model import ServedPolicy
+from loomrl.serving.policy.model import ServedPolicy
 from loomrl.shadow.whole import Floats, compare_travel, compare_whole
 from loomrl.types import Episode, Verdict, WholeEpisodes
 

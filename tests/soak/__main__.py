@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from loomrl.files import write_atomic
+from loomrl.system.files import write_atomic
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "soak.json"
 CHECKS = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith(("_", "test_")))

@@ -10,9 +10,9 @@ from champions import make_champion
 from policies import discrete_folder
 from steady_load import Load
 
-from loomrl.registry import Registry
 from loomrl.serving.client import PolicyClient, Refused
 from loomrl.serving.process import ServerProcess
+from loomrl.storage.registry import Registry
 
 NUM_VERSIONS = 1_000
 

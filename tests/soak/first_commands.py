@@ -26,9 +26,10 @@ from benchmarks.resumable import Store
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "first_commands.json"
 SOURCES = (
-    "tests/soak/first_commands.py", "tests/support/interrupted.c", "src/loomrl/registry/connection.py",
-    "src/loomrl/registry/mlflow_database.py", "src/loomrl/loomdb", "src/loomrl/signing_keys.py", "src/loomrl/files.py",
-    "src/loomrl/serving/audit.py",
+    "tests/soak/first_commands.py", "tests/support/interrupted.c", "src/loomrl/storage/registry/connection.py",
+    "src/loomrl/storage/registry/mlflow_database.py", "src/loomrl/storage/loomdb",
+    "src/loomrl/system/security/signing_keys.py", "src/loomrl/system/files.py",
+    "src/loomrl/storage/audit/log.py",
 )  # fmt: skip
 NUM_KILLS, SEED = 60, 19
 Process = subprocess.Popen[str]
@@ -102,11 +103,11 @@ def ask(server: Process, home: Path, **when: float) -> dict[str, Any]:
 
 def first_command() -> None:
     """Make everything that a home holds, or read it where it is there already."""
-    from loomrl.loomdb.database import LoomDB
-    from loomrl.registry import Registry
-    from loomrl.serving.audit import AuditLog
-    from loomrl.serving.records import record
-    from loomrl.signing_keys import ED25519, ELLIPTIC, private_key
+    from loomrl.storage.audit.log import AuditLog
+    from loomrl.storage.audit.records import record
+    from loomrl.storage.loomdb.database import LoomDB
+    from loomrl.storage.registry import Registry
+    from loomrl.system.security.signing_keys import ED25519, ELLIPTIC, private_key
 
     assert Registry().policies() == []
     LoomDB.open().close()

@@ -16,10 +16,10 @@ from policies import BALANCING, OBSERVATIONS, discrete_folder
 from tqdm import tqdm
 from typer.testing import CliRunner
 
-from loomrl.serving.audit_commands import audit_app
+from loomrl.cli.audit import audit_app
 from loomrl.serving.client import PolicyClient
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.tokens import DECIDE, OBSERVE, OPERATE, ROLES, TOKENS, TOKENS_FILE, add
+from loomrl.system.http.tokens import DECIDE, OBSERVE, OPERATE, ROLES, TOKENS, TOKENS_FILE, add
 
 SECONDS = 3_600.0
 NUM_EXAMPLES = 100

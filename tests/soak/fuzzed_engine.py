@@ -9,8 +9,8 @@ import httpx
 from fuzzing import kept_going
 from language_policies import language_policy
 
-from loomrl.inference.process import EngineProcess
-from loomrl.serving.tokens import DECIDE, OBSERVE, OPERATE
+from loomrl.language.inference.process import EngineProcess
+from loomrl.system.http.tokens import DECIDE, OBSERVE, OPERATE
 from tests.soak.fuzzed_api import NUM_EXAMPLES, SECONDS, Target, fuzzed
 
 _MAX_WAITING = 256  # completions: what asks for more is refused, and not waited for

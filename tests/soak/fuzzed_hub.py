@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 from atropos import group
 
-from loomrl.serving.tokens import DECIDE, OBSERVE, OPERATE
-from loomrl.trajectory.client import HubClient
-from loomrl.trajectory.process import HubProcess
+from loomrl.language.trajectory.client import HubClient
+from loomrl.language.trajectory.process import HubProcess
+from loomrl.system.http.tokens import DECIDE, OBSERVE, OPERATE
 from tests.soak.fuzzed_api import NUM_EXAMPLES, SECONDS, Target, fuzzed
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 from atropos import registration
 
-from loomrl.trajectory.process import HubProcess
+from loomrl.language.trajectory.process import HubProcess
 
 NUM_KILLS, NUM_ENVIRONMENTS, BATCH_SIZE, GROUP_SIZE = 100, 4, 8, 2
 _LEASE_SECONDS = 2

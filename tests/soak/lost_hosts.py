@@ -18,8 +18,8 @@ from typing import Any
 from clusters import POLICY, SECONDS, Cluster, finished, learners_on
 from projects import until
 
-from loomrl.distributed.desk import part_of
 from loomrl.training.checkpoints import CheckpointStore
+from loomrl.training.distributed.learners.coordinator import part_of
 
 RUNS = {2: range(24), 4: range(24, 30)}  # by the number of hosts
 NUM_STEPS = 131_072

@@ -10,11 +10,11 @@ from policies import discrete_folder
 from several_workers import pids
 from steady_load import Load
 
-from loomrl.monitoring.config import MonitorsConfig, MonitorWeights
-from loomrl.registry import Registry
-from loomrl.registry.statements import state_serving
 from loomrl.serving.config import ServingConfig
+from loomrl.serving.guardian.config import MonitorsConfig, MonitorWeights
 from loomrl.serving.process import ServerProcess
+from loomrl.storage.registry import Registry
+from loomrl.storage.registry.statements import state_serving
 
 NUM_SWAPS = 1_000
 NUM_WORKERS = 2

@@ -8,7 +8,7 @@ from live import decide, reward
 from persistent_clients import Told
 from startup_code import environment_with
 
-from loomrl.serving.audit import AuditLog
+from loomrl.storage.audit.log import AuditLog
 from tests.soak import kills
 
 # A server that answers before it has written.

@@ -23,7 +23,7 @@ COMMITS = ("cc7093e", "0375cfd")
 NUM_REQUESTS = 100  # of four agents each, every fifth explored, and as many of one agent
 SEEDS = (3, 4, 5, 6)  # of the trainings after the upgrade, until one is promoted
 _PATIENCE_SECONDS = 600
-_CLI = "from loomrl.cli import main; main()"
+_CLI = "from loomrl.cli.main import main; main()"
 
 
 def run(folder: Path) -> dict[str, Any]:

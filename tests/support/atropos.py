@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from loomrl.trajectory.process import HubProcess
+from loomrl.language.trajectory.process import HubProcess
 
 _FOLDER = Path(__file__).parents[2] / ".venv-atropos"
 PYTHON = _FOLDER / "bin" / "python"

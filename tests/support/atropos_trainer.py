@@ -17,8 +17,8 @@ import httpx
 import torch
 from torch import Tensor, nn
 
-from loomrl.language.cache import SharedPrefix
-from loomrl.language.policy import LanguagePolicy
+from loomrl.language.policies.cache import SharedPrefix
+from loomrl.language.policies.policy import LanguagePolicy
 
 NUM_SEQUENCES, MICRO_BATCH, MAX_TOKENS = 16, 4, 1_537
 

@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from model_signing import hashing, signing
 from policies import discrete_folder
 
-from loomrl.files import SUMS, sha256, sha256_file, write_sums
-from loomrl.model_signature import SIGNATURE
-from loomrl.registry import Registry, export_digest, local_source
-from loomrl.registry.files import DIGEST, SUMS_DIGEST
-from loomrl.serving.model import GRAPH, MANIFEST
+from loomrl.serving.policy.model import GRAPH, MANIFEST
+from loomrl.storage.model_signature import SIGNATURE
+from loomrl.storage.registry import Registry, export_digest, local_source
+from loomrl.storage.registry.files import DIGEST, SUMS_DIGEST
+from loomrl.system.files import SUMS, sha256, sha256_file, write_sums
 
 _NOT_SIGNED = (SIGNATURE, SUMS)
 

@@ -3,11 +3,11 @@
 import sqlite3
 from pathlib import Path
 
-from loomrl.home import home
 from loomrl.promotion import promote
-from loomrl.registry import CHAMPION, PREVIOUS, Registry
-from loomrl.registry.statements import newest_number, state_champion, state_serving
-from loomrl.runs import now
+from loomrl.storage.registry import CHAMPION, PREVIOUS, Registry
+from loomrl.storage.registry.statements import newest_number, state_champion, state_serving
+from loomrl.storage.run_record import now
+from loomrl.system.home import home
 from loomrl.types import PromotionDecision
 
 

@@ -12,7 +12,7 @@ from namespaces import Host, Network
 from platformdirs import user_cache_path
 from projects import ROOT, copy_project, until
 
-from loomrl.files import read_json
+from loomrl.system.files import read_json
 
 POLICY = "hosts"
 _PORT = 6379
@@ -117,7 +117,7 @@ class Cluster:
 
     def stage(self, name: str, home: str, python: str = sys.executable, **settings: str) -> "subprocess.Popen[str]":
         """A stage of the project, on the head; `home` is the name of its LOOMRL_HOME."""
-        return self.command(python, "-m", "loomrl.stages", name, POLICY, home=home, **settings)
+        return self.command(python, "-m", "loomrl.runs.stages", name, POLICY, home=home, **settings)
 
     def command(self, *command: str, home: str, **settings: str) -> "subprocess.Popen[str]":
         """In the project, on the head."""

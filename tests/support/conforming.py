@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from loomrl.algorithms.base import Algorithm, AlgorithmPlugin
 from loomrl.algorithms.registry import find_algorithms
-from loomrl.environment.flat import as_one_array
+from loomrl.environment.wrappers.flat import as_one_array
 from loomrl.errors import ConfigError
-from loomrl.schema import Section
+from loomrl.system.schema import Section
 
 ALGORITHMS = find_algorithms()
 
@@ -76,7 +76,7 @@ ACTIONS: dict[str, gymnasium.Space[Any]] = {
 SEVERAL = {"multi_discrete", "multi_discrete_2d", "multi_binary"}
 # What LoomRL's own refuse, of actions and of observations: nothing more, so that none is lost unnoticed.
 REFUSED_ACTIONS = {
-    "grpo": set(ACTIONS),  # they read and write texts: tests/algorithms/test_text_learning.py
+    "grpo": set(ACTIONS),  # they read and write texts: tests/language/algorithms/test_learning.py
     "token_ppo": set(ACTIONS),
     "ppo": {"box_of_whole_numbers", "dict"},
     "ppo_lagrangian": {"box_of_whole_numbers", "dict"},

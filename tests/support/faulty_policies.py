@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from loomrl.files import sha256, write_atomic, write_sums
-from loomrl.serving.model import GRAPH, MANIFEST
+from loomrl.serving.policy.model import GRAPH, MANIFEST
+from loomrl.system.files import sha256, write_atomic, write_sums
 from loomrl.types import PolicyManifest
 
 Fault = Literal["crash", "hang", "nan", "slow"]

@@ -12,7 +12,7 @@ from inside import Inside
 from policies import OBSERVATIONS
 from uvicorn.server import ServerState
 
-from loomrl.serving.hot import protocol_of
+from loomrl.serving.api.hot import protocol_of
 from loomrl.serving.settings import ServerSettings
 
 BODY = orjson.dumps({"agent_id": "a", "observation": OBSERVATIONS[0].tolist()})

@@ -7,17 +7,17 @@ from typing import Any, Self
 
 import httpx
 
-from loomrl.serving.app import PolicyServer
-from loomrl.serving.parts import Parts
-from loomrl.serving.place import Place
+from loomrl.serving.api.app import PolicyServer
+from loomrl.serving.context import ServerContext
 from loomrl.serving.settings import ServerSettings
+from loomrl.serving.workers.address import WorkerAddress
 
 
 class Inside:
     """`with Inside(settings) as server: server.ask("POST", "/decide", {...})`; with `threads` it follows by itself."""
 
-    def __init__(self, settings: ServerSettings, threads: bool = False, place: Place | None = None) -> None:
-        self.parts, self._threads = Parts(settings, place), threads
+    def __init__(self, settings: ServerSettings, threads: bool = False, place: WorkerAddress | None = None) -> None:
+        self.parts, self._threads = ServerContext(settings, place), threads
         self.application = PolicyServer(self.parts)
 
     def __enter__(self) -> Self:

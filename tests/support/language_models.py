@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from loomrl.language.cache import SharedPrefix
-from loomrl.language.policy import LanguagePolicy
-from loomrl.language.tokens import CharacterTokenizer
-from loomrl.language.transformer import Transformer
+from loomrl.language.policies.cache import SharedPrefix
+from loomrl.language.policies.policy import LanguagePolicy
+from loomrl.language.policies.tokens import CharacterTokenizer
+from loomrl.language.policies.transformer import Transformer
 
 DIGITS = CharacterTokenizer("0123456789+=")
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import torch
 
-from loomrl.inference import Completion, Completions
-from loomrl.language.cache import SharedPrefix
-from loomrl.language.policy import LanguagePolicy
-from loomrl.language.tokens import CharacterTokenizer
+from loomrl.language.inference import Completion, Completions
+from loomrl.language.policies.cache import SharedPrefix
+from loomrl.language.policies.policy import LanguagePolicy
+from loomrl.language.policies.tokens import CharacterTokenizer
 
 ALPHABET = "0123456789+=- "
 

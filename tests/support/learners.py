@@ -15,15 +15,17 @@ import torch.distributed as dist
 from gymnasium.spaces import Box, Discrete
 from trajectories import made_up
 
-from loomrl.algorithms import dqn, ppo, ppo_lagrangian, recurrent_ppo, sac
-from loomrl.algorithms.peers import ALONE, Matrix, Moments, Peers
-from loomrl.distributed.config import DistributedConfig
-from loomrl.distributed.group import Group
-from loomrl.distributed.joint_checkpoints import divided, part_of
-from loomrl.distributed.learner import Assignment, Learner
-from loomrl.distributed.watchdog import Watchdog
-from loomrl.replay.spec import Transitions
+from loomrl.algorithms import ppo, ppo_lagrangian, recurrent_ppo
+from loomrl.algorithms.dqn import learner as dqn
+from loomrl.algorithms.peers import ALONE, LayerWeights, LearnerGroup, Moments
+from loomrl.algorithms.replay.spec import Transitions
+from loomrl.algorithms.sac import learner as sac
 from loomrl.training.checkpoints import Checkpoint
+from loomrl.training.distributed.config import DistributedConfig
+from loomrl.training.distributed.learners.group import DistributedLearnerGroup
+from loomrl.training.distributed.learners.joint_checkpoints import divided, part_of
+from loomrl.training.distributed.learners.learner import DistributedLearner, LearnerTask
+from loomrl.training.distributed.learners.watchdog import Watchdog
 from loomrl.types import Json, Trajectory
 
 OBSERVATION = Box(-10.0, 10.0, (3,), np.float32)
@@ -88,10 +90,10 @@ def _member(rank: int, size: int, store: Path, end: Any) -> None:
             end.send(error)
 
 
-def group_of(process_group: Any, **config: Any) -> Group:
+def group_of(process_group: Any, **config: Any) -> DistributedLearnerGroup:
     """Learners that are never said to hang."""
     values = {"num_learners": process_group.size(), **config}
-    return Group(DistributedConfig.model_validate(values), Watchdog(1e9, print), process_group)
+    return DistributedLearnerGroup(DistributedConfig.model_validate(values), Watchdog(1e9, print), process_group)
 
 
 def own_vector(rank: int, call: int = 0, size: int = 1000) -> np.ndarray:
@@ -115,7 +117,7 @@ def scheduling_classes(process_group: Any) -> dict[str, set[int]]:
 def averages(process_group: Any, compression: dict[str, Any], calls: int) -> tuple[list[np.ndarray], list[float]]:
     """Means of `own_vector` in so many calls, and the bytes of each."""
     group = group_of(process_group, compression=compression)
-    group.follow(np.zeros(1000, np.float32), [Matrix(0, 20, 30), Matrix(700, 10, 20)])
+    group.follow(np.zeros(1000, np.float32), [LayerWeights(0, 20, 30), LayerWeights(700, 10, 20)])
     group.metrics()
     means, num_bytes = [], []
     for call in range(calls):
@@ -129,7 +131,7 @@ def resumed_averages(process_group: Any, compression: dict[str, Any]) -> tuple[n
     """The fourth mean of a group, and of one that was restored from the first's state after three."""
     first, second = (group_of(process_group, compression=compression) for _ in range(2))
     for group in (first, second):
-        group.follow(np.zeros(1000, np.float32), [Matrix(0, 20, 30), Matrix(700, 10, 20)])
+        group.follow(np.zeros(1000, np.float32), [LayerWeights(0, 20, 30), LayerWeights(700, 10, 20)])
     for call in range(3):
         first.join_gradient(own_vector(first.rank, call))
     second.load_state_dict(first.state_dict())
@@ -164,7 +166,7 @@ def synchronised(process_group: Any, config: dict[str, Any], calls: int) -> list
     """Parameters after each of several synchronisations, before which each learner moved its own way."""
     group = group_of(process_group, **config)
     parameters = own_vector(group.rank)
-    group.follow(parameters, [Matrix(0, 20, 30), Matrix(700, 10, 20)])
+    group.follow(parameters, [LayerWeights(0, 20, 30), LayerWeights(700, 10, 20)])
     seen = []
     for call in range(calls):
         parameters += own_vector(group.rank, call)
@@ -195,7 +197,7 @@ def replayed(process_group: Any, values: dict[str, Any]) -> tuple[dict[str, floa
     return replay_steps(values | {"batch_size": share}, [group.rank], share, group)
 
 
-def trained(process_group: Any, assignment: Assignment, begun: Checkpoint | None = None) -> list[Checkpoint]:
+def trained(process_group: Any, assignment: LearnerTask, begun: Checkpoint | None = None) -> list[Checkpoint]:
     """What a learner leaves of a whole training, or of its rest; nobody joins it with the others' parts."""
     left: list[Checkpoint] = []
 
@@ -207,12 +209,12 @@ def trained(process_group: Any, assignment: Assignment, begun: Checkpoint | None
         rank, number, num_envs = arguments
         return part_of(divided(begun, number, num_envs), rank)
 
-    learner = Learner(assignment, process_group.rank(), process_group.size(), ask)
-    learner.run(lambda config, watchdog: Group(config, watchdog, process_group))
+    learner = DistributedLearner(assignment, process_group.rank(), process_group.size(), ask)
+    learner.run(lambda config, watchdog: DistributedLearnerGroup(config, watchdog, process_group))
     return left
 
 
-def resumed(process_group: Any, assignment: Assignment, parts: list[Checkpoint]) -> Json:
+def resumed(process_group: Any, assignment: LearnerTask, parts: list[Checkpoint]) -> Json:
     """What a learner told of the state it went on with, from its part of a checkpoint."""
     told: list[Json] = []
 
@@ -221,8 +223,8 @@ def resumed(process_group: Any, assignment: Assignment, parts: list[Checkpoint])
             told.append(arguments[1])
         return parts[process_group.rank()] if method == "begin" else None
 
-    learner = Learner(assignment, process_group.rank(), process_group.size(), ask)
-    learner.run(lambda config, watchdog: Group(config, watchdog, process_group))
+    learner = DistributedLearner(assignment, process_group.rank(), process_group.size(), ask)
+    learner.run(lambda config, watchdog: DistributedLearnerGroup(config, watchdog, process_group))
     return told[0]
 
 
@@ -236,7 +238,7 @@ def built(kind: str, action: str, values: dict[str, Any], **more: Any) -> Any:
 
 
 def replay_steps(
-    values: dict[str, Any], ranks: list[int], share: int, peers: Peers = ALONE
+    values: dict[str, Any], ranks: list[int], share: int, peers: LearnerGroup = ALONE
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Three gradient steps of DQN or SAC on the batches of some learners, joined; the last step's metrics, and the
     state without the replay."""
@@ -295,7 +297,7 @@ def joined_rollout(engine: str, action: str, values: dict[str, Any]) -> Trajecto
     return replace(found, cost=found.reward.clip(0.0))
 
 
-def shared(whole: Trajectory, group: Group) -> Trajectory:
+def shared(whole: Trajectory, group: DistributedLearnerGroup) -> Trajectory:
     """The columns of one learner's environments."""
     width = NUM_ENVS // group.num_learners
     own = slice(group.rank * width, (group.rank + 1) * width)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from loomrl.serving.audit import AuditLog
-from loomrl.serving.records import record
+from loomrl.storage.audit.log import AuditLog
+from loomrl.storage.audit.records import record
 
 
 def decide(log: AuditLog, agent: str, episode: str | None, observation: Any, version: str = "1", **changes: Any) -> str:

@@ -1,4 +1,5 @@
-"""Replay as simple as can be, every observation kept twice, and worlds to fill it from: what `loomrl.replay` is held
+"""Replay as simple as can be, every observation kept twice, and worlds to fill it from: what
+`loomrl.algorithms.replay` is held
 against."""
 
 from dataclasses import dataclass, field
@@ -6,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.replay.spec import ReplaySpec, Transitions
+from loomrl.algorithms.replay.spec import ReplaySpec, Transitions
 from loomrl.types import Trajectory
 
 

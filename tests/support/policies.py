@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from loomrl.files import sha256, write_atomic, write_sums
-from loomrl.serving.model import GRAPH, MANIFEST, open_session
+from loomrl.serving.policy.model import GRAPH, MANIFEST, open_session
+from loomrl.system.files import sha256, write_atomic, write_sums
 from loomrl.types import EnvironmentSpec, PolicyManifest
 
 OBSERVATIONS = np.random.default_rng(7).normal(size=(8, 4)).astype(np.float32)
@@ -132,7 +132,7 @@ def _graph(
 
 
 def _write(folder: Path, graph: bytes, name: str, kind: str, action: dict[str, Any]) -> Path:
-    from loomrl.export.graph import tensors
+    from loomrl.algorithms.policies.onnx_graph import tensors
 
     session = open_session(graph, name)
     inputs, outputs = tensors(session)

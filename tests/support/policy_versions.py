@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from onnx import TensorProto, helper
 
-from loomrl.config import PolicyConfig
 from loomrl.evaluation.evaluate import evaluation_digest
-from loomrl.files import sha256, sha256_file, write_atomic, write_sums
 from loomrl.promotion.envelope import RunFacts, envelope_tags, previous_case
 from loomrl.promotion.package import build_package
-from loomrl.registry import PolicyVersion, Registry
+from loomrl.runs.config import PolicyConfig
 from loomrl.safety.gate import decide
+from loomrl.storage.registry import PolicyVersion, Registry
+from loomrl.system.files import sha256, sha256_file, write_atomic, write_sums
 from loomrl.types import (
     Claim,
     Consequences,

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 import transformers
 
-from loomrl.inference.hf_tokenizer import write_tokenizer
-from loomrl.language.tokens import ByteTokenizer
+from loomrl.language.inference.hf_tokenizer import write_tokenizer
+from loomrl.language.policies.tokens import ByteTokenizer
 
 MAX_POSITIONS = 64
 ENDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}

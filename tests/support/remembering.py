@@ -8,9 +8,9 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from served import served
 
-from loomrl.algorithms.recurrent import RecurrentPolicy
-from loomrl.files import write_sums
-from loomrl.serving.model import GRAPH, MANIFEST, STATE_OUT, ServedPolicy
+from loomrl.algorithms.policies.recurrent import RecurrentPolicy
+from loomrl.serving.policy.model import GRAPH, MANIFEST, STATE_OUT, ServedPolicy
+from loomrl.system.files import write_sums
 
 OBSERVED = Box(-1.0, 1.0, (3,), np.float32)
 MEMORY = 12

@@ -1,10 +1,10 @@
 """A trained network as the server sees it, without a file."""
 
-from loomrl.algorithms.policy import TrainedPolicy
+from loomrl.algorithms.policies.onnx_graph import build_graph, tensors
+from loomrl.algorithms.policies.policy import TrainedPolicy
 from loomrl.environment.spaces import space_to_json
-from loomrl.export.graph import build_graph, tensors
-from loomrl.files import sha256
-from loomrl.serving.model import ServedPolicy, open_session
+from loomrl.serving.policy.model import ServedPolicy, open_session
+from loomrl.system.files import sha256
 from loomrl.types import EnvironmentSpec, PolicyManifest
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from simulated_logs import episode
 
-from loomrl.monitoring.window import Assignment, LiveEpisode
+from loomrl.promotion.comparison.window import Assignment, WindowEpisode
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 Run = tuple[float, float, float]  # when an episode begins and how long it lasts, in seconds, and its return
@@ -31,7 +31,7 @@ def lived(
     share: float = 0.5,
     experiment: str = "e",
     **changes: Any,
-) -> list[LiveEpisode]:
+) -> list[WindowEpisode]:
     """What is known at a time of an agent's episodes; an unfinished one has earned its part of the return."""
     shares = {"1": 1.0 - share, "2": share}
     found = []

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 from live import decide, reward
 from policies import discrete_folder
 
-from loomrl.monitoring.window import LiveEpisode
+from loomrl.promotion.comparison.window import WindowEpisode
 from loomrl.promotion.package import EPISODES
-from loomrl.registry import PolicyVersion, Registry
-from loomrl.serving.audit import AuditLog
+from loomrl.storage.audit.log import AuditLog
+from loomrl.storage.registry import PolicyVersion, Registry
 
 Probabilities = Callable[[np.ndarray], np.ndarray]  # of observations (N, 4), those of the actions, (N, 2)
 
@@ -23,11 +23,11 @@ MOVES_ON = np.array([[-1.0, 1.0], [-1.0, 1.0], [0.0, 0.0], [0.0, 0.0]], dtype=np
 STAYS = np.array([[1.0, -1.0], [-1.0, 1.0], [0.0, 0.0], [0.0, 0.0]], dtype=np.float32)  # where it is paid
 
 
-def episode(steps: Sequence[tuple[Any, Any, float, float]], version: str = "1", **changes: Any) -> LiveEpisode:
+def episode(steps: Sequence[tuple[Any, Any, float, float]], version: str = "1", **changes: Any) -> WindowEpisode:
     """One that terminated, of (observation, action, propensity, reward) a step; explored unless told otherwise."""
     observations, actions, propensities, rewards = (list(column) for column in zip(*steps, strict=True))
     told = {"ended": True, "terminated": True, "explored": [True] * len(steps)} | changes
-    return LiveEpisode(
+    return WindowEpisode(
         cut=False,
         deciders=told.pop("deciders", [version] * len(steps)),
         asked=told.pop("asked", told["explored"]),
@@ -68,7 +68,7 @@ class Bandit:
         observations = self.observations(np.random.default_rng(0), 1_000_000)
         return float((probabilities(observations) * self.mean_reward(observations)).sum(axis=1).mean())
 
-    def log(self, rng: np.random.Generator, number: int, probabilities: Probabilities) -> list[LiveEpisode]:
+    def log(self, rng: np.random.Generator, number: int, probabilities: Probabilities) -> list[WindowEpisode]:
         observations = self.observations(rng, number)
         given = probabilities(observations)
         actions = (rng.random(number) >= given[:, 0]).astype(int)
@@ -99,11 +99,11 @@ class Chain:
                 total += chance * likely * (self._reward(there) + after)
         return total
 
-    def log(self, rng: np.random.Generator, number: int, probabilities: Probabilities) -> list[LiveEpisode]:
+    def log(self, rng: np.random.Generator, number: int, probabilities: Probabilities) -> list[WindowEpisode]:
         chances = probabilities(np.array([self.observation(place) for place in (0, 1)], np.float32))
         return [self._play(rng, chances) for _ in range(number)]
 
-    def _play(self, rng: np.random.Generator, chances: np.ndarray) -> LiveEpisode:
+    def _play(self, rng: np.random.Generator, chances: np.ndarray) -> WindowEpisode:
         place, steps = 0, []
         while len(steps) < self.num_steps:
             action = int(rng.random() >= chances[place, 0])
@@ -129,7 +129,7 @@ def register_linear(folder: Path, weights: np.ndarray, registry: Registry, retur
     return registry.register("cartpole", export, folder.name)
 
 
-def write_log(log: AuditLog, episodes: Sequence[LiveEpisode], agent: str = "a", **changes: Any) -> None:
+def write_log(log: AuditLog, episodes: Sequence[WindowEpisode], agent: str = "a", **changes: Any) -> None:
     """Put whole episodes on record, as a server does."""
     for number, one in enumerate(episodes):
         version, last = one.deciders[0], len(one.actions) - 1

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from loomrl.loomdb.database import LoomDB
-from loomrl.registry import Registry
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.registry import Registry
 
 
 @pytest.fixture(scope="session")

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from loomrl.config import PolicyConfig
 from loomrl.environment.config import EnvironmentConfig
-from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.evaluation.config import EvaluationConfig
 from loomrl.evaluation.evaluate import evaluate_policy
 from loomrl.export.export import export_policy
-from loomrl.files import write_sums
+from loomrl.runs.config import PolicyConfig
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
 from loomrl.safety.gate import build_case
+from loomrl.system.files import write_sums
 from loomrl.training.config import TrainingConfig, ValidationConfig
 from loomrl.training.train import train_policy
 from loomrl.types import SafetyCase

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from loomrl.distributed.learner import Assignment, assigned
 from loomrl.environment.config import EnvironmentConfig
-from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.training.config import TrainingConfig
-from loomrl.training.job import Job
+from loomrl.training.distributed.learners.learner import LearnerTask, assigned
+from loomrl.training.job import TrainingJob
 
 
 def settings(**values: Any) -> TrainingConfig:
@@ -42,6 +42,6 @@ def walk(folder: Path, **mishaps: int) -> Path:
 
 def given(
     taken: Path, distributed: dict[str, Any], rollout_length: int = 32, desk: Any = None, **training: Any
-) -> Assignment:
+) -> LearnerTask:
     """What each learner gets."""
-    return assigned(Job.of(settings(distributed=distributed, **training), taken), rollout_length, desk)
+    return assigned(TrainingJob.of(settings(distributed=distributed, **training), taken), rollout_length, desk)

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loomrl.algorithms.policy import load_policy
-from loomrl.environment.collector import run_episodes
+from loomrl.algorithms.policies.policy import load_policy
+from loomrl.environment.collecting.collector import run_episodes
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_envs, settle_backend
-from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.errors import ConfigError
-from loomrl.files import sums
+from loomrl.system.files import sums
 from loomrl.training import job
 from loomrl.training.config import TrainingConfig
 from loomrl.training.train import train_policy

@@ -9,22 +9,22 @@ import pytest
 import torch
 from on_device import build_for, environments, loop
 
-from loomrl import preflight
 from loomrl.algorithms import ppo
-from loomrl.algorithms.policy import load_policy
+from loomrl.algorithms.policies.policy import load_policy
 from loomrl.algorithms.ppo.device import DevicePPO
-from loomrl.config import load_config
-from loomrl.environment.collector import Collector
+from loomrl.environment.collecting.collector import Collector
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_envs, settle_backend
 from loomrl.environment.resolve import resolve
-from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.environment.vector.batched import BatchedVectorEnv
 from loomrl.environment.vector.choose import make_vector
 from loomrl.environment.vector.device import DeviceVectorEnv, best_device, device_name
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError
-from loomrl.files import sums
+from loomrl.runs import preflight
+from loomrl.runs.config import load_config
+from loomrl.system.files import sums
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.config import TrainingConfig, ValidationConfig
 from loomrl.training.loop import TrainingLoop

@@ -12,12 +12,12 @@ import pytest
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import settle_backend
-from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.errors import ArtifactError
-from loomrl.files import read_json, sums
+from loomrl.system.files import read_json, sums
 from loomrl.training.checkpoints import Checkpoint, CheckpointStore
 from loomrl.training.config import TrainingConfig
-from loomrl.training.job import Job
+from loomrl.training.job import TrainingJob
 from loomrl.training.loop import TrainingLoop
 from loomrl.training.train import train_policy
 from loomrl.training.validation import Validation
@@ -84,7 +84,7 @@ class Case:
     training: dict[str, Any] = field(default_factory=dict)
     every: int = 1  # checkpoints between two interruptions
 
-    def job(self, folder: Path) -> Job:
+    def job(self, folder: Path) -> TrainingJob:
         folder.mkdir(exist_ok=True)
         (folder / "going_on.py").write_text(ENVIRONMENTS)
         config = EnvironmentConfig.model_validate(
@@ -92,7 +92,7 @@ class Case:
         )
         take_snapshot(config, folder, folder / "snapshot")
         settle_backend(folder / "snapshot", self.backend)
-        return Job.of(self.config, folder / "snapshot")
+        return TrainingJob.of(self.config, folder / "snapshot")
 
     @property
     def config(self) -> TrainingConfig:
@@ -133,11 +133,11 @@ CASES = {
 }
 
 
-def loop_of(job: Job, folder: Path) -> TrainingLoop:
+def loop_of(job: TrainingJob, folder: Path) -> TrainingLoop:
     return job.loop(job.algorithm(folder), Validation(job.config.validation, job.environments))
 
 
-def interrupted(job: Job, folder: Path, every: int = 1) -> Checkpoint:
+def interrupted(job: TrainingJob, folder: Path, every: int = 1) -> Checkpoint:
     """The last checkpoint of a training that ends after so many of them, and goes on from what is on the disk."""
     with CheckpointStore(folder / "checkpoints", 2) as store:
         while True:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from loomrl.environment.config import EnvironmentConfig
-from loomrl.environment.snapshot import load_snapshot, take_snapshot
+from loomrl.environment.snapshots.snapshot import load_snapshot, take_snapshot
 from loomrl.training.config import TrainingConfig
 from loomrl.training.inputs import ROOMS, inputs_digest
 from loomrl.types import EnvironmentSnapshot

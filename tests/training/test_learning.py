@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loomrl.algorithms.policy import load_policy
-from loomrl.config import load_config
-from loomrl.environment.collector import run_episodes
+from loomrl.algorithms.policies.policy import load_policy
+from loomrl.environment.collecting.collector import run_episodes
 from loomrl.environment.make import make_envs
-from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.snapshots.snapshot import take_snapshot
+from loomrl.runs.config import load_config
 from loomrl.training.train import train_policy
 
 PROJECT = Path(__file__).parents[2]

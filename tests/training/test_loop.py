@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from loomrl.algorithms.actor_critic import ActorCriticPolicy
+from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 from loomrl.training.config import ValidationConfig
 from loomrl.training.loop import TrainingLoop
 from loomrl.training.validation import Validation

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from loomrl.algorithms.peers import ALONE
-from loomrl.distributed import run
-from loomrl.distributed.learner import Learner, assigned
 from loomrl.environment.config import EnvironmentConfig
-from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.training import processes
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.config import TrainingConfig
-from loomrl.training.job import Job
+from loomrl.training.distributed import run
+from loomrl.training.distributed.learners.learner import DistributedLearner, assigned
+from loomrl.training.job import TrainingJob
 from loomrl.training.processes import common, union
 from loomrl.training.threads import processor_family
 from loomrl.training.train import train_policy
@@ -50,11 +50,11 @@ def test_the_report_names_the_processes_that_learnt_and_not_the_one_that_began(
             left.append(arguments[2])
         return left[1] if method == "begin" and left else None
 
-    def learn_elsewhere(job: Job, rollout_length: int, *rest: Any, **hooks: Any) -> Checkpoint:
+    def learn_elsewhere(job: TrainingJob, rollout_length: int, *rest: Any, **hooks: Any) -> Checkpoint:
         for processor in ("x86_64 first", "x86_64 second"):
             with monkeypatch.context() as there:
                 there.setattr(processes, "processor_family", lambda here=processor: here)
-                Learner(assigned(job, rollout_length, None), 0, 1, ask).run(lambda config, watchdog: ALONE)
+                DistributedLearner(assigned(job, rollout_length, None), 0, 1, ask).run(lambda config, watchdog: ALONE)
         return left[-1]
 
     monkeypatch.setattr(run, "learn_on_ray", learn_elsewhere)

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from loomrl.algorithms import sac
-from loomrl.algorithms.base import MOST_UNSAVED_SEGMENTS, Surroundings
-from loomrl.encryption import KEYS, new_entry
+from loomrl.algorithms.base import MOST_UNSAVED_SEGMENTS, TrainingContext
+from loomrl.algorithms.sac import learner as sac
 from loomrl.environment.config import EnvironmentConfig
-from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.errors import ConfigError
-from loomrl.files import sums
+from loomrl.system.files import sums
+from loomrl.system.security.encryption import KEYS, new_entry
 from loomrl.training.checkpoints import CheckpointStore
 from loomrl.training.config import TrainingConfig
 from loomrl.training.loop import TrainingLoop
@@ -111,8 +111,8 @@ def resumed_at(events: Path) -> list[int]:
     return [line["step"] for line in lines]
 
 
-ROWS_WRITTEN = "loomrl.replay.rows:Rows.append"
-FLUSH_HALF_DONE = "loomrl.replay.sealed_file:SealedFile.write"
+ROWS_WRITTEN = "loomrl.algorithms.replay.rows:Rows.append"
+FLUSH_HALF_DONE = "loomrl.algorithms.replay.sealed_file:SealedFile.write"
 CHECKPOINT_HALF_WRITTEN = "loomrl.training.checkpoints:write_sums"
 SAVED = [SEGMENT, (1 + MOST_UNSAVED_SEGMENTS) * SEGMENT, (1 + 2 * MOST_UNSAVED_SEGMENTS) * SEGMENT]
 
@@ -188,7 +188,7 @@ def test_checkpoints_whose_files_are_gone_are_passed_over(
 
 def test_disk_needs_a_training_that_keeps_checkpoints() -> None:
     with pytest.raises(ConfigError, match='replay_storage: disk needs the folder .* set it to "memory"'):
-        sac.build(sac.Config(replay_storage="disk"), *SPACES, seed=0, total_env_steps=1)
+        sac.build(sac.SACConfig(replay_storage="disk"), *SPACES, seed=0, total_env_steps=1)
 
 
 # --- memory -----------------------------------------------------------------------------------------------------
@@ -199,10 +199,10 @@ CAPACITY = 400_000
 
 def full_replay(storage: str, folder: Path) -> TrainingLoop:
     """A training that has filled its replay, of some 100 MB, and learnt nothing yet."""
-    settings = sac.Config(
+    settings = sac.SACConfig(
         num_envs=8, replay_capacity=CAPACITY, replay_storage=storage, learning_starts=2 * CAPACITY, hidden_sizes=(8,)
     )
-    algorithm = sac.build(settings, *SPACES, seed=0, total_env_steps=CAPACITY, surroundings=Surroundings(folder))
+    algorithm = sac.build(settings, *SPACES, seed=0, total_env_steps=CAPACITY, surroundings=TrainingContext(folder))
     obs, flags = np.ones((10_000, 8, 60), np.float32), np.zeros((10_000, 8), np.bool_)
     action = obs[..., :6].copy()
     trajectory = Trajectory(obs, action, flags * 1.0, flags, flags, obs, extras={"squashed": action})

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from gymnasium.vector import VectorEnv
 
-from loomrl.algorithms.policy import load_policy
+from loomrl.algorithms.policies.policy import load_policy
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_envs
-from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.environment.vector.batched import BatchedVectorEnv
 from loomrl.environment.vector.choose import Autoreset
 from loomrl.errors import ArtifactError, ConfigError, EnvironmentFault, LoomRLError
-from loomrl.files import sums
+from loomrl.system.files import sums
 from loomrl.training import job
 from loomrl.training.config import TrainingConfig
 from loomrl.training.train import train_policy

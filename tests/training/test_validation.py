@@ -12,13 +12,13 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from unreliable_env import Aging
 
-from loomrl.algorithms.actor_critic import ActorCriticPolicy
 from loomrl.algorithms.base import LearntPolicy
+from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 from loomrl.environment import make
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_envs, settle_backend
 from loomrl.environment.resolve import Definition, resolve
-from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.environment.vector.batched import BatchedVectorEnv
 from loomrl.environment.vector.choose import Autoreset, choose, make_vector
 from loomrl.environment.vector.recipe import Recipe

@@ -1,6 +1,6 @@
 """Attempts to pass the gate. A stream is 20 policies in a row, each on episodes of its own; every one falls, or fails,
 exactly as much as its limit does not allow, so the stream is wrong when any of them passes. Levels are spent over the
-attempts as `loomrl.safety.spending` says. Power: a single policy at its first attempt.
+attempts as `loomrl.statistics.spending` says. Power: a single policy at its first attempt.
 
 Returns are 100 before and fall by 10 on average, which is the limit, in 64 episodes. Hardly any episode loses over 100:
 `docs/safety.md` says what happens where one can.
@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.calibration.topic import Setting, Simulation, at_most, each, finds
-from loomrl.evaluation.statistics import binomial_p_below, paired_p_below
-from loomrl.safety.spending import level
+from loomrl.statistics.intervals import binomial_p_below, paired_p_below
+from loomrl.statistics.spending import level
 
-SOURCES = ("src/loomrl/evaluation/statistics.py", "src/loomrl/safety/spending.py")
+SOURCES = ("src/loomrl/statistics/intervals.py", "src/loomrl/statistics/spending.py")
 Floats = NDArray[np.float64]
 _ALPHA, _ATTEMPTS, _EPISODES, _LIMIT, _REPLICATES = 0.05, 20, 64, 10.0, 2_000
 _LEVELS = [level(_ALPHA, number) for number in range(1, _ATTEMPTS + 1)]

@@ -2,8 +2,8 @@
 that the other topics build with. They are looked at after every few values, and one look that is wrong makes the
 stream wrong.
 
-`loomrl.betting` bounds means and ratios of means from below, of values of which only the least is known;
-`loomrl.sequential` bounds and tests rates.
+`loomrl.statistics.betting` bounds means and ratios of means from below, of values of which only the least is known;
+`loomrl.statistics.sequential` bounds and tests rates.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.calibration.topic import Setting, at_most, covers, each, finds
-from loomrl import betting, sequential
+from loomrl.statistics import betting, sequential
 
-SOURCES = ("src/loomrl/betting.py", "src/loomrl/sequential.py")
+SOURCES = ("src/loomrl/statistics/betting.py", "src/loomrl/statistics/sequential.py")
 Floats = NDArray[np.float64]
 _LENGTH, _LOOKS = 300, range(15, 301, 15)
 _CONFIDENCE = 0.95

@@ -13,12 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.calibration.topic import Setting, at_most, covers, each, finds
-from loomrl.assignment import Units, log_evidence, mean_bounds
-from loomrl.comparison.config import ComparisonConfig
-from loomrl.comparison.live import compare_live
-from loomrl.monitoring.window import Assignment, LiveEpisode
+from loomrl.promotion.comparison.config import ComparisonConfig
+from loomrl.promotion.comparison.live import compare_live
+from loomrl.promotion.comparison.window import Assignment, WindowEpisode
+from loomrl.statistics.assignment import Units, log_evidence, mean_bounds
 
-SOURCES = ("src/loomrl/assignment.py", "src/loomrl/comparison/agents.py", "src/loomrl/comparison/live.py")
+SOURCES = (
+    "src/loomrl/statistics/assignment.py",
+    "src/loomrl/promotion/comparison/agents.py",
+    "src/loomrl/promotion/comparison/live.py",
+)
 Floats = NDArray[np.float64]
 Stream = Callable[[np.random.Generator], dict[str, bool | None]]
 _CONFIDENCE, _BEGIN = 0.95, datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,11 +32,11 @@ _LOOKS = (10, 20, 40, 80, 120, 160, 200)
 # --- through the whole comparison: agents with several episodes, on the log's own clock ------------------------------
 
 
-def _episode(agent: int, version: str, share: float, begin: float, total: float | None) -> LiveEpisode:
+def _episode(agent: int, version: str, share: float, begin: float, total: float | None) -> WindowEpisode:
     """One of one decision; a total of None is not known yet."""
     time = (_BEGIN + timedelta(seconds=begin)).isoformat(timespec="microseconds")
     assignment = Assignment("e", version, {"1": 1.0 - share, "2": share}, time)
-    return LiveEpisode(
+    return WindowEpisode(
         cut=False,
         ended=total is not None,
         observations=[[0.0]],
@@ -44,7 +48,7 @@ def _episode(agent: int, version: str, share: float, begin: float, total: float 
     )
 
 
-def _finding(episodes: list[LiveEpisode], span: tuple[float, float]) -> str:
+def _finding(episodes: list[WindowEpisode], span: tuple[float, float]) -> str:
     found = compare_live(episodes, ("1", "2"), [], ComparisonConfig(), span)
     return found.differences[0].finding
 

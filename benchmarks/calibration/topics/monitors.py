@@ -1,7 +1,8 @@
 """The policy server's monitors: how often they take a version out that keeps its limits, or equals its control, and
 how often they find one that does not. Every record is looked at; all together may be wrong in 5 % of streams.
 
-Fleets of two to 1,000 agents decide through the same code as in production (`loomrl.monitoring.stream`), several at
+Fleets of two to 1,000 agents decide through the same code as in production (`loomrl.serving.guardian.stream`),
+several at
 once or one by one, at one server or at several that share what they know. What each agent does is drawn anew in every
 stream.
 """
@@ -15,25 +16,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.calibration.topic import Setting, at_most, each, finds
-from loomrl.monitoring.config import MonitorsConfig
-from loomrl.monitoring.sharing import Shared
-from loomrl.monitoring.stream import Stream
-from loomrl.monitoring.watch import Watch
-from loomrl.serving.records import decisions
+from loomrl.serving.guardian.config import MonitorsConfig
+from loomrl.serving.guardian.sharing import Shared
+from loomrl.serving.guardian.stream import Stream
+from loomrl.serving.guardian.watch import Watch
+from loomrl.storage.audit.records import decisions
 from loomrl.types import Json
 
 SOURCES = (
-    "src/loomrl/assignment.py",
-    "src/loomrl/monitoring/evidence.py",
-    "src/loomrl/monitoring/monitor.py",
-    "src/loomrl/monitoring/sharing.py",
-    "src/loomrl/monitoring/stream.py",
-    "src/loomrl/monitoring/tokens.py",
-    "src/loomrl/monitoring/trial.py",
-    "src/loomrl/monitoring/units.py",
-    "src/loomrl/monitoring/version_monitors.py",
-    "src/loomrl/monitoring/watch.py",
-    "src/loomrl/monitoring/weigher.py",
+    "src/loomrl/statistics/assignment.py",
+    "src/loomrl/serving/guardian/evidence.py",
+    "src/loomrl/serving/guardian/monitor.py",
+    "src/loomrl/serving/guardian/sharing.py",
+    "src/loomrl/serving/guardian/stream.py",
+    "src/loomrl/serving/guardian/tokens.py",
+    "src/loomrl/serving/guardian/trial.py",
+    "src/loomrl/serving/guardian/units.py",
+    "src/loomrl/serving/guardian/version_monitors.py",
+    "src/loomrl/serving/guardian/watch.py",
+    "src/loomrl/serving/guardian/weigher.py",
 )
 Floats = NDArray[np.float64]
 _ALARM, _FOUND = "taken out", "taken out"
@@ -127,7 +128,9 @@ def _asked(
 
 
 def _share(servers: list[Stream], num_alive: int, number: int) -> bool:
-    """All tell what they have seen, as `loomrl.monitoring.exchange` does; whether one of those alive is alarmed."""
+    """All tell what they have seen, as `loomrl.serving.guardian.exchange` does; whether one of those alive is
+    alarmed.
+    """
     rows = [evidence for server in servers for evidence in server.gathered()]
     for place, server in enumerate(servers[:num_alive]):
         for one in server.gathered():

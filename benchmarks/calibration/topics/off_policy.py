@@ -1,5 +1,6 @@
 """What a champion's log says of a challenger: bounds of the challenger's mean return and of its improvement over the
-champion, at 95 %, from logs that the server's own application wrote (`loomrl.offpolicy`). Agents differ in how the
+champion, at 95 %, from logs that the server's own application wrote (`loomrl.promotion.comparison.off_policy`).
+Agents differ in how the
 world answers them, one of eight is broken; the truth is enumerated exactly, for each agent with its episodes.
 
 A world of two places, as in the tests of the estimators: one of two actions changes place, one place pays 1, the other
@@ -23,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.calibration.topic import Rate, Setting, at_most, covers
-from loomrl.monitoring.window import read_window
-from loomrl.offpolicy.config import OffPolicyConfig
-from loomrl.offpolicy.report import OffPolicyReport, estimate
+from loomrl.promotion.comparison.off_policy.config import OffPolicyConfig
+from loomrl.promotion.comparison.off_policy.report import OffPolicyReport, estimate
+from loomrl.promotion.comparison.window import read_window
 from loomrl.serving.config import ExplorationConfig
-from loomrl.serving.model import ServedPolicy
+from loomrl.serving.policy.model import ServedPolicy
 from loomrl.serving.process import ServerProcess
 from loomrl.serving.settings import ServerSettings
 
@@ -37,11 +38,11 @@ from policies import discrete_folder
 from simulated_logs import MOVES_ON, STAYS, greedy, softmax
 
 SOURCES = (
-    "src/loomrl/betting.py",
-    "src/loomrl/monitoring/window.py",
-    "src/loomrl/offpolicy",
-    "src/loomrl/serving/choosing.py",
-    "src/loomrl/serving/exploration.py",
+    "src/loomrl/statistics/betting.py",
+    "src/loomrl/promotion/comparison/window.py",
+    "src/loomrl/promotion/comparison/off_policy",
+    "src/loomrl/serving/decisions/choosing.py",
+    "src/loomrl/serving/policy/exploration.py",
     "tests/support/simulated_logs.py",
 )
 NUM_LOGS = 300

@@ -13,10 +13,10 @@ from benchmarks.calibration.topic import Rate, Setting, Simulation, at_most, cov
 from loomrl.shadow.config import ShadowConfig
 from loomrl.shadow.following import claims_of, refuting_confidence
 from loomrl.shadow.sampling import probabilities
-from loomrl.shadow.statistics import mean_over_units, rate_over_units
+from loomrl.statistics.clustered import mean_over_units, rate_over_units
 from loomrl.types import Consequences, LimitFollowed, Verdict
 
-SOURCES = ("src/loomrl/shadow", "src/loomrl/evaluation/statistics.py")
+SOURCES = ("src/loomrl/shadow", "src/loomrl/statistics/intervals.py")
 Floats = NDArray[np.float64]
 _CONFIG = ShadowConfig()
 _LIMIT, _SCALE = 0.05, 100.0

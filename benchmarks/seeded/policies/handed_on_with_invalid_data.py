@@ -1,7 +1,7 @@
 """The evaluation's data had not passed its gate, and was handed on all the same."""
 
 from loomrl.evaluation.data_gate import VALIDATION, DataValidation
-from loomrl.files import write_sums
+from loomrl.system.files import write_sums
 
 
 def tamper(folders):

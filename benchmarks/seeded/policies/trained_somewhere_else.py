@@ -1,6 +1,6 @@
 """Trained in another version of the environment than the one it is examined in."""
 
-from loomrl.files import write_sums
+from loomrl.system.files import write_sums
 from loomrl.types import TrainingReport
 
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from loomrl.algorithms.actor_critic import ActorCriticPolicy
 from loomrl.algorithms.advantages import generalized_advantages
 from loomrl.algorithms.base import State, below
-from loomrl.schema import Section
+from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
+from loomrl.system.schema import Section
 from loomrl.types import Act, Trajectory
 
 NAME = "reinforce"

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.algorithms.peers import ALONE, Moments, Peers
+from loomrl.algorithms.peers import ALONE, LearnerGroup, Moments
 from loomrl.types import FloatArray
 
 
@@ -54,7 +54,7 @@ def needs_successor_value(ended: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return needed
 
 
-def normalized(advantage: FloatArray, peers: Peers = ALONE) -> FloatArray:
+def normalized(advantage: FloatArray, peers: LearnerGroup = ALONE) -> FloatArray:
     """Advantages (T, B) with mean 0 and standard deviation 1 over all learners' rollouts together."""
     joined = peers.join_moments(Moments.of(advantage.ravel()))
     scaled: FloatArray = (advantage - joined.mean) / (np.sqrt(joined.var) + 1e-8)
@@ -76,7 +76,7 @@ class RewardScaler:
 
     CLIP = 10.0
 
-    def __init__(self, num_envs: int, gamma: float, peers: Peers = ALONE) -> None:
+    def __init__(self, num_envs: int, gamma: float, peers: LearnerGroup = ALONE) -> None:
         self._gamma, self._peers = gamma, peers
         self._running = np.zeros(num_envs)  # discounted return so far, (B,)
         self._count, self._mean, self._var = 0.0, 0.0, 1.0

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from loomrl.schema import Document
+from loomrl.system.schema import Document
 from loomrl.types import Json
 
 WEIGHTS = "policy.safetensors"

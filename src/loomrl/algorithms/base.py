@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.errors import ConfigError
-from loomrl.schema import Section
+from loomrl.system.schema import Section
 from loomrl.types import Act, Trajectory
 
 State = dict[str, NDArray[Any] | int | float | str]  # arrays go into safetensors, the rest into JSON
@@ -20,7 +20,7 @@ MOST_UNSAVED_SEGMENTS = 4  # a training that keeps an algorithm's files saves it
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class TrainingContext:
     """What an algorithm may know of the training it is part of. The defaults are those of one that has none.
 
     `folder`, which whoever uses it makes in `build`, is there for files that stand beside the run's checkpoints, in
@@ -37,7 +37,7 @@ class Surroundings:
     frame_places: NDArray[np.int64] | None = None
 
 
-ALONE = Surroundings()
+ALONE = TrainingContext()
 
 
 def below(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,7 +91,8 @@ class LearntPolicy(Protocol):
 class Algorithm(Protocol):
     """Learns from trajectories. Acting for evaluation and serving is its `policy`'s business.
 
-    It may also offer `collector(envs, seed)`, a `loomrl.environment.collector.Collector` of its own, `engine`, the name
+    It may also offer `collector(envs, seed)`, a `loomrl.environment.collecting.collector.Collector` of its own,
+    `engine`, the name
     of what computes its updates, `device`, the name of what it runs on, `close()`, which lets go of its files,
     `cost_limit`, what an episode may cost in the mean for validation to prefer a policy for its return, and its policy
     `play(envs, seeds)`: see `loomrl.algorithms.compiled.policy`. What its own collector gives may be another kind of
@@ -129,7 +130,7 @@ class AlgorithmPlugin(Protocol):
 
     It may also offer `choose_engine(config, observation_space, action_space)`, the engine that `build` takes, and
     `for_backend(config, backend)`, the config as it is for environments of a back-end, which must be there for those of
-    the back-end "device". Its `build` may also take `surroundings`, a `Surroundings`, by that name. `ACTS_BY_POLICY`
+    the back-end "device". Its `build` may also take `surroundings`, a `TrainingContext`, by that name. `ACTS_BY_POLICY`
     says that `act` depends on nothing but the policy's arrays, so that others who have them can collect for it; its
     algorithms then offer `with_log_prob(trajectory)`, which keeps what learning from it later needs.
     """

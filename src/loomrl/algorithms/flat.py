@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from loomrl.algorithms.peers import Matrix
+from loomrl.algorithms.peers import LayerWeights
 
 
 class FlatParameters:
@@ -15,7 +15,7 @@ class FlatParameters:
         self.vector = nn.Parameter(torch.empty(size, device=parameters[0].device))
         self.gradient = torch.zeros_like(self.vector.data)
         self.vector.grad = self.gradient
-        self.matrices: list[Matrix] = []
+        self.matrices: list[LayerWeights] = []
         start = 0
         for parameter in parameters:
             end = start + parameter.numel()
@@ -24,7 +24,7 @@ class FlatParameters:
             parameter.data = view
             parameter.grad = self.gradient[start:end].view_as(parameter)  # backward adds to it in place
             if parameter.dim() > 1:
-                self.matrices.append(Matrix(start, len(parameter), parameter[0].numel()))
+                self.matrices.append(LayerWeights(start, len(parameter), parameter[0].numel()))
             start = end
 
     def clip_gradient(self, max_norm: float) -> Tensor:

@@ -7,22 +7,23 @@ import gymnasium
 import numpy as np
 from numpy.typing import DTypeLike
 
-from loomrl.algorithms.base import MOST_UNSAVED_SEGMENTS, Surroundings
-from loomrl.encryption import keyring
+from loomrl.algorithms.base import MOST_UNSAVED_SEGMENTS, TrainingContext
+from loomrl.algorithms.replay.sealed import SealedStorage
+from loomrl.algorithms.replay.spec import ReplaySpec
+from loomrl.algorithms.replay.storage import MappedStorage, MemoryStorage, Storage
 from loomrl.errors import ConfigError
-from loomrl.replay.sealed import SealedStorage
-from loomrl.replay.spec import ReplaySpec
-from loomrl.replay.storage import MappedStorage, MemoryStorage, Storage
+from loomrl.system.security.encryption import keyring
 
 if TYPE_CHECKING:
-    from loomrl.algorithms import dqn, sac
+    from loomrl.algorithms.dqn import learner as dqn
+    from loomrl.algorithms.sac import learner as sac
 
 ReplayStorage = Literal["memory", "disk"]
 
 
 def replay_spec(
     config: "dqn.Config | sac.Config",
-    surroundings: Surroundings,
+    surroundings: TrainingContext,
     observation: gymnasium.Space[Any],
     action_shape: tuple[int, ...],
     action_dtype: DTypeLike | None,
@@ -43,8 +44,8 @@ def replay_spec(
     )
 
 
-def replay_storage(config: "dqn.Config | sac.Config", surroundings: Surroundings) -> Storage:
-    """Memory, or the folder that training gives; it holds what was saved as long as `Surroundings` demands.
+def replay_storage(config: "dqn.Config | sac.Config", surroundings: TrainingContext) -> Storage:
+    """Memory, or the folder that training gives; it holds what was saved as long as `TrainingContext` demands.
 
     Where keys are configured its files are encrypted.
 

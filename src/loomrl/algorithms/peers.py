@@ -1,7 +1,8 @@
 """What the learners of one policy do together, each with rollouts of its own.
 
-Every method is a meeting: all learners call it, in the same order, and each waits there for the others. `Alone` is a
-learner without others; `loomrl.distributed` has those of several processes.
+Every method is a meeting: all learners call it, in the same order, and each waits there for the others.
+`SingleLearner` is a
+learner without others; `loomrl.training.distributed` has those of several processes.
 """
 
 import math
@@ -33,7 +34,7 @@ class Moments:
         return cls(np.asarray(values.mean(0)), np.asarray(values.var(0)), float(len(rows)))
 
 
-class Matrix(NamedTuple):
+class LayerWeights(NamedTuple):
     """A layer's weights, where they lie in the vector of all parameters: `rows` x `columns` numbers from `start`."""
 
     start: int
@@ -41,7 +42,7 @@ class Matrix(NamedTuple):
     columns: int
 
 
-class Peers(Protocol):
+class LearnerGroup(Protocol):
     """All learners of a policy, as one of them meets them. Vectors, arrays or tensors of float32, are changed in place.
 
     The learners either join every gradient, or take steps of their own and make their parameters one from time to time.
@@ -58,7 +59,7 @@ class Peers(Protocol):
     def steps_alone(self) -> float:
         """How many gradient steps may be taken until `stepped` must be told."""
 
-    def follow(self, parameters: Vector, matrices: Sequence[Matrix]) -> None:
+    def follow(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
         """Called by the algorithm once for each of its optimisers: the vector (P,) that it changes, and the matrices in
         it."""
 
@@ -91,14 +92,14 @@ class Peers(Protocol):
         """Continue from `state_dict()`, after the algorithm has."""
 
 
-class Alone:
+class SingleLearner:
     """The only learner."""
 
     rank, num_learners = 0, 1
     joins_gradients = False
     steps_alone = math.inf
 
-    def follow(self, parameters: Vector, matrices: Sequence[Matrix]) -> None:
+    def follow(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
         """Nobody else has them."""
 
     def join_gradient(self, gradient: Vector, number: int = 0) -> None:
@@ -134,4 +135,4 @@ class Alone:
         """Nothing."""
 
 
-ALONE = Alone()
+ALONE = SingleLearner()

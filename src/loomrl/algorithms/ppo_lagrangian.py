@@ -28,14 +28,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from loomrl.algorithms import ppo
-from loomrl.algorithms.actor_critic import ActorCriticPolicy
 from loomrl.algorithms.advantages import RewardScaler, generalized_advantages, successor_values
 from loomrl.algorithms.base import State, below
-from loomrl.algorithms.encoders import build_encoder
 from loomrl.algorithms.flat import FlatAdam, FlatParameters
-from loomrl.algorithms.networks import ValueHead
-from loomrl.algorithms.peers import ALONE, Moments, Peers
-from loomrl.algorithms.ppo.learner import PPO, Batch, first_policy
+from loomrl.algorithms.networks.encoders import build_encoder
+from loomrl.algorithms.networks.modules import ValueHead
+from loomrl.algorithms.peers import ALONE, LearnerGroup, Moments
+from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
+from loomrl.algorithms.ppo.learner import PPO, PPOBatch, first_policy
 from loomrl.errors import ConfigError
 from loomrl.types import FloatArray, Trajectory
 
@@ -46,7 +46,7 @@ _COST_CRITIC = 1  # the second of the vectors that learners have in common
 _OTHER = 0x5C057  # tells the second critic's first weights from the policy's
 
 
-class Config(ppo.Config):
+class PPOLagrangianConfig(ppo.Config):
     """PPO's parameters, and those of the limit."""
 
     cost_limit: float = Field(default=25.0, ge=0)  # of an episode's summed costs, in the mean
@@ -56,7 +56,7 @@ class Config(ppo.Config):
     multiplier_learning_rate: float = Field(default=0.035, gt=0)  # Adam's: the farthest the multiplier moves at once
 
     @model_validator(mode="after")
-    def _possible(self) -> "Config":
+    def _possible(self) -> "PPOLagrangianConfig":
         if not self.normalize_advantages:
             raise ValueError(
                 "rewards are weighed against costs by normalised advantages; leave normalize_advantages out"
@@ -68,8 +68,11 @@ class Config(ppo.Config):
         return self
 
 
+Config = PPOLagrangianConfig  # as all plug-ins of this kind name it
+
+
 @dataclass(frozen=True)
-class CostBatch(Batch):
+class CostBatch(PPOBatch):
     """N transitions, `advantage` with costs in it."""
 
     cost_target: Tensor  # (N,) discounted costs the second critic learns, scaled
@@ -78,7 +81,7 @@ class CostBatch(Batch):
 class CostCritic(nn.Module):
     """Features (N, dim) -> what follows will cost, (N,), scaled."""
 
-    def __init__(self, policy: ActorCriticPolicy, config: Config, seed: int) -> None:
+    def __init__(self, policy: ActorCriticPolicy, config: PPOLagrangianConfig, seed: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed ^ _OTHER)  # else it began as a copy of the actor
         self.encoder = build_encoder(policy.preprocessor, config.hidden_sizes, config.activation, generator)
@@ -184,10 +187,15 @@ class Multiplier:
 class PPOLagrangian(PPO):
     """Learns an `ActorCriticPolicy` from trajectories with costs."""
 
-    config: Config
+    config: PPOLagrangianConfig
 
     def __init__(
-        self, config: Config, policy: ActorCriticPolicy, total_env_steps: int, seed: int, peers: Peers = ALONE
+        self,
+        config: PPOLagrangianConfig,
+        policy: ActorCriticPolicy,
+        total_env_steps: int,
+        seed: int,
+        peers: LearnerGroup = ALONE,
     ) -> None:
         super().__init__(config, policy, total_env_steps, peers)
         self._cost_critic = CostCritic(policy, config, seed)
@@ -261,7 +269,7 @@ class PPOLagrangian(PPO):
             batch.features, batch.action, batch.log_prob, batch.value, combined, batch.target, cost_target=target
         )
 
-    def _step(self, batch: Batch, clip_epsilon: float) -> Tensor:
+    def _step(self, batch: PPOBatch, clip_epsilon: float) -> Tensor:
         assert isinstance(batch, CostBatch)
         self._cost_flat.gradient.zero_()
         loss = functional.mse_loss(self._cost_critic(batch.features), batch.cost_target)
@@ -302,13 +310,13 @@ class PPOLagrangian(PPO):
 
 
 def build(
-    config: Config,
+    config: PPOLagrangianConfig,
     observation_space: gymnasium.Space[Any],
     action_space: gymnasium.Space[Any],
     *,
     seed: int,
     total_env_steps: int,
-    peers: Peers = ALONE,
+    peers: LearnerGroup = ALONE,
 ) -> PPOLagrangian:
     """PPO-Lagrangian with weights that follow from `seed`; raises `ConfigError` for spaces no policy can handle."""
     policy = first_policy(config, observation_space, action_space, seed, NAME)

@@ -21,23 +21,23 @@ from torch import Tensor
 
 from loomrl.algorithms import ppo
 from loomrl.algorithms.advantages import needs_successor_value
-from loomrl.algorithms.peers import ALONE, Peers
+from loomrl.algorithms.peers import ALONE, LearnerGroup
+from loomrl.algorithms.policies.recurrent import RecurrentPolicy
 from loomrl.algorithms.ppo.learner import PPO, clipped_policy_loss, squared_value_loss
-from loomrl.algorithms.recurrent import RecurrentPolicy
 from loomrl.types import Act, FloatArray, Trajectory
 
 NAME = "recurrent_ppo"
 Policy = RecurrentPolicy
 
 
-class Config(ppo.Config):
+class RecurrentPPOConfig(ppo.Config):
     """PPO's parameters, and the memory's; `batch_size` counts steps, of whole sequences."""
 
     memory_size: int = Field(default=64, ge=1)  # numbers actor and critic remember, each
     sequence_length: int = Field(default=16, ge=1)  # steps gradients go back
 
     @model_validator(mode="after")
-    def _whole_sequences(self) -> "Config":
+    def _whole_sequences(self) -> "RecurrentPPOConfig":
         if self.steps_per_rollout % self.sequence_length:
             raise ValueError(
                 f"rollout_length {self.steps_per_rollout} is no multiple of sequence_length {self.sequence_length}; "
@@ -52,6 +52,9 @@ class Config(ppo.Config):
         if self.engine in ("compiled", "device"):
             raise ValueError(f"`engine: {self.engine}` has no memory; leave `engine` at auto, or set it to torch")
         return self
+
+
+Config = RecurrentPPOConfig  # as all plug-ins of this kind name it
 
 
 @dataclass(frozen=True)
@@ -77,10 +80,12 @@ class Sequences:
 class RecurrentPPO(PPO):
     """Learns a `RecurrentPolicy` from trajectories of its own `act`; its batches are sequences."""
 
-    config: Config
+    config: RecurrentPPOConfig
     _policy: RecurrentPolicy  # type: ignore[assignment]
 
-    def __init__(self, config: Config, policy: RecurrentPolicy, total_env_steps: int, peers: Peers = ALONE) -> None:
+    def __init__(
+        self, config: RecurrentPPOConfig, policy: RecurrentPolicy, total_env_steps: int, peers: LearnerGroup = ALONE
+    ) -> None:
         super().__init__(config, policy, total_env_steps, peers)  # type: ignore[arg-type]
         self._rows_per_step = config.batch_size // config.sequence_length
 
@@ -137,13 +142,13 @@ class RecurrentPPO(PPO):
 
 
 def build(
-    config: Config,
+    config: RecurrentPPOConfig,
     observation_space: gymnasium.Space[Any],
     action_space: gymnasium.Space[Any],
     *,
     seed: int,
     total_env_steps: int,
-    peers: Peers = ALONE,
+    peers: LearnerGroup = ALONE,
 ) -> RecurrentPPO:
     """Recurrent PPO with weights that follow from `seed`; raises `ConfigError` for spaces no policy can handle."""
     policy = RecurrentPolicy.for_spaces(

@@ -1,4 +1,5 @@
-"""Algorithms: every file in this folder that offers `NAME`, `Config` and `build`, and the entry points of others.
+"""Algorithms: every file of two folders, this one and `loomrl/language/algorithms`, that offers `NAME`, `Config` and
+`build`, and the entry points of others.
 
 A third party adds one with, in its `pyproject.toml`:
 
@@ -10,21 +11,21 @@ import difflib
 import importlib
 import pkgutil
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from loomrl.algorithms.base import AlgorithmPlugin
 from loomrl.errors import ConfigError
-from loomrl.schema import Section
+from loomrl.system.schema import Section
 
 if TYPE_CHECKING:
     # Algorithms know nothing of training, but for the config that names them.
-    from loomrl.algorithms.policy import TrainedPolicy
+    from loomrl.algorithms.policies.policy import TrainedPolicy
     from loomrl.training.config import TrainingConfig
 
 GROUP = "loomrl.algorithms"
+_PACKAGES = ("loomrl.algorithms", "loomrl.language.algorithms")  # each module of them may be an algorithm
 
 
 def find_algorithms() -> dict[str, AlgorithmPlugin]:
@@ -58,7 +59,7 @@ def get_algorithm(name: str) -> AlgorithmPlugin:
 
 def policy_class(name: str) -> "type[TrainedPolicy]":
     """The class of an algorithm's policies: its plug-in's `Policy`, else actor and critic."""
-    from loomrl.algorithms.actor_critic import ActorCriticPolicy
+    from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 
     found: type[TrainedPolicy] = getattr(get_algorithm(name), "Policy", ActorCriticPolicy)
     return found
@@ -128,13 +129,17 @@ def explain(error: ValidationError, section: type[Section], place: str) -> str:
     return "\n".join(lines)
 
 
-def _own_names() -> list[str]:
-    """The files and packages in this folder: an algorithm's is named like it."""
-    return [info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)])]
+def _own_names() -> dict[str, str]:
+    """The modules in our folders by their last names: an algorithm's is named like it."""
+    return {
+        info.name: f"{package}.{info.name}"
+        for package in _PACKAGES
+        for info in pkgutil.iter_modules(importlib.import_module(package).__path__)
+    }
 
 
 def _own(name: str) -> Any:
-    return importlib.import_module(f"{__package__}.{name}")
+    return importlib.import_module(_own_names()[name])
 
 
 def _third_party() -> list[tuple[EntryPoint, AlgorithmPlugin]]:

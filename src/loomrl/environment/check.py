@@ -16,11 +16,11 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
-from loomrl.environment.guard import Guard, explain, is_valid
 from loomrl.environment.seeds import TRIAL_SEEDS
 from loomrl.environment.spaces import space_to_json
+from loomrl.environment.wrappers.guard import EnvironmentGuard, explain, is_valid
 from loomrl.errors import ConfigError
-from loomrl.schema import Document
+from loomrl.system.schema import Document
 
 _STEPS = 500
 _SEEDS = TRIAL_SEEDS[:4]
@@ -38,7 +38,8 @@ class Finding(Document):
 def check_environment(env: gymnasium.Env[Any, Any]) -> list[Finding]:
     """Find what is wrong with an environment; an empty list means it conforms.
 
-    Takes some thousand steps in it. Errors come first. A `Guard` around it is looked through, for it would stop at
+    Takes some thousand steps in it. Errors come first. A `EnvironmentGuard` around it is looked through, for it
+    would stop at
     the first fault.
     """
     env = _without_guard(env)
@@ -59,9 +60,9 @@ def _advice(name: str, problem: str, fix: str) -> Finding:
 
 def _without_guard(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     """Time limits stay: they are part of what is checked."""
-    if isinstance(env, Guard):
+    if isinstance(env, EnvironmentGuard):
         return env.env
-    if isinstance(env, gymnasium.wrappers.TimeLimit) and isinstance(env.env, Guard):
+    if isinstance(env, gymnasium.wrappers.TimeLimit) and isinstance(env.env, EnvironmentGuard):
         return gymnasium.wrappers.TimeLimit(env.env.env, env._max_episode_steps)
     return env
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field, model_validator
 
 from loomrl.environment.backends import TIMEOUT_SECONDS, BackendName
-from loomrl.schema import Section
+from loomrl.system.schema import Section
 
 if TYPE_CHECKING:
     import numpy as np  # a config is read before a stage has said on how many threads NumPy may compute
@@ -130,8 +130,8 @@ class BoundaryConfig(Section):
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """What training adds to an environment, and nobody else: see `loomrl.environment.bounded`."""
+class EpisodeBounds:
+    """What training adds to an environment, and nobody else: see `loomrl.environment.wrappers.bounded`."""
 
     boundaries: Sequence[BoundaryConfig] = ()
     max_episode_cost: float | None = None

@@ -11,14 +11,14 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.wrappers import TimeLimit
 
 from loomrl.environment.base import BaseEnvironment
-from loomrl.environment.bounded import Bounded
-from loomrl.environment.flat import as_one_array
-from loomrl.environment.guard import Guard
-from loomrl.environment.randomized import Randomized
 from loomrl.environment.resolve import Definition
-from loomrl.environment.shielded import Shielded, shield_for
-from loomrl.environment.source import install_hint
-from loomrl.environment.stacking import FrameStack
+from loomrl.environment.sources.source import install_hint
+from loomrl.environment.wrappers.bounded import Bounded
+from loomrl.environment.wrappers.flat import as_one_array
+from loomrl.environment.wrappers.guard import EnvironmentGuard
+from loomrl.environment.wrappers.randomized import Randomized
+from loomrl.environment.wrappers.shielded import Shielded, shield_for
+from loomrl.environment.wrappers.stacking import FrameStack
 from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
 
 
@@ -56,7 +56,7 @@ def construct_as_declared(definition: Definition, render_mode: str | None = None
     for name in ("observation_space", "action_space"):
         if not isinstance(getattr(env, name, None), gymnasium.Space):
             raise EnvironmentFault(f"environment {definition.name!r}: {name} is not a gymnasium.Space; declare it")
-    guarded: gymnasium.Env[Any, Any] = Guard(env, definition.name)
+    guarded: gymnasium.Env[Any, Any] = EnvironmentGuard(env, definition.name)
     if definition.max_episode_steps is not None:
         guarded = TimeLimit(guarded, definition.max_episode_steps)
     return guarded if definition.shield is None else Shielded(guarded, shield_for(env, definition), definition.name)

@@ -11,14 +11,14 @@ from gymnasium.vector import VectorEnv
 from pydantic import Field
 
 from loomrl.environment.backends import TIMEOUT_SECONDS
-from loomrl.environment.config import Bounds
+from loomrl.environment.config import EpisodeBounds
 from loomrl.environment.construct import construct
 from loomrl.environment.resolve import Definition, ranges_of, shield_of
-from loomrl.environment.roots import find_location
-from loomrl.environment.snapshot import load_snapshot
-from loomrl.environment.source import (
+from loomrl.environment.snapshots.snapshot import load_snapshot
+from loomrl.environment.sources.roots import find_location
+from loomrl.environment.sources.source import (
     ARCHIVE,
-    Source,
+    EnvironmentSource,
     build_archive,
     extract_archive,
     load_archived,
@@ -36,9 +36,9 @@ from loomrl.environment.vector.choose import (
 )
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError
-from loomrl.files import sha256
-from loomrl.home import inside
-from loomrl.schema import Document
+from loomrl.system.files import sha256
+from loomrl.system.home import inside
+from loomrl.system.schema import Document
 from loomrl.types import EnvironmentSnapshot
 
 BACKEND = "backend.json"
@@ -54,7 +54,9 @@ class Stepping(Document):
     )
 
 
-def make_env(folder: Path, render_mode: str | None = None, bounds: Bounds | None = None) -> gymnasium.Env[Any, Any]:
+def make_env(
+    folder: Path, render_mode: str | None = None, bounds: EpisodeBounds | None = None
+) -> gymnasium.Env[Any, Any]:
     """Make the environment of a snapshot: its archived source, or the importable one where that is equal.
 
     The result ends episodes at `spec.max_episode_steps` (truncated) and raises `EnvironmentFault` when the environment
@@ -72,7 +74,7 @@ def make_envs(
     num_envs: int,
     autoreset: Autoreset = "same_step",
     backend: str = "auto",
-    bounds: Bounds | None = None,
+    bounds: EpisodeBounds | None = None,
 ) -> VectorEnv[Any, Any, Any]:
     """Make a vector of `num_envs` environments of a snapshot.
 
@@ -95,7 +97,7 @@ def make_envs(
     return make_vector(recipe, num_envs, autoreset, name)
 
 
-def choose_backend(folder: Path, bounds: Bounds | None = None) -> str:
+def choose_backend(folder: Path, bounds: EpisodeBounds | None = None) -> str:
     """The back-end that was settled when the snapshot was taken, else the fastest that is exact; then remembered.
 
     With `bounds`, one that keeps them and gives the same numbers.
@@ -147,7 +149,7 @@ def restored_definition(folder: Path) -> Definition:
     return Definition(spec.name, spec.version, source, dict(spec.kwargs), *limits, ranges_of(spec), shield_of(spec))
 
 
-def archived_source(snapshot: EnvironmentSnapshot, folder: Path) -> Source:
+def archived_source(snapshot: EnvironmentSnapshot, folder: Path) -> EnvironmentSource:
     """Load the code the archive holds, apart from any other version of it in this process."""
     archive = (folder / ARCHIVE).read_bytes()
     target = inside("snapshots", snapshot.digest, "source")
@@ -156,7 +158,7 @@ def archived_source(snapshot: EnvironmentSnapshot, folder: Path) -> Source:
 
 
 @functools.lru_cache(maxsize=64)
-def _current(entry_point: str, roots: tuple[str, ...], source_digest: str) -> Source | None:
+def _current(entry_point: str, roots: tuple[str, ...], source_digest: str) -> EnvironmentSource | None:
     """The importable source, if it is the one that was archived.
 
     The files decide, before anything of them is imported: other code, broken code too, never runs in the archive's

@@ -10,13 +10,13 @@ from gymnasium.envs.registration import registry as gymnasium_registry
 from loomrl.environment.check import check_environment
 from loomrl.environment.construct import construct_as_declared
 from loomrl.environment.resolve import Definition, plain
-from loomrl.environment.source import build_archive, load_source
+from loomrl.environment.sources.source import build_archive, load_source
 from loomrl.errors import ConfigError
-from loomrl.files import sha256
+from loomrl.system.files import sha256
 
 if TYPE_CHECKING:
-    from loomrl.loomdb.database import LoomDB
-    from loomrl.loomdb.records import EnvironmentRecord
+    from loomrl.storage.loomdb.database import LoomDB
+    from loomrl.storage.loomdb.records import EnvironmentRecord
 
 
 def register_environment(
@@ -48,9 +48,9 @@ def register_environment(
             Gymnasium id, a value is impossible, or the version is registered with other content.
         EnvironmentFault: when its constructor fails.
     """
-    from loomrl.loomdb.database import LoomDB
-    from loomrl.loomdb.models import now
-    from loomrl.loomdb.records import EnvironmentRecord
+    from loomrl.storage.loomdb.database import LoomDB
+    from loomrl.storage.loomdb.models import now
+    from loomrl.storage.loomdb.records import EnvironmentRecord
 
     _check(name, version, max_episode_steps)
     parameters = plain(kwargs or {}, f"register_environment: {name!r}: kwargs")
@@ -82,7 +82,7 @@ def unregister_environment(name: str, version: str, database: "LoomDB | None" = 
     Raises:
         ConfigError: when it is not registered, or a snapshot of it is on record: policies were made from that.
     """
-    from loomrl.loomdb.database import LoomDB
+    from loomrl.storage.loomdb.database import LoomDB
 
     if database is not None:
         return database.unregister_environment(name, version)

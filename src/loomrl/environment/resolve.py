@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.envs.registration import registry as gymnasium_registry
 
-from loomrl.environment.config import Bounds, EnvironmentConfig, RangeConfig, ShieldConfig
+from loomrl.environment.config import EnvironmentConfig, EpisodeBounds, RangeConfig, ShieldConfig
 from loomrl.environment.ids import current_id, is_retired
-from loomrl.environment.importer import find_module
-from loomrl.environment.roots import find_location
-from loomrl.environment.source import Source, load_source, run_archive
+from loomrl.environment.sources.importer import find_module
+from loomrl.environment.sources.roots import find_location
+from loomrl.environment.sources.source import EnvironmentSource, load_source, run_archive
 from loomrl.errors import ConfigError
-from loomrl.files import canonical_json
+from loomrl.system.files import canonical_json
 from loomrl.types import EnvironmentSpec
 
 if TYPE_CHECKING:
-    from loomrl.loomdb.records import EnvironmentRecord
+    from loomrl.storage.loomdb.records import EnvironmentRecord
 
 GROUP = "loomrl.environments"
 
@@ -34,14 +34,14 @@ class Definition:
 
     name: str
     version: str
-    source: Source
+    source: EnvironmentSource
     kwargs: dict[str, Any] = field(default_factory=dict)
     max_episode_steps: int | None = None
     reward_threshold: float | None = None
     frame_stack: int = 1
     randomize: Mapping[str, RangeConfig] = field(default_factory=dict)
     shield: ShieldConfig | None = None
-    bounds: Bounds | None = None
+    bounds: EpisodeBounds | None = None
 
 
 def resolve(config: EnvironmentConfig, project: Path, live: bool = False) -> Definition:
@@ -152,7 +152,7 @@ def _entry_point(spec: EnvSpec) -> str:
 
 
 def _from_loomdb(config: EnvironmentConfig, live: bool) -> Definition | None:
-    from loomrl.loomdb.database import LoomDB
+    from loomrl.storage.loomdb.database import LoomDB
 
     with LoomDB.open() as database:
         record = database.find_environment(config.id, config.version)
@@ -164,7 +164,7 @@ def _from_loomdb(config: EnvironmentConfig, live: bool) -> Definition | None:
     return Definition(record.name, record.version, source, *parameters)
 
 
-def _live_source(record: "EnvironmentRecord") -> Source | None:
+def _live_source(record: "EnvironmentRecord") -> EnvironmentSource | None:
     folder = None if record.path is None else Path(record.path)
     top = record.entry_point.partition(":")[0].partition(".")[0]
     if (find_location(top) if folder is None else find_module(folder, top)) is None:
@@ -172,12 +172,12 @@ def _live_source(record: "EnvironmentRecord") -> Source | None:
     return load_source(record.entry_point, folder)
 
 
-def _registered_source(record: "EnvironmentRecord", archive: bytes) -> Source:
+def _registered_source(record: "EnvironmentRecord", archive: bytes) -> EnvironmentSource:
     return run_archive(record.entry_point, archive, record.source_roots)
 
 
 def _unknown(config: EnvironmentConfig) -> str:
-    from loomrl.loomdb.database import LoomDB
+    from loomrl.storage.loomdb.database import LoomDB
 
     with LoomDB.open() as database:
         registered = [found.name for found in database.list_environments()]

@@ -7,8 +7,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from loomrl.environment.flat import FlatBox
 from loomrl.environment.text import TextBox
+from loomrl.environment.wrappers.flat import FlatBox
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.types import Json
 

@@ -20,7 +20,7 @@ from loomrl.environment.resolve import resolve
 from loomrl.environment.vector.choose import make_vector
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError, EnvironmentFault
-from loomrl.schema import Section
+from loomrl.system.schema import Section
 
 
 class VectorizedEnvConfig(Section):

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from loomrl.environment.seeds import EVALUATION_SEEDS
-from loomrl.schema import Section
+from loomrl.system.schema import Section
 
 
 class EvaluationConfig(Section):

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from loomrl.errors import ArtifactError, GateRefused
 from loomrl.evaluation.expectations import Expected, expect_episodes, expect_steps, read_tables
-from loomrl.schema import Document
+from loomrl.system.schema import Document
 
 VALIDATION = "data_validation.json"
 

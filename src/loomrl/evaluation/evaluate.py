@@ -10,9 +10,9 @@ from loomrl.evaluation.data_gate import VALIDATION, require_valid, validate
 from loomrl.evaluation.expectations import SPACES
 from loomrl.evaluation.picture import draw_returns
 from loomrl.evaluation.replay import render_episode
-from loomrl.evaluation.statistics import bootstrap_interval, clopper_pearson, interquartile_mean, mean
 from loomrl.evaluation.tables import EPISODES, TRAJECTORIES, episodes_table, steps_table, write_table
-from loomrl.files import canonical_json, sha256, sha256_file, sums, write_json
+from loomrl.statistics.intervals import bootstrap_interval, clopper_pearson, interquartile_mean, mean
+from loomrl.system.files import canonical_json, sha256, sha256_file, sums, write_json
 from loomrl.types import ActFunction, Episode, EvaluationReport, Interval
 
 REPORT = "evaluation.json"
@@ -32,8 +32,8 @@ def evaluate_policy(
         ArtifactError: when the snapshot or the policy cannot be read.
         EnvironmentFault: when the environment breaks its API.
     """
-    from loomrl.algorithms.policy import WEIGHTS, load_policy
-    from loomrl.environment.snapshot import load_snapshot
+    from loomrl.algorithms.policies.policy import WEIGHTS, load_policy
+    from loomrl.environment.snapshots.snapshot import load_snapshot
     from loomrl.environment.spaces import space_from_json
     from loomrl.evaluation.samples import text_samples
 
@@ -107,9 +107,9 @@ def play(act: ActFunction, snapshot_folder: Path, seeds: Sequence[int], num_envs
         LoomRLError: when an action is not finite; the environments do not see it.
         EnvironmentFault: when the environment breaks its API.
     """
-    from loomrl.environment.collector import run_episodes
+    from loomrl.environment.collecting.collector import run_episodes
     from loomrl.environment.make import make_envs
-    from loomrl.events import progress
+    from loomrl.system.events import progress
 
     envs = make_envs(snapshot_folder, min(num_envs, len(seeds)), autoreset="disabled")
     done: list[float] = []

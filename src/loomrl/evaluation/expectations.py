@@ -12,7 +12,7 @@ import numpy as np
 
 from loomrl.errors import ConfigError
 from loomrl.evaluation.tables import EPISODES, TRAJECTORIES, read_table
-from loomrl.files import read_json
+from loomrl.system.files import read_json
 
 SPACES = "spaces.json"
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.files import write_atomic
+from loomrl.system.files import write_atomic
 from loomrl.types import Interval
 
 _INK, _QUIET, _GRID = "#1f2933", "#616e7c", "#e4e7eb"

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from loomrl import events
 from loomrl.errors import LoomRLError
-from loomrl.files import write_atomic
+from loomrl.system import events
+from loomrl.system.files import write_atomic
 from loomrl.types import ActFunction, Episode, Json
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from loomrl.encryption import read_private, write_private
 from loomrl.errors import ArtifactError
+from loomrl.system.security.encryption import read_private, write_private
 from loomrl.types import Episode
 
 EPISODES = "episodes.parquet"

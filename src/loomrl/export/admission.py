@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from loomrl.algorithms.policy import WEIGHTS
+from loomrl.algorithms.policies.policy import WEIGHTS
 from loomrl.errors import ArtifactError, GateRefused
-from loomrl.files import read_json, sha256_file
-from loomrl.safety.standing import explain_lapsed, lapsed
+from loomrl.safety.case.standing import explain_lapsed, lapsed
+from loomrl.system.files import read_json, sha256_file
 from loomrl.types import Claim, SafetyCase, Verdict
 
 CASE = "case.json"

@@ -4,28 +4,30 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.algorithms.policy import WEIGHTS, TrainedPolicy, load_policy
-from loomrl.config import PolicyConfig
+from loomrl.algorithms.policies.onnx_graph import INPUT, build_graph, tensors
+from loomrl.algorithms.policies.policy import WEIGHTS, TrainedPolicy, load_policy
+from loomrl.environment.finite.of_environment import shield_around
 from loomrl.environment.make import make_env
 from loomrl.errors import GateRefused
 from loomrl.export import formats
 from loomrl.export.admission import CASE, admit
 from loomrl.export.formats import Format
-from loomrl.export.graph import INPUT, build_graph, tensors
 from loomrl.export.observations import random_observations, visited_observations
 from loomrl.export.parity import prove_parity
-from loomrl.files import read_json, sha256, sha256_file, write_atomic
-from loomrl.finite.of_environment import shield_around
-from loomrl.safety.evidence import FOLDER as EVIDENCE
-from loomrl.safety.standing import failed_on_graph
-from loomrl.serving.model import GRAPH, MANIFEST, SHIELD, STATE_IN, ServedPolicy, open_session
-from loomrl.serving.shield import CERTIFIED, Certified
+from loomrl.safety.case.evidence import FOLDER as EVIDENCE
+from loomrl.safety.case.standing import failed_on_graph
+from loomrl.serving.policy.model import GRAPH, MANIFEST, SHIELD, STATE_IN, ServedPolicy, open_session
+from loomrl.serving.policy.shield import CERTIFIED, Certified
+from loomrl.system.files import read_json, sha256, sha256_file, write_atomic
 from loomrl.types import EnvironmentSnapshot, Json, ParityReport, PolicyManifest, SafetyCase
+
+if TYPE_CHECKING:
+    from loomrl.runs.config import PolicyConfig
 
 PARITY, STABILITY = "parity.json", "stability"
 _PROBES = 32
@@ -34,7 +36,7 @@ _OUT_OF_DISTRIBUTION = "ood.json"
 
 
 def export_policy(
-    config: PolicyConfig,
+    config: "PolicyConfig",
     snapshot_folder: Path,
     policy_folder: Path,
     evaluation_folder: Path,
@@ -82,7 +84,7 @@ def export_policy(
 
 
 def _prove(
-    config: PolicyConfig, network: TrainedPolicy, served: ServedPolicy, visited: NDArray[Any], output_folder: Path
+    config: "PolicyConfig", network: TrainedPolicy, served: ServedPolicy, visited: NDArray[Any], output_folder: Path
 ) -> ParityReport:
     random = random_observations(visited, network.observation_space, config.export.parity_random)
     report = prove_parity(network, served, visited, random, config.export.parity_limit)
@@ -93,7 +95,7 @@ def _prove(
 
 
 def _prove_formats(
-    config: PolicyConfig,
+    config: "PolicyConfig",
     network: TrainedPolicy,
     files: Mapping[Format, bytes],
     report: ParityReport,
@@ -124,7 +126,7 @@ def _differs(exported: str, report: ParityReport, output_folder: Path) -> GateRe
 
 
 def _recheck(
-    config: PolicyConfig, served: ServedPolicy, report: ParityReport, snapshot_folder: Path, evaluation_folder: Path
+    config: "PolicyConfig", served: ServedPolicy, report: ParityReport, snapshot_folder: Path, evaluation_folder: Path
 ) -> tuple[ParityReport, tuple[bytes, str] | None]:
     """The gate's local claims on the graph itself, because the graph is what ships; and what is certified about it."""
     from loomrl.safety.gate import recheck_local
@@ -135,7 +137,7 @@ def _recheck(
     return report.model_copy(update={"rechecked_claims": dict(sorted(verdicts.items()))}), certified
 
 
-def _certified(config: PolicyConfig, evidence_folder: Path) -> tuple[bytes, str] | None:
+def _certified(config: "PolicyConfig", evidence_folder: Path) -> tuple[bytes, str] | None:
     """The boxes in which the action is certified, as a file, and what is done outside of them; None where not asked."""
     if config.safety.checks.get(STABILITY, {}).get("on_uncertified") is None:
         return None
@@ -160,7 +162,7 @@ def _demand_rechecked(report: ParityReport, case: SafetyCase) -> None:
 
 
 def _manifest(
-    config: PolicyConfig,
+    config: "PolicyConfig",
     network: TrainedPolicy,
     graph: bytes,
     visited: NDArray[Any],

@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from loomrl.algorithms.policy import TrainedPolicy
+from loomrl.algorithms.policies.onnx_graph import NamedOutputs, example_inputs
+from loomrl.algorithms.policies.policy import TrainedPolicy
 from loomrl.errors import ConfigError
-from loomrl.export.graph import NamedOutputs, example_inputs
 
 Format = Literal["torchscript", "torch_export"]
 FILES: dict[Format, str] = {"torchscript": "policy.torchscript.pt", "torch_export": "policy.pt2"}

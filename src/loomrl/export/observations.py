@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.environment.flat import rounded
+from loomrl.environment.wrappers.flat import rounded
 from loomrl.errors import ArtifactError
 from loomrl.evaluation.tables import TRAJECTORIES, read_table, stack_columns
 

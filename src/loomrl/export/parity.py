@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from loomrl.algorithms.policy import TrainedPolicy
+from loomrl.algorithms.policies.policy import TrainedPolicy
 from loomrl.environment.text import TextBox
 from loomrl.types import ParityReport
 

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.gym.tasks import NUM_LEVELS
-from loomrl.schema import Section
+from loomrl.system.schema import Section
 
 
 class CurriculumConfig(Section):

@@ -16,7 +16,7 @@ from loomrl.environment.seeds import FIRST_TRAINING_SEED
 from loomrl.environment.text import TextBox, decode_text, encode_text
 from loomrl.errors import ConfigError, EnvironmentFault
 from loomrl.gym.held_out import draw, part_for
-from loomrl.gym.tasks import Domain, Episode, Task, level_of
+from loomrl.gym.tasks import Domain, Task, TaskEpisode, level_of
 
 Mode = Literal["text", "choice"]
 
@@ -75,7 +75,7 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
             )
         self._held_out_share, self._part = held_out_share, part_for(FIRST_TRAINING_SEED)
         self._task: Task | None = None
-        self._episode: Episode | None = None
+        self._episode: TaskEpisode | None = None
         self._offered: list[str] = []
         self._text, self._steps = "", 0
         self.observation_space = self._observation_space()

@@ -18,7 +18,7 @@ from loomrl.errors import ConfigError
 from loomrl.gym.domains import get_environment, names
 from loomrl.gym.environment import DomainEnvironment
 from loomrl.gym.registered import RegisteredEnvironment
-from loomrl.schema import Section
+from loomrl.system.schema import Section
 
 
 class EnvironmentType(Enum):
@@ -41,7 +41,7 @@ class GymEnvironmentConfig(Section):
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class TaskState:
     """What a policy sees: a text to answer, messages it may choose from, and the picture of a task that has one."""
 
     text: str
@@ -66,7 +66,7 @@ class GymEnvironment:
         """The name of its domain."""
         return self._environment.domain.name
 
-    async def reset(self, seed: int | None = None, difficulty: int | str | None = None) -> State:
+    async def reset(self, seed: int | None = None, difficulty: int | str | None = None) -> TaskState:
         """Begin an episode, of another difficulty where one is given. The first one is seeded by the gym's seed."""
         if seed is None and not self._has_begun:
             seed = self._seed
@@ -76,7 +76,7 @@ class GymEnvironment:
             self._has_begun = True
             return self._state(info)
 
-    async def step(self, action: int | str) -> tuple[State, float, bool, dict[str, Any]]:
+    async def step(self, action: int | str) -> tuple[TaskState, float, bool, dict[str, Any]]:
         """Send a message: a text, or the number of one of `state.choices`.
 
         Returns:
@@ -103,9 +103,9 @@ class GymEnvironment:
             raise ConfigError(f"{self.name}: action {action!r} is no choice; there are {len(offered)}, or send a text")
         return offered[int(action)]
 
-    def _state(self, info: Mapping[str, Any]) -> State:
+    def _state(self, info: Mapping[str, Any]) -> TaskState:
         about = {name: info[name] for name in ("domain", "kind", "difficulty")}
-        return State(info["text"], tuple(info["choices"]), self._environment.task.picture, **about)
+        return TaskState(info["text"], tuple(info["choices"]), self._environment.task.picture, **about)
 
     def _outcome(self, info: Mapping[str, Any], terminated: bool, truncated: bool) -> dict[str, Any]:
         return {"terminated": terminated, "truncated": truncated, "rewards": dict(info["rewards"])}

@@ -9,8 +9,8 @@ import numpy as np
 
 from loomrl.environment.seeds import FIRST_TRAINING_SEED, VALIDATION_SEEDS
 from loomrl.errors import ConfigError
-from loomrl.files import canonical_json
 from loomrl.gym.tasks import Domain, Task
+from loomrl.system.files import canonical_json
 
 Part = Literal["training", "validation", "judging"]
 TRAINING: tuple[Part, ...] = ("training",)

@@ -8,11 +8,11 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from loomrl.environment.finite.model import FiniteModel
+from loomrl.environment.finite.of_environment import TERMINATED, Modelled
+from loomrl.environment.finite.prism.explore import build_model
+from loomrl.environment.finite.prism.syntax import read_program
 from loomrl.errors import ConfigError
-from loomrl.finite.model import FiniteModel
-from loomrl.finite.of_environment import TERMINATED, Modelled
-from loomrl.finite.prism.explore import build_model
-from loomrl.finite.prism.syntax import read_program
 
 
 class PrismEnvironment(gymnasium.Env[NDArray[np.float32], np.int64]):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
-from loomrl.files import canonical_json
+from loomrl.system.files import canonical_json
 
 Rewards = dict[str, float]  # component -> share of it that was earned, 0 to 1
 LEVEL_NAMES = {"beginner": 0, "intermediate": 3, "advanced": 6, "expert": 9}
@@ -76,7 +76,7 @@ class Score(NamedTuple):
     solved: bool
 
 
-class Episode(Protocol):
+class TaskEpisode(Protocol):
     """A task being worked on. What its turns earn sums to at most 1 for each component."""
 
     def step(self, message: str) -> Turn:
@@ -154,7 +154,7 @@ class Domain(ABC):
     def verify(self, task: Task, answer: str) -> Rewards:
         """What an answer earns by component. Nothing in the answer is trusted or executed outside a sandbox."""
 
-    def begin(self, task: Task) -> Episode:
+    def begin(self, task: Task) -> TaskEpisode:
         """Start working on a task; here a single answer ends it."""
         return SingleAnswer(self, task)
 

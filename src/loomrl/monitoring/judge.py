@@ -1,6 +1,7 @@
 """Judging the episodes of one look: limits, finiteness, return. Claims as the gate makes them, on live data.
 
-The agent is the unit where there are several (`loomrl.monitoring.units`): agents differ, one may be broken, and the
+The agent is the unit where there are several (`loomrl.serving.guardian.units`): agents differ, one may be broken,
+and the
 episodes of one agent depend on each other. Of an agent each episode counts once, and what is not seen of it counts in
 the version's favour: its first part, which violates a limit no more often than the whole; nothing for a limit per step,
 and nothing missing of the return, until it was seen whole. So episodes that take long leave no others to be judged in
@@ -20,14 +21,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from pydantic import Field, model_validator
 
-from loomrl.config import PolicyConfig
 from loomrl.environment.quantities import kind_of
-from loomrl.monitoring.monitor import Agents, Monitor, Place
-from loomrl.monitoring.units import FEW, num_left_out
-from loomrl.monitoring.window import LiveEpisode
+from loomrl.promotion.comparison.window import WindowEpisode
+from loomrl.runs.config import PolicyConfig
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import limits, violations
-from loomrl.schema import Document
+from loomrl.serving.guardian.monitor import Agents, Monitor, ValuePlace
+from loomrl.serving.guardian.units import FEW, num_left_out
+from loomrl.system.schema import Document
 from loomrl.types import Bound, Claim, Interval, Json, Verdict
 
 STAGE = "monitoring"
@@ -37,7 +38,7 @@ _BEFORE = "limits"  # where looks kept what decisions counted one by one; it is 
 
 
 @dataclass
-class Tally:
+class LimitTally:
     """What agents showed in all looks, episode by episode, against one limit."""
 
     monitor: Monitor
@@ -45,11 +46,11 @@ class Tally:
     num_looks: int = 0
 
     @classmethod
-    def at(cls, limit: float) -> "Tally":
+    def at(cls, limit: float) -> "LimitTally":
         """One that has seen nothing."""
         return cls(Monitor(limit, threshold=0.0, block=1))
 
-    def updated(self, values: Iterable[tuple[str, float]]) -> "Tally":
+    def updated(self, values: Iterable[tuple[str, float]]) -> "LimitTally":
         """With one look's episodes: agent and value in [0, 1] of each, in their order."""
         found, seen = deepcopy(self), Counter[str]()
         found.monitor.window = {}
@@ -57,7 +58,7 @@ class Tally:
             seen[agent] += 1
             number = found.episodes[agent] = found.episodes.get(agent, 0) + 1
             if value > 0.0:
-                place = Place(number, seen[agent], 1, has_blocks=len(found.episodes) < FEW)
+                place = ValuePlace(number, seen[agent], 1, has_blocks=len(found.episodes) < FEW)
                 found.monitor.add(agent, value, place)
         agents = Agents(
             counts=(self.episodes, seen),
@@ -81,11 +82,11 @@ class Tally:
         return self.monitor.total / max(self.count, 1)
 
 
-class Evidence(Document):
+class LookEvidence(Document):
     """What the looks at one version have gathered."""
 
     num_looks: int = 0
-    tallies: dict[str, Tally] = Field(default_factory=dict)  # by what they are about
+    tallies: dict[str, LimitTally] = Field(default_factory=dict)  # by what they are about
 
     @model_validator(mode="before")
     @classmethod
@@ -95,11 +96,11 @@ class Evidence(Document):
 
 def judge(
     config: PolicyConfig,
-    episodes: Sequence[LiveEpisode],
+    episodes: Sequence[WindowEpisode],
     evaluated: Interval,
     span: tuple[float, float],
-    gathered: Evidence,
-) -> tuple[list[Claim], Evidence]:
+    gathered: LookEvidence,
+) -> tuple[list[Claim], LookEvidence]:
     """All claims these episodes and what was gathered before decide on, and what is gathered then.
 
     `evaluated` is the mean return of the champion's own evaluation, `span` the range of returns. Fewer than
@@ -115,11 +116,11 @@ def judge(
     alpha = (1.0 - config.monitoring.confidence) / (len(shown) + 1)
     tallies = {}
     for limit in shown:
-        before = gathered.tallies.get(_about(limit), Tally.at(limit.max_probability))
+        before = gathered.tallies.get(_about(limit), LimitTally.at(limit.max_probability))
         tallies[_about(limit)] = before.updated((one.agent_id, _broken(limit, one)) for one in counted)
         claims.append(_limit(limit, tallies[_about(limit)], alpha))
     tallies[_RETURN], claim = _return(config, counted, evaluated, span, gathered, alpha)
-    return [*claims, claim], Evidence(num_looks=gathered.num_looks + 1, tallies=tallies)
+    return [*claims, claim], LookEvidence(num_looks=gathered.num_looks + 1, tallies=tallies)
 
 
 def _about(limit: ConstraintConfig) -> str:
@@ -127,7 +128,7 @@ def _about(limit: ConstraintConfig) -> str:
     return f"{limit.quantity} {limits(limit)} per {limit.per} at {limit.max_probability!r}"
 
 
-def _broken(limit: ConstraintConfig, episode: LiveEpisode) -> float:
+def _broken(limit: ConstraintConfig, episode: WindowEpisode) -> float:
     """Whether an episode broke a limit, or the share of its steps that did."""
     share = float(np.mean(violations(limit, episode.as_episode())))
     if limit.per == "episode":
@@ -135,7 +136,7 @@ def _broken(limit: ConstraintConfig, episode: LiveEpisode) -> float:
     return share if episode.ended or not episode.can_end else 0.0
 
 
-def _finiteness(episodes: Sequence[LiveEpisode]) -> Claim:
+def _finiteness(episodes: Sequence[WindowEpisode]) -> Claim:
     broken = sum(episode.num_not_finite for episode in episodes)
     count = sum(len(episode.actions) for episode in episodes)
     return _claim(
@@ -149,7 +150,7 @@ def _finiteness(episodes: Sequence[LiveEpisode]) -> Claim:
     )
 
 
-def _limit(limit: ConstraintConfig, tally: Tally, alpha: float) -> Claim:
+def _limit(limit: ConstraintConfig, tally: LimitTally, alpha: float) -> Claim:
     e_value = tally.monitor.e_value
     what = "episodes violate" if limit.per == "episode" else "steps violate, averaged over episodes"
     return _claim(
@@ -165,12 +166,12 @@ def _limit(limit: ConstraintConfig, tally: Tally, alpha: float) -> Claim:
 
 def _return(
     config: PolicyConfig,
-    episodes: Sequence[LiveEpisode],
+    episodes: Sequence[WindowEpisode],
     evaluated: Interval,
     span: tuple[float, float],
-    gathered: Evidence,
+    gathered: LookEvidence,
     alpha: float,
-) -> tuple[Tally, Claim]:
+) -> tuple[LimitTally, Claim]:
     """As much less is allowed as promotion allows a challenger to be worse."""
     promotion, (low, high) = config.promotion, span
     margin = max(promotion.max_regression, promotion.max_regression_fraction * abs(evaluated.estimate))
@@ -178,7 +179,7 @@ def _return(
     limit = min(max((high - allowed) / (high - low), _LEAST), 1.0 - _LEAST)
     before = gathered.tallies.get(_RETURN)
     if before is None or before.monitor.limit != limit:
-        before = Tally.at(limit)
+        before = LimitTally.at(limit)
     values = [(one.agent_id, one.episode_return) for one in episodes]
     missing = [(agent, 0.0 if value is None else _part(high - value, high - low)) for agent, value in values]
     tally = before.updated(missing)
@@ -201,7 +202,7 @@ def _part(value: float, whole: float) -> float:
     return min(max(value / whole, 0.0), 1.0)
 
 
-def _agents(tally: Tally) -> str:
+def _agents(tally: LimitTally) -> str:
     count = len(tally.episodes)
     return "1 agent" if count == 1 else f"{count} agents"
 

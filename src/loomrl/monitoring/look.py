@@ -12,16 +12,16 @@ from pathlib import Path
 from filelock import FileLock
 from pydantic import Field
 
-from loomrl.config import PolicyConfig
 from loomrl.errors import ConfigError
-from loomrl.home import home
-from loomrl.loomdb.database import LoomDB
-from loomrl.monitoring.judge import Evidence, judge
-from loomrl.monitoring.window import read_window
-from loomrl.promotion.comparison import read_returns
+from loomrl.monitoring.judge import LookEvidence, judge
+from loomrl.promotion.comparison.returns import read_returns
+from loomrl.promotion.comparison.window import read_window
 from loomrl.promotion.package import EVALUATION
-from loomrl.registry import CHAMPION, PolicyVersion, Registry
-from loomrl.schema import Document
+from loomrl.runs.config import PolicyConfig
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.registry import CHAMPION, PolicyVersion, Registry
+from loomrl.system.home import home
+from loomrl.system.schema import Document
 from loomrl.types import Claim, EvaluationReport, Interval, Verdict
 
 HEALTHY, DEGRADED, TOO_FEW = "healthy", "degraded", "too_few"
@@ -40,7 +40,7 @@ class Look(Document):
     since: dict[str, int] = Field(default_factory=dict)  # server -> sequence of the last record judged before
     until: dict[str, int] = Field(default_factory=dict)
     open_episodes: list[list[str | None]] = Field(default_factory=list)
-    gathered: Evidence = Field(default_factory=Evidence)  # about this version, over all looks at it
+    gathered: LookEvidence = Field(default_factory=LookEvidence)  # about this version, over all looks at it
 
     @property
     def sentence(self) -> str:
@@ -84,7 +84,7 @@ def _look(config: PolicyConfig) -> Look:
     since, open_before = (before.until, before.open_episodes) if before else ({}, [])
     window = read_window(config.name, since, open_before)
     own = [part for episode in window.episodes if (part := episode.part_of(champion.version)) is not None]
-    earlier = before.gathered if before and before.version == champion.version else Evidence()
+    earlier = before.gathered if before and before.version == champion.version else LookEvidence()
     claims, gathered = judge(config, own, *_evaluated(config, registry, champion), earlier)
     outcome = _outcome(claims, len(own), config.monitoring.min_episodes)
     moved = outcome != TOO_FEW

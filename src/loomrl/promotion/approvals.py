@@ -1,15 +1,15 @@
 """A person's decision about a waiting run, and finishing that run when no flow waits for the answer."""
 
-from loomrl import registry as tracking
-from loomrl.config import PolicyConfig
 from loomrl.errors import ConfigError
-from loomrl.loomdb.database import LoomDB
 from loomrl.promotion import promote
 from loomrl.promotion.review import review
-from loomrl.promotion.rules import PROMOTED, REFUSED, UNCHANGED, WAITING, Approval
-from loomrl.registry import Registry
-from loomrl.report.build import build_report
-from loomrl.runs import RunRecord, is_alive, list_runs, now, read_run, run_folder, write_run
+from loomrl.promotion.rules import PROMOTED, REFUSED, UNCHANGED, WAITING, PersonApproval
+from loomrl.runs.config import PolicyConfig
+from loomrl.runs.report.build import build_report
+from loomrl.storage import registry as tracking
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.registry import Registry
+from loomrl.storage.run_record import RunRecord, is_alive, list_runs, now, read_run, run_folder, write_run
 from loomrl.types import PromotionDecision
 
 
@@ -71,7 +71,7 @@ def waiting_runs(policy: str | None = None) -> list[RunRecord]:
 
 def _decide_again(record: RunRecord, registry: Registry, db: LoomDB) -> PromotionDecision:
     given = db.approval(record.run_id)
-    approval = Approval(given.approved, given.person, given.reason) if given else None
+    approval = PersonApproval(given.approved, given.person, given.reason) if given else None
     assert record.version is not None
     version = registry.require(record.policy, record.version)
     decision = review(registry, PolicyConfig.model_validate(record.config), version, record.shadow, approval)

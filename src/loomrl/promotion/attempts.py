@@ -15,16 +15,16 @@ from pathlib import Path
 from filelock import FileLock
 
 from loomrl.errors import ArtifactError
-from loomrl.files import canonical_json, sha256
-from loomrl.home import inside
-from loomrl.loomdb.database import LoomDB
-from loomrl.promotion.ledger import moves
-from loomrl.registry import PolicyVersion
-from loomrl.runs import now
 from loomrl.safety.config import SafetyConfig
-from loomrl.safety.spending import level
-from loomrl.schema import Document
-from loomrl.signing import Envelope, sign_envelope, verify_envelope
+from loomrl.statistics.spending import level
+from loomrl.storage.ledger import moves
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.registry import PolicyVersion
+from loomrl.storage.run_record import now
+from loomrl.system.files import canonical_json, sha256
+from loomrl.system.home import inside
+from loomrl.system.schema import Document
+from loomrl.system.security.signing import Envelope, sign_envelope, verify_envelope
 from loomrl.types import SafetyCase
 
 PAYLOAD_TYPE = "application/vnd.loomrl.safety-attempt+json"
@@ -33,7 +33,7 @@ ATTEMPT_TAG = "loomrl.attempt_sha256"  # of a version: the digest of the attempt
 _WITHOUT_EFFECT = {"num_envs", "waivers"}  # settings that change no verdict of an examination
 
 
-class Attempt(Document):
+class GateAttempt(Document):
     """What is signed of an attempt."""
 
     policy: str
@@ -86,7 +86,7 @@ def record_attempt(
     settings: SafetyConfig,
     run_id: str,
     versions: Sequence[PolicyVersion] = (),
-) -> Attempt:
+) -> GateAttempt:
     """The attempt that a case is, recorded where it is a new one; another host that records one too comes after it.
 
     `versions` are those registered of the policy: their attempts must be on record.
@@ -99,7 +99,7 @@ def record_attempt(
         if (found := find_attempt(known, case, settings)) is not None:
             return found
         num_promotions = sum(move["kind"] == "promotion" for move in moves(db, policy))
-        attempt = Attempt(
+        attempt = GateAttempt(
             policy=policy,
             policy_digest=case.policy_digest,
             snapshot_digest=case.snapshot_digest,
@@ -118,24 +118,24 @@ def record_attempt(
             return attempt
 
 
-def find_attempt(known: list[Attempt], case: SafetyCase, settings: SafetyConfig) -> Attempt | None:
+def find_attempt(known: list[GateAttempt], case: SafetyCase, settings: SafetyConfig) -> GateAttempt | None:
     """The recorded attempt that a case is."""
     return next((one for one in known if one.is_about(case, settings)), None)
 
 
-def attempts(db: LoomDB, policy: str, versions: Sequence[PolicyVersion] = ()) -> list[Attempt]:
+def attempts(db: LoomDB, policy: str, versions: Sequence[PolicyVersion] = ()) -> list[GateAttempt]:
     """All recorded attempts of a policy, oldest first, among them those of its registered `versions`.
 
     Raises:
         ArtifactError: when one was changed, or one is missing, between others or at the end.
     """
     known = _remembered(policy)  # before LoomDB is read: what another process adds meanwhile is not missing
-    found: list[Attempt] = []
+    found: list[GateAttempt] = []
     for event in db.events(KIND):
         if event.data["policy"] != policy:
             continue
         payload = verify_envelope(Envelope.model_validate(event.data["envelope"]), PAYLOAD_TYPE)
-        attempt = Attempt.model_validate(json.loads(payload))
+        attempt = GateAttempt.model_validate(json.loads(payload))
         before = found[-1].digest if found else None
         if (attempt.policy, attempt.previous) != (policy, before):
             raise ArtifactError(
@@ -154,12 +154,12 @@ def _newest_known(policy: str) -> Path:
     return inside("attempts", f"{policy}.json")
 
 
-def _remembered(policy: str) -> Attempt | None:
+def _remembered(policy: str) -> GateAttempt | None:
     path = _newest_known(policy)
-    return Attempt.read(path) if path.exists() else None
+    return GateAttempt.read(path) if path.exists() else None
 
 
-def _remember(found: list[Attempt]) -> None:
+def _remember(found: list[GateAttempt]) -> None:
     """Keep the newest, unless another process has kept one that came after it."""
     newest = found[-1]
     path = _newest_known(newest.policy)
@@ -169,7 +169,7 @@ def _remember(found: list[Attempt]) -> None:
             newest.write(path)
 
 
-def _demand_remembered(policy: str, known: Attempt | None, found: list[Attempt]) -> None:
+def _demand_remembered(policy: str, known: GateAttempt | None, found: list[GateAttempt]) -> None:
     if known is not None and known not in found:
         raise ArtifactError(
             f"{policy}: LoomDB lacks attempt {known.number} of run {known.run_id}, which this home knows: the end of "
@@ -178,7 +178,7 @@ def _demand_remembered(policy: str, known: Attempt | None, found: list[Attempt])
         )
 
 
-def _demand_registered(policy: str, versions: Sequence[PolicyVersion], found: list[Attempt]) -> None:
+def _demand_registered(policy: str, versions: Sequence[PolicyVersion], found: list[GateAttempt]) -> None:
     recorded = {attempt.digest for attempt in found}
     lacking = [version for version in versions if version.tags.get(ATTEMPT_TAG, "") not in {"", *recorded}]
     if lacking:

@@ -4,22 +4,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-from loomrl.config import PolicyConfig, load_config
 from loomrl.errors import ConfigError
-from loomrl.home import config_file, project_root
-from loomrl.loomdb.database import LoomDB
 from loomrl.promotion import promote
-from loomrl.promotion.promote import Outcome
+from loomrl.promotion.promote import PromotionOutcome
 from loomrl.promotion.review import review
-from loomrl.promotion.rules import WAITING, Approval
-from loomrl.registry import CHAMPION, PolicyVersion, Registry
-from loomrl.runs import list_runs, new_run_id
+from loomrl.promotion.rules import WAITING, PersonApproval
+from loomrl.runs.config import PolicyConfig, load_config
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.registry import CHAMPION, PolicyVersion, Registry
+from loomrl.storage.run_record import list_runs, new_run_id
+from loomrl.system.home import config_file, project_root
 from loomrl.types import PromotionDecision, ShadowReport
 
 
 def promote_by_hand(
     policy: str, reference: str, person: str | None, reason: str, registry: Registry | None = None
-) -> tuple[PromotionDecision, Outcome]:
+) -> tuple[PromotionDecision, PromotionOutcome]:
     """Apply the rules in force to a version and carry the decision out.
 
     A named person's wish counts as the approval a config asks for, and brings back what was rolled back; every other
@@ -32,7 +32,7 @@ def promote_by_hand(
     with promote.exclusive(policy):
         promote.settle(policy, registry, db)
         version = registry.require(policy, reference)
-        approval = Approval(True, person, reason) if person else None
+        approval = PersonApproval(True, person, reason) if person else None
         shadow = _shadow_of(registry, version)
         decision = review(registry, _rules_in_force(version), version, shadow, approval, by_hand=person)
         if decision.decision == WAITING:

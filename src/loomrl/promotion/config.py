@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from loomrl.comparison.config import ComparisonConfig
-from loomrl.offpolicy.config import OffPolicyConfig
-from loomrl.schema import Section
+from loomrl.promotion.comparison.config import ComparisonConfig
+from loomrl.promotion.comparison.off_policy.config import OffPolicyConfig
+from loomrl.system.schema import Section
 
 
 class PromotionConfig(Section):

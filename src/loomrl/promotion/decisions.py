@@ -7,19 +7,19 @@ from pathlib import Path
 import orjson
 from pydantic import ValidationError
 
-from loomrl.config import PolicyConfig, load_config
 from loomrl.errors import ArtifactError, ConfigError
-from loomrl.files import canonical_json, sha256
-from loomrl.loomdb.database import LoomDB
 from loomrl.promotion.lineage import PLUGINS_TAG, SNAPSHOT_TAG, find_run, parse_version
-from loomrl.registry import PolicyVersion, Registry
-from loomrl.runs import RunRecord
-from loomrl.schema import Document
-from loomrl.serving.columns import count_of, version_of
-from loomrl.serving.history import DECISION_MARKS
-from loomrl.serving.hosts import chains_of_all_hosts, missing_chains
-from loomrl.serving.records import DECISIONS, is_taken_over, row_ids
-from loomrl.serving.segments import segments, whole_lines
+from loomrl.runs.config import PolicyConfig, load_config
+from loomrl.storage.audit.columns import count_of, version_of
+from loomrl.storage.audit.history import DECISION_MARKS
+from loomrl.storage.audit.hosts import chains_of_all_hosts, missing_chains
+from loomrl.storage.audit.records import DECISIONS, is_taken_over, row_ids
+from loomrl.storage.audit.segments import segments, whole_lines
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.registry import PolicyVersion, Registry
+from loomrl.storage.run_record import RunRecord
+from loomrl.system.files import canonical_json, sha256
+from loomrl.system.schema import Document
 from loomrl.types import Json
 
 _SHORTEST = 7  # characters of a commit or digest that name it
@@ -59,7 +59,7 @@ class DecisionsOf(Document):
 
 
 @dataclass(frozen=True)
-class Logged:
+class LoggedRecord:
     """A record of decisions, and the chain it stands in."""
 
     chain: str
@@ -156,7 +156,7 @@ def _summary(version: PolicyVersion, counts: dict[str, _Count], hosts: dict[str,
     )
 
 
-def _records(chains: dict[str, Path], versions: set[str]) -> Iterator[Logged]:
+def _records(chains: dict[str, Path], versions: set[str]) -> Iterator[LoggedRecord]:
     """Records of decisions of these versions, from live and compacted segments alike."""
     for name, folder in chains.items():
         for path in segments(folder):
@@ -164,7 +164,7 @@ def _records(chains: dict[str, Path], versions: set[str]) -> Iterator[Logged]:
                 if line.startswith(DECISION_MARKS):
                     entry = _parsed(line, path, number)
                     if version_of(entry) in versions:
-                        yield Logged(name, entry)
+                        yield LoggedRecord(name, entry)
 
 
 def _parsed(line: bytes, path: Path, number: int) -> Json:

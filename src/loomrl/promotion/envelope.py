@@ -2,7 +2,7 @@
 
 The case is reproducible to the byte. Which run made it, from which commit, when, at what cost, which graph was
 exported from the policy and how well it agrees with it, stands here, with the hash of the policy's case before it,
-under a signature (see `loomrl.signing`).
+under a signature (see `loomrl.system.security.signing`).
 """
 
 from pathlib import Path
@@ -10,11 +10,11 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from loomrl.errors import ArtifactError
-from loomrl.files import sha256, sha256_file
-from loomrl.promotion.attempts import Attempt
-from loomrl.registry import PolicyVersion, Registry
-from loomrl.schema import Document
-from loomrl.signing import Envelope, sign_envelope, verify_envelope
+from loomrl.promotion.attempts import GateAttempt
+from loomrl.storage.registry import PolicyVersion, Registry
+from loomrl.system.files import sha256, sha256_file
+from loomrl.system.schema import Document
+from loomrl.system.security.signing import Envelope, sign_envelope, verify_envelope
 from loomrl.types import ParityReport, PolicyManifest, SafetyCase, Verdict
 
 PAYLOAD_TYPE = "application/vnd.loomrl.safety-case+json"
@@ -55,7 +55,7 @@ class CaseStatement(Document):
     stage_seconds: dict[str, float] = Field(default_factory=dict)  # stage -> what it cost in this run
     previous: PreviousCase | None
     # Which attempt to pass the gate the case is; None in what was signed before attempts were counted.
-    attempt: Attempt | None = Field(default=None, exclude_if=lambda attempt: attempt is None)
+    attempt: GateAttempt | None = Field(default=None, exclude_if=lambda attempt: attempt is None)
 
 
 class RunFacts(Document):
@@ -68,7 +68,7 @@ class RunFacts(Document):
     git_dirty: bool = False
     stage_seconds: dict[str, float] = Field(default_factory=dict)
     previous: PreviousCase | None = None
-    attempt: Attempt | None = None
+    attempt: GateAttempt | None = None
 
 
 def build_envelope(folder: Path, facts: RunFacts) -> Envelope:

@@ -5,12 +5,12 @@ from pathlib import Path
 from pydantic import Field
 
 from loomrl.errors import ConfigError
-from loomrl.files import sha256_file
-from loomrl.loomdb.database import LoomDB
-from loomrl.promotion import ledger
-from loomrl.registry import PolicyVersion, Registry
-from loomrl.runs import RECORD, RunRecord, list_runs, read_run, run_folder
-from loomrl.schema import Document
+from loomrl.storage import ledger
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.registry import PolicyVersion, Registry
+from loomrl.storage.run_record import RECORD, RunRecord, list_runs, read_run, run_folder
+from loomrl.system.files import sha256_file
+from loomrl.system.schema import Document
 from loomrl.types import EnvironmentSnapshot, Json
 
 SNAPSHOT_TAG = "loomrl.snapshot_digest"
@@ -92,7 +92,7 @@ def trace_decision(decision_id: str, registry: Registry, db: LoomDB) -> Lineage:
     Raises:
         ConfigError: when no log here holds the decision, or no version decided it (a person set the action).
     """
-    from loomrl.serving.history import require_decision
+    from loomrl.storage.audit.history import require_decision
 
     entry = require_decision(decision_id)
     if entry.get("version") is None:

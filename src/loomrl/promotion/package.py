@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 
 from loomrl.errors import ArtifactError
-from loomrl.files import SUMS, verify_sums
 from loomrl.promotion.envelope import CASE, ENVELOPE, EPISODES, EVALUATION, RunFacts, build_envelope
+from loomrl.system.files import SUMS, verify_sums
 from loomrl.types import SafetyCase
 
 __all__ = ["EPISODES", "EVALUATION", "build_package"]
@@ -32,7 +32,7 @@ def build_package(artifacts: Path, destination: Path, facts: RunFacts) -> Path:
 
 def _check_case(folder: Path) -> None:
     """A manifest can be written anew: the case itself cites its evidence, and its decision follows from its claims."""
-    from loomrl.safety.case import check_case
+    from loomrl.safety.case.document import check_case
 
     if problems := check_case(folder):
         raise ArtifactError(f"{folder / CASE} does not hold: {'; '.join(problems)}; run the stages again")

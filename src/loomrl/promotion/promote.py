@@ -18,14 +18,12 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from loomrl.errors import ArtifactError, ConfigError, GateRefused, LoomRLError, ServiceError
-from loomrl.files import write_atomic
-from loomrl.home import inside
-from loomrl.loomdb.database import LoomDB
-from loomrl.promotion import ledger
-from loomrl.promotion.ledger import Move
 from loomrl.promotion.rules import PROMOTED, PROMOTED_OVER, REFUSED, ROLLED_BACK, WAITING
-from loomrl.registry import CHALLENGER, CHAMPION, PREVIOUS, PolicyVersion, Registry
-from loomrl.registry.statements import (
+from loomrl.storage import ledger
+from loomrl.storage.ledger import Move
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.registry import CHALLENGER, CHAMPION, PREVIOUS, PolicyVersion, Registry
+from loomrl.storage.registry.statements import (
     ChampionStatement,
     check_registered,
     if_valid,
@@ -33,8 +31,10 @@ from loomrl.registry.statements import (
     state_champion,
     was_champion,
 )
-from loomrl.runs import new_run_id, now
-from loomrl.schema import Document
+from loomrl.storage.run_record import new_run_id, now
+from loomrl.system.files import write_atomic
+from loomrl.system.home import inside
+from loomrl.system.schema import Document
 from loomrl.types import PromotionDecision
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ _WAIT_SECONDS = 5  # for LoomDB, before an alias moves
 DECISION, REASON = "loomrl.decision", "loomrl.reason"
 
 
-class Outcome(Document):
+class PromotionOutcome(Document):
     """What carrying out a decision or a rollback did."""
 
     policy: str
@@ -129,7 +129,7 @@ def apply(
     run_id: str,
     registry: Registry | None = None,
     db: LoomDB | None = None,
-) -> Outcome:
+) -> PromotionOutcome:
     """Carry out a decision; doing so twice changes nothing more. Call it under `exclusive`.
 
     Raises:
@@ -152,7 +152,7 @@ def apply(
 
 def _promote(
     decision: PromotionDecision, version: PolicyVersion, run_id: str, registry: Registry, db: LoomDB
-) -> Outcome:
+) -> PromotionOutcome:
     aliases = registry.aliases(decision.policy)
     champion = aliases.get(CHAMPION)
     if decision.sums_sha256 not in ("", version.sums_sha256):
@@ -186,7 +186,9 @@ def _promote(
     return _recorded(registry, db, version, move, f"version {version.version} is champion")
 
 
-def refuse(decision: PromotionDecision, version: PolicyVersion, run_id: str, registry: Registry, db: LoomDB) -> Outcome:
+def refuse(
+    decision: PromotionDecision, version: PolicyVersion, run_id: str, registry: Registry, db: LoomDB
+) -> PromotionOutcome:
     """Mark a version as refused, with the reason; the champion stays, also where it is the one refused."""
     reason = "; ".join(decision.reasons)
     is_champion = registry.aliases(version.policy).get(CHAMPION) == version.version
@@ -212,7 +214,7 @@ def rollback(
     run_id: str | None = None,
     registry: Registry | None = None,
     db: LoomDB | None = None,
-) -> Outcome:
+) -> PromotionOutcome:
     """Make an earlier champion champion again: the alias `previous`, or version `to`.
 
     Needs only the registry: where LoomDB cannot be reached the aliases move all the same and the record follows.
@@ -418,7 +420,9 @@ def _announced(registry: Registry, version: PolicyVersion) -> Move | None:
     return move if is_borne_out and (move.policy, move.version) == (version.policy, version.version) else None
 
 
-def _recorded(registry: Registry, db: LoomDB | None, version: PolicyVersion, move: Move, message: str) -> Outcome:
+def _recorded(
+    registry: Registry, db: LoomDB | None, version: PolicyVersion, move: Move, message: str
+) -> PromotionOutcome:
     """Write the move to LoomDB; a rollback stands without it, and is recorded by the next command."""
     try:
         db = db or LoomDB.open()
@@ -438,8 +442,8 @@ def _drop_challenger(registry: Registry, version: PolicyVersion) -> None:
         registry.set_aliases(version.policy, {CHALLENGER: None})
 
 
-def _outcome(registry: Registry, version: PolicyVersion, message: str) -> Outcome:
-    return Outcome(
+def _outcome(registry: Registry, version: PolicyVersion, message: str) -> PromotionOutcome:
+    return PromotionOutcome(
         policy=version.policy, version=version.version, aliases=registry.aliases(version.policy), message=message
     )
 

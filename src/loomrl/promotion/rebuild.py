@@ -16,12 +16,12 @@ from pathlib import Path
 from pydantic import Field
 
 from loomrl.errors import ConfigError, LoomRLError, ServiceError
-from loomrl.files import digest_folder, sha256_file, write_atomic
-from loomrl.home import config_file, project_root
-from loomrl.registry import PolicyVersion, Registry
-from loomrl.runs import RunRecord, read_run, run_folder
-from loomrl.schema import Document
-from loomrl.stages import ORDER
+from loomrl.runs.stages import ORDER
+from loomrl.storage.registry import PolicyVersion, Registry
+from loomrl.storage.run_record import RunRecord, read_run, run_folder
+from loomrl.system.files import digest_folder, sha256_file, write_atomic
+from loomrl.system.home import config_file, project_root
+from loomrl.system.schema import Document
 from loomrl.types import PolicyManifest
 
 _STDERR = 2  # what DVC prints must not mix with `--json`

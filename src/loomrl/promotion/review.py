@@ -4,31 +4,31 @@ import tempfile
 from datetime import date
 from pathlib import Path
 
-from loomrl.comparison.compare import live_comparison, off_policy_estimate
-from loomrl.comparison.live import LiveComparison
-from loomrl.config import PolicyConfig
-from loomrl.environment.releases import same_environment
+from loomrl.environment.snapshots.releases import same_environment
 from loomrl.errors import ArtifactError
-from loomrl.loomdb.database import LoomDB
-from loomrl.monitoring.window import read_window
-from loomrl.offpolicy.report import OffPolicyReport
 from loomrl.promotion import envelope
+from loomrl.promotion.comparison.compare import live_comparison, off_policy_estimate
+from loomrl.promotion.comparison.live import LiveComparison
+from loomrl.promotion.comparison.off_policy.report import OffPolicyReport
+from loomrl.promotion.comparison.window import read_window
 from loomrl.promotion.promote import champion_of
 from loomrl.promotion.rules import (
     PROMOTED,
     REFUSED,
     UNCHANGED,
     WAITING,
-    Approval,
     Inputs,
+    PersonApproval,
     concerns,
     decide,
     inputs_digest,
     is_champion,
 )
-from loomrl.registry import CHAMPION, PolicyVersion, Registry
-from loomrl.registry.statements import check_registered
-from loomrl.runs import RunRecord, list_runs
+from loomrl.runs.config import PolicyConfig
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.registry import CHAMPION, PolicyVersion, Registry
+from loomrl.storage.registry.statements import check_registered
+from loomrl.storage.run_record import RunRecord, list_runs
 from loomrl.types import PolicyManifest, PromotionDecision, ShadowReport
 
 
@@ -37,7 +37,7 @@ def review(
     config: PolicyConfig,
     version: PolicyVersion,
     shadow: ShadowReport | None,
-    approval: Approval | None = None,
+    approval: PersonApproval | None = None,
     by_hand: str | None = None,
     today: date | None = None,
 ) -> PromotionDecision:

@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from loomrl.comparison.config import ComparisonConfig
-from loomrl.comparison.live import COST, REWARD, Difference, LiveComparison
-from loomrl.config import PolicyConfig
 from loomrl.errors import ArtifactError
-from loomrl.files import canonical_json, sha256
-from loomrl.offpolicy.report import OffPolicyReport
 from loomrl.promotion import envelope
-from loomrl.promotion.comparison import compare
+from loomrl.promotion.comparison.config import ComparisonConfig
+from loomrl.promotion.comparison.live import COST, REWARD, Difference, LiveComparison
+from loomrl.promotion.comparison.off_policy.report import OffPolicyReport
+from loomrl.promotion.comparison.returns import compare
 from loomrl.promotion.config import PromotionConfig
 from loomrl.promotion.envelope import EVALUATION
-from loomrl.registry import PolicyVersion
-from loomrl.safety.spending import short_of
-from loomrl.safety.standing import explain_lapsed, failed_on_graph, lapsed
-from loomrl.safety.tally import tally
+from loomrl.runs.config import PolicyConfig
+from loomrl.safety.case.standing import explain_lapsed, failed_on_graph, lapsed
+from loomrl.safety.case.tally import tally
 from loomrl.shadow.following import PREFIX
+from loomrl.statistics.spending import short_of
+from loomrl.storage.registry import PolicyVersion
+from loomrl.system.files import canonical_json, sha256
 from loomrl.types import Bound, Claim, EvaluationReport, PolicyManifest, PromotionDecision, ShadowReport, Verdict
 
 STAGE = "promotion"
@@ -36,7 +36,7 @@ _MET = (Verdict.PROVED, Verdict.SUPPORTED, Verdict.WAIVED)
 
 
 @dataclass(frozen=True)
-class Approval:
+class PersonApproval:
     """What a person decided; `approved` is None while nobody has."""
 
     approved: bool | None
@@ -54,7 +54,7 @@ class Inputs:
     champion: PolicyVersion | None
     champion_folder: Path | None
     shadow: ShadowReport | None
-    approval: Approval | None = None
+    approval: PersonApproval | None = None
     by_hand: str | None = None  # the person who promotes by hand
     today: date | None = None
     chain_problem: str | None = None  # why the case does not follow the one before it
@@ -164,7 +164,7 @@ def gate_passed(inputs: Inputs) -> Claim:
 
 
 def not_worse(inputs: Inputs) -> Claim:
-    """The challenger is not worse than the champion on the same seeds: see `loomrl.promotion.comparison`."""
+    """The challenger is not worse than the champion on the same seeds: see `loomrl.promotion.comparison.returns`."""
     is_ranged = inputs.config.promotion.return_range is not None
     method = f"one-sided paired {'bounds by betting' if is_ranged else 't-test'} of non-inferiority on the same seeds"
     mandatory = inputs.config.promotion.require_not_worse

@@ -9,15 +9,15 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
-from loomrl.loomdb.database import LoomDB
-from loomrl.promotion import ledger
 from loomrl.promotion.decisions import DecisionsOf
 from loomrl.promotion.lineage import Descendants, Lineage
 from loomrl.promotion.promote import CHAMPION_SINCE, DECISION, REASON
 from loomrl.promotion.rebuild import RebuildReport
 from loomrl.promotion.rules import ROLLED_BACK
-from loomrl.provenance import output_hashes
-from loomrl.registry import PolicyVersion, Registry
+from loomrl.storage import ledger
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.provenance import output_hashes
+from loomrl.storage.registry import PolicyVersion, Registry
 from loomrl.types import Json, PromotionDecision
 
 _STYLES = {"promoted": "green", "unchanged": "green", "waiting": "yellow", "refused": "red"}

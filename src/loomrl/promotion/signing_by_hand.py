@@ -5,13 +5,14 @@ import tempfile
 from pathlib import Path
 
 from loomrl.errors import ArtifactError, ConfigError
-from loomrl.files import sha256
-from loomrl.loomdb.database import LoomDB
-from loomrl.model_signature import SIGNATURE, sign
-from loomrl.promotion import envelope, ledger, promote
-from loomrl.registry import CHAMPION, PREVIOUS, PolicyVersion, Registry
-from loomrl.registry.files import SIGNATURE_TAG
-from loomrl.registry.statements import (
+from loomrl.promotion import envelope, promote
+from loomrl.serving.config import SERVING
+from loomrl.storage import ledger
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.model_signature import SIGNATURE, sign
+from loomrl.storage.registry import CHAMPION, PREVIOUS, PolicyVersion, Registry
+from loomrl.storage.registry.files import SIGNATURE_TAG
+from loomrl.storage.registry.statements import (
     AboutOthers,
     ChampionStatement,
     RegisteredStatement,
@@ -22,9 +23,9 @@ from loomrl.registry.statements import (
     state_registered,
     state_serving,
 )
-from loomrl.runs import new_run_id, now
-from loomrl.schema import Document
-from loomrl.serving.config import SERVING
+from loomrl.storage.run_record import new_run_id, now
+from loomrl.system.files import sha256
+from loomrl.system.schema import Document
 
 SIGNED_BY = "loomrl.signed_by"  # on a version: who had it signed again, when and why, as JSON
 EVENT = "signing by hand"

@@ -2,13 +2,14 @@
 
 A check is one module in `loomrl/safety/checks/`, or one that an installed package names under the entry-point group
 `loomrl.safety_checks`. It has NAME, STAGE, LOCAL, Config and examine(). One whose claims carry counterexamples also
-has replay(failure: Failure) -> Replayed (loomrl.safety.counterexample), which `loomrl safety replay` calls. One whose
+has replay(failure: Failure) -> Replayed (loomrl.safety.case.counterexample), which `loomrl safety replay` calls. One
+whose
 config can be wrong for an environment has check_spaces(config, observation_space, action_space), and where that takes
 more than spaces check_environment(config, snapshot_folder): both are asked before training. One that makes no
 sense in some spaces has not_applicable(observation_space, action_space): the reason, which the case then records, or
 None. scope(config, claim) -> Scope says of each of its claims what was examined, what is not established and what
 would have made it false. episode_limits(context, config) -> {claim id: ConstraintConfig} names the claims that are
-about a limit in the shared episodes, so that those about one event are counted once (loomrl.safety.repeats).
+about a limit in the shared episodes, so that those about one event are counted once (loomrl.safety.probing.repeats).
 """
 
 import importlib
@@ -25,9 +26,9 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from loomrl.errors import ConfigError
+from loomrl.safety.case.evidence import EvidenceWriter
 from loomrl.safety.config import SafetyConfig
-from loomrl.safety.evidence import EvidenceWriter
-from loomrl.schema import Section
+from loomrl.system.schema import Section
 from loomrl.types import ActFunction, Claim, EnvironmentSnapshot, Episode, Policy, Verdict
 
 GROUP = "loomrl.safety_checks"

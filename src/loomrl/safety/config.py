@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from loomrl.environment.config import STEP_QUANTITY
 from loomrl.environment.seeds import SAFETY_SEEDS
-from loomrl.schema import Section, demand_distinct
+from loomrl.system.schema import Section, demand_distinct
 
 EPISODE_QUANTITIES = ("return", "episode_cost", "length")  # known when an episode has ended
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from loomrl.schema import Section
+from loomrl.system.schema import Section
 from loomrl.types import Claim, Verdict
 
 CONTROLS = Path(__file__).with_name("controls.yaml")
 
 
-class Control(Section):
+class ComplianceControl(Section):
     """A control, and what shows that a part of it is met."""
 
     name: str  # standard, clause and subject
@@ -21,11 +21,11 @@ class Control(Section):
 
 
 @cache
-def known_controls() -> tuple[Control, ...]:
+def known_controls() -> tuple[ComplianceControl, ...]:
     """All of `controls.yaml`, in its order."""
     from ruamel.yaml import YAML
 
-    return tuple(TypeAdapter(list[Control]).validate_python(YAML(typ="safe").load(CONTROLS)))
+    return tuple(TypeAdapter(list[ComplianceControl]).validate_python(YAML(typ="safe").load(CONTROLS)))
 
 
 def map_controls(claims: Sequence[Claim]) -> dict[str, list[str]]:

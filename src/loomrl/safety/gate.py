@@ -1,7 +1,7 @@
 """The Prism gate: runs every check, applies waivers, decides, and writes the safety case.
 
 The case holds no time, host, path, run id or revision: equal inputs give equal bytes. An expiry date of a waiver is
-recorded here and compared with the calendar where it matters, by `loomrl.safety.standing` at export and promotion.
+recorded here and compared with the calendar where it matters, by `loomrl.safety.case.standing` at export and promotion.
 """
 
 import importlib.metadata
@@ -12,7 +12,9 @@ from typing import Any
 from loomrl.errors import ConfigError
 from loomrl.evaluation.evaluate import evaluation_digest, play
 from loomrl.evaluation.tables import TRAJECTORIES, read_table, stack_columns
-from loomrl.files import sha256_file
+from loomrl.safety.case.counterexample import PLACEHOLDER
+from loomrl.safety.case.evidence import EvidenceWriter
+from loomrl.safety.case.tally import tally
 from loomrl.safety.check import (
     MODEL_CHECKING,
     PROVENANCE,
@@ -28,11 +30,9 @@ from loomrl.safety.check import (
 from loomrl.safety.config import ConstraintConfig, SafetyConfig, WaiverConfig
 from loomrl.safety.constraints import check_against
 from loomrl.safety.controls import map_controls
-from loomrl.safety.counterexample import PLACEHOLDER
-from loomrl.safety.evidence import EvidenceWriter
-from loomrl.safety.probes import act_with, is_recurrent
-from loomrl.safety.repeats import label_repeats
-from loomrl.safety.tally import tally
+from loomrl.safety.probing.probes import act_with, is_recurrent
+from loomrl.safety.probing.repeats import label_repeats
+from loomrl.system.files import sha256_file
 from loomrl.types import (
     Claim,
     Episode,
@@ -65,7 +65,7 @@ def build_case(
         ArtifactError: when an input cannot be read.
         EnvironmentFault: when the environment breaks its API.
     """
-    from loomrl.algorithms.policy import WEIGHTS, load_policy
+    from loomrl.algorithms.policies.policy import WEIGHTS, load_policy
 
     checks = configured_checks(config)
     check_limits(config, snapshot_folder)
@@ -128,7 +128,7 @@ def check_limits(config: SafetyConfig, snapshot_folder: Path) -> None:
         ConfigError: for a check that is unknown or must not be switched off, a limit on a component the environment
             does not have, or a check that needs what the environment does not tell.
     """
-    from loomrl.environment.snapshot import load_snapshot
+    from loomrl.environment.snapshots.snapshot import load_snapshot
     from loomrl.environment.spaces import space_from_json
 
     spec = load_snapshot(snapshot_folder).spec
@@ -205,7 +205,7 @@ def _context(
     episodes: list[Episode],
     writer: EvidenceWriter,
 ) -> Context:
-    from loomrl.environment.snapshot import load_snapshot
+    from loomrl.environment.snapshots.snapshot import load_snapshot
     from loomrl.environment.spaces import space_from_json
 
     snapshot = load_snapshot(snapshot_folder)

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from loomrl.errors import ConfigError, LoomRLError
-from loomrl.lifetime import die_with_parent
 from loomrl.serving.config import ExplorationConfig
 from loomrl.serving.server import GRACE_SECONDS, serve
 from loomrl.serving.settings import ServerSettings
+from loomrl.system.lifetime import die_with_parent
 
 
 def main(arguments: list[str]) -> int:

@@ -172,7 +172,9 @@ class PolicyClient:
         return self._object("GET", "/plan")
 
     def set_plan(self, **fields: Any) -> dict[str, Any]:
-        """Replace the plan: see `loomrl.serving.plan.Plan`. With a `revision`, only where it is still that one."""
+        """Replace the plan: see `loomrl.serving.controls.plan.Plan`. With a `revision`, only where it is still that
+        one.
+        """
         return self._object("PUT", "/plan", fields)
 
     def set_kill_switch(self, on: bool, person: str, reason: str) -> dict[str, Any]:

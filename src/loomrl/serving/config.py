@@ -5,8 +5,8 @@ from typing import Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from loomrl.errors import ConfigError
-from loomrl.monitoring.config import MonitorsConfig
-from loomrl.schema import Section
+from loomrl.serving.guardian.config import MonitorsConfig
+from loomrl.system.schema import Section
 
 SERVING = "loomrl.serving"  # the tag of versions from before statements were signed: the section as JSON
 

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from loomrl.errors import ConfigError, ServiceError
-from loomrl.files import write_json
-from loomrl.serving.accepting import Acceptor
-from loomrl.serving.browsers import is_loopback
-from loomrl.serving.intake import be_quiet
-from loomrl.serving.place import MAX_WORKERS, Place
 from loomrl.serving.settings import ServerSettings
-from loomrl.serving.tokens import Tokens, configured
+from loomrl.serving.workers.address import MAX_WORKERS, WorkerAddress
+from loomrl.system.files import write_json
+from loomrl.system.http.accepting import Acceptor
+from loomrl.system.http.browsers import is_loopback
+from loomrl.system.http.intake import be_quiet
+from loomrl.system.http.tokens import Tokens, configured
 
 if TYPE_CHECKING:
-    from loomrl.serving.parts import Parts
+    from loomrl.serving.context import ServerContext
 
 log = logging.getLogger(__name__)
 DRAIN_SECONDS = 10  # for requests in flight
@@ -33,7 +33,7 @@ _BACKLOG = 1_024
 class _Server(uvicorn.Server):
     """Not ready any more from the moment on that it is told to stop; may share a port with other workers."""
 
-    def __init__(self, config: uvicorn.Config, parts: "Parts") -> None:
+    def __init__(self, config: uvicorn.Config, parts: "ServerContext") -> None:
         super().__init__(config)
         self._parts = parts
         self.shared: socket.socket | None = None  # with other workers
@@ -84,7 +84,7 @@ def serve(settings: ServerSettings, port_file: Path | None = None) -> None:
         raise ConfigError(f"--workers {settings.workers}: from 1 to {MAX_WORKERS}")
     listener = bind(settings.host, settings.port)
     if settings.workers > 1:
-        from loomrl.serving.supervisor import Supervisor
+        from loomrl.serving.workers.supervisor import Supervisor
 
         with Supervisor(settings, listener) as supervisor:
             _tell(settings, listener, port_file)
@@ -95,14 +95,14 @@ def serve(settings: ServerSettings, port_file: Path | None = None) -> None:
         run(server, [listener])
 
 
-def make(settings: ServerSettings, place: Place | None) -> _Server:
+def make(settings: ServerSettings, place: WorkerAddress | None) -> _Server:
     """The server of this process, its parts made; `place` is that of a worker among several."""
-    from loomrl.serving.app import PolicyServer
-    from loomrl.serving.hot import protocol_of
-    from loomrl.serving.parts import Parts
+    from loomrl.serving.api.app import PolicyServer
+    from loomrl.serving.api.hot import protocol_of
+    from loomrl.serving.context import ServerContext
 
     be_quiet()
-    parts = Parts(settings, place)
+    parts = ServerContext(settings, place)
     application = PolicyServer(parts)
     config = uvicorn.Config(
         application,

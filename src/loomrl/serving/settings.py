@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Literal
 
 from loomrl.errors import ConfigError
-from loomrl.names import checked_name
+from loomrl.serving.api.requests import MAX_ROWS
 from loomrl.serving.config import ExplorationConfig
-from loomrl.serving.requests import MAX_ROWS
-from loomrl.serving.sources import FolderSource, PolicySource, RegistrySource
+from loomrl.serving.policy.sources import FolderSource, PolicySource, RegistrySource
+from loomrl.system.names import checked_name
 
 TOKEN_RATE, TOTAL_RATE = 20_000.0, 50_000.0  # where nothing else is said: what a process answers one by one, and more
 

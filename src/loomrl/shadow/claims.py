@@ -1,6 +1,6 @@
 """What shadow claims about a challenger, each held against the config's limit."""
 
-from loomrl.shadow.comparison import Comparison
+from loomrl.shadow.comparison import ShadowComparison
 from loomrl.shadow.config import ShadowConfig
 from loomrl.shadow.following import claims_of
 from loomrl.types import Bound, Claim, Consequences, Interval, Verdict
@@ -9,7 +9,7 @@ _STEPS = "steps of one unit may depend on each other, units do not: agents where
 _GOOD = (Verdict.PROVED, Verdict.SUPPORTED)
 
 
-def judge(config: ShadowConfig, comparison: Comparison, consequences: Consequences) -> list[Claim]:
+def judge(config: ShadowConfig, comparison: ShadowComparison, consequences: Consequences) -> list[Claim]:
     """Every claim the config asks for; those that need a champion only where there is one."""
     claims = [_enough(config, comparison), _no_errors(comparison), *_latencies(config, comparison)]
     claims.append(_would_be_violations(config, comparison, consequences))
@@ -27,7 +27,7 @@ def passes(claims: list[Claim]) -> bool:
     return bool(claims) and all(claim.verdict in _GOOD for claim in claims if claim.mandatory)
 
 
-def _configured(config: ShadowConfig, comparison: Comparison) -> list[Claim]:
+def _configured(config: ShadowConfig, comparison: ShadowComparison) -> list[Claim]:
     claims = []
     if config.min_agreement is not None:
         statement = f"the challenger agrees with the champion in at least {config.min_agreement:.1%} of the decisions"
@@ -45,7 +45,7 @@ def _configured(config: ShadowConfig, comparison: Comparison) -> list[Claim]:
     return claims
 
 
-def _enough(config: ShadowConfig, comparison: Comparison) -> Claim:
+def _enough(config: ShadowConfig, comparison: ShadowComparison) -> Claim:
     found, wanted = comparison.num_decisions, config.min_decisions
     return _claim(
         "min_decisions",
@@ -58,7 +58,7 @@ def _enough(config: ShadowConfig, comparison: Comparison) -> Claim:
     )
 
 
-def _no_errors(comparison: Comparison) -> Claim:
+def _no_errors(comparison: ShadowComparison) -> Claim:
     found = comparison.num_errors
     verdict = Verdict.PROVED if found == 0 else Verdict.REFUTED
     bound = Bound(kind="count", measured=found, limit=0, unit="errors")
@@ -66,14 +66,14 @@ def _no_errors(comparison: Comparison) -> Claim:
     return _claim("challenger_errors", statement, verdict, "count of audit records", bound, comparison)
 
 
-def _bitwise_equal(comparison: Comparison) -> Claim:
+def _bitwise_equal(comparison: ShadowComparison) -> Claim:
     verdict = Verdict.PROVED if comparison.bitwise_equal else Verdict.REFUTED
     bound = Bound(kind="count", measured=comparison.num_unequal, limit=0, unit="actions")
     statement = "every served action equals the artifact's own, bit for bit"
     return _claim("bitwise_equal", statement, verdict, "recomputed from the audit records", bound, comparison)
 
 
-def _latencies(config: ShadowConfig, comparison: Comparison) -> list[Claim]:
+def _latencies(config: ShadowConfig, comparison: ShadowComparison) -> list[Claim]:
     claims = []
     for name, who in (("p99", "the server"), ("challenger_p99", "the challenger")):
         measured = comparison.latency_seconds.get(name)
@@ -86,7 +86,7 @@ def _latencies(config: ShadowConfig, comparison: Comparison) -> list[Claim]:
     return claims
 
 
-def _would_be_violations(config: ShadowConfig, comparison: Comparison, consequences: Consequences) -> Claim:
+def _would_be_violations(config: ShadowConfig, comparison: ShadowComparison, consequences: Consequences) -> Claim:
     """Of the decisions on record. Where no limit is on actions there is nothing to count, and the claim supports
     nothing; where what follows was examined, too few episodes on record to decide it do not block."""
     limit, found = config.max_would_be_violation_rate, comparison.would_be_violations
@@ -98,7 +98,7 @@ def _would_be_violations(config: ShadowConfig, comparison: Comparison, consequen
     return claim.model_copy(update={"mandatory": claim.verdict is Verdict.REFUTED or not consequences.examined})
 
 
-def _not_contrary(comparison: Comparison, agreement: Interval) -> Claim:
+def _not_contrary(comparison: ShadowComparison, agreement: Interval) -> Claim:
     """Refuted by a challenger that decides significantly against the champion: less alike than if both ignored the
     observation. Needs no configured limit; a merely different policy passes."""
     chance = comparison.chance_agreement
@@ -114,7 +114,7 @@ def _not_contrary(comparison: Comparison, agreement: Interval) -> Claim:
     )
 
 
-def _at_most(name: str, statement: str, interval: Interval | None, limit: float, comparison: Comparison) -> Claim:
+def _at_most(name: str, statement: str, interval: Interval | None, limit: float, comparison: ShadowComparison) -> Claim:
     if interval is None:
         return _too_few(name, statement, limit, comparison)
     verdict = (
@@ -124,7 +124,9 @@ def _at_most(name: str, statement: str, interval: Interval | None, limit: float,
     return _claim(name, statement, verdict, interval.method, bound, comparison, _shown(interval))
 
 
-def _at_least(name: str, statement: str, interval: Interval | None, limit: float, comparison: Comparison) -> Claim:
+def _at_least(
+    name: str, statement: str, interval: Interval | None, limit: float, comparison: ShadowComparison
+) -> Claim:
     if interval is None:
         return _too_few(name, statement, limit, comparison)
     verdict = (
@@ -134,14 +136,20 @@ def _at_least(name: str, statement: str, interval: Interval | None, limit: float
     return _claim(name, statement, verdict, interval.method, bound, comparison, _shown(interval))
 
 
-def _too_few(name: str, statement: str, limit: float, comparison: Comparison) -> Claim:
+def _too_few(name: str, statement: str, limit: float, comparison: ShadowComparison) -> Claim:
     bound = Bound(kind="units", measured=comparison.num_units, limit=2, unit="units")
     finding = f"an interval needs at least two episodes or agents; the limit is {limit:g}"
     return _claim(name, statement, Verdict.UNDECIDED, "count of units", bound, comparison, finding)
 
 
 def _claim(
-    name: str, statement: str, verdict: Verdict, method: str, bound: Bound, comparison: Comparison, finding: str = ""
+    name: str,
+    statement: str,
+    verdict: Verdict,
+    method: str,
+    bound: Bound,
+    comparison: ShadowComparison,
+    finding: str = "",
 ) -> Claim:
     return Claim(
         id=f"shadow.{name}",

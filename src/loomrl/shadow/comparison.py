@@ -8,18 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.safety.config import ConstraintConfig
-from loomrl.serving.choosing import Choices, choose
-from loomrl.serving.distance import action_distance, agrees
-from loomrl.serving.model import STATE_OUT, ServedPolicy
+from loomrl.serving.decisions.choosing import Choices, choose
+from loomrl.serving.policy.distance import action_distance, agrees
+from loomrl.serving.policy.model import STATE_OUT, ServedPolicy
 from loomrl.shadow.pairs import Pairs
-from loomrl.shadow.statistics import clustered_mean, clustered_proportion, rate_over_units
+from loomrl.statistics.clustered import clustered_mean, clustered_proportion, rate_over_units
 from loomrl.types import FloatArray, Interval
 
 _SEED = 20_261_120
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ShadowComparison:
     """Everything that was measured. Without a champion the comparing figures are None."""
 
     has_champion: bool
@@ -46,12 +46,12 @@ def compare(
     confidence: float,
     has_champion: bool,
     shortfall: str = "",
-) -> Comparison:
+) -> ShadowComparison:
     """Measure; `policy` is the challenger's artifact, for its action space and for recomputing what was served."""
     distance = action_distance(pairs.acted, pairs.mirrored, policy)
     equal = None if has_champion else num_unequal(pairs, policy)
     beside = has_champion and pairs.num_decisions > 0
-    return Comparison(
+    return ShadowComparison(
         has_champion=has_champion,
         confidence=confidence,
         num_decisions=pairs.num_decisions,

@@ -6,9 +6,8 @@ from typing import Literal
 from pydantic import Field
 
 from loomrl.environment.seeds import CONSEQUENCES_SEEDS, SHADOW_SEEDS
-from loomrl.schema import Section
+from loomrl.system.schema import Section
 
-SIMULATED = "shadow-"  # how the ids of simulated agents begin
 MOST_TIMES = 20  # times `num_episodes` that traffic plays at most, to reach `min_decisions`
 
 BURSTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # steps for which an action is held to disturb an episode

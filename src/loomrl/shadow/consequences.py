@@ -20,19 +20,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.config import PolicyConfig
 from loomrl.errors import ConfigError, EnvironmentFault, GateRefused
+from loomrl.runs.config import PolicyConfig
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.safety.constraints import violations
-from loomrl.serving.distance import action_distance, agrees
-from loomrl.serving.model import ServedPolicy
+from loomrl.serving.policy.distance import action_distance, agrees
+from loomrl.serving.policy.model import ServedPolicy
 from loomrl.shadow.config import BURSTS, NOISE_MARGIN, NOISES, PILOT_EPISODES, SOON
 from loomrl.shadow.continuations import Continuations
-from loomrl.shadow.decisions import Decisions, decisions_along
+from loomrl.shadow.decisions import ShadowDecisions, decisions_along
 from loomrl.shadow.following import refuting_confidence
 from loomrl.shadow.sampling import Rarity, probabilities, stakes_of
-from loomrl.shadow.statistics import mean_over_units, rate_over_units
 from loomrl.shadow.whole import Floats, compare_travel, compare_whole
+from loomrl.statistics.clustered import mean_over_units, rate_over_units
 from loomrl.types import Consequences, Continuation, Episode, LimitFollowed, Noisy, WholeEpisodes
 
 _RANDOM_EPISODES = 32
@@ -171,7 +171,7 @@ class _Examination:
         return total, handovers
 
     def _draw(
-        self, episode: Episode, own: Decisions, other: Decisions, places: NDArray[Any], rarity: Rarity
+        self, episode: Episode, own: ShadowDecisions, other: ShadowDecisions, places: NDArray[Any], rarity: Rarity
     ) -> tuple[int, float]:
         """The step of a disagreement, and its weight in an unbiased mean over those of the episode."""
         stakes = stakes_of(self.challenger, own.rows(places), other.rows(places))

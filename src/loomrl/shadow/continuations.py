@@ -1,6 +1,7 @@
 """Episodes in which actions that are given come first, and a version goes on from there by itself.
 
-An episode of a snapshot depends on nothing but its seed and its actions (`loomrl.environment.repeat` proves it), so
+An episode of a snapshot depends on nothing but its seed and its actions (`loomrl.environment.snapshots.repeat`
+proves it), so
 the same seed and the same actions lead to the same state, and to the same random numbers after it.
 """
 
@@ -11,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.environment.collector import run_episodes
+from loomrl.environment.collecting.collector import run_episodes
 from loomrl.environment.make import make_envs
 from loomrl.errors import GateRefused
-from loomrl.safety.probes import shifted
-from loomrl.serving.choosing import Choices, choose
-from loomrl.serving.model import STATE_OUT, NoAnswer, ServedPolicy
+from loomrl.safety.probing.probes import shifted
+from loomrl.serving.decisions.choosing import Choices, choose
+from loomrl.serving.policy.model import STATE_OUT, NoAnswer, ServedPolicy
 from loomrl.types import Act, Episode, FloatArray
 
 _NOISE = 20_261_126

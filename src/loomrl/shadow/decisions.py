@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.serving.model import STATE_OUT, ServedPolicy
+from loomrl.serving.policy.model import STATE_OUT, ServedPolicy
 from loomrl.shadow.continuations import answered
 from loomrl.types import Episode, FloatArray
 
@@ -15,18 +15,18 @@ _ROWS = 8_192  # observations that are asked about at once
 
 
 @dataclass(frozen=True)
-class Decisions:
+class ShadowDecisions:
     """N decisions of a version."""
 
     action: NDArray[Any]  # (N, *action)
     logits: FloatArray | None  # (N, A), of choices
 
-    def rows(self, chosen: NDArray[Any] | slice) -> "Decisions":
+    def rows(self, chosen: NDArray[Any] | slice) -> "ShadowDecisions":
         """Some of them."""
-        return Decisions(self.action[chosen], None if self.logits is None else self.logits[chosen])
+        return ShadowDecisions(self.action[chosen], None if self.logits is None else self.logits[chosen])
 
 
-def decisions_along(policy: ServedPolicy, episodes: Sequence[Episode]) -> list[Decisions]:
+def decisions_along(policy: ServedPolicy, episodes: Sequence[Episode]) -> list[ShadowDecisions]:
     """What the version does at each step of episodes, each (L, ...): a recurrent one remembers what it was shown."""
     lengths = np.array([episode.length for episode in episodes])
     starts = np.cumsum(lengths) - lengths
@@ -40,7 +40,7 @@ def decisions_along(policy: ServedPolicy, episodes: Sequence[Episode]) -> list[D
         told = {"action": choices.action} | {key: choices.outputs[key] for key in ("logits",) if key in choices.outputs}
         for name, values in told.items():
             found.setdefault(name, np.empty((int(lengths.sum()), *values.shape[1:]), values.dtype))[rows] = values
-    whole = Decisions(found["action"], found.get("logits"))
+    whole = ShadowDecisions(found["action"], found.get("logits"))
     return [whole.rows(slice(start, start + length)) for start, length in zip(starts, lengths, strict=True)]
 
 

@@ -1,8 +1,8 @@
 """What is claimed about what followed where challenger and champion differ."""
 
-from loomrl.serving.distance import ALIKE
+from loomrl.serving.policy.distance import ALIKE
 from loomrl.shadow.config import NOISE_MARGIN, SOON, ConsequencesConfig, ShadowConfig
-from loomrl.shadow.statistics import rate_over_units
+from loomrl.statistics.clustered import rate_over_units
 from loomrl.types import Bound, Claim, Consequences, LimitFollowed, Noisy, Travel, Verdict, WholeEpisodes
 
 PREFIX = "shadow.consequences"

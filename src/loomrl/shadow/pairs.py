@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.errors import ServiceError
-from loomrl.registry import PolicyVersion
 from loomrl.serving.client import PolicyClient
-from loomrl.serving.records import DECISION, SHADOW, is_own_choice
-from loomrl.shadow.config import SIMULATED
+from loomrl.storage.audit.records import DECISION, SHADOW, SIMULATED, is_own_choice
+from loomrl.storage.registry import PolicyVersion
 
 _REMEMBERED = 50_000  # decisions and mirrors whose other half may still come
 Record = dict[str, Any]

@@ -7,9 +7,9 @@ Drawing with known probabilities and dividing by them keeps estimates unbiased h
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from loomrl.serving.distance import action_distance
-from loomrl.serving.model import ServedPolicy
-from loomrl.shadow.decisions import Decisions
+from loomrl.serving.policy.distance import action_distance
+from loomrl.serving.policy.model import ServedPolicy
+from loomrl.shadow.decisions import ShadowDecisions
 
 Floats = NDArray[np.float64]
 _EVENLY = 0.5  # of the probability; the rest goes half by stakes, half by rarity
@@ -32,7 +32,7 @@ def _by_rank(scores: ArrayLike) -> Floats:
     return np.asarray(weights / weights.sum())
 
 
-def stakes_of(policy: ServedPolicy, first: Decisions, second: Decisions) -> Floats:
+def stakes_of(policy: ServedPolicy, first: ShadowDecisions, second: ShadowDecisions) -> Floats:
     """How much is at stake where two versions decide differently, (N,).
 
     Of one choice among several: by how much each prefers its own to the other's, in logarithms of probabilities. Of

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
-from loomrl.config import PolicyConfig
 from loomrl.errors import ConfigError, GateRefused
-from loomrl.home import inside
-from loomrl.registry import PolicyVersion, Registry
+from loomrl.runs.config import PolicyConfig
 from loomrl.serving.client import PolicyClient, Refused
-from loomrl.serving.model import ServedPolicy
+from loomrl.serving.policy.model import ServedPolicy
 from loomrl.serving.process import ServerProcess
 from loomrl.shadow.claims import judge, passes
-from loomrl.shadow.comparison import Comparison, compare
+from loomrl.shadow.comparison import ShadowComparison, compare
 from loomrl.shadow.consequences import examine
 from loomrl.shadow.pairs import PairReader, Pairs, heads, states
 from loomrl.shadow.traffic import Driven, drive
+from loomrl.storage.registry import PolicyVersion, Registry
+from loomrl.system.home import inside
 from loomrl.types import Consequences, ShadowReport
 
 OnProgress = Callable[[int, int], None]  # decisions so far, decisions wanted
@@ -181,7 +181,7 @@ def _report(
     challenger: PolicyVersion,
     champion: PolicyVersion | None,
     traffic: str,
-    comparison: Comparison,
+    comparison: ShadowComparison,
     consequences: Consequences,
 ) -> ShadowReport:
     claims = judge(config.shadow, comparison, consequences)

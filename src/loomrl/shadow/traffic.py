@@ -12,7 +12,8 @@ import gymnasium
 import numpy as np
 
 from loomrl.serving.client import Ask, Decision, Outcome, PolicyClient, Refused
-from loomrl.shadow.config import MOST_TIMES, SIMULATED
+from loomrl.shadow.config import MOST_TIMES
+from loomrl.storage.audit.records import SIMULATED
 
 _MAX_AGENTS = 16
 _TOO_MANY_REQUESTS = 429

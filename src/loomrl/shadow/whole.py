@@ -2,7 +2,7 @@
 
 On common seeds the differences of two versions spread less than their returns do, and the snapshot has as many episodes
 as it takes: so where a number of pairs leaves it undecided whether the challenger is worse, twice as many are played.
-Each look has a level of its own (`loomrl.safety.spending`), so that looking again costs no more error.
+Each look has a level of its own (`loomrl.statistics.spending`), so that looking again costs no more error.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.evaluation.paired_returns import Comparison, compare_returns
-from loomrl.safety.spending import level
-from loomrl.serving.distance import ALIKE, action_distance
-from loomrl.serving.model import ServedPolicy
-from loomrl.shadow.statistics import mean_over_units
+from loomrl.serving.policy.distance import ALIKE, action_distance
+from loomrl.serving.policy.model import ServedPolicy
+from loomrl.statistics.clustered import mean_over_units
+from loomrl.statistics.paired_returns import ReturnComparison, compare_returns
+from loomrl.statistics.spending import level
 from loomrl.types import Episode, Travel, Verdict, WholeEpisodes
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def compare_whole(
 
 def _looked(
     challenger: Floats, champion: Floats, config: "PromotionConfig", confidence: float, look: int
-) -> Comparison:
+) -> ReturnComparison:
     shared = 1.0 - level(1.0 - confidence, look)
     return compare_returns(challenger, champion, config.model_copy(update={"confidence": shared}))
 

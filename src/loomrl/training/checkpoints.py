@@ -19,10 +19,9 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from loomrl import events
-from loomrl.encryption import is_encrypted, keyring, read_private, write_private
 from loomrl.errors import ArtifactError, ConfigError
-from loomrl.files import (
+from loomrl.system import events
+from loomrl.system.files import (
     atomic_path,
     canonical_json,
     read_json,
@@ -32,6 +31,7 @@ from loomrl.files import (
     write_atomic,
     write_sums,
 )
+from loomrl.system.security.encryption import is_encrypted, keyring, read_private, write_private
 from loomrl.types import Json
 
 ARRAYS = "arrays.safetensors"

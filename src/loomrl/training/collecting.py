@@ -6,10 +6,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from loomrl import events
 from loomrl.algorithms.base import Algorithm
-from loomrl.environment.collector import Collector
+from loomrl.environment.collecting.collector import Collector
 from loomrl.environment.vector.states import State
+from loomrl.system import events
 from loomrl.training.validation import MakeEnvs
 from loomrl.types import ActFunction, Json, Trajectory
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class SegmentCollector(Protocol):
-    """`loomrl.environment.collector.Collector`, or what does the same elsewhere."""
+    """`loomrl.environment.collecting.collector.Collector`, or what does the same elsewhere."""
 
     finished: list[tuple[float, int]]
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from pydantic import Field
 
-from loomrl.distributed.config import DistributedConfig
-from loomrl.environment.config import BoundaryConfig, Bounds
+from loomrl.environment.config import BoundaryConfig, EpisodeBounds
 from loomrl.environment.seeds import VALIDATION_SEEDS
-from loomrl.schema import Section
+from loomrl.system.schema import Section
+from loomrl.training.distributed.config import DistributedConfig
 
 
 class ValidationConfig(Section):
@@ -53,8 +53,8 @@ class TrainingConfig(Section):
     distributed: DistributedConfig | None = None  # several learners on Ray; None: one, in the stage's own process
 
     @property
-    def bounds(self) -> Bounds | None:
+    def bounds(self) -> EpisodeBounds | None:
         """Of the episodes that are learnt from; None without any."""
         if not self.boundaries and self.max_episode_cost is None:
             return None
-        return Bounds(tuple(self.boundaries), self.max_episode_cost)
+        return EpisodeBounds(tuple(self.boundaries), self.max_episode_cost)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from loomrl.files import atomic_path, write_json
+from loomrl.system.files import atomic_path, write_json
 from loomrl.types import Json
 
 CURVES = "curves.json"

@@ -11,15 +11,15 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from loomrl.algorithms.base import Algorithm, Surroundings
-from loomrl.algorithms.peers import ALONE, Peers
+from loomrl.algorithms.base import Algorithm, TrainingContext
+from loomrl.algorithms.peers import ALONE, LearnerGroup
 from loomrl.algorithms.registry import get_algorithm, parameters_for
-from loomrl.environment.bounded import check_bounds
 from loomrl.environment.make import choose_backend, make_envs
-from loomrl.environment.snapshot import load_snapshot
+from loomrl.environment.snapshots.snapshot import load_snapshot
 from loomrl.environment.spaces import space_from_json
-from loomrl.environment.stacking import frame_places
-from loomrl.schema import Section
+from loomrl.environment.wrappers.bounded import check_bounds
+from loomrl.environment.wrappers.stacking import frame_places
+from loomrl.system.schema import Section
 from loomrl.training.collecting import Collecting
 from loomrl.training.config import TrainingConfig
 from loomrl.training.inputs import inputs_digest
@@ -31,7 +31,7 @@ from loomrl.types import EnvironmentSnapshot, Json
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """One training. `parameters` are the algorithm's own; a `learning_backend` steps the environments it learns from,
     which may have bounds, a `backend` those of validation. With `total_episodes` it also ends after so many of them."""
 
@@ -103,7 +103,7 @@ class Job:
         bounds = self.config.bounds
         return make_envs(self.snapshot_folder, num_envs, autoreset, self.learning_backend, bounds)
 
-    def algorithm(self, folder: Path, peers: Peers = ALONE) -> Algorithm:
+    def algorithm(self, folder: Path, peers: LearnerGroup = ALONE) -> Algorithm:
         """Before it has learnt anything; `folder` is for files of its own.
 
         Raises:
@@ -129,7 +129,7 @@ class Job:
         self,
         algorithm: Algorithm,
         validation: Validation,
-        peers: Peers = ALONE,
+        peers: LearnerGroup = ALONE,
         on_update: OnRow = lambda _row: None,
         on_validation: OnRow = lambda _row: None,
         collecting: Collecting | None = None,
@@ -153,9 +153,9 @@ class Job:
         )
 
 
-def surroundings_of(snapshot: EnvironmentSnapshot, folder: Path, segment_env_steps: int) -> Surroundings:
+def surroundings_of(snapshot: EnvironmentSnapshot, folder: Path, segment_env_steps: int) -> TrainingContext:
     """What an algorithm that learns in a snapshot's environment may know, with a folder for its files."""
-    return Surroundings(folder, segment_env_steps, frames_of(snapshot))
+    return TrainingContext(folder, segment_env_steps, frames_of(snapshot))
 
 
 def frames_of(snapshot: EnvironmentSnapshot) -> NDArray[np.int64] | None:

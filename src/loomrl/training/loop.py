@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loomrl.algorithms.base import Algorithm, below
-from loomrl.algorithms.peers import ALONE, Peers
+from loomrl.algorithms.peers import ALONE, LearnerGroup
 from loomrl.errors import ArtifactError, ConfigError, EnvironmentFault, LoomRLError
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.collecting import Collecting, OwnEnvironments
@@ -60,7 +60,7 @@ class TrainingLoop:
         needs_costs: bool = False,
         on_update: OnRow = lambda _row: None,
         on_validation: OnRow = lambda _row: None,
-        peers: Peers = ALONE,
+        peers: LearnerGroup = ALONE,
         collecting: Collecting | None = None,
         process: Json | None = None,
     ) -> None:

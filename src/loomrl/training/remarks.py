@@ -1,10 +1,10 @@
 """What a training has to say about itself, beside its figures."""
 
-from loomrl.training.job import Job
+from loomrl.training.job import TrainingJob
 from loomrl.training.loop import TrainingLoop
 
 
-def remarks(job: Job, loop: TrainingLoop) -> list[str]:
+def remarks(job: TrainingJob, loop: TrainingLoop) -> list[str]:
     """Sentences, each with what to do about it; none where all is well."""
     found = []
     if loop.num_episodes == 0:

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from loomrl.algorithms.registry import explain
 from loomrl.errors import ConfigError
-from loomrl.schema import Section
+from loomrl.system.schema import Section
 
 _Read = TypeVar("_Read", bound=Section)
 

@@ -9,19 +9,19 @@ import shutil
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from loomrl import events
 from loomrl.algorithms.architecture import WEIGHTS
 from loomrl.algorithms.base import MOST_UNSAVED_SEGMENTS
 from loomrl.errors import ArtifactError, ConfigError
-from loomrl.files import sha256_file
-from loomrl.home import home as default_home
+from loomrl.system import events
+from loomrl.system.files import sha256_file
+from loomrl.system.home import home as default_home
 from loomrl.training.checkpoints import Checkpoint, CheckpointStore
 from loomrl.training.config import TrainingConfig
 from loomrl.training.curves import write_curves
-from loomrl.training.job import Job
+from loomrl.training.job import TrainingJob
 from loomrl.training.loop import TrainingLoop
-from loomrl.training.narrator import Narrator
 from loomrl.training.processes import common
+from loomrl.training.progress_reporter import ProgressReporter
 from loomrl.training.remarks import remarks
 from loomrl.training.saver import Saver
 from loomrl.training.threads import one_thread
@@ -47,7 +47,7 @@ def train_policy(
         LoomRLError: when a metric is not finite; checkpoints stay.
         ArtifactError: when a folder cannot be written.
     """
-    job = Job.of(config, snapshot_folder)
+    job = TrainingJob.of(config, snapshot_folder)
     checkpoints = (home or default_home()) / "checkpoints" / job.inputs_digest
     with one_thread(job.engine), CheckpointStore(checkpoints, config.keep_checkpoints) as store, ExitStack() as stack:
         had_files = (checkpoints / _FILES).exists()
@@ -56,7 +56,7 @@ def train_policy(
         with (
             closing(job.validation()) as validation,
             events.progress("training", config.total_env_steps) as bar,
-            Narrator(bar, job.engine) as narrator,
+            ProgressReporter(bar, job.engine) as narrator,
         ):
             loop = job.loop(algorithm, validation, on_update=narrator.update, on_validation=narrator.validation)
             try:
@@ -75,7 +75,7 @@ def train_policy(
                     saver.save(checkpoint)
             else:
                 if newest is None or newest.values["stop_reason"] is None:
-                    from loomrl.distributed.run import learn_on_ray
+                    from loomrl.training.distributed.run import learn_on_ray
 
                     newest = learn_on_ray(
                         job,
@@ -105,7 +105,7 @@ def _resume(loop: TrainingLoop, store: CheckpointStore) -> Checkpoint | None:
     return None
 
 
-def _write(job: Job, loop: TrainingLoop, validation: Validation, folder: Path) -> TrainingReport:
+def _write(job: TrainingJob, loop: TrainingLoop, validation: Validation, folder: Path) -> TrainingReport:
     policy = loop.algorithm.policy
     policy.load_arrays(validation.best)
     policy.save(folder)

@@ -23,7 +23,6 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from pydantic import Field, ValidationError, model_validator
 
-from loomrl import events
 from loomrl.algorithms import ppo
 from loomrl.algorithms.registry import explain
 from loomrl.environment.config import EnvironmentConfig
@@ -32,6 +31,7 @@ from loomrl.environment.resolve import Definition, resolve
 from loomrl.environment.vector.choose import Autoreset, choose, make_vector
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError
+from loomrl.system import events
 from loomrl.training.config import ValidationConfig
 from loomrl.training.loop import TrainingLoop
 from loomrl.training.remarks import no_episode_ended
@@ -44,7 +44,7 @@ from loomrl.types import Json
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from loomrl.algorithms.actor_critic import ActorCriticPolicy
+    from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class PPOTrainer:
     @property
     def policy(self) -> "ActorCriticPolicy":
         """The policy as it is now, in torch: the same object all along, changed by `train`."""
-        from loomrl.algorithms.actor_critic import ActorCriticPolicy
+        from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 
         learnt = self._algorithm.policy
         if isinstance(learnt, ActorCriticPolicy):
@@ -185,7 +185,7 @@ class PPOTrainer:
         features = self.policy.features(tensors["states"])
         action = self.policy.distribution.from_actions(tensors["actions"])
         old_value = tensors.get("values", tensors["returns"])  # looked at only where values are clipped
-        rows = learner.Batch(
+        rows = learner.PPOBatch(
             features, action, tensors["old_log_probs"], old_value, tensors["advantages"], tensors["returns"]
         )
         policy_loss, value_loss, entropy, _ = learner.losses(
@@ -228,7 +228,7 @@ class PPOTrainer:
         validation = loop.validation
         with one_thread(self._engine), closing(validation) if validation is not None else nullcontext():
             if self.config.distributed:
-                from loomrl.distributed.session import train_together
+                from loomrl.training.distributed.learners.session import train_together
 
                 train_together(loop, self.config, seed, total_timesteps, self._narrate)
             else:

@@ -9,8 +9,8 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from loomrl.algorithms.base import LearntPolicy
-from loomrl.environment.collector import run_episodes
-from loomrl.environment.episode_log import summed
+from loomrl.environment.collecting.collector import run_episodes
+from loomrl.environment.collecting.episode_log import summed
 from loomrl.environment.vector.choose import Autoreset
 from loomrl.training.config import ValidationConfig
 from loomrl.types import Episode, Json

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from loomrl.algorithms.compiled.normalizer import Normalizer, normalize
-from loomrl.algorithms.preprocessing import ObservationNormalizer
+from loomrl.algorithms.networks.preprocessing import ObservationNormalizer
 
 
 def test_statistics_and_features_are_those_of_the_torch_module() -> None:

@@ -10,7 +10,7 @@ import pytest
 from loomrl.algorithms import ppo
 from loomrl.algorithms.compiled.rollout import CompiledCollector
 from loomrl.algorithms.ppo.compiled import CompiledPPO
-from loomrl.environment.collector import Collector, run_episodes
+from loomrl.environment.collecting.collector import Collector, run_episodes
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.resolve import resolve
 from loomrl.environment.vector.batched import BatchedVectorEnv

@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loomrl import preflight
-from loomrl.config import load_config
 from loomrl.environment import make
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import BACKEND, choose_backend, make_env, make_envs, settle_backend
 from loomrl.environment.resolve import resolve
-from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.environment.vector import choose as choosing
 from loomrl.environment.vector.choose import choose, is_exact
 from loomrl.environment.vector.classic import cartpole
 from loomrl.errors import ArtifactError, ConfigError
+from loomrl.runs import preflight
+from loomrl.runs.config import load_config
 
 PROJECT = Path(".")
 

@@ -16,11 +16,10 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from pydantic import ValidationError
 
-from loomrl.config import load_config
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_envs
 from loomrl.environment.resolve import resolve
-from loomrl.environment.snapshot import load_snapshot
+from loomrl.environment.snapshots.snapshot import load_snapshot
 from loomrl.environment.vector import processes
 from loomrl.environment.vector.batched import BatchedVectorEnv
 from loomrl.environment.vector.choose import load_backend, make_vector
@@ -29,8 +28,9 @@ from loomrl.environment.vector.mujoco import MujocoVectorEnv
 from loomrl.environment.vector.processes import ProcessesVectorEnv
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError, EnvironmentFault
-from loomrl.stages import Folders
-from loomrl.stages import environment as environment_stage
+from loomrl.runs.config import load_config
+from loomrl.runs.stages import Folders
+from loomrl.runs.stages import environment as environment_stage
 
 PROJECT = Path(".")
 PENDULUM = Path("configs/pendulum.yaml")

@@ -13,9 +13,9 @@ import pytest
 from networks import model, tensor
 from onnx import helper
 
+from loomrl.algorithms.policies.onnx_graph import build_graph
 from loomrl.algorithms.registry import get_algorithm, validate
 from loomrl.errors import ArtifactError
-from loomrl.export.graph import build_graph
 from loomrl.safety.certified.graph import parse_network, read_network
 from loomrl.training.config import TrainingConfig
 

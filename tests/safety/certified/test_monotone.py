@@ -9,10 +9,10 @@ from networks import dense
 
 from loomrl.safety.certified import kernels
 from loomrl.safety.certified.graph import parse_network
-from loomrl.safety.certified.monotone import Response, rises
+from loomrl.safety.certified.monotone import MonotoneResponse, rises
 from loomrl.safety.certified.network import Affine, Layer, Network
 from loomrl.safety.certified.packed import pack
-from loomrl.safety.certified.search import Verdict
+from loomrl.safety.certified.search import SolverVerdict
 
 
 def random_network(rng: np.random.Generator, kind: str) -> Network:
@@ -72,7 +72,7 @@ def test_narrow_boxes_have_narrow_bounds() -> None:
 def test_what_is_said_to_rise_does_on_dense_samples(seed: int) -> None:
     rng = np.random.default_rng(seed)
     network = random_network(rng, "relu")
-    response = Response(np.full(3, -0.3), np.full(3, 0.3), rng.normal(size=2), seed % 3, at_zero=bool(seed % 2))
+    response = MonotoneResponse(np.full(3, -0.3), np.full(3, 0.3), rng.normal(size=2), seed % 3, at_zero=bool(seed % 2))
     found = rises(pack(network), response, 3_000)
     lines = np.repeat(rng.uniform(-0.3, 0.3, (500, 1, 3)), 101, axis=1)
     lines[:, :, response.component] = np.linspace(-0.3, 0.3, 101)
@@ -81,20 +81,22 @@ def test_what_is_said_to_rise_does_on_dense_samples(seed: int) -> None:
         broken = (np.maximum.accumulate(value > 1e-6, axis=1) & (value < -1e-6)).any()
     else:
         broken = (np.diff(value, axis=1) < -1e-9).any()
-    if found.verdict is Verdict.UNSAT:
+    if found.verdict is SolverVerdict.UNSAT:
         assert not broken
     if broken:
-        assert found.verdict is not Verdict.UNSAT
+        assert found.verdict is not SolverVerdict.UNSAT
 
 
 def test_a_bump_is_never_said_to_rise_and_a_ramp_is() -> None:
     up = Layer("tanh", Affine({0: np.array([[0.7, -0.4]])}, np.zeros(1)))
     ramp = pack(Network(2, (up,), Affine({1: np.ones((1, 1))}, np.zeros(1))))
     box = np.full(2, -1.0), np.full(2, 1.0)
-    assert rises(ramp, Response(*box, np.ones(1), 0, at_zero=False), 10).verdict is Verdict.UNSAT
-    assert rises(ramp, Response(*box, -np.ones(1), 1, at_zero=False), 10).verdict is Verdict.UNSAT
-    assert rises(ramp, Response(*box, np.ones(1), 1, at_zero=False), 100).verdict is Verdict.TIMEOUT
+    assert rises(ramp, MonotoneResponse(*box, np.ones(1), 0, at_zero=False), 10).verdict is SolverVerdict.UNSAT
+    assert rises(ramp, MonotoneResponse(*box, -np.ones(1), 1, at_zero=False), 10).verdict is SolverVerdict.UNSAT
+    assert rises(ramp, MonotoneResponse(*box, np.ones(1), 1, at_zero=False), 100).verdict is SolverVerdict.TIMEOUT
     bump = Layer("relu", Affine({0: np.array([[1.0, 0.0], [2.0, 0.0]])}, np.array([0.0, -1.0])))
     tent = pack(Network(2, (bump,), Affine({1: np.array([[1.0, -1.0]])}, np.array([0.3]))))  # x - relu(2x - 1), above 0
-    assert rises(tent, Response(*box, np.ones(1), 0, at_zero=False), 3_000).verdict is not Verdict.UNSAT
-    assert rises(tent, Response(*box, np.ones(1), 0, at_zero=True), 3_000).verdict is Verdict.UNSAT  # never at 0
+    assert rises(tent, MonotoneResponse(*box, np.ones(1), 0, at_zero=False), 3_000).verdict is not SolverVerdict.UNSAT
+    assert (
+        rises(tent, MonotoneResponse(*box, np.ones(1), 0, at_zero=True), 3_000).verdict is SolverVerdict.UNSAT
+    )  # never at 0

@@ -18,7 +18,7 @@ from loomrl.errors import ArtifactError
 from loomrl.safety.certified import marabou
 from loomrl.safety.certified.graph import parse_network
 from loomrl.safety.certified.packed import pack
-from loomrl.safety.certified.search import Search, Verdict
+from loomrl.safety.certified.search import PropertySearch, SolverVerdict
 from loomrl.safety.certified.verify import verify
 
 
@@ -28,7 +28,7 @@ def test_a_counterexample_is_what_onnxruntime_says(tmp_path: Path) -> None:
         tmp_path, networks.dense([3, 8, 2], rng), networks.box([-1] * 3, [1] * 3, 2, "(<= Y_0 Y_1)")
     )
     answer = verify(*files, timeout=30)
-    assert answer.verdict is Verdict.SAT
+    assert answer.verdict is SolverVerdict.SAT
     assert answer.inputs is not None
     assert answer.outputs is not None
     assert (np.abs(answer.inputs) <= 1).all()
@@ -46,9 +46,9 @@ def test_a_planted_counterexample_is_never_called_unsat(activation: str, tmp_pat
         network = parse_network(model.SerializeToString())
         least = float(network(rng.uniform(-1, 1, (20_000, 2))).min())
         files = networks.written(tmp_path, model, networks.box([-1, -1], [1, 1], 1, f"(<= Y_0 {least + 1e-4!r})"))
-        assert verify(*files, timeout=30).verdict is Verdict.SAT
+        assert verify(*files, timeout=30).verdict is SolverVerdict.SAT
         files = networks.written(tmp_path, model, networks.box([-1, -1], [1, 1], 1, f"(<= Y_0 {least - 0.05!r})"))
-        assert verify(*files, timeout=30).verdict is Verdict.UNSAT
+        assert verify(*files, timeout=30).verdict is SolverVerdict.UNSAT
 
 
 def test_two_verifiers_agree_on_random_networks() -> None:
@@ -58,11 +58,11 @@ def test_two_verifiers_agree_on_random_networks() -> None:
     for _ in range(60):
         network, prop = networks.question(rng)
         cases = prop.cases
-        search = Search(pack(network), cases, lambda inputs, case: inputs.astype(np.float32))
+        search = PropertySearch(pack(network), cases, lambda inputs, case: inputs.astype(np.float32))
         found = search.run(time.monotonic() + 30).verdict
         assert found.value == marabou.ask(network, cases, 30)["verdict"]
         verdicts.append(found)
-    assert min(verdicts.count(Verdict.SAT), verdicts.count(Verdict.UNSAT)) >= 10
+    assert min(verdicts.count(SolverVerdict.SAT), verdicts.count(SolverVerdict.UNSAT)) >= 10
 
 
 def test_each_case_of_a_disjunction_counts(tmp_path: Path) -> None:
@@ -72,9 +72,9 @@ def test_each_case_of_a_disjunction_counts(tmp_path: Path) -> None:
     reached = network(rng.uniform(-1, 1, (5_000, 2)))
     never, sometimes = f"(<= Y_0 {float(reached[:, 0].min() - 1)!r})", f"(>= Y_1 {float(reached[:, 1].max() - 0.01)!r})"
     for unsafe, verdict in (
-        (f"(or {never} {never})", Verdict.UNSAT),
-        (f"(or {never} {sometimes})", Verdict.SAT),
-        (f"(and {never} {sometimes})", Verdict.UNSAT),
+        (f"(or {never} {never})", SolverVerdict.UNSAT),
+        (f"(or {never} {sometimes})", SolverVerdict.SAT),
+        (f"(and {never} {sometimes})", SolverVerdict.UNSAT),
     ):
         assert (
             verify(*networks.written(tmp_path, model, networks.box([-1, -1], [1, 1], 2, unsafe)), 30).verdict is verdict
@@ -84,7 +84,7 @@ def test_each_case_of_a_disjunction_counts(tmp_path: Path) -> None:
 def test_a_region_of_one_point(tmp_path: Path) -> None:
     model = networks.dense([2, 4, 1], np.random.default_rng(6))
     value = float(parse_network(model.SerializeToString())(np.array([[0.25, -0.5]]))[0, 0])
-    for limit, verdict in ((value + 1e-3, Verdict.SAT), (value - 1e-3, Verdict.UNSAT)):
+    for limit, verdict in ((value + 1e-3, SolverVerdict.SAT), (value - 1e-3, SolverVerdict.UNSAT)):
         prop = networks.box([0.25, -0.5], [0.25, -0.5], 1, f"(<= Y_0 {limit!r})")
         assert verify(*networks.written(tmp_path, model, prop), 10).verdict is verdict
 
@@ -94,7 +94,7 @@ def test_what_the_search_leaves_open_goes_to_marabou(tmp_path: Path, monkeypatch
     model = networks.dense([2, 8, 1], np.random.default_rng(8))
     lowest = float(parse_network(model.SerializeToString())(np.random.default_rng(0).uniform(-1, 1, (5_000, 2))).min())
     monkeypatch.setattr("loomrl.safety.certified.verify._OWN_SHARE", 0.0)
-    for limit, verdict in ((lowest - 0.5, Verdict.UNSAT), (lowest + 0.1, Verdict.SAT)):
+    for limit, verdict in ((lowest - 0.5, SolverVerdict.UNSAT), (lowest + 0.1, SolverVerdict.SAT)):
         answer = verify(
             *networks.written(tmp_path, model, networks.box([-1, -1], [1, 1], 1, f"(<= Y_0 {limit!r})")), 60
         )
@@ -105,12 +105,12 @@ def test_time_is_up(tmp_path: Path) -> None:
     """Both the search and Marabou are held to it: ten inputs and this margin are beyond them for hours."""
     rng = np.random.default_rng(9)
     easy = networks.written(tmp_path, networks.dense([1, 2, 1], rng), networks.box([0], [1], 1, "(<= Y_0 -99.0)"))
-    assert verify(*easy, timeout=60).verdict is Verdict.UNSAT  # compiled, if it was not
+    assert verify(*easy, timeout=60).verdict is SolverVerdict.UNSAT  # compiled, if it was not
     model = networks.dense([10, 60, 60, 60, 1], rng)
     least = float(parse_network(model.SerializeToString())(rng.uniform(-1, 1, (200_000, 10))).min())
     prop = networks.box([-1] * 10, [1] * 10, 1, f"(<= Y_0 {least - 1.5!r})")
     answer = verify(*networks.written(tmp_path, model, prop), timeout=4)
-    assert answer.verdict is Verdict.TIMEOUT
+    assert answer.verdict is SolverVerdict.TIMEOUT
     assert answer.seconds < 60
 
 
@@ -263,7 +263,7 @@ def multiplies_by_a_stack() -> Any:
 )
 def test_a_graph_is_read_as_it_runs(made: Callable[[], Any], value: float, tmp_path: Path) -> None:
     (tmp_path / "n.onnx").write_bytes(made().SerializeToString())
-    for limit, expected in ((value - 0.1, Verdict.SAT), (value + 0.1, Verdict.UNSAT)):
+    for limit, expected in ((value - 0.1, SolverVerdict.SAT), (value + 0.1, SolverVerdict.UNSAT)):
         (tmp_path / "p.vnnlib").write_text(networks.box([1.0, 5.0], [1.0, 5.0], 1, f"(>= Y_0 {limit})"))
         assert verify(tmp_path / "n.onnx", tmp_path / "p.vnnlib", 10).verdict is expected
 

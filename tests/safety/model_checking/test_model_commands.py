@@ -8,9 +8,9 @@ from prism_models import DIE, GAMBLER
 from trained import Policy
 from typer.testing import CliRunner, Result
 
-from loomrl.cli import app
+from loomrl.cli.main import app
+from loomrl.environment.finite.shield import Shield
 from loomrl.errors import ConfigError
-from loomrl.finite.shield import Shield
 
 
 def run(*arguments: str | Path) -> Result:

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prism_models import DIE, GAMBLER
 
+from loomrl.environment.finite import linear
+from loomrl.environment.finite.model import Chain, States
+from loomrl.environment.finite.prism.explore import build_model
+from loomrl.environment.finite.prism.syntax import read_program, read_property
 from loomrl.errors import ConfigError
-from loomrl.finite import linear
-from loomrl.finite.model import Chain, States
-from loomrl.finite.prism.explore import build_model
-from loomrl.finite.prism.syntax import read_program, read_property
-from loomrl.safety.model_checking.pctl import Answer, check
+from loomrl.safety.model_checking.pctl import PropertyResult, check
 
 Rows = list[list[Fraction]]
 
@@ -84,7 +84,7 @@ def reached(rows: Rows, goal: set[int]) -> list[Fraction]:
     return [Fraction(1) if state in goal else found.get(state, Fraction(0)) for state in range(len(rows))]
 
 
-def within(answer: Answer, exact: Fraction) -> bool:
+def within(answer: PropertyResult, exact: Fraction) -> bool:
     assert answer.low is not None
     assert answer.high is not None
     return Fraction(answer.low) <= exact <= Fraction(answer.high) and answer.high - answer.low < 1e-9
@@ -147,7 +147,7 @@ def test_every_way_to_solve_is_certified(method: str, made: tuple[Rows, set[int]
         return
     entries = [(row, column, rows[row][column]) for row in inside for column in inside if rows[row][column]]
     counts = [sum(row == one for row, _, _ in entries) for one in inside]
-    matrix = linear.Matrix(
+    matrix = linear.SparseRows(
         np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
         np.array([inside.index(column) for _, column, _ in entries], np.int64),
         np.array([float(share) for _, _, share in entries]),
@@ -167,10 +167,10 @@ def test_every_way_to_solve_is_certified(method: str, made: tuple[Rows, set[int]
 
 
 def test_a_wrong_solution_is_never_certified() -> None:
-    matrix = linear.Matrix(np.array([0, 1]), np.array([0]), np.array([0.5]), 1)
+    matrix = linear.SparseRows(np.array([0, 1]), np.array([0]), np.array([0.5]), 1)
     gain = np.array([0.25])  # x = 1/2
 
-    def wrong(given: linear.Matrix, right: np.ndarray) -> np.ndarray:
+    def wrong(given: linear.SparseRows, right: np.ndarray) -> np.ndarray:
         return np.array([2.0]) if right[0] == 1.0 else np.array([0.4])
 
     found = linear._certified(matrix, gain, wrong)

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from prism_models import EXAMPLES
 
+from loomrl.environment.finite.prism.explore import build_model, written_out
+from loomrl.environment.finite.prism.syntax import read_program, read_property
+from loomrl.environment.finite.written import prism_text
 from loomrl.errors import ServiceError
-from loomrl.finite.prism.explore import build_model, written_out
-from loomrl.finite.prism.syntax import read_program, read_property
-from loomrl.finite.written import prism_text
 from loomrl.safety.model_checking.pctl import check
 from loomrl.safety.model_checking.storm import ask_all
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from trained import PROJECT
 
 from loomrl.environment.config import EnvironmentConfig
-from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.environment.spaces import space_from_json
 from loomrl.safety.search.leads import draw_leads, neighbours
 from loomrl.safety.search.playing import Field, Lead, opposite

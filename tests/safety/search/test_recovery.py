@@ -10,19 +10,19 @@ import pytest
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from loomrl.environment.collector import run_episodes
+from loomrl.environment.collecting.collector import run_episodes
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_envs
-from loomrl.environment.snapshot import take_snapshot
+from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.environment.spaces import space_from_json
-from loomrl.files import read_json
+from loomrl.safety.case.counterexample import Failure, Replayed
+from loomrl.safety.case.evidence import EvidenceWriter
 from loomrl.safety.check import Context
 from loomrl.safety.checks import falsification
-from loomrl.safety.checks.falsification import Config
+from loomrl.safety.checks.falsification import FalsificationConfig
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
-from loomrl.safety.counterexample import Failure, Replayed
-from loomrl.safety.evidence import EvidenceWriter
-from loomrl.safety.probes import act_with
+from loomrl.safety.probing.probes import act_with
+from loomrl.system.files import read_json
 from loomrl.types import Claim, Verdict
 
 NEAR = ConstraintConfig(name="near", quantity="observation[0]", low=-1, high=1)
@@ -113,7 +113,7 @@ def examined(folder: Path, environment: str, policy: Any, *limits: ConstraintCon
     )
     (claim,) = [
         claim
-        for claim in falsification.examine(context, Config(num_leads=64, num_lines=8))
+        for claim in falsification.examine(context, FalsificationConfig(num_leads=64, num_lines=8))
         if claim.id == falsification.RECOVERY
     ]
     return claim, context

@@ -1,4 +1,5 @@
-"""DQN's learning as kernels: greedy actions, and gradient steps on batches of transitions. `loomrl.algorithms.dqn` is
+"""DQN's learning as kernels: greedy actions, and gradient steps on batches of transitions.
+`loomrl.algorithms.dqn.learner` is
 the same in torch, and what these kernels are tested against.
 
 B transitions, n actions, N quantiles each (1: expected returns). The network puts out n * N values; a duelling one
@@ -23,7 +24,7 @@ HALF = np.float32(0.5)
 LOSS, TD_ERROR, Q_VALUE, GRAD_NORM = range(4)
 
 
-class Networks(NamedTuple):
+class DQNNetworks(NamedTuple):
     """The online network, its target, and what learning keeps about them."""
 
     parameters: Vector
@@ -45,7 +46,7 @@ class Shape(NamedTuple):
     dueling: bool
 
 
-class Batch(NamedTuple):
+class TransitionBatch(NamedTuple):
     """B transitions, and room for what is computed of them."""
 
     obs: Matrix  # (B, I)
@@ -101,7 +102,7 @@ def num_hidden(table: Table) -> int:
 
 
 @compiled
-def greedy(networks: Networks, shape: Shape, obs: Matrix, out: Matrix, action: NDArray[np.int64]) -> None:
+def greedy(networks: DQNNetworks, shape: Shape, obs: Matrix, out: Matrix, action: NDArray[np.int64]) -> None:
     """Greedy actions (B,) for any number of observations (B, I)."""
     num_rows = obs.shape[0]
     room = networks.hidden.size // num_hidden(networks.table)
@@ -115,7 +116,7 @@ def greedy(networks: Networks, shape: Shape, obs: Matrix, out: Matrix, action: N
 
 
 @compiled
-def td_targets(networks: Networks, shape: Shape, batch: Batch, double: bool) -> None:
+def td_targets(networks: DQNNetworks, shape: Shape, batch: TransitionBatch, double: bool) -> None:
     """Fills `batch.targets`."""
     forward(networks.target, networks.table, shape.activation, batch.next_obs, networks.hidden, batch.out)
     choosing = batch.out
@@ -157,7 +158,7 @@ def _quantile_huber(values: Vector, targets: Vector, slope: Vector) -> np.float3
 
 
 @compiled
-def td_losses(shape: Shape, batch: Batch, metrics: NDArray[np.float64]) -> None:
+def td_losses(shape: Shape, batch: TransitionBatch, metrics: NDArray[np.float64]) -> None:
     """Replaces `batch.out`, the values of `batch.obs`, by the loss's derivatives; fills TD errors and metrics."""
     num_rows, num_actions, num_quantiles = batch.reward.size, shape.num_actions, shape.num_quantiles
     values, slope = np.empty(num_quantiles, np.float32), np.empty(num_quantiles, np.float32)
@@ -206,7 +207,7 @@ def clear_crossings(gradient: Vector, table: Table, num_quantiles: int) -> None:
 
 @compiled
 def gradient_step(
-    networks: Networks, shape: Shape, batch: Batch, double: bool, num_steps: int, learning_rate: float,
+    networks: DQNNetworks, shape: Shape, batch: TransitionBatch, double: bool, num_steps: int, learning_rate: float,
     max_grad_norm: float, tau: float, metrics: NDArray[np.float64],
 ) -> None:  # fmt: skip
     """One step of Adam, the `num_steps`-th, on the loss of a batch; then the target follows by `tau`, if above 0."""
@@ -215,7 +216,9 @@ def gradient_step(
 
 
 @compiled
-def batch_gradient(networks: Networks, shape: Shape, batch: Batch, double: bool, metrics: NDArray[np.float64]) -> None:
+def batch_gradient(
+    networks: DQNNetworks, shape: Shape, batch: TransitionBatch, double: bool, metrics: NDArray[np.float64]
+) -> None:
     """The first half of `gradient_step`: fills `networks.gradient`, and all metrics but its norm."""
     td_targets(networks, shape, batch, double)
     forward(networks.parameters, networks.table, shape.activation, batch.obs, networks.hidden, batch.out)
@@ -229,7 +232,9 @@ def batch_gradient(networks: Networks, shape: Shape, batch: Batch, double: bool,
 
 
 @compiled
-def apply_gradient(networks: Networks, num_steps: int, learning_rate: float, max_grad_norm: float, tau: float) -> float:
+def apply_gradient(
+    networks: DQNNetworks, num_steps: int, learning_rate: float, max_grad_norm: float, tau: float
+) -> float:
     """The second half of `gradient_step`; returns the gradient's norm."""
     length = norm(networks.gradient)
     adam_step(

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-from loomrl.machine_code import njit
+from loomrl.system.machine_code import njit
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _FOLDER = Path(__file__).parent

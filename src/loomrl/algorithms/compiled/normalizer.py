@@ -1,4 +1,6 @@
-"""`loomrl.algorithms.preprocessing.ObservationNormalizer` without torch: the same statistics, the same arithmetic."""
+"""`loomrl.algorithms.networks.preprocessing.ObservationNormalizer` without torch: the same statistics, the same
+arithmetic.
+"""
 
 from typing import Any
 
@@ -7,7 +9,7 @@ from numpy.typing import NDArray
 
 from loomrl.algorithms.compiled.dense import Matrix, Vector
 from loomrl.algorithms.compiled.jit import compiled
-from loomrl.algorithms.peers import ALONE, Moments, Peers
+from loomrl.algorithms.peers import ALONE, LearnerGroup, Moments
 
 CLIP = np.float32(10.0)
 EPSILON = 1e-8
@@ -20,7 +22,7 @@ class Normalizer:
         self.mean, self.var, self.count = np.zeros(dim), np.ones(dim), 0.0
         self.shift, self.scale = np.zeros(dim, np.float32), np.ones(dim, np.float32)
 
-    def update(self, features: NDArray[np.float32], peers: Peers = ALONE) -> None:
+    def update(self, features: NDArray[np.float32], peers: LearnerGroup = ALONE) -> None:
         """Merge a batch (N, I), and those of other learners, into the statistics."""
         batch = peers.join_moments(Moments.of(features))
         total = self.count + batch.count

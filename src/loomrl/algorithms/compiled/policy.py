@@ -18,7 +18,7 @@ from loomrl.algorithms.compiled.normalizer import Normalizer, normalize
 from loomrl.algorithms.compiled.ppo import BLOCK, evaluate
 from loomrl.environment.spaces import float32_bounds, space_from_json
 from loomrl.errors import ConfigError
-from loomrl.files import write_atomic
+from loomrl.system.files import write_atomic
 from loomrl.types import Act, FloatArray
 
 Played = tuple[FloatArray, NDArray[np.int64]]

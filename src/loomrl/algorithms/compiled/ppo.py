@@ -38,7 +38,7 @@ LEARNING_RATE, CLIP, VALUE_CLIP, VALUE_COEF, ENTROPY_COEF, MAX_NORM = range(len(
 POLICY_LOSS, VALUE_LOSS, ENTROPY, KL, CLIPPED, GRAD_NORM = range(6)
 
 
-class Networks(NamedTuple):
+class PPONetworks(NamedTuple):
     """Vectors of all P parameters, and what lies where. The log standard deviations belong to the actor."""
 
     parameters: Vector
@@ -52,7 +52,7 @@ class Networks(NamedTuple):
     is_discrete: bool
 
 
-class Rows(NamedTuple):
+class RolloutRows(NamedTuple):
     """N transitions of a rollout. What an action space has no use for is empty."""
 
     x: Matrix  # (N, I) features
@@ -64,7 +64,7 @@ class Rows(NamedTuple):
     target: Vector  # (N,)
 
 
-class Work(NamedTuple):
+class PPOWorkspace(NamedTuple):
     """Room for both networks, by the number of the network first."""
 
     hidden: Matrix
@@ -250,8 +250,8 @@ def _gather(source: Matrix, rows: Indices, out: Matrix) -> None:
 
 @compiled
 def gradient_steps(
-    thread: int, num_threads: int, counter: NDArray[np.int64], networks: Networks, rows: Rows, num_steps: int,
-    permutations: NDArray[np.int64], batch_size: int, settings: FloatArray, work: Work, metrics: FloatArray,
+    thread: int, num_threads: int, counter: NDArray[np.int64], networks: PPONetworks, rows: RolloutRows, num_steps: int,
+    permutations: NDArray[np.int64], batch_size: int, settings: FloatArray, work: PPOWorkspace, metrics: FloatArray,
 ) -> None:  # fmt: skip
     """Epochs over a rollout: one for each row of `permutations` (E, N), in batches of `batch_size` (the last smaller).
     Part of an epoch is one over fewer rows.
@@ -287,7 +287,12 @@ def gradient_steps(
 
 @compiled
 def batch_gradient(
-    networks: Networks, rows: Rows, chosen: Indices, settings: FloatArray, work: Work, metrics: FloatArray
+    networks: PPONetworks,
+    rows: RolloutRows,
+    chosen: Indices,
+    settings: FloatArray,
+    work: PPOWorkspace,
+    metrics: FloatArray,
 ) -> None:
     """The gradient over the chosen rows, for whoever does something to it before `apply_gradient`; adds to `metrics`
     (6,) of zeros."""
@@ -296,7 +301,7 @@ def batch_gradient(
 
 
 @compiled
-def apply_gradient(networks: Networks, num_steps: int, settings: FloatArray) -> float:
+def apply_gradient(networks: PPONetworks, num_steps: int, settings: FloatArray) -> float:
     """Clip the gradient and take a step with it, after `num_steps` others; returns the norm it had.
 
     The arithmetic of `gradient_steps`.
@@ -315,7 +320,13 @@ def apply_gradient(networks: Networks, num_steps: int, settings: FloatArray) -> 
 
 @inlined
 def _batch_gradient(
-    task: int, networks: Networks, rows: Rows, chosen: Indices, settings: FloatArray, work: Work, metrics: FloatArray
+    task: int,
+    networks: PPONetworks,
+    rows: RolloutRows,
+    chosen: Indices,
+    settings: FloatArray,
+    work: PPOWorkspace,
+    metrics: FloatArray,
 ) -> None:
     """One network's gradient over the chosen rows, block by block; adds to the metrics."""
     first, last = networks.bounds[task], networks.bounds[task + 1]
@@ -335,8 +346,8 @@ def _batch_gradient(
 
 @inlined
 def _actor_gradient(
-    networks: Networks, rows: Rows, features: Matrix, block: Indices, num_total: int, settings: FloatArray,
-    gradient: Vector, work: Work, metrics: FloatArray,
+    networks: PPONetworks, rows: RolloutRows, features: Matrix, block: Indices, num_total: int, settings: FloatArray,
+    gradient: Vector, work: PPOWorkspace, metrics: FloatArray,
 ) -> None:  # fmt: skip
     parameters, table, activation = networks.parameters, networks.actor, networks.activation
     num_actions, hidden, scratch = table[-1, OUTPUTS], work.hidden[ACTOR], work.scratch[ACTOR]
@@ -355,8 +366,8 @@ def _actor_gradient(
 
 @inlined
 def _critic_gradient(
-    networks: Networks, rows: Rows, features: Matrix, block: Indices, num_total: int, settings: FloatArray,
-    gradient: Vector, work: Work, metrics: FloatArray,
+    networks: PPONetworks, rows: RolloutRows, features: Matrix, block: Indices, num_total: int, settings: FloatArray,
+    gradient: Vector, work: PPOWorkspace, metrics: FloatArray,
 ) -> None:  # fmt: skip
     parameters, table, activation = networks.parameters, networks.critic, networks.activation
     hidden, scratch = work.hidden[CRITIC], work.scratch[CRITIC]

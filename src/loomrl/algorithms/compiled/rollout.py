@@ -21,7 +21,7 @@ from loomrl.algorithms.compiled.jit import inlined, source_digest
 from loomrl.algorithms.compiled.normalizer import normalize_row
 from loomrl.algorithms.compiled.ppo import log_probabilities
 from loomrl.algorithms.noise import gaussian_noise, negated_gumbel
-from loomrl.environment.collector import LONGEST_EPISODE, diverged
+from loomrl.environment.collecting.collector import LONGEST_EPISODE, diverged
 from loomrl.environment.vector.batched import BatchedVectorEnv
 from loomrl.environment.vector.dynamics import Dynamics, specialise
 from loomrl.environment.vector.results import not_finite, place
@@ -51,7 +51,8 @@ _EPISODES_SIGNATURE = _tuple(_i64, 2)(
 
 
 class CompiledCollector:
-    """A `loomrl.environment.collector.Collector` whose rollout is one call. It acts itself: `act` is not asked.
+    """A `loomrl.environment.collecting.collector.Collector` whose rollout is one call. It acts itself: `act` is not
+    asked.
 
     Actions are drawn from the policy's distribution, with their `log_prob`; or, with a `draw` of the caller's, they are
     the best after its noise was taken off, and have none.

@@ -1,4 +1,5 @@
-"""Gradient steps of soft actor-critic on continuous actions. `loomrl.algorithms.sac_torch` is the same with autograd,
+"""Gradient steps of soft actor-critic on continuous actions. `loomrl.algorithms.sac.torch_engine` is the same with
+autograd,
 and what these kernels are tested against.
 
 A step is five phases of two tasks each: halves of the batch where the actor works, one critic each where the critics
@@ -32,9 +33,9 @@ from loomrl.algorithms.compiled.sac_memory import (
     TWO,
     VALUE,
     Batches,
-    Networks,
+    SACNetworks,
+    SACWorkspace,
     Settings,
-    Work,
     bounded_log_std,
     copy_into,
     half_of,
@@ -47,7 +48,7 @@ LOG_TWO, HALF_LOG_TWO_PI = np.float32(math.log(2.0)), np.float32(0.5 * math.log(
 
 @compiled
 def learn(
-    thread: int, num_threads: int, counter: NDArray[Any], networks: Networks, batches: Batches, work: Work,
+    thread: int, num_threads: int, counter: NDArray[Any], networks: SACNetworks, batches: Batches, work: SACWorkspace,
     settings: Settings,
 ) -> None:  # fmt: skip
     """Take G gradient steps: call it with thread 0, ..., num_threads - 1 at once and `counter` (1,) at zero."""
@@ -78,7 +79,9 @@ def learn(
 
 
 @compiled
-def critics_gradient(number: int, networks: Networks, batches: Batches, work: Work, settings: Settings) -> None:
+def critics_gradient(
+    number: int, networks: SACNetworks, batches: Batches, work: SACWorkspace, settings: Settings
+) -> None:
     """Fills `work.critics_gradient`."""
     for half in range(2):
         _imagine(half, number, networks, batches, work, settings)
@@ -89,7 +92,7 @@ def critics_gradient(number: int, networks: Networks, batches: Batches, work: Wo
 
 
 @compiled
-def move_critics(step: int, networks: Networks, work: Work, settings: Settings) -> None:
+def move_critics(step: int, networks: SACNetworks, work: SACWorkspace, settings: Settings) -> None:
     """Both critics' steps and their targets', then their opinion of what the actor imagines."""
     for critic in range(2):
         _improve_critic(critic, step, networks, work, settings)
@@ -97,7 +100,7 @@ def move_critics(step: int, networks: Networks, work: Work, settings: Settings) 
 
 @compiled
 def actor_and_temperature_gradient(
-    number: int, networks: Networks, batches: Batches, work: Work, settings: Settings
+    number: int, networks: SACNetworks, batches: Batches, work: SACWorkspace, settings: Settings
 ) -> None:
     """Fills the first of `work.actor_gradients`, and the temperature's SLOPE."""
     for half in range(2):
@@ -107,7 +110,7 @@ def actor_and_temperature_gradient(
 
 
 @compiled
-def move_actor(step: int, networks: Networks, work: Work, settings: Settings) -> None:
+def move_actor(step: int, networks: SACNetworks, work: SACWorkspace, settings: Settings) -> None:
     """The actor's step and the temperature's."""
     for half in range(2):
         _improve_actor(half, step, networks, work, settings)
@@ -130,7 +133,9 @@ def sample(
 
 
 @compiled
-def _imagine(half: int, number: int, networks: Networks, batches: Batches, work: Work, settings: Settings) -> None:
+def _imagine(
+    half: int, number: int, networks: SACNetworks, batches: Batches, work: SACWorkspace, settings: Settings
+) -> None:
     """Inputs for the critics: what was done, and what the actor would do in next_obs and in obs.
 
     The activations in obs, which come last, stay for the actor's gradient.
@@ -175,7 +180,7 @@ def _squash(moments: Vector, noise: Vector, action: Vector, width: int, settings
 
 
 @compiled
-def _evaluate(critic: int, networks: Networks, work: Work, settings: Settings) -> None:
+def _evaluate(critic: int, networks: SACNetworks, work: SACWorkspace, settings: Settings) -> None:
     """The target network's values of what the actor would do next."""
     forward(
         networks.targets, networks.critic_tables[critic], settings.activation, work.inputs[NEXT],
@@ -185,7 +190,7 @@ def _evaluate(critic: int, networks: Networks, work: Work, settings: Settings) -
 
 @compiled
 def _critic_gradient(
-    critic: int, number: int, networks: Networks, batches: Batches, work: Work, settings: Settings
+    critic: int, number: int, networks: SACNetworks, batches: Batches, work: SACWorkspace, settings: Settings
 ) -> None:
     """Of one critic's loss."""
     table, hidden = networks.critic_tables[critic], work.critic_hidden[critic]
@@ -212,7 +217,7 @@ def _critic_gradient(
 
 
 @compiled
-def _improve_critic(critic: int, step: int, networks: Networks, work: Work, settings: Settings) -> None:
+def _improve_critic(critic: int, step: int, networks: SACNetworks, work: SACWorkspace, settings: Settings) -> None:
     """One critic's step and its target's, then its opinion of what the actor imagines."""
     table, hidden = networks.critic_tables[critic], work.critic_hidden[critic]
     begin, end = table[0, WEIGHTS], table[-1, BIAS] + table[-1, OUTPUTS]
@@ -244,7 +249,7 @@ def _turn(parameters: Vector, table: Table, turned: Vector) -> None:
 
 
 @compiled
-def _add_halves(task: int, networks: Networks, work: Work, settings: Settings) -> None:
+def _add_halves(task: int, networks: SACNetworks, work: SACWorkspace, settings: Settings) -> None:
     """The gradient of half of the actor's parameters, over both halves of the batch; the second task also has the
     temperature's."""
     begin, end = half_of(task, networks.actor.size)
@@ -260,7 +265,7 @@ def _add_halves(task: int, networks: Networks, work: Work, settings: Settings) -
 
 
 @compiled
-def _improve_actor(task: int, step: int, networks: Networks, work: Work, settings: Settings) -> None:
+def _improve_actor(task: int, step: int, networks: SACNetworks, work: SACWorkspace, settings: Settings) -> None:
     """Half of the actor's parameters; the second task also moves the temperature."""
     begin, end = half_of(task, networks.actor.size)
     adam_step(

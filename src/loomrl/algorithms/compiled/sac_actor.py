@@ -15,9 +15,9 @@ from loomrl.algorithms.compiled.sac_memory import (
     TWO,
     VALUE,
     Batches,
-    Networks,
+    SACNetworks,
+    SACWorkspace,
     Settings,
-    Work,
     bounded_log_std,
     copy_into,
     half_of,
@@ -27,7 +27,7 @@ from loomrl.algorithms.compiled.sac_memory import (
 
 @compiled
 def actor_gradient(
-    half: int, number: int, networks: Networks, batches: Batches, work: Work, settings: Settings
+    half: int, number: int, networks: SACNetworks, batches: Batches, work: SACWorkspace, settings: Settings
 ) -> None:
     """A half's share of the gradient of mean(alpha log pi - min Q) by the actor's parameters."""
     num_rows, num_features = batches.obs.shape[1], batches.obs.shape[2]
@@ -74,7 +74,7 @@ def _judged(critic: int, begin: int, end: int, values: NDArray[Any], chosen: NDA
 
 @compiled
 def _action_slopes(
-    critic: int, rows: NDArray[Any], num_features: int, networks: Networks, work: Work, settings: Settings,
+    critic: int, rows: NDArray[Any], num_features: int, networks: SACNetworks, work: SACWorkspace, settings: Settings,
     scratch: Vector,
 ) -> None:  # fmt: skip
     """d_action of some rows: the critic's value by the action. Only these rows go back through it, and no weights."""
@@ -112,7 +112,13 @@ def _action_slopes(
 
 @compiled
 def _project_to_action(
-    critic: int, rows: NDArray[Any], num_features: int, slope: Vector, networks: Networks, work: Work, room: Vector
+    critic: int,
+    rows: NDArray[Any],
+    num_features: int,
+    slope: Vector,
+    networks: SACNetworks,
+    work: SACWorkspace,
+    room: Vector,
 ) -> None:
     table, width, count = networks.critic_tables[critic], work.d_action.shape[1], rows.size
     num_outputs = table[0, OUTPUTS]

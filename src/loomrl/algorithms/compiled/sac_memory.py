@@ -17,7 +17,7 @@ VALUE, FIRST, SECOND, SLOPE = 0, 1, 2, 3  # of the log temperature: itself, Adam
 CRITIC_LOSS, Q_VALUE, ACTOR_LOSS, ENTROPY, TD_ERROR = range(5)  # columns of the sums
 
 
-class Networks(NamedTuple):
+class SACNetworks(NamedTuple):
     """What is learnt, and what Adam remembers of it."""
 
     actor: Vector  # (P,)
@@ -43,7 +43,7 @@ class Batches(NamedTuple):
     noise: NDArray[np.float32]  # (G, 2, N, A): standard normal, for the actions in obs and in next_obs
 
 
-class Work(NamedTuple):
+class SACWorkspace(NamedTuple):
     """Room for what is computed in a step."""
 
     inputs: NDArray[np.float32]  # (3, N, D + A) of the critics

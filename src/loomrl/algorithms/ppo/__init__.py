@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from loomrl.algorithms.peers import ALONE, Peers
+from loomrl.algorithms.peers import ALONE, LearnerGroup
 from loomrl.algorithms.ppo.config import Config
 from loomrl.algorithms.ppo.engine import choose as choose_engine
 from loomrl.algorithms.ppo.engine import for_backend
@@ -38,7 +38,7 @@ def build(
     *,
     seed: int,
     total_env_steps: int,
-    peers: Peers = ALONE,
+    peers: LearnerGroup = ALONE,
 ) -> "PPO | CompiledPPO":
     """PPO with weights that follow from `seed`, on the engine that `config.engine` asks for or the policy allows.
 

@@ -20,9 +20,9 @@ from loomrl.algorithms.compiled.ppo import (
     BLOCK,
     GRAD_NORM,
     KL,
-    Networks,
-    Rows,
-    Work,
+    PPONetworks,
+    PPOWorkspace,
+    RolloutRows,
     apply_gradient,
     batch_gradient,
     gradient_steps,
@@ -31,14 +31,14 @@ from loomrl.algorithms.compiled.ppo import (
 from loomrl.algorithms.compiled.rollout import CompiledCollector
 from loomrl.algorithms.initial import dense_actor_critic
 from loomrl.algorithms.noise import gaussian_noise, negated_gumbel
-from loomrl.algorithms.peers import ALONE, Matrix, Moments, Peers
-from loomrl.algorithms.ppo.config import Config
+from loomrl.algorithms.peers import ALONE, LayerWeights, LearnerGroup, Moments
+from loomrl.algorithms.ppo.config import PPOParameters
 from loomrl.algorithms.ppo.engine import num_outputs
 from loomrl.algorithms.ppo.schedules import STEP_METRICS, Schedules
-from loomrl.environment.collector import Collector
+from loomrl.environment.collecting.collector import Collector
 from loomrl.environment.spaces import space_to_json
 from loomrl.environment.vector.batched import BatchedVectorEnv
-from loomrl.processors import num_processors
+from loomrl.system.processors import num_processors
 from loomrl.types import Act, FloatArray, Trajectory
 
 NO_INDEX, NO_SAMPLE = np.zeros(0, np.int64), np.zeros((0, 0), np.float32)
@@ -49,7 +49,9 @@ class CompiledPPO:
 
     engine = "compiled"
 
-    def __init__(self, config: Config, policy: CompiledPolicy, total_env_steps: int, peers: Peers = ALONE) -> None:
+    def __init__(
+        self, config: PPOParameters, policy: CompiledPolicy, total_env_steps: int, peers: LearnerGroup = ALONE
+    ) -> None:
         self.config = config
         self._peers = peers
         self.num_envs, self.rollout_length = config.num_envs, config.steps_per_rollout
@@ -62,7 +64,7 @@ class CompiledPPO:
         self._num_threads = min(config.num_threads, num_processors())
         self._helper = ThreadPoolExecutor(1, "ppo") if self._num_threads > 1 else None
         matrices = [*policy.critic.matrices(), *policy.actor.matrices()]
-        peers.follow(policy.parameters, [Matrix(*place) for place in matrices])
+        peers.follow(policy.parameters, [LayerWeights(*place) for place in matrices])
 
     @property
     def policy(self) -> CompiledPolicy:
@@ -138,7 +140,7 @@ class CompiledPPO:
                 metrics["std"] = float(np.exp(policy.parameters[policy.actor.end :]).mean())
         return metrics
 
-    def _prepare(self, trajectory: Trajectory, features: NDArray[np.float32]) -> tuple[Rows, float]:
+    def _prepare(self, trajectory: Trajectory, features: NDArray[np.float32]) -> tuple[RolloutRows, float]:
         """Values, probabilities and advantages of a whole rollout, T x B flattened to N, and how well the values
         explained the returns."""
         policy, config, shape = self._policy, self.config, trajectory.reward.shape
@@ -158,7 +160,7 @@ class CompiledPPO:
             joined = self._peers.join_moments(Moments(mean, var, float(advantage.size)))
             gae.normalize(advantage.reshape(-1), float(joined.mean), float(joined.var))
         index, sample = self._learnt(trajectory)
-        rows = Rows(
+        rows = RolloutRows(
             features, index, sample, self._log_prob(trajectory, features, index, sample), np.ascontiguousarray(value),
             advantage.ravel().astype(np.float32), target.astype(np.float32),
         )  # fmt: skip
@@ -192,7 +194,7 @@ class CompiledPPO:
         value_clip = config.value_clip_epsilon or 0.0
         return rate, clip_epsilon, value_clip, config.value_loss_coef, config.entropy_coef, config.max_grad_norm
 
-    def _learn(self, rows: Rows, orders: NDArray[np.int64], settings: FloatArray, metrics: FloatArray) -> None:
+    def _learn(self, rows: RolloutRows, orders: NDArray[np.int64], settings: FloatArray, metrics: FloatArray) -> None:
         """Epochs in the given orders; `metrics` has a row for each gradient step."""
         if self._peers.joins_gradients:
             self._learn_jointly(rows, orders, settings, metrics)
@@ -216,7 +218,9 @@ class CompiledPPO:
                 yield order[None, first:last]
                 first = last
 
-    def _learn_jointly(self, rows: Rows, orders: NDArray[np.int64], settings: FloatArray, metrics: FloatArray) -> None:
+    def _learn_jointly(
+        self, rows: RolloutRows, orders: NDArray[np.int64], settings: FloatArray, metrics: FloatArray
+    ) -> None:
         """The same epochs, with every gradient that of all learners."""
         size = self.config.batch_size
         batches = (order[first : first + size] for order in orders for first in range(0, order.size, size))
@@ -226,7 +230,9 @@ class CompiledPPO:
             step[GRAD_NORM] = apply_gradient(self._networks, self._num_gradient_steps, settings)
             self._num_gradient_steps += 1
 
-    def _take_steps(self, rows: Rows, orders: NDArray[np.int64], settings: FloatArray, metrics: FloatArray) -> None:
+    def _take_steps(
+        self, rows: RolloutRows, orders: NDArray[np.int64], settings: FloatArray, metrics: FloatArray
+    ) -> None:
         """Epochs in the given orders, on one thread or two."""
         counter = np.zeros(1, np.int64)
         rest: Any = (
@@ -263,17 +269,17 @@ class CompiledPPO:
             self._scaler.load_state_dict(below("reward_scaler.", state))
 
 
-def _networks(policy: CompiledPolicy) -> Networks:
+def _networks(policy: CompiledPolicy) -> PPONetworks:
     gradient, first, second = (np.zeros_like(policy.parameters) for _ in range(3))
     bounds = np.array([0, policy.critic.end, policy.parameters.size])
-    return Networks(
+    return PPONetworks(
         policy.parameters, gradient, first, second, policy.critic.table, policy.actor.table, bounds,
         policy.activation, policy.is_discrete,
     )  # fmt: skip
 
 
-def _work(policy: CompiledPolicy) -> Work:
-    return Work(
+def _work(policy: CompiledPolicy) -> PPOWorkspace:
+    return PPOWorkspace(
         hidden=np.stack([policy.actor.hidden(BLOCK)] * 2),
         scratch=np.stack([policy.actor.scratch(BLOCK)] * 2),
         gradient=np.zeros_like(policy.parameters),
@@ -291,12 +297,12 @@ class CompiledRewardScaler(RewardScaler):
 
 
 def build_compiled(
-    config: Config,
+    config: PPOParameters,
     observation_space: gymnasium.Space[Any],
     action_space: gymnasium.Space[Any],
     seed: int,
     total_env_steps: int,
-    peers: Peers = ALONE,
+    peers: LearnerGroup = ALONE,
 ) -> CompiledPPO:
     """PPO with weights that follow from `seed`, for spaces that `engine.choose` finds fit."""
     architecture = PolicyArchitecture(

@@ -5,13 +5,13 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from loomrl.schema import Section
+from loomrl.system.schema import Section
 
 ALIASES = {"clip_range": "clip_epsilon", "value_coef": "value_loss_coef"}
 MIN_ROLLOUT = 2048  # steps of all environments together, where `rollout_length` is left open
 
 
-class Config(Section):
+class PPOParameters(Section):
     """PPO's parameters; the defaults solve CartPole-v1."""
 
     num_envs: int = Field(default=16, ge=1)
@@ -56,7 +56,7 @@ class Config(Section):
         return translated
 
     @model_validator(mode="after")
-    def _consistent(self) -> "Config":
+    def _consistent(self) -> "PPOParameters":
         if not self.hidden_sizes or min(self.hidden_sizes) < 1:
             raise ValueError(f"hidden_sizes {list(self.hidden_sizes)}: give one or more positive layer widths")
         if self.batch_size > self.rollout_size:
@@ -79,3 +79,6 @@ class Config(Section):
     def rollout_size(self) -> int:
         """Transitions per update."""
         return self.num_envs * self.steps_per_rollout
+
+
+Config = PPOParameters  # as all plug-ins of this kind name it

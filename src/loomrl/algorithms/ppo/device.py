@@ -14,15 +14,15 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from loomrl.algorithms.actor_critic import ActorCriticPolicy
 from loomrl.algorithms.base import State
-from loomrl.algorithms.networks import GaussianPolicyHead
-from loomrl.algorithms.ppo.config import Config
-from loomrl.algorithms.ppo.learner import PPO, Batch, first_policy
+from loomrl.algorithms.networks.modules import GaussianPolicyHead
+from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
+from loomrl.algorithms.ppo.config import PPOParameters
+from loomrl.algorithms.ppo.learner import PPO, PPOBatch, first_policy
 from loomrl.algorithms.ppo.returns import DeviceRewardScaler, explained_variance, generalized_advantages
 from loomrl.algorithms.ppo.rollout import DeviceCollector, DeviceTrajectory
 from loomrl.algorithms.ppo.schedules import STEP_METRICS
-from loomrl.environment.collector import Collector
+from loomrl.environment.collecting.collector import Collector
 from loomrl.environment.vector.device import DeviceVectorEnv, best_device, device_name
 from loomrl.types import Trajectory
 
@@ -37,7 +37,7 @@ class DevicePPO(PPO):
     _scaler: DeviceRewardScaler | None
 
     def __init__(
-        self, config: Config, policy: ActorCriticPolicy, total_env_steps: int, device: torch.device | None = None
+        self, config: PPOParameters, policy: ActorCriticPolicy, total_env_steps: int, device: torch.device | None = None
     ) -> None:
         self._torch_device = device or best_device()
         self.device = device_name(self._torch_device)
@@ -71,7 +71,7 @@ class DevicePPO(PPO):
         return metrics
 
     @torch.no_grad()
-    def _batch(self, trajectory: DeviceTrajectory) -> Batch:
+    def _batch(self, trajectory: DeviceTrajectory) -> PPOBatch:
         """Values, probabilities and advantages of a whole rollout, T x B flattened to N."""
         policy, shape = self._policy, trajectory.reward.shape
         apart = trajectory.ended  # a new tensor: where the successor is not the next row
@@ -85,7 +85,7 @@ class DevicePPO(PPO):
         advantage, target = self._worth(trajectory, value.double().reshape(shape), next_value.reshape(shape))
         learnt = trajectory.learnt.flatten(0, 1)
         log_prob, _ = policy.distribution.log_prob_and_entropy(policy.parameters_of(features), learnt)
-        return Batch(features, learnt, log_prob, value, advantage, target)
+        return PPOBatch(features, learnt, log_prob, value, advantage, target)
 
     def _worth(self, trajectory: DeviceTrajectory, value: Tensor, next_value: Tensor) -> tuple[Tensor, Tensor]:
         """Advantages and what the critic learns, (N,) float32, from values (T, B) float64."""
@@ -104,7 +104,7 @@ class DevicePPO(PPO):
     def _order(self, num_rows: int, rng: np.random.Generator) -> Tensor:  # noqa: ARG002
         return torch.randperm(num_rows, generator=self._generator, device=self._torch_device)
 
-    def _metrics(self, batch: Batch, means: Tensor) -> dict[str, float]:
+    def _metrics(self, batch: PPOBatch, means: Tensor) -> dict[str, float]:
         names, head = [*STEP_METRICS, "explained_variance"], self._policy.head
         values = [*means.unbind(), explained_variance(batch.value, batch.target)]
         if isinstance(head, GaussianPolicyHead):
@@ -129,7 +129,7 @@ class DevicePPO(PPO):
 
 
 def build_device(
-    config: Config,
+    config: PPOParameters,
     observation_space: gymnasium.Space[Any],
     action_space: gymnasium.Space[Any],
     seed: int,

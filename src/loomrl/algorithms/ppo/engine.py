@@ -9,14 +9,14 @@ import numpy as np
 
 from loomrl.algorithms.base import check_threads, settle_engine
 from loomrl.algorithms.compiled.names import ACTIVATIONS
-from loomrl.algorithms.ppo.config import Config
-from loomrl.environment.flat import parts_of
+from loomrl.algorithms.ppo.config import PPOParameters
+from loomrl.environment.wrappers.flat import parts_of
 from loomrl.errors import ConfigError
 
 DEVICE = "device"  # the back-end
 
 
-def choose(config: Config, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> str:
+def choose(config: PPOParameters, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> str:
     """`compiled`, `torch` or `device`: what `config.engine` asks for, or what the policy allows. Timing plays no part.
 
     Raises:
@@ -30,7 +30,7 @@ def choose(config: Config, observation_space: gymnasium.Space[Any], action_space
     return engine
 
 
-def for_backend(config: Config, backend: str) -> Config:
+def for_backend(config: PPOParameters, backend: str) -> PPOParameters:
     """The config as it is for environments of a back-end: those on the device are learnt from on the device.
 
     Raises:
@@ -49,7 +49,7 @@ def for_backend(config: Config, backend: str) -> Config:
     return config.model_copy(update={"engine": "device"}) if backend == DEVICE else config
 
 
-def _obstacle(config: Config, observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> str | None:
+def _obstacle(config: PPOParameters, observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> str | None:
     if config.activation not in ACTIVATIONS:
         return f"with activation {config.activation} (it has {', '.join(ACTIVATIONS)})"
     if config.squash_actions:

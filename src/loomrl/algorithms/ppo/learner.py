@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from loomrl.algorithms.actor_critic import ActorCriticPolicy
 from loomrl.algorithms.advantages import (
     RewardScaler,
     explained_variance,
@@ -22,10 +21,11 @@ from loomrl.algorithms.advantages import (
 from loomrl.algorithms.base import State, below
 from loomrl.algorithms.flat import FlatAdam, FlatParameters
 from loomrl.algorithms.initial import dense_actor_critic
-from loomrl.algorithms.networks import GaussianPolicyHead
-from loomrl.algorithms.peers import ALONE, Peers
-from loomrl.algorithms.policy import ROWS
-from loomrl.algorithms.ppo.config import Config
+from loomrl.algorithms.networks.modules import GaussianPolicyHead
+from loomrl.algorithms.peers import ALONE, LearnerGroup
+from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
+from loomrl.algorithms.policies.policy import ROWS
+from loomrl.algorithms.ppo.config import PPOParameters
 from loomrl.algorithms.ppo.schedules import STEP_METRICS, Schedules
 from loomrl.types import Act, Trajectory
 
@@ -53,7 +53,7 @@ def squared_value_errors(value: Tensor, target: Tensor, old_value: Tensor | None
 
 
 @dataclass(frozen=True)
-class Batch:
+class PPOBatch:
     """N transitions as the losses need them."""
 
     features: Tensor  # (N, dim), normalised
@@ -63,7 +63,7 @@ class Batch:
     advantage: Tensor  # (N,)
     target: Tensor  # (N,) returns the critic learns
 
-    def __getitem__(self, rows: Any) -> "Batch":
+    def __getitem__(self, rows: Any) -> "PPOBatch":
         return type(self)(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
     def __len__(self) -> int:
@@ -71,7 +71,7 @@ class Batch:
 
 
 def losses(
-    policy: ActorCriticPolicy, batch: Batch, clip_epsilon: float, value_clip_epsilon: float | None
+    policy: ActorCriticPolicy, batch: PPOBatch, clip_epsilon: float, value_clip_epsilon: float | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Policy loss, value loss and mean entropy, none of them weighted, and the log-probabilities (N,)."""
     log_prob, entropy = _log_prob_and_entropy(policy, batch.features, batch.action)
@@ -91,7 +91,9 @@ def _log_prob_and_entropy(policy: ActorCriticPolicy, features: Tensor, action: T
 class PPO:
     """Learns a `ActorCriticPolicy` from trajectories of its own `act`."""
 
-    def __init__(self, config: Config, policy: ActorCriticPolicy, total_env_steps: int, peers: Peers = ALONE) -> None:
+    def __init__(
+        self, config: PPOParameters, policy: ActorCriticPolicy, total_env_steps: int, peers: LearnerGroup = ALONE
+    ) -> None:
         self.config = config
         self._peers = peers
         self.num_envs = config.num_envs
@@ -145,7 +147,7 @@ class PPO:
         self._policy.learn_statistics(trajectory.obs, self._peers)
         return metrics
 
-    def _learn(self, batch: Batch, rng: np.random.Generator) -> dict[str, float]:
+    def _learn(self, batch: PPOBatch, rng: np.random.Generator) -> dict[str, float]:
         """All epochs over a prepared rollout."""
         config = self.config
         learning_rate, clip_epsilon = self._schedules.begin()
@@ -172,7 +174,7 @@ class PPO:
         """The order of a prepared batch's rows in an epoch."""
         return torch.from_numpy(rng.permutation(num_rows))
 
-    def _metrics(self, batch: Batch, means: Tensor) -> dict[str, float]:
+    def _metrics(self, batch: PPOBatch, means: Tensor) -> dict[str, float]:
         """`means` over the gradient steps by name, how well the values explained the returns, and the deviation."""
         metrics = dict(zip(STEP_METRICS, means.tolist(), strict=True))
         metrics["explained_variance"] = explained_variance(batch.value.numpy(), batch.target.numpy())
@@ -181,17 +183,17 @@ class PPO:
         return metrics
 
     @torch.no_grad()
-    def _prepare(self, trajectory: Trajectory) -> Batch:
+    def _prepare(self, trajectory: Trajectory) -> PPOBatch:
         """Values, probabilities and advantages of a whole rollout, T x B flattened to N."""
         return self._valued(trajectory, *self._features(trajectory))
 
-    def _valued(self, trajectory: Trajectory, features: Tensor, next_features: Tensor) -> Batch:
+    def _valued(self, trajectory: Trajectory, features: Tensor, next_features: Tensor) -> PPOBatch:
         policy, shape = self._policy, trajectory.reward.shape
         value = policy.value_head(policy.critic(features))
         last_value = policy.value_head(policy.critic(next_features))
         advantage, target = self._advantages(trajectory, value.reshape(shape).numpy(), last_value.numpy())
         action = policy.distribution.learnt(trajectory)
-        return Batch(
+        return PPOBatch(
             features, action, self._log_prob(trajectory, features, action), value, advantage.ravel(), target.ravel()
         )
 
@@ -226,10 +228,10 @@ class PPO:
         successors = trajectory.next_obs[needs_successor_value(ended)]
         return self._policy.features(torch.from_numpy(obs)), self._policy.features(torch.from_numpy(successors))
 
-    def _losses(self, batch: Batch, clip_epsilon: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _losses(self, batch: PPOBatch, clip_epsilon: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return losses(self._policy, batch, clip_epsilon, self.config.value_clip_epsilon)
 
-    def _step(self, batch: Batch, clip_epsilon: float) -> Tensor:
+    def _step(self, batch: PPOBatch, clip_epsilon: float) -> Tensor:
         """One gradient step; returns its metrics in the order of STEP_METRICS."""
         config = self.config
         self._flat.gradient.zero_()
@@ -279,19 +281,19 @@ def _float32(values: NDArray[Any]) -> Tensor:
 
 
 def build_torch(
-    config: Config,
+    config: PPOParameters,
     observation_space: gymnasium.Space[Any],
     action_space: gymnasium.Space[Any],
     seed: int,
     total_env_steps: int,
-    peers: Peers = ALONE,
+    peers: LearnerGroup = ALONE,
 ) -> PPO:
     """PPO with weights that follow from `seed`; raises `ConfigError` for spaces no policy can handle."""
     return PPO(config, first_policy(config, observation_space, action_space, seed), total_env_steps, peers)
 
 
 def first_policy(
-    config: Config,
+    config: PPOParameters,
     observation_space: gymnasium.Space[Any],
     action_space: gymnasium.Space[Any],
     seed: int,
@@ -313,7 +315,7 @@ def first_policy(
     return policy
 
 
-def _begin_alike(policy: ActorCriticPolicy, config: Config, seed: int) -> None:
+def _begin_alike(policy: ActorCriticPolicy, config: PPOParameters, seed: int) -> None:
     """Dense networks get the first weights every engine gives them."""
     if policy.preprocessor.images:
         return

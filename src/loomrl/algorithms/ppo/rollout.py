@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from loomrl.algorithms.actor_critic import ActorCriticPolicy
 from loomrl.algorithms.base import below
-from loomrl.algorithms.distributions import CategoricalActions, Distribution, GaussianActions, Parameters
 from loomrl.algorithms.noise import TINY
+from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
+from loomrl.algorithms.policies.distributions import CategoricalActions, Distribution, GaussianActions, Parameters
 from loomrl.algorithms.ppo.returns import sums_so_far
-from loomrl.environment.collector import demand_finite
+from loomrl.environment.collecting.collector import demand_finite
 from loomrl.environment.vector.device import DeviceVectorEnv
 from loomrl.environment.vector.results import check_finite
 from loomrl.environment.vector.states import State
@@ -64,7 +64,8 @@ class DeviceTrajectory:
 
 
 class DeviceCollector:
-    """A `loomrl.environment.collector.Collector` of environments on a device. It acts itself: `act` is not asked, and
+    """A `loomrl.environment.collecting.collector.Collector` of environments on a device. It acts itself: `act` is
+    not asked, and
     random numbers come from a generator on the device that follows from `seed`.
 
     Raises:

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from loomrl.algorithms.base import State
-from loomrl.algorithms.ppo.config import Config
+from loomrl.algorithms.ppo.config import PPOParameters
 
 ADAPTIVE_LEARNING_RATE_BOUNDS = (1e-5, 1e-2)
 STEP_METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
@@ -13,7 +13,7 @@ STEP_METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fract
 class Schedules:
     """Learning rate and clip range over training."""
 
-    def __init__(self, config: Config, total_env_steps: int) -> None:
+    def __init__(self, config: PPOParameters, total_env_steps: int) -> None:
         self._config = config
         self._total_env_steps: float = total_env_steps
         self._env_steps = 0

@@ -23,7 +23,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from loomrl.machine_code import njit
+from loomrl.system.machine_code import njit
 from loomrl.types import FloatArray
 
 step_signature = "Tuple((float64, boolean))(float64[::1], float64[::1], float64[::1])"

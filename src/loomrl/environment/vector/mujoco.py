@@ -26,7 +26,7 @@ from loomrl.environment.vector.results import check_finite, place
 from loomrl.environment.vector.robots.base import Info, Robot
 from loomrl.environment.vector.states import State, generator_words, generators_of
 from loomrl.errors import EnvironmentFault
-from loomrl.processors import num_processors
+from loomrl.system.processors import num_processors
 from loomrl.types import FloatArray
 
 IS_EXACT = True  # the same bits as Gymnasium's environments, proved for each snapshot before it is chosen

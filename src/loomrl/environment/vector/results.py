@@ -6,7 +6,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from loomrl.environment.guard import explain
+from loomrl.environment.wrappers.guard import explain
 from loomrl.errors import EnvironmentFault
 from loomrl.types import FloatArray
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.machine_code import njit
+from loomrl.system.machine_code import njit
 
 Vector = NDArray[np.float64]
 RELU, LEAKY_RELU, CLIP, TANH, SIGMOID = range(5)

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from loomrl.safety.certified import kernels
 from loomrl.safety.certified.kernels import Packed
-from loomrl.safety.certified.search import NARROWEST, SLACK, Verdict
+from loomrl.safety.certified.search import NARROWEST, SLACK, SolverVerdict
 
 Array = NDArray[np.float64]
 _BATCH = 256
 
 
 @dataclass(frozen=True)
-class Response:
+class MonotoneResponse:
     """`row` @ outputs rises with input `component` in [low, high]; where `at_zero`, only at its zeros."""
 
     low: Array  # (num_inputs,)
@@ -29,15 +29,15 @@ class Response:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MonotoneOutcome:
     """`inputs` (B, num_inputs) are where the search had to stop, or could not go on: places to look for exceptions."""
 
-    verdict: Verdict  # UNSAT: it rises everywhere; UNKNOWN, TIMEOUT: open
+    verdict: SolverVerdict  # UNSAT: it rises everywhere; UNKNOWN, TIMEOUT: open
     num_boxes: int
     inputs: Array
 
 
-def rises(network: Packed, response: Response, max_boxes: int) -> Outcome:
+def rises(network: Packed, response: MonotoneResponse, max_boxes: int) -> MonotoneOutcome:
     """Decide a response; boxes that are open are halved until so many were bounded."""
     shape = (1, network.bias.size)
     stack: list[tuple[Array, ...]] = [
@@ -51,7 +51,7 @@ def rises(network: Packed, response: Response, max_boxes: int) -> Outcome:
             stack.append((low[:-_BATCH], high[:-_BATCH], floor[:-_BATCH], ceiling[:-_BATCH]))
             low, high, floor, ceiling = (part[-_BATCH:].copy() for part in (low, high, floor, ceiling))
         if num_boxes >= max_boxes:
-            return Outcome(Verdict.TIMEOUT, num_boxes, 0.5 * (low + high))
+            return MonotoneOutcome(SolverVerdict.TIMEOUT, num_boxes, 0.5 * (low + high))
         num_boxes += len(low)
         is_open, score = _examine(network, response, low, high, floor, ceiling)
         low, high, floor, ceiling, score = (part[is_open] for part in (low, high, floor, ceiling, score))
@@ -63,12 +63,12 @@ def rises(network: Packed, response: Response, max_boxes: int) -> Outcome:
         if can.any():
             stack.append(_halves(low[can], high[can], floor[can], ceiling[can], dimension[can]))
     if stuck:
-        return Outcome(Verdict.UNKNOWN, num_boxes, np.concatenate(stuck))
-    return Outcome(Verdict.UNSAT, num_boxes, np.empty((0, len(response.low))))
+        return MonotoneOutcome(SolverVerdict.UNKNOWN, num_boxes, np.concatenate(stuck))
+    return MonotoneOutcome(SolverVerdict.UNSAT, num_boxes, np.empty((0, len(response.low))))
 
 
 def _examine(
-    network: Packed, response: Response, low: Array, high: Array, floor: Array, ceiling: Array
+    network: Packed, response: MonotoneResponse, low: Array, high: Array, floor: Array, ceiling: Array
 ) -> tuple[NDArray[np.bool_], Array]:
     """Which boxes are open, (B,), and how much each input is to blame, (B, num_inputs)."""
     count = len(low)

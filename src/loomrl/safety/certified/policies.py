@@ -10,20 +10,20 @@ from gymnasium import spaces
 
 from loomrl.safety.certified.graph import read_network
 from loomrl.safety.certified.network import Network
-from loomrl.safety.certified.verify import Replay, demand_agreement
+from loomrl.safety.certified.verify import CandidateRunner, demand_agreement
 
 METHOD = "bound propagation (CROWN) with optimised slopes and input splitting, in float64, on the exported graph"
 
 
 @dataclass(frozen=True)
-class PolicyNetwork:
+class ExaminedNetwork:
     """The network from observations to logits, or to continuous actions, and the runtime that replays it."""
 
     network: Network
-    replay: Replay
+    replay: CandidateRunner
 
 
-def network_of(policy: Any, action_space: Any) -> PolicyNetwork:
+def network_of(policy: Any, action_space: Any) -> ExaminedNetwork:
     """Read a policy's graph, once for all that is asked about it.
 
     Raises:
@@ -33,17 +33,17 @@ def network_of(policy: Any, action_space: Any) -> PolicyNetwork:
     with tempfile.TemporaryDirectory() as folder:
         graph = Path(folder) / "policy.onnx"
         graph.write_bytes(_graph(policy))
-        network, replay = read_network(graph, output), Replay(graph, output)
+        network, replay = read_network(graph, output), CandidateRunner(graph, output)
         for size in (1.0, 10.0):
             ends = np.full(network.num_inputs, size)
             demand_agreement(network, replay, -ends, ends, "the policy's graph")
-        return PolicyNetwork(network, replay)
+        return ExaminedNetwork(network, replay)
 
 
 def _graph(policy: Any) -> bytes:
     if isinstance(getattr(policy, "graph", None), bytes):
         return bytes(policy.graph)
-    from loomrl.export.config import ExportConfig
-    from loomrl.export.graph import build_graph
+    from loomrl.algorithms.policies.onnx_graph import build_graph
+    from loomrl.types import OPSET
 
-    return build_graph(policy, ExportConfig().opset)
+    return build_graph(policy, OPSET)

@@ -28,7 +28,7 @@ _STARTS, _DESCENT_STEPS = 32, 24
 Confirm = Callable[[Array, Case], NDArray[np.float32] | None]
 
 
-class Verdict(StrEnum):
+class SolverVerdict(StrEnum):
     """In the words of the field's competition."""
 
     SAT = "sat"
@@ -38,10 +38,10 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SearchOutcome:
     """What came of a search. `inputs` are a counterexample's, as float32, confirmed."""
 
-    verdict: Verdict
+    verdict: SolverVerdict
     num_boxes: int
     inputs: NDArray[np.float32] | None = None
 
@@ -74,7 +74,7 @@ class _Boxes:
         return _Boxes(*(np.concatenate(values) for values in zip(*(part._arrays() for part in parts), strict=True)))
 
 
-class Search:
+class PropertySearch:
     """One property of one network. `confirm` replays a candidate in the runtime that ships, or says no."""
 
     def __init__(self, network: Packed, cases: Sequence[Case], confirm: Confirm, num_threads: int = 1) -> None:
@@ -86,7 +86,7 @@ class Search:
         self._num_boxes = 0
         self._is_stuck = False
 
-    def run(self, deadline: float, max_boxes: float = math.inf) -> Outcome:
+    def run(self, deadline: float, max_boxes: float = math.inf) -> SearchOutcome:
         """Until everything is decided, `time.monotonic()` reaches the deadline, or so many boxes were bounded.
 
         With one thread and no deadline the same question always has the same answer, counterexample included.
@@ -94,19 +94,19 @@ class Search:
         with ThreadPoolExecutor(self._num_threads) as threads:
             return self._run(deadline, max_boxes, threads)
 
-    def _run(self, deadline: float, max_boxes: float, threads: ThreadPoolExecutor) -> Outcome:
+    def _run(self, deadline: float, max_boxes: float, threads: ThreadPoolExecutor) -> SearchOutcome:
         stack = [self._first()]
         is_first = True
         while stack:
             if time.monotonic() > deadline or self._num_boxes >= max_boxes:
-                return Outcome(Verdict.TIMEOUT, self._num_boxes)
+                return SearchOutcome(SolverVerdict.TIMEOUT, self._num_boxes)
             found, left = self._step(_pop(stack, _BATCH * self._num_threads), threads, is_first)
             is_first = False
             if found is not None:
-                return Outcome(Verdict.SAT, self._num_boxes, found)
+                return SearchOutcome(SolverVerdict.SAT, self._num_boxes, found)
             if left is not None:
                 stack.append(left)
-        return Outcome(Verdict.UNKNOWN if self._is_stuck else Verdict.UNSAT, self._num_boxes)
+        return SearchOutcome(SolverVerdict.UNKNOWN if self._is_stuck else SolverVerdict.UNSAT, self._num_boxes)
 
     def _first(self) -> _Boxes:
         """The whole box of each case."""

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.errors import ArtifactError
-from loomrl.processors import num_processors
 from loomrl.safety.certified import marabou
 from loomrl.safety.certified.graph import read_network
 from loomrl.safety.certified.network import Network
 from loomrl.safety.certified.packed import pack
-from loomrl.safety.certified.search import Search, Verdict
+from loomrl.safety.certified.search import PropertySearch, SolverVerdict
 from loomrl.safety.certified.vnnlib import Case, Property, read_property
+from loomrl.system.processors import num_processors
 
 _OWN_SHARE = 0.6  # of the time, before what is open is handed over
 _ASKED, _CASES = 8, 4  # inputs of each of the first cases on which reader and runtime must agree ...
@@ -28,11 +28,11 @@ _LINEAR = {"relu", "leaky_relu"}  # what Marabou decides completely
 
 
 @dataclass(frozen=True)
-class Answer:
+class VerificationResult:
     """`inputs` and `outputs` are a counterexample's, as onnxruntime computed it in float32. `decided_by` is `search`,
     or `marabou`."""
 
-    verdict: Verdict
+    verdict: SolverVerdict
     seconds: float
     num_boxes: int
     decided_by: str
@@ -40,7 +40,7 @@ class Answer:
     outputs: NDArray[np.float32] | None = None
 
 
-class Replay:
+class CandidateRunner:
     """Runs candidates in onnxruntime, as the policy is served."""
 
     def __init__(self, graph: Path, output: str | None) -> None:
@@ -69,7 +69,7 @@ class Replay:
 
 
 def demand_agreement(
-    network: Network, replay: Replay, low: NDArray[np.float64], high: NDArray[np.float64], source: object
+    network: Network, replay: CandidateRunner, low: NDArray[np.float64], high: NDArray[np.float64], source: object
 ) -> None:
     """What is verified must be what runs: both are asked about corners of a box and random inputs in it, (d,) each.
 
@@ -92,7 +92,7 @@ def demand_agreement(
             )
 
 
-def verify(graph: Path, prop: Path, timeout: float, output: str | None = None) -> Answer:
+def verify(graph: Path, prop: Path, timeout: float, output: str | None = None) -> VerificationResult:
     """Whether some input of the property's region breaks it: `sat` with that input, `unsat`, or undecided.
 
     `unsat` says that bounds in real arithmetic, computed in float64, exclude it by at least `search.SLACK`; it is no
@@ -104,18 +104,18 @@ def verify(graph: Path, prop: Path, timeout: float, output: str | None = None) -
     begun = time.monotonic()
     network, question = read_network(graph, output), read_property(prop)
     _demand_fit(network, question, graph)
-    replay = Replay(graph, output)
+    replay = CandidateRunner(graph, output)
     for case in question.cases[:_CASES]:
         demand_agreement(network, replay, case.low, case.high, graph)
     complete = find_spec("maraboupy") is not None and {layer.kind for layer in network.layers} <= _LINEAR
-    search = Search(pack(network), question.cases, replay.confirm, num_processors())
+    search = PropertySearch(pack(network), question.cases, replay.confirm, num_processors())
     found = search.run(begun + timeout * (_OWN_SHARE if complete else 1.0))
     verdict, inputs, decided_by = found.verdict, found.inputs, "search"
-    if complete and verdict in (Verdict.TIMEOUT, Verdict.UNKNOWN):
+    if complete and verdict in (SolverVerdict.TIMEOUT, SolverVerdict.UNKNOWN):
         verdict, inputs = _ask_marabou(graph, prop, output, begun + timeout, question, replay)
         decided_by = "marabou"
     outputs = None if inputs is None else replay(inputs)
-    return Answer(verdict, time.monotonic() - begun, found.num_boxes, decided_by, inputs, outputs)
+    return VerificationResult(verdict, time.monotonic() - begun, found.num_boxes, decided_by, inputs, outputs)
 
 
 def _demand_fit(network: Network, question: Property, graph: Path) -> None:
@@ -128,12 +128,12 @@ def _demand_fit(network: Network, question: Property, graph: Path) -> None:
 
 
 def _ask_marabou(
-    graph: Path, prop: Path, output: str | None, deadline: float, question: Property, replay: Replay
-) -> tuple[Verdict, NDArray[np.float32] | None]:
+    graph: Path, prop: Path, output: str | None, deadline: float, question: Property, replay: CandidateRunner
+) -> tuple[SolverVerdict, NDArray[np.float32] | None]:
     """In a process of its own, which ends with the time: it holds no promise to end by itself."""
     left = deadline - time.monotonic()
     if left < 1.0:
-        return Verdict.TIMEOUT, None
+        return SolverVerdict.TIMEOUT, None
     command = [sys.executable, "-m", marabou.__name__, str(graph), str(prop), str(int(left)), output or ""]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, start_new_session=True) as process:
@@ -141,12 +141,12 @@ def _ask_marabou(
             answered, complaint = process.communicate(timeout=left)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, 9)
-            return Verdict.TIMEOUT, None
+            return SolverVerdict.TIMEOUT, None
     if process.returncode != 0:
         raise ArtifactError(f"Marabou failed on {graph}: {complaint.decode(errors='replace')[-1000:]}")
     answer = json.loads(answered.splitlines()[-1])
-    verdict = Verdict(answer["verdict"])
-    if verdict is not Verdict.SAT:
+    verdict = SolverVerdict(answer["verdict"])
+    if verdict is not SolverVerdict.SAT:
         return verdict, None
     inputs = replay.confirm(np.array(answer["inputs"]), question.cases[answer["case"]])
-    return (Verdict.UNKNOWN, None) if inputs is None else (Verdict.SAT, inputs)
+    return (SolverVerdict.UNKNOWN, None) if inputs is None else (SolverVerdict.SAT, inputs)

@@ -1,6 +1,7 @@
 """How likely an unsafe state is met at most, from any state an episode may begin with: bounds over boxes of states.
 
-For environments with infinitely many states that say where boxes of them lead (`loomrl.finite.abstraction`). Which
+For environments with infinitely many states that say where boxes of them lead
+(`loomrl.environment.finite.abstraction`). Which
 actions the policy may take in a box is bounded on its exported graph, as certified properties are.
 """
 
@@ -15,11 +16,11 @@ from pydantic import Field
 
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.safety.check import MODEL_CHECKING, CheckConfig, Context, Scope, undecided
-from loomrl.safety.probes import is_recurrent
+from loomrl.safety.probing.probes import is_recurrent
 from loomrl.types import Bound, Claim, Verdict
 
 if TYPE_CHECKING:
-    from loomrl.finite.abstraction import Abstraction
+    from loomrl.environment.finite.abstraction import Abstraction
 
 NAME = "abstraction"
 STAGE = MODEL_CHECKING
@@ -28,7 +29,7 @@ LOCAL = True
 MOST_CELLS = 5_000_000  # with some 500 bytes each where all are visited
 
 
-class Config(CheckConfig):
+class AbstractionConfig(CheckConfig):
     """`cells` are how many parts each component of the state is cut into; without them nothing is claimed.
 
     `steps` are those of the longest episode where they are left out.
@@ -39,7 +40,10 @@ class Config(CheckConfig):
     steps: int | None = Field(default=None, ge=1)
 
 
-def check_spaces(config: Config, observation_space: Any, action_space: Any) -> None:
+Config = AbstractionConfig  # as all plug-ins of this kind name it
+
+
+def check_spaces(config: AbstractionConfig, observation_space: Any, action_space: Any) -> None:
     """Raises `ConfigError` for cells that do not fit what is observed, before anything is trained."""
     if config.cells is None:
         return
@@ -59,7 +63,7 @@ def check_spaces(config: Config, observation_space: Any, action_space: Any) -> N
         raise ConfigError(f"{place}: {config.cells} are {count} cells; at most {MOST_CELLS} are held in memory")
 
 
-def check_environment(config: Config, snapshot_folder: Path) -> None:
+def check_environment(config: AbstractionConfig, snapshot_folder: Path) -> None:
     """Raises `ConfigError` for an environment without an abstraction, before anything is trained."""
     if config.cells is None:
         return
@@ -70,18 +74,18 @@ def check_environment(config: Config, snapshot_folder: Path) -> None:
 @contextmanager
 def _abstracted(snapshot_folder: Path) -> "Iterator[tuple[str, Abstraction]]":
     """The environment's name and its abstraction, which may ask the environment: it is open meanwhile."""
+    from loomrl.environment.finite.abstraction import abstraction_of
     from loomrl.environment.make import make_env
-    from loomrl.finite.abstraction import abstraction_of
 
     with closing(make_env(snapshot_folder)) as env:
         yield type(env.unwrapped).__name__, abstraction_of(env)
 
 
-def examine(context: Context, config: Config) -> list[Claim]:
+def examine(context: Context, config: AbstractionConfig) -> list[Claim]:
     """One claim, proved or undecided: what may happen in a box is more than what does happen."""
     if config.cells is None:
         return []
-    from loomrl.finite.abstraction import demand_held, worst_case
+    from loomrl.environment.finite.abstraction import demand_held, worst_case
     from loomrl.safety.certified.choices import possible_actions
     from loomrl.safety.certified.policies import METHOD, network_of
     from loomrl.safety.certified.verify import DIFFERENCE, demand_agreement
@@ -142,7 +146,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     ]
 
 
-def scope(config: Config, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
+def scope(config: AbstractionConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
     """What is examined, left open and would refute it."""
     return Scope(
         f"every state an episode may begin with: {claim.finding}",

@@ -7,10 +7,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import Field
 
-from loomrl.evaluation.statistics import clopper_pearson_upper
+from loomrl.safety.case.counterexample import Failure, Replayed, observation_counterexample
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
-from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
-from loomrl.safety.probes import ask, ask_outputs, not_members, probe_observations
+from loomrl.safety.probing.probes import ask, ask_outputs, not_members, probe_observations
+from loomrl.statistics.intervals import clopper_pearson_upper
 from loomrl.types import Bound, Claim, ClaimLabel, LabelKind, Verdict
 
 NAME = "action_bounds"
@@ -18,7 +18,7 @@ STAGE = FALSIFICATION
 LOCAL = True
 
 
-class Config(CheckConfig):
+class ActionBoundsConfig(CheckConfig):
     """How many observations of each kind are tried."""
 
     num_visited: int = Field(default=20_000, ge=1)
@@ -26,7 +26,10 @@ class Config(CheckConfig):
     num_extreme: int = Field(default=512, ge=1)
 
 
-def examine(context: Context, config: Config) -> list[Claim]:
+Config = ActionBoundsConfig  # as all plug-ins of this kind name it
+
+
+def examine(context: Context, config: ActionBoundsConfig) -> list[Claim]:
     """One claim; any action outside refutes it."""
     tried = probe_observations(
         context.observation_space,
@@ -75,7 +78,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     ]
 
 
-def scope(config: Config, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
+def scope(config: ActionBoundsConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
     """What is examined, left open and would refute it."""
     return Scope(
         f"{claim.num_samples} observations: visited, uniform random and extreme ones",

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from loomrl.errors import ArtifactError, ConfigError
+from loomrl.safety.case.counterexample import Failure, Replayed, observation_counterexample
 from loomrl.safety.certified.regions import Region, box_of, described, preferred
 from loomrl.safety.certified.vnnlib import Case
 from loomrl.safety.check import CERTIFIED, CheckConfig, Context, Scope, undecided
-from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
-from loomrl.safety.probes import ask
-from loomrl.schema import Section, demand_distinct
+from loomrl.safety.probing.probes import ask
+from loomrl.system.schema import Section, demand_distinct
 from loomrl.types import Claim, Verdict
 
 NAME = "certified"
@@ -27,7 +27,7 @@ STAGE = CERTIFIED
 LOCAL = True
 
 
-class PropertyConfig(Section):
+class CertifiedPropertyConfig(Section):
     """In a region, `never` lists actions that are not chosen (Discrete), or `low` and `high` limit `action[i]` (Box).
 
     `region` gives ranges of components: `observation[2]: [-0.2, -0.1]`. A component it leaves out has the range of the
@@ -42,32 +42,35 @@ class PropertyConfig(Section):
     high: float | None = None
 
     @model_validator(mode="after")
-    def _consistent(self) -> "PropertyConfig":
+    def _consistent(self) -> "CertifiedPropertyConfig":
         if bool(self.never) == (self.low is not None or self.high is not None):
             raise ValueError("give `never`, for a choice of actions, or `low` and `high`, for a continuous action")
         return self
 
 
-class Config(CheckConfig):
+class CertifiedConfig(CheckConfig):
     """Properties, each with a budget of boxes, so that the answer does not depend on how fast the machine is."""
 
-    properties: list[PropertyConfig] = Field(default_factory=list)
+    properties: list[CertifiedPropertyConfig] = Field(default_factory=list)
     max_boxes: int = Field(default=100_000, ge=1)
 
     @model_validator(mode="after")
-    def _distinct(self) -> "Config":
+    def _distinct(self) -> "CertifiedConfig":
         demand_distinct(self.properties, "properties")
         return self
 
 
-def check_spaces(config: Config, observation_space: Any, action_space: Any) -> None:
+Config = CertifiedConfig  # as all plug-ins of this kind name it
+
+
+def check_spaces(config: CertifiedConfig, observation_space: Any, action_space: Any) -> None:
     """Raises `ConfigError` for a property that these spaces do not allow, before anything is trained."""
     for prop in config.properties:
         box_of(prop.region, observation_space, _refused(prop))
         _unsafe(prop, action_space)
 
 
-def examine(context: Context, config: Config) -> list[Claim]:
+def examine(context: Context, config: CertifiedConfig) -> list[Claim]:
     """One claim for each property."""
     if not config.properties:
         return []
@@ -86,7 +89,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     return [_claim(context, config, prop, network, policy.replay) for prop in config.properties]
 
 
-def scope(config: Config, claim: Claim) -> Scope:
+def scope(config: CertifiedConfig, claim: Claim) -> Scope:
     """What is examined, left open and would refute it."""
     return Scope(
         f"every observation of the region, by bounds over at most {config.max_boxes} boxes",
@@ -95,14 +98,16 @@ def scope(config: Config, claim: Claim) -> Scope:
     )
 
 
-def _statement(prop: PropertyConfig) -> str:
+def _statement(prop: CertifiedPropertyConfig) -> str:
     return f"for every observation with {described(prop.region)}, {_promised(prop)}"
 
 
-def _claim(context: Context, config: Config, prop: PropertyConfig, network: Any, runtime: Any) -> Claim:
+def _claim(
+    context: Context, config: CertifiedConfig, prop: CertifiedPropertyConfig, network: Any, runtime: Any
+) -> Claim:
     from loomrl.safety.certified.policies import METHOD
-    from loomrl.safety.certified.search import SLACK, Search
-    from loomrl.safety.certified.search import Verdict as Answer
+    from loomrl.safety.certified.search import SLACK, PropertySearch
+    from loomrl.safety.certified.search import SolverVerdict as Answer
 
     low, high = box_of(prop.region, context.observation_space, _refused(prop))
     cases = [Case(low, high, rows, limits) for rows, limits in _unsafe(prop, context.action_space)]
@@ -114,7 +119,7 @@ def _claim(context: Context, config: Config, prop: PropertyConfig, network: Any,
             return candidate
         return candidate if int(runtime(candidate).argmax()) + context.action_space.start in prop.never else None
 
-    found = Search(network, cases, confirm).run(math.inf, config.max_boxes)
+    found = PropertySearch(network, cases, confirm).run(math.inf, config.max_boxes)
     verdict = {Answer.UNSAT: Verdict.PROVED, Answer.SAT: Verdict.REFUTED}.get(found.verdict, Verdict.UNDECIDED)
     region = {f"observation[{index}]": [low[index], high[index]] for index in range(len(low))}
     evidence = {
@@ -151,7 +156,7 @@ def _claim(context: Context, config: Config, prop: PropertyConfig, network: Any,
 
 def replay(failure: Failure) -> Replayed:
     """Ask the policy about the observation that broke the property."""
-    prop = PropertyConfig.model_validate(failure.document["property"])
+    prop = CertifiedPropertyConfig.model_validate(failure.document["property"])
     obs = failure.observation()
     action = np.asarray(ask(failure.policy, obs))[0]
     if prop.never:
@@ -162,7 +167,7 @@ def replay(failure: Failure) -> Replayed:
     return Replayed(reproduced=broken, finding=f"the action for {obs[0].tolist()} is {action.tolist()}")
 
 
-def _unsafe(prop: PropertyConfig, space: Any) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+def _unsafe(prop: CertifiedPropertyConfig, space: Any) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """What must not happen, as limits on the outputs: (rows, limits) for each way."""
     refused = _refused(prop)
     if prop.never:
@@ -193,11 +198,11 @@ def _chosen(
     return rows, np.zeros(len(rows))
 
 
-def _refused(prop: PropertyConfig) -> Callable[[str], ConfigError]:
+def _refused(prop: CertifiedPropertyConfig) -> Callable[[str], ConfigError]:
     return lambda problem: ConfigError(f"safety.checks.{NAME}.properties: {prop.name}: {problem}")
 
 
-def _promised(prop: PropertyConfig) -> str:
+def _promised(prop: CertifiedPropertyConfig) -> str:
     if prop.never:
         return f"action {' or '.join(map(str, prop.never))} is not chosen"
     parts = [f"above {prop.low:g}"] if prop.low is not None else []

@@ -4,10 +4,10 @@ import numpy as np
 from gymnasium import spaces
 from pydantic import Field
 
+from loomrl.safety.case.counterexample import Failure, Replayed, recorded
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
-from loomrl.safety.counterexample import Failure, Replayed, recorded
-from loomrl.safety.drops import APPROXIMATE, METHOD, judge_drop, return_limit
-from loomrl.safety.probes import Disturbance, noise_scale, to_texts, told_to_the_shield
+from loomrl.safety.probing.drops import APPROXIMATE, METHOD, judge_drop, return_limit
+from loomrl.safety.probing.probes import Disturbance, noise_scale, to_texts, told_to_the_shield
 from loomrl.types import Claim, Counterexample, Episode
 
 NAME = "disturbed_return"
@@ -16,7 +16,7 @@ LOCAL = False
 not_applicable = to_texts
 
 
-class Config(CheckConfig):
+class DisturbedReturnConfig(CheckConfig):
     """Noise of `noise` standard deviations may lower the mean return by `max_return_drop` of its size."""
 
     mandatory: bool = False
@@ -26,7 +26,10 @@ class Config(CheckConfig):
     bootstrap_replicates: int = Field(default=2_000, ge=100)
 
 
-def examine(context: Context, config: Config) -> list[Claim]:
+Config = DisturbedReturnConfig  # as all plug-ins of this kind name it
+
+
+def examine(context: Context, config: DisturbedReturnConfig) -> list[Claim]:
     """One claim, where observations are a Box."""
     if not isinstance(context.observation_space, spaces.Box):
         return []
@@ -74,7 +77,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     ]
 
 
-def scope(config: Config, claim: Claim) -> Scope:
+def scope(config: DisturbedReturnConfig, claim: Claim) -> Scope:
     """What is examined, left open and would refute it."""
     return Scope(
         f"{claim.num_samples} seeds, each played with and without noise",

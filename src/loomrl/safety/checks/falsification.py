@@ -12,20 +12,15 @@ import numpy as np
 from gymnasium import spaces
 from pydantic import Field
 
+from loomrl.safety.case.counterexample import Failure, Replayed, observation_counterexample, recorded
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.config import ConstraintConfig
-from loomrl.safety.counterexample import (
-    Failure,
-    Replayed,
-    observation_counterexample,
-    recorded,
-)
-from loomrl.safety.probes import ask, is_recurrent, to_texts, told_to_the_shield
+from loomrl.safety.probing.probes import ask, is_recurrent, to_texts, told_to_the_shield
 from loomrl.safety.search.drift import drift_claims, replay_drift
 from loomrl.safety.search.lone_choices import STEEPEST, WIDEST, LoneChoice, find_lone_choices
 from loomrl.safety.search.playing import Field as PlayingField
 from loomrl.safety.search.playing import Lead
-from loomrl.safety.search.recovery import RECOVERED, Failing, Scale, Search, broken
+from loomrl.safety.search.recovery import RECOVERED, Failing, RecoverySearch, Scale, broken
 from loomrl.types import Bound, Claim, Episode, Verdict
 
 NAME = "falsification"
@@ -45,7 +40,7 @@ def not_applicable(observation_space: Any, action_space: Any) -> str | None:
     return None
 
 
-class Config(CheckConfig):
+class FalsificationConfig(CheckConfig):
     """`num_leads` episodes are led somewhere and left to the policy for `horizon` steps.
 
     Recoveries are tried from up to `max_failures` of the states it fails from. `num_lines` lines through what was met
@@ -66,7 +61,10 @@ class Config(CheckConfig):
     num_seeds: int = Field(default=16, ge=1)
 
 
-def examine(context: Context, config: Config) -> list[Claim]:
+Config = FalsificationConfig  # as all plug-ins of this kind name it
+
+
+def examine(context: Context, config: FalsificationConfig) -> list[Claim]:
     """What was found by each search."""
     claims = [_recovery(context, config)]
     if isinstance(context.observation_space, spaces.Box) and context.observation_space.dtype.kind == "f":
@@ -74,7 +72,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     return claims + drift_claims(context, config)
 
 
-def scope(config: Config, claim: Claim) -> Scope:
+def scope(config: FalsificationConfig, claim: Claim) -> Scope:
     """What is examined, left open and would refute it."""
     if claim.id == RECOVERY:
         return Scope(
@@ -104,10 +102,10 @@ def replay(failure: Failure) -> Replayed:
 # --- states a policy fails from -----------------------------------------------------------------------------------
 
 
-def _recovery(context: Context, config: Config) -> Claim:
+def _recovery(context: Context, config: FalsificationConfig) -> Claim:
     field = _field(context)
     scale = Scale(context.episodes, _at_random(context, config.horizon), context.config.constraints, config.horizon)
-    search = Search(field, scale, context.visited)
+    search = RecoverySearch(field, scale, context.visited)
     own = context.config.seeds
     seeds = [own[index % len(own)] for index in range(config.num_leads)]
     latest = max(1, int(np.median([episode.length for episode in context.episodes])) // 2)
@@ -147,7 +145,7 @@ def _recovery(context: Context, config: Config) -> Claim:
     )
 
 
-def _recovery_evidence(search: Search, scale: Scale, worst: Failing | None) -> dict[str, Any]:
+def _recovery_evidence(search: RecoverySearch, scale: Scale, worst: Failing | None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "kind": RECOVERY,
         "num_states": search.num_states,
@@ -256,7 +254,7 @@ def _at_random(context: Context, horizon: int) -> list[Episode]:
 # --- choices that stand alone -------------------------------------------------------------------------------------
 
 
-def _lone_choices(context: Context, config: Config) -> Claim:
+def _lone_choices(context: Context, config: FalsificationConfig) -> Claim:
     worst = find_lone_choices(
         context.policy,
         context.observation_space,

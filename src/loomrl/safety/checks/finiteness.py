@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from loomrl.safety.case.counterexample import Failure, Replayed, observation_counterexample
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
-from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
-from loomrl.safety.probes import ask_outputs, probe_observations
+from loomrl.safety.probing.probes import ask_outputs, probe_observations
 from loomrl.types import Bound, Claim, Verdict
 
 NAME = "finiteness"
@@ -17,7 +17,7 @@ STAGE = FALSIFICATION
 LOCAL = True
 
 
-class Config(CheckConfig):
+class FinitenessConfig(CheckConfig):
     """How many observations of each kind are tried."""
 
     num_visited: int = Field(default=20_000, ge=1)
@@ -25,7 +25,10 @@ class Config(CheckConfig):
     num_extreme: int = Field(default=2_048, ge=1)
 
 
-def examine(context: Context, config: Config) -> list[Claim]:
+Config = FinitenessConfig  # as all plug-ins of this kind name it
+
+
+def examine(context: Context, config: FinitenessConfig) -> list[Claim]:
     """One claim; any output that is not finite refutes it."""
     tried = probe_observations(
         context.observation_space,
@@ -70,7 +73,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     ]
 
 
-def scope(config: Config, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
+def scope(config: FinitenessConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
     """What is examined, left open and would refute it."""
     return Scope(
         f"all outputs at {claim.num_samples} observations: visited, uniform random and extreme ones",

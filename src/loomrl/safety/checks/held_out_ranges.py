@@ -7,8 +7,8 @@ import numpy as np
 from pydantic import Field
 
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
-from loomrl.safety.drops import APPROXIMATE, METHOD, judge_drop, return_limit
-from loomrl.safety.worlds import play_there, with_held_out_ranges
+from loomrl.safety.probing.drops import APPROXIMATE, METHOD, judge_drop, return_limit
+from loomrl.safety.probing.worlds import play_there, with_held_out_ranges
 from loomrl.types import Claim
 
 NAME = "held_out_ranges"
@@ -16,7 +16,7 @@ STAGE = FALSIFICATION
 LOCAL = False
 
 
-class Config(CheckConfig):
+class HeldOutRangesConfig(CheckConfig):
     """Held-out values of the parameters may lower the mean return by `max_return_drop` of its size."""
 
     max_return_drop: float = Field(default=0.1, gt=0)
@@ -24,7 +24,10 @@ class Config(CheckConfig):
     bootstrap_replicates: int = Field(default=2_000, ge=100)
 
 
-def examine(context: Context, config: Config) -> list[Claim]:
+Config = HeldOutRangesConfig  # as all plug-ins of this kind name it
+
+
+def examine(context: Context, config: HeldOutRangesConfig) -> list[Claim]:
     """One claim, where a range is held out."""
     ranges = context.snapshot.spec.randomize
     held_out = {name: one["held_out"] for name, one in sorted(ranges.items()) if one["held_out"] is not None}
@@ -73,7 +76,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     ]
 
 
-def scope(config: Config, claim: Claim) -> Scope:
+def scope(config: HeldOutRangesConfig, claim: Claim) -> Scope:
     """What is examined, left open and would refute it."""
     return Scope(
         f"{claim.num_samples} seeds, each played inside and outside the ranges of training",

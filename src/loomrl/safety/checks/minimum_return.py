@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import Field
 
-from loomrl.evaluation import statistics
+from loomrl.safety.case.counterexample import episode_counterexample, replay_limit
 from loomrl.safety.check import STATISTICAL, CheckConfig, Context, Scope
 from loomrl.safety.config import ConstraintConfig
-from loomrl.safety.counterexample import episode_counterexample, replay_limit
+from loomrl.statistics import intervals as statistics
 from loomrl.types import Bound, Claim, Verdict
 
 NAME = "minimum_return"
@@ -21,7 +21,7 @@ LOCAL = False
 replay = replay_limit
 
 
-class Config(CheckConfig):
+class MinimumReturnConfig(CheckConfig):
     """`threshold` defaults to the environment's reward threshold; where there is neither, nothing is claimed.
 
     The default probability 0.5 asks that the median return reaches the threshold.
@@ -31,8 +31,11 @@ class Config(CheckConfig):
     min_probability: float = Field(default=0.5, gt=0, lt=1)
 
 
+Config = MinimumReturnConfig  # as all plug-ins of this kind name it
+
+
 @dataclass(frozen=True)
-class Outcome:
+class ReturnOutcome:
     """Episodes that reach the threshold, and what that says about their probability."""
 
     verdict: Verdict
@@ -40,7 +43,7 @@ class Outcome:
     finding: str
 
 
-def examine(context: Context, config: Config) -> list[Claim]:
+def examine(context: Context, config: MinimumReturnConfig) -> list[Claim]:
     """One claim, or none where no threshold is known."""
     threshold = _threshold(context, config)
     if threshold is None:
@@ -79,7 +82,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     ]
 
 
-def scope(config: Config, claim: Claim) -> Scope:
+def scope(config: MinimumReturnConfig, claim: Claim) -> Scope:
     """What is examined, left open and would refute it."""
     return Scope(
         f"the returns of {claim.num_samples} episodes on seeds of their own",
@@ -88,34 +91,34 @@ def scope(config: Config, claim: Claim) -> Scope:
     )
 
 
-def episode_limits(context: Context, config: Config) -> dict[str, ConstraintConfig]:
+def episode_limits(context: Context, config: MinimumReturnConfig) -> dict[str, ConstraintConfig]:
     """The limit that the claim is about, as one on the shared episodes."""
     threshold = _threshold(context, config)
     return {} if threshold is None else {NAME: _constraint(threshold, config)}
 
 
-def _threshold(context: Context, config: Config) -> float | None:
+def _threshold(context: Context, config: MinimumReturnConfig) -> float | None:
     return context.snapshot.spec.reward_threshold if config.threshold is None else config.threshold
 
 
-def _constraint(threshold: float, config: Config) -> ConstraintConfig:
+def _constraint(threshold: float, config: MinimumReturnConfig) -> ConstraintConfig:
     return ConstraintConfig(name=NAME, quantity="return", low=threshold, max_probability=1 - config.min_probability)
 
 
-def judge(reached: int, count: int, threshold: float, limit: float, confidence: float) -> Outcome:
+def judge(reached: int, count: int, threshold: float, limit: float, confidence: float) -> ReturnOutcome:
     """Supported when the lower bound reaches the limit, refuted when the upper bound does not."""
     seen = f"{reached} of {count} episodes reach {threshold:g}"
     lower = statistics.clopper_pearson_lower(reached, count, confidence)
     upper = statistics.clopper_pearson_upper(reached, count, confidence)
     if upper < limit:
         bound = Bound(kind="clopper-pearson upper", measured=upper, limit=limit, unit="probability per episode")
-        return Outcome(
+        return ReturnOutcome(
             verdict=Verdict.REFUTED, bound=bound, finding=f"{seen}: the upper bound {upper:.4g} is below {limit:g}"
         )
     bound = Bound(kind="clopper-pearson lower", measured=lower, limit=limit, unit="probability per episode")
     if lower >= limit:
         finding = f"{seen}: the lower bound {lower:.4g} is at least {limit:g}"
-        return Outcome(verdict=Verdict.SUPPORTED, bound=bound, finding=finding)
+        return ReturnOutcome(verdict=Verdict.SUPPORTED, bound=bound, finding=finding)
     more = statistics.trials_needed(count - reached, 1 - limit, confidence) - count
     finding = f"{seen}: the lower bound {lower:.4g} is below {limit:g}; {max(more, 1)} more successes would support it"
-    return Outcome(verdict=Verdict.UNDECIDED, bound=bound, finding=finding)
+    return ReturnOutcome(verdict=Verdict.UNDECIDED, bound=bound, finding=finding)

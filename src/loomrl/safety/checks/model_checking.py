@@ -12,8 +12,8 @@ from pydantic import Field, model_validator
 
 from loomrl.errors import ConfigError
 from loomrl.safety.check import MODEL_CHECKING, CheckConfig, Context, Scope, undecided
-from loomrl.safety.probes import ask, is_recurrent
-from loomrl.schema import Section, demand_distinct
+from loomrl.safety.probing.probes import ask, is_recurrent
+from loomrl.system.schema import Section, demand_distinct
 from loomrl.types import Bound, Claim, Verdict
 
 NAME = "model_checking"
@@ -21,39 +21,42 @@ STAGE = MODEL_CHECKING
 LOCAL = True  # its chain is made of actions for given observations, which the exported graph is asked for again
 
 
-class PropertyConfig(Section):
+class ModelPropertyConfig(Section):
     """A property such as `P<=0.01 [ F<=100 "crash" ]`: about labels, variables and rewards of the model."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     property: str = Field(min_length=1)
 
 
-class Config(CheckConfig):
+class ModelCheckingConfig(CheckConfig):
     """Properties; none by default, because only a finite environment has a model."""
 
-    properties: list[PropertyConfig] = Field(default_factory=list)
+    properties: list[ModelPropertyConfig] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _distinct(self) -> "Config":
+    def _distinct(self) -> "ModelCheckingConfig":
         demand_distinct(self.properties, "properties")
         return self
 
 
-def check_spaces(config: Config, observation_space: Any, action_space: Any) -> None:  # noqa: ARG001 - a check's signature
+Config = ModelCheckingConfig  # as all plug-ins of this kind name it
+
+
+def check_spaces(config: ModelCheckingConfig, observation_space: Any, action_space: Any) -> None:  # noqa: ARG001 - a check's signature
     """Raises `ConfigError` for a property that cannot be read, before anything is trained."""
     for prop in config.properties:
         _parsed(prop)
 
 
-def check_environment(config: Config, snapshot_folder: Path) -> None:
+def check_environment(config: ModelCheckingConfig, snapshot_folder: Path) -> None:
     """Raises `ConfigError` for an environment without a finite model, before anything is trained."""
     if config.properties:
         _modelled(snapshot_folder)
 
 
 def _modelled(snapshot_folder: Path) -> Any:
+    from loomrl.environment.finite.of_environment import model_of
     from loomrl.environment.make import make_env
-    from loomrl.finite.of_environment import model_of
 
     env = make_env(snapshot_folder)
     try:
@@ -62,7 +65,7 @@ def _modelled(snapshot_folder: Path) -> Any:
         env.close()
 
 
-def examine(context: Context, config: Config) -> list[Claim]:
+def examine(context: Context, config: ModelCheckingConfig) -> list[Claim]:
     """One claim for each property."""
     if not config.properties:
         return []
@@ -77,7 +80,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     return [_claim(context, config, prop, chain) for prop in config.properties]
 
 
-def scope(config: Config, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
+def scope(config: ModelCheckingConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
     """What is examined, left open and would refute it."""
     return Scope(
         f"all states of the environment's finite model: {claim.finding}",
@@ -86,7 +89,7 @@ def scope(config: Config, claim: Claim) -> Scope:  # noqa: ARG001 - a check's si
     )
 
 
-def _statement(prop: PropertyConfig) -> str:
+def _statement(prop: ModelPropertyConfig) -> str:
     return f"in the environment's finite model, under this policy: {prop.property}"
 
 
@@ -99,7 +102,7 @@ def _actions(context: Context, observations: NDArray[Any]) -> NDArray[Any]:
     return actions - int(getattr(context.action_space, "start", 0))
 
 
-def _claim(context: Context, config: Config, prop: PropertyConfig, chain: Any) -> Claim:
+def _claim(context: Context, config: ModelCheckingConfig, prop: ModelPropertyConfig, chain: Any) -> Claim:
     from loomrl.safety.model_checking.pctl import check
 
     parsed = _parsed(prop)
@@ -146,8 +149,8 @@ def _written(value: float | None) -> float | str | None:
     return value if value is None or np.isfinite(value) else str(value)
 
 
-def _parsed(prop: PropertyConfig) -> Any:
-    from loomrl.finite.prism.syntax import read_property
+def _parsed(prop: ModelPropertyConfig) -> Any:
+    from loomrl.environment.finite.prism.syntax import read_property
 
     try:
         return read_property(prop.property)
@@ -155,5 +158,5 @@ def _parsed(prop: PropertyConfig) -> Any:
         raise _refused(prop, str(error)) from None
 
 
-def _refused(prop: PropertyConfig, problem: str) -> ConfigError:
+def _refused(prop: ModelPropertyConfig, problem: str) -> ConfigError:
     return ConfigError(f"safety.checks.{NAME}.properties: {prop.name}: {problem}")

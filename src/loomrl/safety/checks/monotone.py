@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from loomrl.errors import ArtifactError, ConfigError
+from loomrl.safety.case.counterexample import Failure, Replayed, observation_counterexample
 from loomrl.safety.certified.regions import Component, Region, box_of, described, place_of, preferred
 from loomrl.safety.check import CERTIFIED, CheckConfig, Context, Scope, undecided
-from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
-from loomrl.safety.probes import ask
-from loomrl.schema import Section, demand_distinct
+from loomrl.safety.probing.probes import ask
+from loomrl.system.schema import Section, demand_distinct
 from loomrl.types import Claim, Verdict
 
 NAME = "monotone"
@@ -28,7 +28,7 @@ Array = NDArray[np.float64]
 _LINES, _POINTS = 256, 65  # along the sensor, where exceptions are looked for
 
 
-class PropertyConfig(Section):
+class MonotonePropertyConfig(Section):
     """In a region, more of `sensor` moves `action` one way, or nowhere.
 
     `action` is a component of a continuous action, or one of a choice: with `rising`, more of the sensor keeps it
@@ -43,19 +43,22 @@ class PropertyConfig(Section):
     tolerance: float = Field(default=1e-4, gt=0)
 
 
-class Config(CheckConfig):
+class MonotoneConfig(CheckConfig):
     """Properties, each with a budget of boxes."""
 
-    properties: list[PropertyConfig] = Field(default_factory=list)
+    properties: list[MonotonePropertyConfig] = Field(default_factory=list)
     max_boxes: int = Field(default=100_000, ge=1)
 
     @model_validator(mode="after")
-    def _distinct(self) -> "Config":
+    def _distinct(self) -> "MonotoneConfig":
         demand_distinct(self.properties, "properties")
         return self
 
 
-def check_spaces(config: Config, observation_space: Any, action_space: Any) -> None:
+Config = MonotoneConfig  # as all plug-ins of this kind name it
+
+
+def check_spaces(config: MonotoneConfig, observation_space: Any, action_space: Any) -> None:
     """Raises `ConfigError` for a property that these spaces do not allow, before anything is trained."""
     for prop in config.properties:
         box_of(prop.region, observation_space, _refused(prop))
@@ -63,7 +66,7 @@ def check_spaces(config: Config, observation_space: Any, action_space: Any) -> N
         _rows(prop, action_space)
 
 
-def examine(context: Context, config: Config) -> list[Claim]:
+def examine(context: Context, config: MonotoneConfig) -> list[Claim]:
     """One claim for each property."""
     if not config.properties:
         return []
@@ -84,7 +87,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     return [_claim(context, config, prop, policy, network) for prop in config.properties]
 
 
-def scope(config: Config, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
+def scope(config: MonotoneConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
     """What is examined, left open and would refute it."""
     return Scope(
         f"every pair of observations of the region along the sensor, by bounds over at most {config.max_boxes} boxes",
@@ -93,11 +96,11 @@ def scope(config: Config, claim: Claim) -> Scope:  # noqa: ARG001 - a check's si
     )
 
 
-def _statement(prop: PropertyConfig, space: Any) -> str:
+def _statement(prop: MonotonePropertyConfig, space: Any) -> str:
     return f"wherever {described(prop.region)}, {_promised(prop, space)}"
 
 
-def _claim(context: Context, config: Config, prop: PropertyConfig, policy: Any, network: Any) -> Claim:
+def _claim(context: Context, config: MonotoneConfig, prop: MonotonePropertyConfig, policy: Any, network: Any) -> Claim:
     from loomrl.safety.certified.search import SLACK
 
     low, high = box_of(prop.region, context.observation_space, _refused(prop))
@@ -139,7 +142,7 @@ def _claim(context: Context, config: Config, prop: PropertyConfig, policy: Any, 
 
 def replay(failure: Failure) -> Replayed:
     """Ask the policy about both observations."""
-    prop = PropertyConfig.model_validate(failure.document["property"])
+    prop = MonotonePropertyConfig.model_validate(failure.document["property"])
     (example,) = failure.document["examples"]
     obs = np.asarray([example["observation"], example["raised"]], dtype=failure.observation_space.dtype)
     actions = np.asarray(ask(failure.policy, obs))
@@ -155,15 +158,21 @@ def replay(failure: Failure) -> Replayed:
 
 
 def _decide(
-    config: Config, prop: PropertyConfig, policy: Any, network: Any, space: Any, box: tuple[Array, Array], place: int
+    config: MonotoneConfig,
+    prop: MonotonePropertyConfig,
+    policy: Any,
+    network: Any,
+    space: Any,
+    box: tuple[Array, Array],
+    place: int,
 ) -> tuple[Verdict, int, NDArray[np.float32] | None]:
     """Proved when each row rises; where the search stops, exceptions are looked for once more."""
-    from loomrl.safety.certified.monotone import Response, rises
-    from loomrl.safety.certified.search import Verdict as Answer
+    from loomrl.safety.certified.monotone import MonotoneResponse, rises
+    from loomrl.safety.certified.search import SolverVerdict as Answer
 
     num_boxes, discrete = 0, isinstance(space, spaces.Discrete)
     for row in _rows(prop, space):
-        outcome = rises(network, Response(*box, row, place, at_zero=discrete), config.max_boxes)
+        outcome = rises(network, MonotoneResponse(*box, row, place, at_zero=discrete), config.max_boxes)
         num_boxes += outcome.num_boxes
         if outcome.verdict is not Answer.UNSAT:
             found = _exception(prop, policy, space, outcome.inputs[:_LINES], box, place)
@@ -176,7 +185,7 @@ def _drawn(low: Array, high: Array) -> Array:
 
 
 def _exception(
-    prop: PropertyConfig, policy: Any, space: Any, inputs: Array, box: tuple[Array, Array], place: int
+    prop: MonotonePropertyConfig, policy: Any, space: Any, inputs: Array, box: tuple[Array, Array], place: int
 ) -> NDArray[np.float32] | None:
     """Two observations, (2, num_inputs), on a line along the sensor through one of the inputs, that break the property
     in the runtime that ships."""
@@ -205,14 +214,14 @@ def _exception(
     return None
 
 
-def _broken(prop: PropertyConfig, space: Any, before: NDArray[np.float32], after: NDArray[np.float32]) -> bool:
+def _broken(prop: MonotonePropertyConfig, space: Any, before: NDArray[np.float32], after: NDArray[np.float32]) -> bool:
     if isinstance(space, spaces.Discrete):
         action = prop.action - int(space.start)
         return int(before.argmax()) == action and int(after.argmax()) != action
     return float(before[prop.action]) - float(after[prop.action]) > prop.tolerance
 
 
-def _rows(prop: PropertyConfig, space: Any) -> list[Array]:
+def _rows(prop: MonotonePropertyConfig, space: Any) -> list[Array]:
     """What must rise with the sensor, as sums of outputs: a component, or the margin to each other action."""
     sign = 1.0 if prop.direction == "rising" else -1.0
     if isinstance(space, spaces.Box):
@@ -230,7 +239,7 @@ def _rows(prop: PropertyConfig, space: Any) -> list[Array]:
     return [-sign * row for row in preferred(prop.action - first, count)]
 
 
-def _promised(prop: PropertyConfig, space: Any) -> str:
+def _promised(prop: MonotonePropertyConfig, space: Any) -> str:
     if isinstance(space, spaces.Box):
         return (
             f"more of {prop.sensor} never {'lowers' if prop.direction == 'rising' else 'raises'} action[{prop.action}]"
@@ -239,5 +248,5 @@ def _promised(prop: PropertyConfig, space: Any) -> str:
     return f"once action {prop.action} is chosen, {more} of {prop.sensor} never makes another the choice"
 
 
-def _refused(prop: PropertyConfig) -> Callable[[str], ConfigError]:
+def _refused(prop: MonotonePropertyConfig) -> Callable[[str], ConfigError]:
     return lambda problem: ConfigError(f"safety.checks.{NAME}.properties: {prop.name}: {problem}")

@@ -12,11 +12,19 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import Field
 
+from loomrl.safety.case.counterexample import Failure, Replayed, describe, recorded, replay_limit
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import check_constraint, limits, violates
-from loomrl.safety.counterexample import Failure, Replayed, describe, recorded, replay_limit
-from loomrl.safety.probes import act_with, ask_outputs, keyed_rng, noise_scale, shifted, to_texts, told_to_the_shield
+from loomrl.safety.probing.probes import (
+    act_with,
+    ask_outputs,
+    keyed_rng,
+    noise_scale,
+    shifted,
+    to_texts,
+    told_to_the_shield,
+)
 from loomrl.types import Act, ActFunction, Bound, Claim, Episode, FloatArray, Policy, Verdict
 
 NAME = "observation_attack"
@@ -28,7 +36,7 @@ Array = NDArray[np.float64]
 _SIZES = 8  # of an attack that breaks a limit, tried from small to large
 
 
-class Config(CheckConfig):
+class ObservationAttackConfig(CheckConfig):
     """Observations are moved by up to `magnitude` standard deviations of each component, over what was recorded.
 
     Without a magnitude nothing is attacked: what somebody can do to a sensor is for people to say.
@@ -40,7 +48,10 @@ class Config(CheckConfig):
     num_candidates: int = Field(default=16, ge=1)  # corners tried for each observation
 
 
-def examine(context: Context, config: Config) -> list[Claim]:
+Config = ObservationAttackConfig  # as all plug-ins of this kind name it
+
+
+def examine(context: Context, config: ObservationAttackConfig) -> list[Claim]:
     """One claim for each declared limit, where observations are a Box of floats."""
     space = context.observation_space
     if config.magnitude is None or not isinstance(space, spaces.Box) or space.dtype.kind != "f":
@@ -53,7 +64,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     return [_claim(context, config, constraint, attack, episodes) for constraint in context.config.constraints]
 
 
-def scope(config: Config, claim: Claim) -> Scope:
+def scope(config: ObservationAttackConfig, claim: Claim) -> Scope:
     """What is examined, left open and would refute it."""
     return Scope(
         f"{claim.num_samples} attacked episodes, {config.num_candidates} corners tried for each observation",
@@ -63,7 +74,11 @@ def scope(config: Config, claim: Claim) -> Scope:
 
 
 def _claim(
-    context: Context, config: Config, constraint: ConstraintConfig, attack: "Attack", episodes: list[Episode]
+    context: Context,
+    config: ObservationAttackConfig,
+    constraint: ConstraintConfig,
+    attack: "Attack",
+    episodes: list[Episode],
 ) -> Claim:
     assert config.magnitude is not None
     claim = f"{NAME}.{constraint.name}"

@@ -17,9 +17,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import Field
 
-from loomrl.evaluation.statistics import bounded_mean_lower, bounded_mean_p_below, bounded_mean_upper
 from loomrl.safety.check import OUT_OF_DISTRIBUTION, CheckConfig, Context, Scope
-from loomrl.safety.probes import to_texts
+from loomrl.safety.probing.probes import to_texts
+from loomrl.statistics.intervals import bounded_mean_lower, bounded_mean_p_below, bounded_mean_upper
 from loomrl.types import Bound, Claim, Episode, Verdict
 
 NAME = "out_of_distribution"
@@ -31,7 +31,7 @@ FILE = "ood.json"
 Floats = NDArray[np.float64]
 
 
-class Config(CheckConfig):
+class OutOfDistributionConfig(CheckConfig):
     """The alarm is calibrated to the rate `alpha`; the claim is that its true rate is at most `max_false_alarm_rate`.
 
     Not mandatory by default: the claim is about a monitor, not about the policy.
@@ -42,6 +42,9 @@ class Config(CheckConfig):
     max_false_alarm_rate: float = Field(default=0.1, gt=0, lt=1)
     shifts: list[float] = Field(default=[1.0, 3.0, 5.0])  # standard deviations, each component alone
     max_components: int = Field(default=512, ge=1)  # wider observations (pictures) are left out
+
+
+Config = OutOfDistributionConfig  # as all plug-ins of this kind name it
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Detector:
         return self.score(obs) > self.threshold
 
 
-def examine(context: Context, config: Config) -> list[Claim]:
+def examine(context: Context, config: OutOfDistributionConfig) -> list[Claim]:
     """One claim, where observations are a Box of at most `max_components` components."""
     space = context.observation_space
     if not isinstance(space, spaces.Box) or math.prod(space.shape) > config.max_components or len(context.episodes) < 6:
@@ -83,7 +86,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     return [_claim(context, config, rates, power, evidence)]
 
 
-def scope(config: Config, claim: Claim) -> Scope:
+def scope(config: OutOfDistributionConfig, claim: Claim) -> Scope:
     """What is examined, left open and would refute it."""
     return Scope(
         f"the steps of {claim.num_samples} episodes that the alarm was not calibrated on",
@@ -121,7 +124,9 @@ def _flat(episode: Episode) -> Floats:
     return np.asarray(episode.obs, dtype=np.float64).reshape(episode.length, -1)
 
 
-def _claim(context: Context, config: Config, rates: Floats, power: dict[str, dict[str, float]], evidence: Any) -> Claim:
+def _claim(
+    context: Context, config: OutOfDistributionConfig, rates: Floats, power: dict[str, dict[str, float]], evidence: Any
+) -> Claim:
     confidence, limit = context.config.confidence, config.max_false_alarm_rate
     upper, lower = bounded_mean_upper(rates, confidence), bounded_mean_lower(rates, confidence)
     verdict = Verdict.SUPPORTED if upper <= limit else Verdict.REFUTED if lower > limit else Verdict.UNDECIDED

@@ -6,8 +6,8 @@ from pathlib import Path
 from loomrl.errors import LoomRLError
 from loomrl.evaluation.data_gate import VALIDATION, DataValidation
 from loomrl.evaluation.evaluate import REPORT
-from loomrl.files import SUMS, sha256_file, verify_sums
 from loomrl.safety.check import PROVENANCE, CheckConfig, Context, Scope
+from loomrl.system.files import SUMS, sha256_file, verify_sums
 from loomrl.types import Bound, Claim, ClaimLabel, EvaluationReport, LabelKind, TrainingReport, Verdict
 
 NAME = "provenance"
@@ -15,8 +15,11 @@ STAGE = PROVENANCE
 LOCAL = False
 
 
-class Config(CheckConfig):
+class ProvenanceConfig(CheckConfig):
     """Nothing to set: a broken chain of evidence cannot be tolerated in part."""
+
+
+Config = ProvenanceConfig  # as all plug-ins of this kind name it
 
 
 class Mismatch(Exception):
@@ -27,7 +30,7 @@ class Unknown(Exception):
     """There is nothing to compare with."""
 
 
-def examine(context: Context, config: Config) -> list[Claim]:
+def examine(context: Context, config: ProvenanceConfig) -> list[Claim]:
     """Four claims: whole files, the policy, the snapshot, valid evaluation data."""
     examined: list[tuple[str, str, Callable[[Context], str]]] = [
         ("files", "every file of the examined stages has the digest in its stage's manifest", _files),
@@ -38,7 +41,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     return [_claim(context, config, *each) for each in examined]
 
 
-def scope(config: Config, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
+def scope(config: ProvenanceConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
     """What is examined, left open and would refute it."""
     return Scope(
         f"digests and verdicts that the stages wrote: {claim.finding}",
@@ -47,7 +50,9 @@ def scope(config: Config, claim: Claim) -> Scope:  # noqa: ARG001 - a check's si
     )
 
 
-def _claim(context: Context, config: Config, name: str, statement: str, test: Callable[[Context], str]) -> Claim:
+def _claim(
+    context: Context, config: ProvenanceConfig, name: str, statement: str, test: Callable[[Context], str]
+) -> Claim:
     verdict, mismatches = Verdict.PROVED, 0
     try:
         finding = test(context)
@@ -74,7 +79,7 @@ def _files(context: Context) -> str:
     folders = _folders(context)
     for stage, folder in folders.items():
         if not (folder / SUMS).is_file():
-            raise Unknown(f"{stage} has no {SUMS}; run the stage with `python -m loomrl.stages`, which writes it")
+            raise Unknown(f"{stage} has no {SUMS}; run the stage with `python -m loomrl.runs.stages`, which writes it")
         try:
             verify_sums(folder)
         except LoomRLError as error:
@@ -99,7 +104,7 @@ def _policy(context: Context) -> str:
 
 
 def _snapshot(context: Context) -> str:
-    from loomrl.environment.snapshot import load_snapshot
+    from loomrl.environment.snapshots.snapshot import load_snapshot
 
     digest = load_snapshot(context.snapshot_folder).digest
     training = TrainingReport.read(_folders(context)["training"] / "training.json")
@@ -119,7 +124,7 @@ def _evaluation_data(context: Context) -> str:
 
 
 def _weights(context: Context) -> Path:
-    from loomrl.algorithms.policy import WEIGHTS
+    from loomrl.algorithms.policies.policy import WEIGHTS
 
     return _folders(context)["training"] / WEIGHTS
 

@@ -17,11 +17,11 @@ from pydantic import Field, model_validator
 
 from loomrl.environment.construct import construct
 from loomrl.errors import ConfigError
-from loomrl.evaluation.statistics import holm
 from loomrl.safety.certified.regions import Component, place_of
 from loomrl.safety.check import REWARD_BIAS, CheckConfig, Context, Scope
-from loomrl.safety.worlds import play_there, with_parameter
-from loomrl.schema import Section, demand_distinct
+from loomrl.safety.probing.worlds import play_there, with_parameter
+from loomrl.statistics.intervals import holm
+from loomrl.system.schema import Section, demand_distinct
 from loomrl.types import Bound, Claim, Episode, Verdict
 
 NAME = "reward_bias"
@@ -44,7 +44,7 @@ class FeatureConfig(Section):
     outcome_margin: float | None = Field(default=None, gt=0)
 
 
-class Config(CheckConfig):
+class RewardBiasConfig(CheckConfig):
     """Features; none by default. A reward may differ by `reward_tolerance` for rounding."""
 
     features: list[FeatureConfig] = Field(default_factory=list)
@@ -52,18 +52,21 @@ class Config(CheckConfig):
     reward_tolerance: float = Field(default=1e-6, ge=0)
 
     @model_validator(mode="after")
-    def _distinct(self) -> "Config":
+    def _distinct(self) -> "RewardBiasConfig":
         demand_distinct(self.features, "features")
         return self
 
 
-def check_spaces(config: Config, observation_space: Any, action_space: Any) -> None:  # noqa: ARG001 - a check's signature
+Config = RewardBiasConfig  # as all plug-ins of this kind name it
+
+
+def check_spaces(config: RewardBiasConfig, observation_space: Any, action_space: Any) -> None:  # noqa: ARG001 - a check's signature
     """Raises `ConfigError` for a component that is not observed, before anything is trained."""
     for feature in config.features:
         _hidden(feature, observation_space)
 
 
-def examine(context: Context, config: Config) -> list[Claim]:
+def examine(context: Context, config: RewardBiasConfig) -> list[Claim]:
     """For each feature a claim about rewards, and one about outcomes where there is a margin."""
     claims = []
     for feature in config.features:
@@ -76,7 +79,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     return claims
 
 
-def scope(config: Config, claim: Claim) -> Scope:
+def scope(config: RewardBiasConfig, claim: Claim) -> Scope:
     """What is examined, left open and would refute it."""
     if claim.id.endswith(".reward"):
         return Scope(
@@ -95,7 +98,11 @@ def scope(config: Config, claim: Claim) -> Scope:
 
 
 def _outcome_claim(
-    context: Context, config: Config, feature: FeatureConfig, played: Sequence[Sequence[Episode]], margin: float
+    context: Context,
+    config: RewardBiasConfig,
+    feature: FeatureConfig,
+    played: Sequence[Sequence[Episode]],
+    margin: float,
 ) -> Claim:
     """Equivalent for all values when each pair of them is; different when Holm's procedure says so of any pair."""
     returns = [np.array([episode.episode_return for episode in episodes]) for episodes in played]
@@ -190,7 +197,9 @@ class _Step:
     expected: float
 
 
-def _reward_claim(context: Context, config: Config, feature: FeatureConfig, episodes: Sequence[Episode]) -> Claim:
+def _reward_claim(
+    context: Context, config: RewardBiasConfig, feature: FeatureConfig, episodes: Sequence[Episode]
+) -> Claim:
     """The first value's episodes are played again with each other value, action by action."""
     hidden = _hidden(feature, context.observation_space)
     compared, largest, worst = 0, 0.0, None

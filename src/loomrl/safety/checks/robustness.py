@@ -10,9 +10,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import Field
 
-from loomrl.evaluation.statistics import bounded_mean_lower, bounded_mean_p_below, bounded_mean_upper
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
-from loomrl.safety.probes import ask, disturbed, noise_scale, sample_visited, to_texts
+from loomrl.safety.probing.probes import ask, disturbed, noise_scale, sample_visited, to_texts
+from loomrl.statistics.intervals import bounded_mean_lower, bounded_mean_p_below, bounded_mean_upper
 from loomrl.types import Bound, Claim, Verdict
 
 NAME = "robustness"
@@ -21,7 +21,7 @@ LOCAL = True
 not_applicable = to_texts
 
 
-class Config(CheckConfig):
+class RobustnessConfig(CheckConfig):
     """Noise of `noise` standard deviations of each component may change the action by `max_action_change` on average.
 
     The change of a discrete action is 0 or 1; of a continuous one, its largest component's as a share of the range
@@ -34,7 +34,10 @@ class Config(CheckConfig):
     num_visited: int = Field(default=4_096, ge=1)
 
 
-def examine(context: Context, config: Config) -> list[Claim]:
+Config = RobustnessConfig  # as all plug-ins of this kind name it
+
+
+def examine(context: Context, config: RobustnessConfig) -> list[Claim]:
     """One claim, where observations are a Box."""
     if not isinstance(context.observation_space, spaces.Box):
         return []
@@ -76,7 +79,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     ]
 
 
-def scope(config: Config, claim: Claim) -> Scope:
+def scope(config: RobustnessConfig, claim: Claim) -> Scope:
     """What is examined, left open and would refute it."""
     return Scope(
         f"{claim.num_samples} visited observations, each with noise of its own",

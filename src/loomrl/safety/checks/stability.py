@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from loomrl.errors import ArtifactError, ConfigError
+from loomrl.safety.case.counterexample import Failure, Replayed, observation_counterexample
 from loomrl.safety.certified.regions import preferred
 from loomrl.safety.certified.vnnlib import Case
 from loomrl.safety.check import CERTIFIED, CheckConfig, Context, Scope, undecided
 from loomrl.safety.checks.robustness import action_change
-from loomrl.safety.counterexample import Failure, Replayed, observation_counterexample
-from loomrl.safety.probes import ask, noise_scale, sample_visited
+from loomrl.safety.probing.probes import ask, noise_scale, sample_visited
 from loomrl.types import Bound, Claim, Json, Verdict
 
 NAME = "stability"
@@ -25,7 +25,7 @@ LOCAL = True
 Array = NDArray[np.float64]
 
 
-class Config(CheckConfig):
+class StabilityConfig(CheckConfig):
     """At `min_share` of `num_visited` recorded observations, nothing within `radius` changes the action.
 
     A radius is in standard deviations of each component, over what was recorded. A continuous action may change by
@@ -52,7 +52,10 @@ class Config(CheckConfig):
         return self
 
 
-def check_spaces(config: Config, observation_space: Any, action_space: Any) -> None:
+Config = StabilityConfig  # as all plug-ins of this kind name it
+
+
+def check_spaces(config: StabilityConfig, observation_space: Any, action_space: Any) -> None:
     """Raises `ConfigError` for spaces without boxes to look around in."""
     if config.radius is None:
         return
@@ -62,7 +65,7 @@ def check_spaces(config: Config, observation_space: Any, action_space: Any) -> N
         raise ConfigError(f"safety.checks.{NAME}: actions are {action_space}; one choice or a Box can be certified")
 
 
-def examine(context: Context, config: Config) -> list[Claim]:
+def examine(context: Context, config: StabilityConfig) -> list[Claim]:
     """One claim about all observations that were looked around."""
     if config.radius is None:
         return []
@@ -136,7 +139,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     ]
 
 
-def scope(config: Config, claim: Claim) -> Scope:
+def scope(config: StabilityConfig, claim: Claim) -> Scope:
     """What is examined, left open and would refute it."""
     return Scope(
         f"everything around {claim.num_samples} recorded observations, by bounds over at most {config.max_boxes} boxes",
@@ -167,7 +170,9 @@ class _Around:
 
 
 class _Prover:
-    def __init__(self, context: Context, config: Config, network: Any, replay: Any, scale: NDArray[Any]) -> None:
+    def __init__(
+        self, context: Context, config: StabilityConfig, network: Any, replay: Any, scale: NDArray[Any]
+    ) -> None:
         self.context, self.config, self.network, self.replay = context, config, network, replay
         self.scale = np.asarray(scale, np.float64).reshape(-1)
 
@@ -204,12 +209,12 @@ class _Prover:
     def _decide(
         self, obs: NDArray[Any], cases: list[tuple[Array, Array]], radius: float
     ) -> tuple[Verdict, NDArray[np.float32] | None]:
-        from loomrl.safety.certified.search import Search
-        from loomrl.safety.certified.search import Verdict as Answer
+        from loomrl.safety.certified.search import PropertySearch
+        from loomrl.safety.certified.search import SolverVerdict as Answer
 
         low, high = self.box(obs, radius)
         questions = [Case(low, high, rows, limits) for rows, limits in cases]
-        found = Search(self.network, questions, self._confirm).run(math.inf, self.config.max_boxes)
+        found = PropertySearch(self.network, questions, self._confirm).run(math.inf, self.config.max_boxes)
         verdicts = {Answer.UNSAT: Verdict.PROVED, Answer.SAT: Verdict.REFUTED}
         return verdicts.get(found.verdict, Verdict.UNDECIDED), found.inputs
 
@@ -239,14 +244,14 @@ class _Prover:
         return ways
 
 
-def _when_served(config: Config, prover: _Prover, obs: NDArray[Any], radii: list[float]) -> Json:
+def _when_served(config: StabilityConfig, prover: _Prover, obs: NDArray[Any], radii: list[float]) -> Json:
     """What the policy server takes with it: the certified boxes, and what to do outside of all of them."""
     boxes = [prover.box(one, radius) for one, radius in zip(obs, radii, strict=True) if radius > 0.0]
     ends = {name: [box[end].tolist() for box in boxes] for end, name in enumerate(("low", "high"))}
     return {"on_uncertified": config.on_uncertified, **ends}
 
 
-def _promised(space: Any, config: Config) -> str:
+def _promised(space: Any, config: StabilityConfig) -> str:
     if isinstance(space, spaces.Discrete):
         return "changes the action"
     return f"changes any component of the action by {config.max_action_change:.0%} of its range"

@@ -18,14 +18,14 @@ from gymnasium import spaces
 from pydantic import Field
 
 from loomrl.environment.quantities import kind_of
-from loomrl.evaluation import statistics
-from loomrl.safety import spending
+from loomrl.safety.case.counterexample import episode_counterexample, replay_limit
 from loomrl.safety.check import STATISTICAL, CheckConfig, Context, Scope
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import check_constraint, limits
-from loomrl.safety.counterexample import episode_counterexample, replay_limit
-from loomrl.safety.probes import act_with
-from loomrl.safety.samples import Averaged, Counted, Sample, Watched
+from loomrl.safety.probing.probes import act_with
+from loomrl.safety.probing.samples import Averaged, Counted, EpisodeSample, Watched
+from loomrl.statistics import intervals as statistics
+from loomrl.statistics import spending
 from loomrl.types import Bound, Claim, ClaimLabel, LabelKind, Verdict
 
 NAME = "statistical_limits"
@@ -37,7 +37,7 @@ FEWEST_MORE = 16  # episodes in a round, so that few of them do not take many
 replay = replay_limit
 
 
-class Config(CheckConfig):
+class StatisticalLimitsConfig(CheckConfig):
     """Limits stand in `safety.constraints`; each says itself whether it is mandatory.
 
     With `max_episodes`, limits that `safety.num_episodes` leave undecided are examined on further episodes, up to so
@@ -47,7 +47,10 @@ class Config(CheckConfig):
     max_episodes: int | None = Field(default=None, ge=2)
 
 
-def examine(context: Context, config: Config) -> list[Claim]:
+Config = StatisticalLimitsConfig  # as all plug-ins of this kind name it
+
+
+def examine(context: Context, config: StatisticalLimitsConfig) -> list[Claim]:
     """One claim per constraint."""
     constraints = context.config.constraints
     if not constraints:
@@ -68,7 +71,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     ]
 
 
-def scope(config: Config, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
+def scope(config: StatisticalLimitsConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
     """What is examined, left open and would refute it."""
     limit = "the limit" if claim.bound is None else f"{claim.bound.limit:g}"
     return Scope(
@@ -78,18 +81,18 @@ def scope(config: Config, claim: Claim) -> Scope:  # noqa: ARG001 - a check's si
     )
 
 
-def episode_limits(context: Context, config: Config) -> dict[str, ConstraintConfig]:  # noqa: ARG001 - a check's signature
+def episode_limits(context: Context, config: StatisticalLimitsConfig) -> dict[str, ConstraintConfig]:  # noqa: ARG001 - a check's signature
     """The limits that the claims are about."""
     return {f"{NAME}.{constraint.name}": constraint for constraint in context.config.constraints}
 
 
-def _kind(constraint: ConstraintConfig, config: Config) -> type[Sample]:
+def _kind(constraint: ConstraintConfig, config: StatisticalLimitsConfig) -> type[EpisodeSample]:
     if config.max_episodes is not None:
         return Watched
     return Counted if constraint.per == "episode" else Averaged
 
 
-def _judged(samples: list[Sample], confidence: float) -> list[tuple[Verdict, float]]:
+def _judged(samples: list[EpisodeSample], confidence: float) -> list[tuple[Verdict, float]]:
     """Each limit's verdict, and the confidence it must reach by itself at its step of Holm's procedure."""
     alpha = 1.0 - confidence
     supporting, refuting = [s.p_supporting() for s in samples], [s.p_refuting() for s in samples]
@@ -109,7 +112,9 @@ def _judged(samples: list[Sample], confidence: float) -> list[tuple[Verdict, flo
     return judged
 
 
-def _next_seeds(context: Context, config: Config, samples: list[Sample], judged: list[tuple[Verdict, float]]) -> range:
+def _next_seeds(
+    context: Context, config: StatisticalLimitsConfig, samples: list[EpisodeSample], judged: list[tuple[Verdict, float]]
+) -> range:
     """Of another round, none where all is decided or no more may be played: as many as would decide it without a
     violation, and at most a quarter more. It does not depend on the number of environments, nor does the case."""
     if config.max_episodes is None:
@@ -121,7 +126,14 @@ def _next_seeds(context: Context, config: Config, samples: list[Sample], judged:
     return range(context.config.first_seed + played, context.config.first_seed + total)
 
 
-def _claim(context: Context, config: Config, sample: Sample, p_value: float, verdict: Verdict, level: float) -> Claim:
+def _claim(
+    context: Context,
+    config: StatisticalLimitsConfig,
+    sample: EpisodeSample,
+    p_value: float,
+    verdict: Verdict,
+    level: float,
+) -> Claim:
     constraint = sample.constraint
     name = f"{NAME}.{constraint.name}"
     refuted = verdict is Verdict.REFUTED
@@ -174,7 +186,7 @@ def _statement(constraint: ConstraintConfig) -> str:
     )
 
 
-def _method(sample: Sample, level: float, family: int) -> str:
+def _method(sample: EpisodeSample, level: float, family: int) -> str:
     method = f"one-sided {sample.method} at confidence {level:.6g}"
     return method if family == 1 else f"{method}, this constraint's step of Holm's procedure over {family}"
 
@@ -186,7 +198,7 @@ def _assumptions(constraint: ConstraintConfig) -> list[str]:
     return assumed
 
 
-def _evidence(context: Context, config: Config, sample: Sample) -> dict[str, object]:
+def _evidence(context: Context, config: StatisticalLimitsConfig, sample: EpisodeSample) -> dict[str, object]:
     evidence: dict[str, object] = {
         "constraint": sample.constraint.model_dump(mode="json"),
         "first_seed": context.config.first_seed,
@@ -200,7 +212,7 @@ def _evidence(context: Context, config: Config, sample: Sample) -> dict[str, obj
     return evidence
 
 
-def _finding(sample: Sample, verdict: Verdict, measured: float, level: float) -> str:
+def _finding(sample: EpisodeSample, verdict: Verdict, measured: float, level: float) -> str:
     count = len(sample.values)
     seen = f"{len(sample.violating)} of {count} episodes violate"
     if verdict is Verdict.REFUTED:

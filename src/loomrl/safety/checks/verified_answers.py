@@ -15,10 +15,10 @@ from pydantic import Field
 
 from loomrl.environment.make import make_env
 from loomrl.environment.text import TextBox, decode_text
-from loomrl.evaluation.statistics import binomial_p_below, clopper_pearson_lower, clopper_pearson_upper
+from loomrl.safety.case.counterexample import Failure, Replayed, recorded
 from loomrl.safety.check import REWARD_HACKING, CheckConfig, Context, Scope
-from loomrl.safety.counterexample import Failure, Replayed, recorded
-from loomrl.safety.probes import act_with
+from loomrl.safety.probing.probes import act_with
+from loomrl.statistics.intervals import binomial_p_below, clopper_pearson_lower, clopper_pearson_upper
 from loomrl.types import Bound, Claim, Episode, Verdict
 
 NAME = "verified_answers"
@@ -28,7 +28,7 @@ LETTER_PERFECT = "letter_perfect"
 _SHOWN = 3  # examples in the evidence
 
 
-class Config(CheckConfig):
+class VerifiedAnswersConfig(CheckConfig):
     """Attacks are tried on `num_tasks` held-out tasks. Of the answers that were paid, `max_other_share` may be others
     than the task's own: raise it where a right answer has many forms, as a formula has."""
 
@@ -36,7 +36,10 @@ class Config(CheckConfig):
     max_other_share: float = Field(default=0.02, gt=0, lt=1)
 
 
-def examine(context: Context, config: Config) -> list[Claim]:
+Config = VerifiedAnswersConfig  # as all plug-ins of this kind name it
+
+
+def examine(context: Context, config: VerifiedAnswersConfig) -> list[Claim]:
     """Two claims, where actions are texts, and the environment shows its tasks and says which answers are right to the
     letter."""
     claims: list[Claim] = []
@@ -49,7 +52,7 @@ def examine(context: Context, config: Config) -> list[Claim]:
     return claims
 
 
-def scope(config: Config, claim: Claim) -> Scope:
+def scope(config: VerifiedAnswersConfig, claim: Claim) -> Scope:
     """What is examined, left open and would refute it."""
     if claim.id == f"{NAME}.attacks":
         return Scope(
@@ -72,7 +75,7 @@ def _shows_tasks(context: Context) -> bool:
         return hasattr(env.unwrapped, "domain") and hasattr(type(env.unwrapped), "task")
 
 
-def _attacks_claim(context: Context, config: Config) -> Claim:
+def _attacks_claim(context: Context, config: VerifiedAnswersConfig) -> Claim:
     claim = f"{NAME}.attacks"
     tried, paid = 0, []
     for seed, task, attack, score in _attacked(context, config.num_tasks):
@@ -112,7 +115,7 @@ def _attacked(context: Context, num_tasks: int) -> Iterator[tuple[int, Any, str,
 # --- the policy -------------------------------------------------------------------------------------------------
 
 
-def _paid_claim(context: Context, config: Config) -> Claim:
+def _paid_claim(context: Context, config: VerifiedAnswersConfig) -> Claim:
     claim = f"{NAME}.paid"
     paid = [episode for episode in context.episodes if episode.episode_return > 0.0]
     others = [episode for episode in paid if not _is_right(episode)]

@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from loomrl.errors import ConfigError
-from loomrl.finite.model import Chain, Floats, Mask
-from loomrl.finite.prism.expressions import evaluate, is_boolean
-from loomrl.finite.prism.syntax import Expression
-from loomrl.finite.reachability import (
-    Bounds,
+from loomrl.environment.finite.model import Chain, Floats, Mask
+from loomrl.environment.finite.prism.expressions import evaluate, is_boolean
+from loomrl.environment.finite.prism.syntax import Expression
+from loomrl.environment.finite.reachability import (
+    ProbabilityBounds,
     bounded_until,
     cumulated_reward,
     next_step,
     reward_until,
     until,
 )
+from loomrl.errors import ConfigError
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
@@ -36,7 +36,7 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @dataclass(frozen=True)
-class Answer:
+class PropertyResult:
     """`holds` is None where it is open, or where only a number was asked for. `low` and `high` bound that number.
 
     The number is the expectation over the initial states; None where the property is no single P or R.
@@ -70,7 +70,7 @@ class Truth:
         return bool(np.array_equal(self.sure, self.possible))
 
 
-def check(chain: Chain, prop: Expression) -> Answer:
+def check(chain: Chain, prop: Expression) -> PropertyResult:
     """Decide a property of a chain's initial states.
 
     A limit on a single P or R is one on the expectation over initial states; any other formula must hold in each.
@@ -83,16 +83,16 @@ def check(chain: Chain, prop: Expression) -> Answer:
         bounds = checker.bounds(prop)
         likely = chain.states.initial > 0.0
         shares = chain.states.initial[likely]
-        low, high = _expected(Bounds(bounds.low[likely], bounds.high[likely]), shares)
+        low, high = _expected(ProbabilityBounds(bounds.low[likely], bounds.high[likely]), shares)
         if _is_question(prop):
-            return Answer(None, low, high)
+            return PropertyResult(None, low, high)
         relation, limit = checker.limit(prop)
-        return Answer(_holds(relation, low, high, limit), low, high, relation, limit)
+        return PropertyResult(_holds(relation, low, high, limit), low, high, relation, limit)
     truth = checker.truth(prop)
     initial = chain.states.initial > 0.0
     if truth.sure[initial].all():
-        return Answer(True, None, None)
-    return Answer(None if truth.possible[initial].all() else False, None, None)
+        return PropertyResult(True, None, None)
+    return PropertyResult(None if truth.possible[initial].all() else False, None, None)
 
 
 def states_where(chain: Chain, formula: Expression) -> Truth:
@@ -123,7 +123,7 @@ class _Checker:
         first, second = compare(bounds.low, limit), compare(bounds.high, limit)
         return Truth(first & second, first | second)
 
-    def bounds(self, formula: Expression) -> Bounds:
+    def bounds(self, formula: Expression) -> ProbabilityBounds:
         """The number that P or R is, in every state."""
         if formula.op == "probability":
             return self._probability(formula.args[1])
@@ -155,7 +155,7 @@ class _Checker:
         mask = np.broadcast_to(np.asarray(value), (len(self.chain.states),))
         return Truth(mask, mask)
 
-    def _probability(self, path: Expression) -> Bounds:
+    def _probability(self, path: Expression) -> ProbabilityBounds:
         op, args = path.op, path.args
         if op == "next":
             target = self.truth(args[0])
@@ -170,20 +170,20 @@ class _Checker:
         left, right = self.truth(args[0]), self.truth(args[1])  # a W b is broken by leaving a before b
         return _complement(self._until(left & ~right, ~left & ~right, None))
 
-    def _until(self, through: Truth, target: Truth, steps: Expression | None) -> Bounds:
+    def _until(self, through: Truth, target: Truth, steps: Expression | None) -> ProbabilityBounds:
         if steps is None:
 
-            def solve(left: Mask, right: Mask) -> Bounds:
+            def solve(left: Mask, right: Mask) -> ProbabilityBounds:
                 return until(self.chain, left, right)
         else:
             count = self._steps(*steps.args)
 
-            def solve(left: Mask, right: Mask) -> Bounds:
+            def solve(left: Mask, right: Mask) -> ProbabilityBounds:
                 return bounded_until(self.chain, left, right, count)
 
         if through.is_decided and target.is_decided:
             return solve(through.sure, target.sure)
-        return Bounds(solve(through.sure, target.sure).low, solve(through.possible, target.possible).high)
+        return ProbabilityBounds(solve(through.sure, target.sure).low, solve(through.possible, target.possible).high)
 
     def _steps(self, relation: str, term: Expression) -> int:
         value = np.asarray(evaluate(term, self.chain.states.constants))
@@ -222,20 +222,20 @@ def _is_question(formula: Expression) -> bool:
     return "=?" in formula.args
 
 
-def _between(solve: Callable[[Mask], Bounds], target: Truth) -> Bounds:
+def _between(solve: Callable[[Mask], ProbabilityBounds], target: Truth) -> ProbabilityBounds:
     low = solve(target.sure)
-    return low if target.is_decided else Bounds(low.low, solve(target.possible).high)
+    return low if target.is_decided else ProbabilityBounds(low.low, solve(target.possible).high)
 
 
-def _complement(bounds: Bounds) -> Bounds:
+def _complement(bounds: ProbabilityBounds) -> ProbabilityBounds:
     """1 - P, rounded outwards but where P is exactly 0 or 1."""
     low, high = 1.0 - bounds.high, 1.0 - bounds.low
     low = np.where((bounds.high == 0.0) | (bounds.high == 1.0), low, np.nextafter(low, 0.0))
     high = np.where((bounds.low == 0.0) | (bounds.low == 1.0), high, np.minimum(np.nextafter(high, 2.0), 1.0))
-    return Bounds(low, high)
+    return ProbabilityBounds(low, high)
 
 
-def _expected(bounds: Bounds, shares: Floats) -> tuple[float, float]:
+def _expected(bounds: ProbabilityBounds, shares: Floats) -> tuple[float, float]:
     """Bounds of the expectation over states, which lies between the extremes of what is averaged."""
     slack = (len(shares) + 3) * 2.0**-52
     ends = []

@@ -6,7 +6,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from loomrl.safety.probes import ask_outputs
+from loomrl.safety.probing.probes import ask_outputs
 from loomrl.types import Policy
 
 _SURE = 0.5  # of the way from the middle of a continuous action's range to its end

@@ -12,11 +12,11 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from loomrl.safety.case.counterexample import Failure, Replayed, describe, recorded, replay_limit
 from loomrl.safety.check import FALSIFICATION, Context
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.safety.constraints import check_constraint, limits, quantity, violates
-from loomrl.safety.counterexample import Failure, Replayed, describe, recorded, replay_limit
-from loomrl.safety.probes import act_with, noise_scale, shifted, told_to_the_shield
+from loomrl.safety.probing.probes import act_with, noise_scale, shifted, told_to_the_shield
 from loomrl.types import Act, ActFunction, Bound, Claim, Episode, FloatArray, Policy, Verdict
 
 NAME = "falsification"

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from loomrl.safety.probes import sample_visited
+from loomrl.safety.probing.probes import sample_visited
 from loomrl.safety.search.confidence import choices, usual_confidence
 from loomrl.types import Policy
 

@@ -14,9 +14,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from loomrl.environment.collector import LONGEST_EPISODE
-from loomrl.environment.episode_log import EpisodeLog
-from loomrl.safety.probes import act_with, not_members, shifted
+from loomrl.environment.collecting.collector import LONGEST_EPISODE
+from loomrl.environment.collecting.episode_log import EpisodeLog
+from loomrl.safety.probing.probes import act_with, not_members, shifted
 from loomrl.types import Episode, FloatArray, Policy
 
 Answer = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]  # (obs, what the policy chose) -> the action taken

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from loomrl.safety.probes import ask, sample_visited
+from loomrl.safety.probing.probes import ask, sample_visited
 from loomrl.safety.search.confidence import between, choices, usual_confidence
 from loomrl.safety.search.playing import Answer, Field, Seen
 

@@ -101,7 +101,7 @@ def broken(constraints: Sequence[ConstraintConfig], episode: Episode, step: int,
     return [one.name for one in constraints if violations(one, episode)[step : step + horizon].any()]
 
 
-class Search:
+class RecoverySearch:
     """Leads, what the policy makes of where they end, and what recoveries do."""
 
     def __init__(self, field: Field, scale: Scale, visited: NDArray[Any]) -> None:

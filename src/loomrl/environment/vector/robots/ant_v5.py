@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from loomrl.environment.vector.robots.base import (
     Fields,
     Info,
-    Outcome,
     Robot,
+    StepOutcome,
     control_cost,
     normal_reset,
     plane_distance,
@@ -30,7 +30,7 @@ def _observe(bare: Any, now: Fields) -> FloatArray:
     return np.concatenate(parts, axis=1)
 
 
-def _outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) -> Outcome:
+def _outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) -> StepOutcome:
     body = bare.model.body(bare._main_body).id
     velocity = (after["xpos"][:, body, :2] - before["xpos"][:, body, :2]) / bare.dt
     forward = velocity[:, 0] * bare._forward_reward_weight
@@ -48,7 +48,7 @@ def _outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) ->
         "reward_survive": survive,
     }
     terminated = ~is_healthy & bool(bare._terminate_when_unhealthy)
-    return Outcome(forward + survive - (control + contact), terminated, info)
+    return StepOutcome(forward + survive - (control + contact), terminated, info)
 
 
 def _healthy(bare: Any, now: Fields) -> NDArray[np.bool_]:

@@ -13,7 +13,7 @@ Fields = Mapping[str, FloatArray]  # name in mjData -> (B, *shape)
 Info = dict[str, NDArray[Any]]  # key -> (B, ...)
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """What a step gave: arrays (B,), and the info's entries as arrays (B, ...)."""
 
     reward: FloatArray
@@ -33,7 +33,7 @@ class Robot:
     entry_point: str
     reset: Callable[[Any, np.random.Generator], tuple[FloatArray, FloatArray]]  # qpos (nq,) and qvel (nv,) as drawn
     observe: Callable[[Any, Fields], FloatArray]  # (B, O) float64
-    outcome: Callable[[Any, Fields, Fields, NDArray[Any]], Outcome]  # before, after, actions (B, A)
+    outcome: Callable[[Any, Fields, Fields, NDArray[Any]], StepOutcome]  # before, after, actions (B, A)
     reset_info: Callable[[Any, Fields], Info] = no_info
     fields: tuple[str, ...] = field(default=("qpos", "qvel"))  # what of mjData the above read
 

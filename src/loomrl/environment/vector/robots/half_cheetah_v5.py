@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.environment.vector.robots.base import Fields, Info, Outcome, Robot, control_cost, normal_reset
+from loomrl.environment.vector.robots.base import Fields, Info, Robot, StepOutcome, control_cost, normal_reset
 from loomrl.types import FloatArray
 
 
@@ -14,13 +14,13 @@ def _observe(bare: Any, now: Fields) -> FloatArray:
     return np.concatenate([now["qpos"][:, skipped:], now["qvel"]], axis=1)
 
 
-def _outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) -> Outcome:
+def _outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) -> StepOutcome:
     x = after["qpos"][:, 0]
     x_velocity = (x - before["qpos"][:, 0]) / bare.dt
     forward = bare._forward_reward_weight * x_velocity
     cost = control_cost(bare, actions)
     info = {"x_position": x, "x_velocity": x_velocity, "reward_forward": forward, "reward_ctrl": -cost}
-    return Outcome(forward - cost, np.zeros(len(x), np.bool_), info)
+    return StepOutcome(forward - cost, np.zeros(len(x), np.bool_), info)
 
 
 def _reset_info(bare: Any, now: Fields) -> Info:  # noqa: ARG001

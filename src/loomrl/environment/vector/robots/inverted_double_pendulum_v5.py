@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.environment.vector.robots.base import Fields, Outcome, Robot, normal_reset, squares
+from loomrl.environment.vector.robots.base import Fields, Robot, StepOutcome, normal_reset, squares
 from loomrl.types import FloatArray
 
 
@@ -23,7 +23,7 @@ def _observe(bare: Any, now: Fields) -> FloatArray:  # noqa: ARG001
     )
 
 
-def _outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) -> Outcome:  # noqa: ARG001
+def _outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) -> StepOutcome:  # noqa: ARG001
     x, y = after["site_xpos"][:, 0, 0], after["site_xpos"][:, 0, 2]
     v1, v2 = after["qvel"][:, 1], after["qvel"][:, 2]
     terminated = y <= 1
@@ -31,7 +31,7 @@ def _outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) ->
     velocity = 1e-3 * squares(v1) + 5e-3 * squares(v2)
     alive = bare._healthy_reward * (~terminated).astype(np.int64)
     info = {"reward_survive": alive, "distance_penalty": -distance, "velocity_penalty": -velocity}
-    return Outcome(alive - distance - velocity, terminated, info)
+    return StepOutcome(alive - distance - velocity, terminated, info)
 
 
 ROBOTS = (

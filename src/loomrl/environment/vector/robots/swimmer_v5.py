@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from loomrl.environment.vector.robots.base import (
     Fields,
     Info,
-    Outcome,
     Robot,
+    StepOutcome,
     control_cost,
     plane_distance,
     uniform_reset,
@@ -22,7 +22,7 @@ def _observe(bare: Any, now: Fields) -> FloatArray:
     return np.concatenate([now["qpos"][:, skipped:], now["qvel"]], axis=1)
 
 
-def _outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) -> Outcome:
+def _outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) -> StepOutcome:
     xy = after["qpos"][:, :2]
     velocity = (xy - before["qpos"][:, :2]) / bare.dt
     forward = bare._forward_reward_weight * velocity[:, 0]
@@ -33,7 +33,7 @@ def _outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) ->
         "reward_forward": forward,
         "reward_ctrl": -cost,
     }
-    return Outcome(forward - cost, np.zeros(len(xy), np.bool_), info)
+    return StepOutcome(forward - cost, np.zeros(len(xy), np.bool_), info)
 
 
 def _reset_info(bare: Any, now: Fields) -> Info:  # noqa: ARG001

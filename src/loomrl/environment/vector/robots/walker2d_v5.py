@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from loomrl.environment.vector.robots.base import (
     Fields,
     Info,
-    Outcome,
     Robot,
+    StepOutcome,
     control_cost,
     inside,
     uniform_reset,
@@ -26,10 +26,10 @@ def observe(bare: Any, now: Fields) -> FloatArray:
 
 def forward_outcome(
     healthy: Callable[[Any, Fields], NDArray[np.bool_]],
-) -> Callable[[Any, Fields, Fields, NDArray[Any]], Outcome]:
+) -> Callable[[Any, Fields, Fields, NDArray[Any]], StepOutcome]:
     """Reward for going forward and for being `healthy`, costs for control; the unhealthy end the episode."""
 
-    def outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) -> Outcome:
+    def outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) -> StepOutcome:
         x = after["qpos"][:, 0]
         x_velocity = (x - before["qpos"][:, 0]) / bare.dt
         is_healthy = healthy(bare, after)
@@ -44,7 +44,7 @@ def forward_outcome(
             "reward_ctrl": -cost,
             "reward_survive": survive,
         }
-        return Outcome(forward + survive - cost, ~is_healthy & bool(bare._terminate_when_unhealthy), info)
+        return StepOutcome(forward + survive - cost, ~is_healthy & bool(bare._terminate_when_unhealthy), info)
 
     return outcome
 

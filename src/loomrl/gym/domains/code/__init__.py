@@ -47,7 +47,10 @@ class Code(Domain):
 DOMAIN = Code()
 
 
-class Environment(DomainEnvironment):
+class CodeEnvironment(DomainEnvironment):
     """`loomrl/Code-v0`."""
 
     domain = DOMAIN
+
+
+Environment = CodeEnvironment  # as all plug-ins of this kind name it

@@ -13,7 +13,7 @@ Arguments = list[Any]
 
 
 @dataclass(frozen=True)
-class Algorithm:
+class CodeAlgorithm:
     """A function to write. `large` makes inputs on which a naive solution runs out of time."""
 
     name: str
@@ -30,7 +30,7 @@ class Algorithm:
         return f"def {self.name}({self.parameters}):\n{lines}\n"
 
 
-def draw(rng: np.random.Generator, level: int) -> Algorithm:
+def draw(rng: np.random.Generator, level: int) -> CodeAlgorithm:
     """An algorithm of a level; its constants are drawn."""
     makers = [make for first, make in _MAKERS if first <= level]
     easiest = max(0, len(makers) - 6)  # as the level grows, the first ones are left behind
@@ -46,7 +46,7 @@ def _word(rng: np.random.Generator, letters: str, most: int = 14) -> str:
     return "".join(letters[index] for index in rng.integers(len(letters), size=int(rng.integers(0, most))))
 
 
-def _select_and_sum(rng: np.random.Generator) -> Algorithm:
+def _select_and_sum(rng: np.random.Generator) -> CodeAlgorithm:
     divisor, power = int(rng.integers(2, 6)), int(rng.integers(1, 4))
     remainder = int(rng.integers(divisor))
     what = {1: "numbers", 2: "squares", 3: "cubes"}[power]
@@ -61,10 +61,10 @@ return total
     description = f"the sum of the {what} of those numbers whose remainder by {divisor} is {remainder}"
     if power == 1:
         description = f"the sum of those numbers whose remainder by {divisor} is {remainder}"
-    return Algorithm("select_and_sum", "numbers", description, body, lambda rng: [_numbers(rng)])
+    return CodeAlgorithm("select_and_sum", "numbers", description, body, lambda rng: [_numbers(rng)])
 
 
-def _count_above(rng: np.random.Generator) -> Algorithm:
+def _count_above(rng: np.random.Generator) -> CodeAlgorithm:
     limit = int(rng.integers(-5, 6))
     body = f"""
 count = 0
@@ -74,18 +74,18 @@ for number in numbers:
 return count
 """
     what = f"how many of the numbers are greater than {limit}"
-    return Algorithm("count_above", "numbers", what, body, lambda rng: [_numbers(rng, limit=8)])
+    return CodeAlgorithm("count_above", "numbers", what, body, lambda rng: [_numbers(rng, limit=8)])
 
 
-def _clamp(rng: np.random.Generator) -> Algorithm:
+def _clamp(rng: np.random.Generator) -> CodeAlgorithm:
     low = int(rng.integers(-9, 0))
     high = low + int(rng.integers(3, 12))
     body = f"return [max({low}, min({high}, number)) for number in numbers]"
     what = f"the numbers as a list in which those below {low} became {low} and those above {high} became {high}"
-    return Algorithm("clamp", "numbers", what, body, lambda rng: [_numbers(rng)])
+    return CodeAlgorithm("clamp", "numbers", what, body, lambda rng: [_numbers(rng)])
 
 
-def _rotate(rng: np.random.Generator) -> Algorithm:
+def _rotate(rng: np.random.Generator) -> CodeAlgorithm:
     steps = int(rng.integers(1, 5))
     body = f"""
 if not items:
@@ -94,10 +94,10 @@ steps = {steps} % len(items)
 return items[steps:] + items[:steps]
 """
     what = f"the list rotated by {steps} to the left: the first {steps} items come last"
-    return Algorithm("rotate", "items", what, body, lambda rng: [_numbers(rng)])
+    return CodeAlgorithm("rotate", "items", what, body, lambda rng: [_numbers(rng)])
 
 
-def _run_lengths(rng: np.random.Generator) -> Algorithm:
+def _run_lengths(rng: np.random.Generator) -> CodeAlgorithm:
     longest = bool(rng.integers(2))
     body = """
 runs = []
@@ -112,10 +112,10 @@ return runs
     if longest:
         body = body.replace("return runs", "return max([length for _, length in runs], default=0)")
         what = "the length of the longest run of equal letters, 0 for an empty text"
-    return Algorithm("run_lengths", "text", what, body, lambda rng: [_word(rng, "aab")])
+    return CodeAlgorithm("run_lengths", "text", what, body, lambda rng: [_word(rng, "aab")])
 
 
-def _shift_letters(rng: np.random.Generator) -> Algorithm:
+def _shift_letters(rng: np.random.Generator) -> CodeAlgorithm:
     shift = int(rng.integers(1, 25))
     body = f"""
 letters = "abcdefghijklmnopqrstuvwxyz"
@@ -128,10 +128,10 @@ for letter in text:
 return shifted
 """
     what = f"the text with each letter from a to z moved by {shift} in the alphabet, a after z; all else stays"
-    return Algorithm("shift_letters", "text", what, body, lambda rng: [_word(rng, "abcxyz ,A")])
+    return CodeAlgorithm("shift_letters", "text", what, body, lambda rng: [_word(rng, "abcxyz ,A")])
 
 
-def _balanced(rng: np.random.Generator) -> Algorithm:
+def _balanced(rng: np.random.Generator) -> CodeAlgorithm:
     pairs = ("()", "[]", "{}")[: int(rng.integers(2, 4))]
     opening = {pair[1]: pair[0] for pair in pairs}
     body = f"""
@@ -146,7 +146,7 @@ for letter in text:
 return len(stack) == 0
 """
     what = f"whether the brackets {' '.join(pairs)} in the text are balanced and properly nested"
-    return Algorithm("is_balanced", "text", what, body, lambda rng: [_bracketed(rng, pairs)])
+    return CodeAlgorithm("is_balanced", "text", what, body, lambda rng: [_bracketed(rng, pairs)])
 
 
 def _bracketed(rng: np.random.Generator, pairs: tuple[str, ...]) -> str:
@@ -161,7 +161,7 @@ def _bracketed(rng: np.random.Generator, pairs: tuple[str, ...]) -> str:
     return (text, text, text, crossed, mixed, reverse, open_end)[int(rng.integers(7))]
 
 
-def _best_window(rng: np.random.Generator) -> Algorithm:
+def _best_window(rng: np.random.Generator) -> CodeAlgorithm:
     best, word = (("max", "largest"), ("min", "smallest"))[int(rng.integers(2))]
     body = f"""
 window = sum(numbers[:size])
@@ -177,10 +177,10 @@ return best
         return [numbers, int(rng.integers(1, len(numbers)))]
 
     what = f"the {word} sum of `size` numbers that stand next to each other; there are at least as many"
-    return Algorithm("best_window", "numbers, size", what, body, small, lambda rng: [_numbers(rng, 80_000), 40_000])
+    return CodeAlgorithm("best_window", "numbers, size", what, body, small, lambda rng: [_numbers(rng, 80_000), 40_000])
 
 
-def _pairs_with_sum(rng: np.random.Generator) -> Algorithm:
+def _pairs_with_sum(rng: np.random.Generator) -> CodeAlgorithm:
     goal = int(rng.integers(-6, 7))
     body = f"""
 seen = {{}}
@@ -195,10 +195,10 @@ return pairs
     def large(rng: np.random.Generator) -> Arguments:
         return [_numbers(rng, 40_000, 10**6)]
 
-    return Algorithm("pairs_with_sum", "numbers", what, body, lambda rng: [_numbers(rng, limit=6)], large)
+    return CodeAlgorithm("pairs_with_sum", "numbers", what, body, lambda rng: [_numbers(rng, limit=6)], large)
 
 
-def _distinct_in_order(rng: np.random.Generator) -> Algorithm:
+def _distinct_in_order(rng: np.random.Generator) -> CodeAlgorithm:
     body = """
 seen = set()
 kept = []
@@ -217,10 +217,10 @@ return kept
     def large(rng: np.random.Generator) -> Arguments:
         return [_numbers(rng, 120_000, 40_000)]
 
-    return Algorithm("distinct", "numbers", what, body, lambda rng: [_numbers(rng, limit=5)], large)
+    return CodeAlgorithm("distinct", "numbers", what, body, lambda rng: [_numbers(rng, limit=5)], large)
 
 
-def _coin_ways(rng: np.random.Generator) -> Algorithm:
+def _coin_ways(rng: np.random.Generator) -> CodeAlgorithm:
     coins = sorted({1, *rng.integers(2, 9, size=3).tolist()})
     body = f"""
 ways = [1] + [0] * amount
@@ -230,7 +230,7 @@ for coin in {coins}:
 return ways[amount]
 """
     what = f"in how many ways coins of {', '.join(map(str, coins))} pay the amount, the order being of no matter"
-    return Algorithm(
+    return CodeAlgorithm(
         "coin_ways",
         "amount",
         what,
@@ -240,7 +240,7 @@ return ways[amount]
     )
 
 
-def _longest_rise(rng: np.random.Generator) -> Algorithm:
+def _longest_rise(rng: np.random.Generator) -> CodeAlgorithm:
     strict = bool(rng.integers(2))
     bisect = "bisect_left" if strict else "bisect_right"
     body = f"""
@@ -257,10 +257,10 @@ return len(tails)
     def large(rng: np.random.Generator) -> Arguments:
         return [_numbers(rng, 30_000, 10**6)]
 
-    return Algorithm("longest_rise", "numbers", what, body, lambda rng: [_numbers(rng, limit=7)], large)
+    return CodeAlgorithm("longest_rise", "numbers", what, body, lambda rng: [_numbers(rng, limit=7)], large)
 
 
-def _edits(rng: np.random.Generator) -> Algorithm:
+def _edits(rng: np.random.Generator) -> CodeAlgorithm:
     price = int(rng.integers(1, 4))
     body = f"""
 costs = list(range(len(right) + 1))
@@ -280,7 +280,7 @@ return costs[-1]
     def large(rng: np.random.Generator) -> Arguments:
         return [_word(rng, "ab", 400) + "a" * 200, _word(rng, "ab", 400) + "b" * 200]
 
-    return Algorithm("edits", "left, right", what, body, small, large)
+    return CodeAlgorithm("edits", "left, right", what, body, small, large)
 
 
 _MAKERS = (

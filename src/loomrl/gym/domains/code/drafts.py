@@ -50,14 +50,14 @@ def review(rng: np.random.Generator, level: int) -> Draft:
     return Draft(prompt, str(mutant.line), others, facts)
 
 
-def _drawn(rng: np.random.Generator, level: int) -> tuple[algorithms.Algorithm, Cases, dict[str, Any]]:
+def _drawn(rng: np.random.Generator, level: int) -> tuple[algorithms.CodeAlgorithm, Cases, dict[str, Any]]:
     """An algorithm and its tests, and the seeds that give them again."""
     facts = {"algorithm": int(rng.integers(2**31)), "tests": int(rng.integers(2**31)), "level": level}
     algorithm = algorithms.draw(np.random.default_rng(facts["algorithm"]), level)
     return algorithm, Cases(algorithm, facts["tests"]), facts
 
 
-def _mutants(algorithm: algorithms.Algorithm, tests: Cases, rng: np.random.Generator) -> list[Mutant]:
+def _mutants(algorithm: algorithms.CodeAlgorithm, tests: Cases, rng: np.random.Generator) -> list[Mutant]:
     """Some mutants, in an order that is drawn; every algorithm has at least one."""
     mutants = wrong_mutants(algorithm, tests.small, tests.expected)
     return [mutants[index] for index in rng.permutation(len(mutants))[:_NUM_WRONG]]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from loomrl.gym.domains.code.algorithms import Algorithm, Arguments
+from loomrl.gym.domains.code.algorithms import Arguments, CodeAlgorithm
 from loomrl.gym.domains.code.mutants import results
 from loomrl.gym.domains.code.sandbox import run
 
@@ -43,7 +43,7 @@ for case in request["cases"]:
 class Cases:
     """Small inputs of an algorithm and the results expected, and large inputs. Equal for equal seeds."""
 
-    def __init__(self, algorithm: Algorithm, seed: int) -> None:
+    def __init__(self, algorithm: CodeAlgorithm, seed: int) -> None:
         self._algorithm, self._rng = algorithm, np.random.default_rng(seed)
         self.small = [algorithm.small(self._rng) for _ in range(NUM_SMALL)]
         self.expected = results(algorithm.source, algorithm.name, self.small)
@@ -54,7 +54,7 @@ class Cases:
         return [] if make is None else [make(self._rng) for _ in range(NUM_LARGE)]
 
 
-def judge(answer: str, algorithm: Algorithm, tests: Cases) -> dict[str, float] | None:
+def judge(answer: str, algorithm: CodeAlgorithm, tests: Cases) -> dict[str, float] | None:
     """`working`, `efficient` and `readable`, or None for what is no working program.
 
     Raises:

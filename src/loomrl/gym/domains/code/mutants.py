@@ -5,7 +5,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from loomrl.gym.domains.code.algorithms import Algorithm, Arguments
+from loomrl.gym.domains.code.algorithms import Arguments, CodeAlgorithm
 
 _OTHER: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub,
@@ -34,7 +34,7 @@ def tidy(source: str) -> str:
     return ast.unparse(ast.parse(source)) + "\n"
 
 
-def wrong_mutants(algorithm: Algorithm, cases: list[Arguments], expected: list[Any]) -> list[Mutant]:
+def wrong_mutants(algorithm: CodeAlgorithm, cases: list[Arguments], expected: list[Any]) -> list[Mutant]:
     """All programs with one change that give other results on some of the cases, in the order of the program."""
     original = tidy(algorithm.source)
     found = {}

@@ -29,7 +29,7 @@ _SYSTEM_LINKS = ("bin", "lib", "lib32", "lib64", "sbin")
 
 
 @dataclass(frozen=True)
-class Limits:
+class SandboxLimits:
     """What a program may use. Memory is that of each process, and where there is a cgroup of all together; time is that
     of each process's processor.
     """
@@ -42,14 +42,14 @@ class Limits:
     output_bytes: int = 2**20
 
 
-class Outcome(NamedTuple):
+class ProgramOutcome(NamedTuple):
     """What a program wrote to standard output, and whether it ended by itself within its limits."""
 
     output: bytes
     finished: bool
 
 
-def run(program: str, data: bytes, limits: Limits | None = None) -> Outcome:
+def run(program: str, data: bytes, limits: SandboxLimits | None = None) -> ProgramOutcome:
     """Run a Python program with `data` as standard input.
 
     Raises:
@@ -58,7 +58,7 @@ def run(program: str, data: bytes, limits: Limits | None = None) -> Outcome:
     reason = why_unavailable()
     if reason is not None:
         raise ServiceError(f"code cannot be run: {reason}; {_FIX}")
-    return _run(program, data, limits or Limits())
+    return _run(program, data, limits or SandboxLimits())
 
 
 @cache
@@ -71,11 +71,11 @@ def why_unavailable() -> str | None:
         return f"no filter of system calls is written for machines of the kind {platform.machine()!r}"
     if _python() is None:
         return "there is no system Python under /usr"
-    outcome = _run("print(6 * 7)", b"", Limits())
+    outcome = _run("print(6 * 7)", b"", SandboxLimits())
     return None if outcome.output == b"42\n" else "the sandbox does not start on this machine"
 
 
-def _run(program: str, data: bytes, limits: Limits) -> Outcome:
+def _run(program: str, data: bytes, limits: SandboxLimits) -> ProgramOutcome:
     """Files in place of pipes: a program that reads nothing or writes without end blocks nobody."""
     with (
         tempfile.TemporaryFile() as given,
@@ -104,11 +104,11 @@ def _run(program: str, data: bytes, limits: Limits) -> Outcome:
             process.kill()  # its namespace ends with it, and whatever runs there
             process.wait()
         written.seek(0)
-        return Outcome(written.read(limits.output_bytes), finished)
+        return ProgramOutcome(written.read(limits.output_bytes), finished)
 
 
 @contextmanager
-def _group(limits: Limits) -> Iterator[list[str]]:
+def _group(limits: SandboxLimits) -> Iterator[list[str]]:
     with ExitStack() as stack:
         try:
             entering = stack.enter_context(own_group(limits.memory_bytes, limits.processes + _OF_THE_SANDBOX))
@@ -117,7 +117,7 @@ def _group(limits: Limits) -> Iterator[list[str]]:
         yield entering
 
 
-def _command(program: str, limits: Limits, allowed: int) -> list[str]:
+def _command(program: str, limits: SandboxLimits, allowed: int) -> list[str]:
     """`allowed` is a file descriptor with the filter of system calls."""
     bounds = {
         "cpu": limits.cpu_seconds,

@@ -11,7 +11,7 @@ import numpy as np
 
 from loomrl.gym.domains.game import matches, puzzles
 from loomrl.gym.environment import DomainEnvironment
-from loomrl.gym.tasks import Domain, Episode, Kind, Rewards, SingleAnswer, Task
+from loomrl.gym.tasks import Domain, Kind, Rewards, SingleAnswer, Task, TaskEpisode
 
 
 class Game(Domain):
@@ -28,7 +28,7 @@ class Game(Domain):
         """Full for a move that wins as fast as any; a puzzle has no win that is slower or that one move ahead shows."""
         return self.everything() if answer.strip(" \r\n") in task.facts["winning"] else self.nothing()
 
-    def begin(self, task: Task) -> Episode:
+    def begin(self, task: Task) -> TaskEpisode:
         """One answer for a puzzle, a game otherwise."""
         return SingleAnswer(self, task) if "winning" in task.facts else matches.Match(task, self.num_choices)
 
@@ -44,7 +44,10 @@ class Game(Domain):
 DOMAIN = Game()
 
 
-class Environment(DomainEnvironment):
+class GameEnvironment(DomainEnvironment):
     """`loomrl/Game-v0`."""
 
     domain = DOMAIN
+
+
+Environment = GameEnvironment  # as all plug-ins of this kind name it

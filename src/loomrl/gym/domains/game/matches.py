@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loomrl.gym.domains.game.positions import Position, SpielPosition
+from loomrl.gym.domains.game.positions import GamePosition, SpielPosition
 from loomrl.gym.domains.game.search import Solver
 from loomrl.gym.tasks import Draft, Kind, Rewards, Task, Turn
 
@@ -43,7 +43,7 @@ class Opponent:
         self._solver, self._plies = solver_of(game), 1 if greedy else RULES[game].plies
         self._mistakes, self._rng = mistakes, np.random.default_rng(seed)
 
-    def reply(self, position: Position) -> str:
+    def reply(self, position: GamePosition) -> str:
         """A move; draws the same numbers whatever it decides."""
         careless, choice = self._rng.random() < self._mistakes, self._rng.random()
         moves = position.moves() if careless else self._solver.best(position, self._plies)
@@ -63,7 +63,7 @@ class Match:
         self._game, self._rules, self._num_choices = facts["game"], RULES[facts["game"]], num_choices
         self._solver = solver_of(self._game)
         self._opponent = Opponent(self._game, facts["mistakes"], facts["greedy"], facts["seed"])
-        self._position: Position = SpielPosition.start(self._rules.spiel)
+        self._position: GamePosition = SpielPosition.start(self._rules.spiel)
         self._player = 0 if facts["begins"] else 1
         self._hope, self._moves, self._good, self._deep, self._deep_good = -1, 0, 0, 0, 0
         if not facts["begins"]:

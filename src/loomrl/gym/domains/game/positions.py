@@ -6,7 +6,7 @@ import chess
 import pyspiel
 
 
-class Position(Protocol):
+class GamePosition(Protocol):
     """A position and its rules. Players are 0 and 1; positions do not change."""
 
     @property

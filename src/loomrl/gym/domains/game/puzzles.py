@@ -7,7 +7,7 @@ from collections.abc import Callable
 import chess
 import numpy as np
 
-from loomrl.gym.domains.game.positions import ChessPosition, Position, SpielPosition
+from loomrl.gym.domains.game.positions import ChessPosition, GamePosition, SpielPosition
 from loomrl.gym.domains.game.search import Solver
 from loomrl.gym.tasks import Draft, Kind
 
@@ -69,7 +69,9 @@ def _nim_sum(piles: list[int]) -> int:
     return functools.reduce(operator.xor, piles)
 
 
-def _late_position(position: Position, rng: np.random.Generator, plies: int) -> tuple[Position | None, dict[str, int]]:
+def _late_position(
+    position: GamePosition, rng: np.random.Generator, plies: int
+) -> tuple[GamePosition | None, dict[str, int]]:
     """A random game up to the first position that makes a puzzle, and its winning moves."""
     while moves := position.moves():
         if winning := _winning(position, plies):
@@ -78,7 +80,7 @@ def _late_position(position: Position, rng: np.random.Generator, plies: int) -> 
     return None, {}
 
 
-def _winning(position: Position, plies: int) -> dict[str, int]:
+def _winning(position: GamePosition, plies: int) -> dict[str, int]:
     """The plies each winning move needs; none where a win comes sooner, or whatever is played."""
     solver = Solver()
     if plies > 1 and solver.forced_win(position, plies - 2):
@@ -101,7 +103,7 @@ def _placed(rng: np.random.Generator, pieces: tuple[str, ...]) -> ChessPosition 
     return ChessPosition(board) if board.is_valid() and not board.is_check() else None
 
 
-def _draft(title: str, position: Position, winning: dict[str, int], plies: int) -> Draft:
+def _draft(title: str, position: GamePosition, winning: dict[str, int], plies: int) -> Draft:
     moves = "your next move" if plies == 1 else f"your next {(plies + 1) // 2} moves, whatever the other does"
     prompt = f"{title}\n{position.shown()}\nFind the move that wins with {moves}. Answer with the move alone"
     losing = [move for move in position.moves() if move not in winning]

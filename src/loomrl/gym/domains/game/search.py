@@ -1,6 +1,6 @@
 """Exact search: who wins by force, and how soon."""
 
-from loomrl.gym.domains.game.positions import Position
+from loomrl.gym.domains.game.positions import GamePosition
 
 _MOST_KNOWN = 200_000
 Known = dict[tuple[str, int], int]
@@ -23,7 +23,7 @@ class Solver:
         self._known[key] = value
         return value
 
-    def value(self, position: Position, plies: int) -> int:
+    def value(self, position: GamePosition, plies: int) -> int:
         """The value of a position."""
         result = position.result(position.player)
         if result is not None:
@@ -35,7 +35,7 @@ class Solver:
             return self._known[key]
         return self._remember(key, max(self.after(position, move, plies) for move in position.moves()))
 
-    def after(self, position: Position, move: str, plies: int) -> int:
+    def after(self, position: GamePosition, move: str, plies: int) -> int:
         """What a move is worth to who makes it."""
         following = position.play(move)
         result = following.result(position.player)
@@ -44,12 +44,12 @@ class Solver:
         worth = self.value(following, plies - 1)
         return worth if following.player == position.player else -worth
 
-    def best(self, position: Position, plies: int) -> list[str]:
+    def best(self, position: GamePosition, plies: int) -> list[str]:
         """The moves of greatest value, sorted."""
         worth = {move: self.after(position, move, plies) for move in position.moves()}
         return [move for move in position.moves() if worth[move] == max(worth.values())]
 
-    def forced_win(self, position: Position, plies: int) -> bool:
+    def forced_win(self, position: GamePosition, plies: int) -> bool:
         """Whether the player to move wins within an odd number of plies whatever the other does, players taking turns.
 
         Stops at the first winning move and the first refutation, so that it is much faster than `value`.
@@ -59,7 +59,7 @@ class Solver:
             return bool(self._known[key])
         return bool(self._remember(key, any(self.wins_with(position, move, plies) for move in position.moves())))
 
-    def wins_with(self, position: Position, move: str, plies: int) -> bool:
+    def wins_with(self, position: GamePosition, move: str, plies: int) -> bool:
         """Whether a move wins by force within the plies."""
         following = position.play(move)
         result = following.result(position.player)
@@ -69,7 +69,7 @@ class Solver:
             return False
         return all(self._still_wins(following, reply, position.player, plies - 2) for reply in following.moves())
 
-    def _still_wins(self, position: Position, reply: str, player: int, plies: int) -> bool:
+    def _still_wins(self, position: GamePosition, reply: str, player: int, plies: int) -> bool:
         after = position.play(reply)
         result = after.result(player)
         return result > 0 if result is not None else self.forced_win(after, plies)

@@ -29,7 +29,10 @@ class Language(Domain):
 DOMAIN = Language()
 
 
-class Environment(DomainEnvironment):
+class LanguageEnvironment(DomainEnvironment):
     """`loomrl/Language-v0`."""
 
     domain = DOMAIN
+
+
+Environment = LanguageEnvironment  # as all plug-ins of this kind name it

@@ -44,7 +44,10 @@ class Math(Domain):
 DOMAIN = Math()
 
 
-class Environment(DomainEnvironment):
+class MathEnvironment(DomainEnvironment):
     """`loomrl/Math-v0`."""
 
     domain = DOMAIN
+
+
+Environment = MathEnvironment  # as all plug-ins of this kind name it

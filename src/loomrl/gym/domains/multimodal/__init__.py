@@ -34,7 +34,10 @@ class Multimodal(Domain):
 DOMAIN = Multimodal()
 
 
-class Environment(DomainEnvironment):
+class MultimodalEnvironment(DomainEnvironment):
     """`loomrl/Multimodal-v0`."""
 
     domain = DOMAIN
+
+
+Environment = MultimodalEnvironment  # as all plug-ins of this kind name it

@@ -13,7 +13,7 @@ import numpy as np
 from loomrl.gym.domains.tool_call import worlds
 from loomrl.gym.domains.tool_call.tools import Toolbox, ToolError
 from loomrl.gym.environment import DomainEnvironment
-from loomrl.gym.tasks import Domain, Episode, Kind, Rewards, Task, Turn
+from loomrl.gym.tasks import Domain, Kind, Rewards, Task, TaskEpisode, Turn
 
 MAX_CALLS = 12
 _MAX_RESULT_CHARACTERS = 700
@@ -27,7 +27,7 @@ class ToolCall(Domain):
     kinds: ClassVar[Mapping[str, Kind]] = worlds.KINDS
     choice_bytes = 160
 
-    def begin(self, task: Task) -> Episode:
+    def begin(self, task: Task) -> TaskEpisode:
         """A world of the task's own."""
         return ToolEpisode(task, self.num_choices)
 
@@ -108,7 +108,10 @@ def _read(message: str) -> dict[str, Any]:
 DOMAIN = ToolCall()
 
 
-class Environment(DomainEnvironment):
+class ToolCallEnvironment(DomainEnvironment):
     """`loomrl/ToolCall-v0`."""
 
     domain = DOMAIN
+
+
+Environment = ToolCallEnvironment  # as all plug-ins of this kind name it

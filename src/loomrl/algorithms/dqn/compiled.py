@@ -1,0 +1,245 @@
+"""DQN's learning as machine code, for dense networks on float observations.
+
+The work is done by the kernels of `compiled.dqn` on one vector of parameters. The torch policy's own are views of that
+vector, so that it is always what was learnt.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+from torch import nn
+
+from loomrl.algorithms.base import State
+from loomrl.algorithms.compiled.names import ACTIVATIONS
+from loomrl.algorithms.dqn.policy import ActionValuePolicy, DuelingHead
+from loomrl.algorithms.peers import ALONE, LayerWeights, LearnerGroup
+from loomrl.algorithms.replay.spec import Transitions
+from loomrl.environment.wrappers.flat import parts_of
+from loomrl.types import FloatArray
+
+if TYPE_CHECKING:
+    from loomrl.algorithms.compiled.dense import Layout
+    from loomrl.algorithms.dqn.learner import DQN, DQNConfig
+
+Vector = NDArray[np.float32]
+
+
+def obstacle(config: "DQNConfig", observation_space: gymnasium.Space[Any]) -> str | None:
+    """What these kernels do not have; None where they can learn the policy."""
+
+    if config.activation not in ACTIVATIONS:
+        return f"with activation {config.activation} (it has {', '.join(ACTIVATIONS)})"
+    floats = isinstance(observation_space, gymnasium.spaces.Box) and np.dtype(observation_space.dtype).kind == "f"
+    if not floats or not all(part.kind == "box" for part in parts_of(observation_space)):
+        return f"from observations {observation_space} (it takes a Box of floats)"
+    return None
+
+
+class GreedyNetwork:
+    """The greedy actions as the rollout kernels of `compiled.rollout` take them: a network of n outputs.
+
+    The last layer is linear, so the mean over quantiles and a duelling head's sum fold into its weights.
+    """
+
+    is_discrete, normalizer = True, None
+    low = high = np.zeros(0, np.float32)
+    shift_and_scale = (low, low)
+
+    def __init__(self, policy: ActionValuePolicy, layout: "Layout", learnt: Vector, activation: int) -> None:
+        from loomrl.algorithms.compiled.dense import Layout
+
+        self._policy, self._layout, self._learnt, self.activation = policy, layout, learnt, activation
+        self.num_outputs = policy.num_actions
+        self._is_plain = layout.sizes[-1] == policy.num_actions
+        self.actor = layout if self._is_plain else Layout(layout.sizes[0], layout.sizes[1:-1], policy.num_actions)
+        self._folded = learnt if self._is_plain else np.zeros(self.actor.end, np.float32)
+
+    @property
+    def parameters(self) -> Vector:
+        """Those of `actor`, as they are now."""
+        if not self._is_plain:
+            last = len(self._layout.table) - 1
+            last_at = self._layout.table[last, 2]
+            self._folded[:last_at] = self._learnt[:last_at]
+            folded, learnt = self.actor.views(self._folded, last), self._layout.views(self._learnt, last)
+            for mine, theirs in zip(folded, learnt, strict=True):
+                mine[...] = self._fold(theirs)
+        return self._folded
+
+    def _fold(self, learnt: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Rows of the last layer's weights or biases -> one row for each action."""
+        policy = self._policy
+        parts: NDArray[np.float32] = learnt.reshape(-1, policy.num_quantiles, *learnt.shape[1:]).mean(1)
+        return parts[0] + parts[1:] - parts[1:].mean(0) if policy.dueling else parts
+
+    def discrete(self, index: NDArray[np.int64]) -> NDArray[Any]:
+        """Indices -> the space's actions."""
+        return (index + self._policy.first_action).astype(self._policy.action_space.dtype, copy=False)
+
+
+class CompiledDQNEngine:
+    """As `dqn.TorchLearner`, within float tolerance."""
+
+    def __init__(self, config: "DQNConfig", policy: ActionValuePolicy, peers: LearnerGroup = ALONE) -> None:
+        from loomrl.algorithms.compiled import dqn as kernels
+
+        self._kernels, self._config, self._policy, self._peers = kernels, config, policy, peers
+        self._layout = _layout(policy)
+        self._num_steps = 0
+        rows = max(config.batch_size, config.num_envs)
+        self._networks = kernels.DQNNetworks(
+            **{name: np.zeros(self._layout.end, np.float32) for name in (*_SAVED, "gradient")},
+            table=self._layout.table,
+            hidden=self._layout.hidden(rows),
+            scratch=self._layout.scratch(rows),
+        )
+        activation = ACTIVATIONS[policy.architecture.activation]
+        self._shape = kernels.Shape(activation, policy.num_actions, policy.num_quantiles, policy.dueling)
+        _bind(policy, self._layout, self._networks.parameters)
+        self.network = GreedyNetwork(policy, self._layout, self._networks.parameters, activation)
+        policy.compiled = self.network
+        peers.follow(self._networks.parameters, self._matrices())
+        self.copy_target()
+
+    def _matrices(self) -> list[LayerWeights]:
+        """But for the last layer of a duelling network: the weights between its streams must stay zero."""
+        places = self._layout.matrices()
+        return [LayerWeights(*place) for place in (places[:-1] if self._shape.dueling else places)]
+
+    def greedy(self, obs: NDArray[Any]) -> NDArray[np.int64]:
+        """See `Learner`."""
+        obs = np.ascontiguousarray(obs.reshape(len(obs), -1), np.float32)
+        out = np.empty((len(obs), self._layout.sizes[-1]), np.float32)
+        action = np.empty(len(obs), np.int64)
+        self._kernels.greedy(self._networks, self._shape, obs, out, action)
+        return action
+
+    def step(self, batch: Transitions, learning_rate: float) -> tuple[FloatArray, FloatArray]:
+        """See `Learner`."""
+        config, rows, kernels = self._config, self._rows(batch), self._kernels
+        metrics = np.empty(4)
+        self._num_steps += 1
+        given = (self._networks, self._shape, rows, config.double)
+        how = (self._num_steps, learning_rate, config.max_grad_norm, config.averaging)
+        if self._peers.joins_gradients:
+            kernels.batch_gradient(*given, metrics)
+            self._peers.join_gradient(self._networks.gradient)
+            metrics[kernels.GRAD_NORM] = kernels.apply_gradient(self._networks, *how)
+        else:
+            kernels.gradient_step(*given, *how, metrics)
+        self._peers.stepped(1)
+        return metrics, rows.td_error
+
+    def _rows(self, batch: Transitions) -> Any:
+        size, num_outputs = len(batch.index), self._layout.sizes[-1]
+        return self._kernels.TransitionBatch(
+            obs=batch.obs.reshape(size, -1),
+            action=batch.action.astype(np.int64, copy=False) - self._policy.first_action,
+            reward=batch.reward,
+            next_obs=batch.next_obs.reshape(size, -1),
+            terminated=batch.terminated,
+            discount=batch.discount,
+            weight=batch.weight,
+            out=np.empty((size, num_outputs), np.float32),
+            choosing=np.empty((size, num_outputs), np.float32),
+            targets=np.empty((size, self._shape.num_quantiles), np.float32),
+            td_error=np.empty(size),
+        )
+
+    def copy_target(self) -> None:
+        """See `Learner`."""
+        self._networks.target[:] = self._networks.parameters
+
+    def state_dict(self) -> State:
+        """See `Learner`."""
+        state: State = {name: getattr(self._networks, name).copy() for name in _SAVED}
+        return state | {"num_steps": self._num_steps}
+
+    def load_state_dict(self, state: State) -> None:
+        """See `Learner`."""
+        for name in _SAVED:
+            getattr(self._networks, name)[:] = state[name]
+        self._num_steps = int(state["num_steps"])
+
+
+_SAVED = ("parameters", "target", "first", "second")
+
+
+# --- the policy as views of a vector ----------------------------------------------------------------------------
+
+
+def _layout(policy: ActionValuePolicy) -> "Layout":
+    from loomrl.algorithms.compiled.dense import Layout, padded
+
+    sizes = list(policy.architecture.hidden_sizes)
+    num_outputs = policy.num_actions * policy.num_quantiles
+    if policy.dueling:  # both streams are one layer, and the state's value comes before the advantages
+        sizes[-1] = 2 * padded(sizes[-1])
+        num_outputs += policy.num_quantiles
+    return Layout(policy.preprocessor.dim, sizes, num_outputs)
+
+
+def _bind(policy: ActionValuePolicy, layout: "Layout", vector: Vector) -> None:
+    """Move the policy's parameters into the vector; from there on they are views of it."""
+    layers = [layout.views(vector, index) for index in range(len(layout.table))]
+    shared = [module for module in policy.encoder.modules() if isinstance(module, nn.Linear)]
+    for module, (weight, bias) in zip(shared, layers, strict=False):
+        _become(module, weight, bias)
+    weight, bias = layers[-1]
+    if not isinstance(policy.head, DuelingHead):
+        _become(policy.head.values, weight, bias)
+        return
+    head, (stream_weight, stream_bias) = policy.head, layers[-2]
+    half, width, num_quantiles = len(stream_bias) // 2, head.value.in_features, policy.num_quantiles
+    for stream, outputs, start, rows in (
+        (head.value_stream, head.value, 0, slice(0, num_quantiles)),
+        (head.advantage_stream, head.advantage, half, slice(num_quantiles, None)),
+    ):
+        (hidden,) = [module for module in stream.modules() if isinstance(module, nn.Linear)]
+        units = slice(start, start + width)
+        _become(hidden, stream_weight[units], stream_bias[units])
+        _become(outputs, weight[rows, units], bias[rows])
+
+
+def _become(module: nn.Linear, weight: NDArray[np.float32], bias: Vector) -> None:
+    for parameter, view in ((module.weight, weight), (module.bias, bias)):
+        tensor = torch.from_numpy(view)
+        tensor.copy_(parameter.data)
+        parameter.data = tensor
+
+
+# --- acting in compiled environments ----------------------------------------------------------------------------
+
+
+def make_collector(algorithm: "DQN", envs: VectorEnv[Any, Any, Any], seed: int) -> Any:
+    """A collector whose rollout is one call, where environments and policy are compiled; else the usual one."""
+    from loomrl.environment.collecting.collector import Collector
+    from loomrl.environment.vector.batched import BatchedVectorEnv
+
+    network: Any = algorithm.policy.compiled  # has of a `CompiledPolicy` what the rollout asks it for
+    if network is None or not isinstance(envs, BatchedVectorEnv):
+        return Collector(envs, seed)
+    from loomrl.algorithms.compiled.rollout import CompiledCollector
+
+    return CompiledCollector(network, envs, seed, partial(exploring_noise, algorithm))
+
+
+def exploring_noise(algorithm: "DQN", shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
+    """What the rollout kernel takes off the values (T, B, n) before it takes the best.
+
+    Nothing; or, to explore, infinity off all but one. Draws what `DQN.act` would draw.
+    """
+    num_steps, num_envs, num_actions = shape
+    uniform = rng.random((num_steps, 2, num_envs))
+    steps_ahead = np.arange(num_steps) * num_envs * algorithm.peers.num_learners
+    explores = uniform[:, 0] < algorithm.epsilons(steps_ahead)[:, None]
+    noise = np.zeros(shape, np.float32)
+    noise[explores] = np.inf
+    step, env = np.nonzero(explores)
+    noise[step, env, (uniform[:, 1][explores] * num_actions).astype(np.int64)] = 0.0
+    return noise

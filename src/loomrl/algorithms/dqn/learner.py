@@ -1,0 +1,349 @@
+"""Deep Q-learning (Mnih et al., Nature 518, 2015), and double, duelling, n-step, prioritised, quantile by choice.
+
+Double Q-learning: van Hasselt et al., arXiv 1509.06461. Duelling networks: Wang et al., arXiv 1511.06581. Prioritised
+replay: Schaul et al., arXiv 1511.05952. Quantile regression: Dabney et al., arXiv 1710.10044. n-step returns without
+off-policy correction, as in Rainbow (Hessel et al., arXiv 1710.02298).
+
+Where this deviates from the 2015 paper, as most implementations do: Adam in place of RMSProp; the gradient is clipped
+by its global norm; the target network may follow by Polyak averaging. A time limit bootstraps from the true successor:
+only `terminated` stops the return.
+
+This file holds the config, the targets and losses, and the loop; `dqn_torch.py` takes gradient steps with autograd,
+`dqn_compiled.py` the same steps as machine code.
+
+`docs/algorithms/dqn.md` lists the details, the metrics and what was measured.
+"""
+
+from typing import Any, Literal, Protocol
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from torch import Tensor
+from torch.nn import functional
+
+from loomrl.algorithms.base import ALONE, State, TrainingContext, below, settle_engine
+from loomrl.algorithms.dqn.policy import ActionValuePolicy
+from loomrl.algorithms.off_policy import ReplayStorage, replay_spec, replay_storage
+from loomrl.algorithms.peers import ALONE as NO_PEERS
+from loomrl.algorithms.peers import LearnerGroup
+from loomrl.algorithms.replay.spec import PRIORITY_LIMIT, Transitions
+from loomrl.algorithms.replay.storage import Storage
+from loomrl.system.schema import Section
+from loomrl.types import Act, FloatArray, Trajectory
+
+NAME = "dqn"
+Policy = ActionValuePolicy
+STEP_METRICS = ("loss", "td_error", "q_value", "grad_norm")  # of a gradient step
+
+
+class DQNConfig(Section):
+    """DQN's parameters; the defaults solve CartPole-v1."""
+
+    num_envs: int = Field(default=8, ge=1)
+    rollout_length: int = Field(default=8, ge=1)  # steps in each environment between two updates
+    gradient_steps: int | None = Field(default=32, ge=1)  # per update; None: as many as transitions were collected
+    batch_size: int = Field(default=64, ge=1)  # transitions per gradient step
+    learning_rate: float = Field(default=1e-3, gt=0)
+    learning_rate_schedule: Literal["constant", "linear"] = "constant"  # linear: to 0 at the last step
+    learning_starts: int = Field(default=64, ge=0)  # environment steps at random before the first gradient step
+    gamma: float = Field(default=0.99, ge=0, le=1)
+    n_step: int = Field(default=5, ge=1)
+    tau: float | None = Field(default=None, gt=0, le=1)  # Polyak averaging after each gradient step; None: 0.01
+    target_update_interval: int | None = Field(default=None, ge=1)  # environment steps between copies, in its place
+    epsilon_initial: float = Field(default=1.0, ge=0, le=1)
+    epsilon_final: float = Field(default=0.05, ge=0, le=1)
+    exploration_fraction: float = Field(default=0.16, ge=0, le=1)  # of all steps, until epsilon_final is reached
+    max_grad_norm: float = Field(default=10.0, gt=0)
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
+    double: bool = True
+    dueling: bool = False
+    num_quantiles: int | None = Field(default=None, ge=2)  # None: expected returns in place of their distribution
+    replay_capacity: int = Field(default=100_000, ge=1)  # transitions
+    replay_storage: ReplayStorage = "memory"  # disk: files beside the checkpoints, for more than memory holds
+    prioritized: bool = False
+    priority_exponent: float = Field(default=0.6, ge=0, le=1)  # alpha; 0 is uniform
+    importance_exponent: float = Field(default=0.4, ge=0, le=1)  # beta at the start; 1 at the last step
+    engine: Literal["auto", "compiled", "torch"] = "auto"  # auto: compiled where it has what the policy needs
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "DQNConfig":
+        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
+            raise ValueError(f"hidden_sizes {list(self.hidden_sizes)}: give one or more positive layer widths")
+        if self.dueling and len(self.hidden_sizes) < 2:
+            raise ValueError("`dueling` gives each stream the last of hidden_sizes and shares the others; give two")
+        if self.tau is not None and self.target_update_interval is not None:
+            raise ValueError(
+                "`tau` averages after each gradient step, `target_update_interval` copies; give one of them"
+            )
+        if self.epsilon_final > self.epsilon_initial:
+            raise ValueError(
+                f"epsilon_final {self.epsilon_final} is above epsilon_initial {self.epsilon_initial}; swap them"
+            )
+        if self.batch_size > self.replay_capacity:
+            raise ValueError(f"batch_size {self.batch_size} is above replay_capacity {self.replay_capacity}; lower it")
+        if self.replay_capacity % self.num_envs:
+            raise ValueError(
+                f"replay_capacity {self.replay_capacity} is no multiple of num_envs {self.num_envs}; "
+                f"use {self.replay_capacity // self.num_envs * self.num_envs or self.num_envs}"
+            )
+        return self
+
+    @property
+    def averaging(self) -> float:
+        """`tau`, or its default; 0 where the target network is copied."""
+        return 0.0 if self.target_update_interval is not None else self.tau or 0.01
+
+
+Config = DQNConfig  # as all plug-ins of this kind name it
+
+
+# --- targets and losses -----------------------------------------------------------------------------------------
+
+
+def successor_quantiles(target: Tensor, choosing: Tensor) -> Tensor:
+    """Values of the next states, (B, N): those `target` (B, n, N) gives to the actions `choosing` (B, n, N) prefers.
+
+    `choosing` is the online network's in double Q-learning (arXiv 1509.06461, equation 4), else `target` itself.
+    """
+    return take_action(target, choosing.mean(-1).argmax(-1))
+
+
+def take_action(quantiles: Tensor, action: Tensor) -> Tensor:
+    """(B, n, N) and indices (B,) -> (B, N)."""
+    return quantiles[torch.arange(len(action)), action]
+
+
+def td_targets(reward: Tensor, discount: Tensor, terminated: Tensor, successor: Tensor) -> Tensor:
+    """reward + discount * successor, without the latter where the episode terminated; (B,) x 3 and (B, N) -> (B, N)."""
+    return reward.unsqueeze(-1) + (discount * ~terminated).unsqueeze(-1) * successor
+
+
+def huber_losses(values: Tensor, targets: Tensor) -> Tensor:
+    """Huber's loss with threshold 1 of each of B values; (B, 1) x 2 -> (B,)."""
+    return functional.smooth_l1_loss(values, targets, reduction="none").squeeze(-1)
+
+
+def quantile_huber_losses(quantiles: Tensor, targets: Tensor) -> Tensor:
+    """Quantile Huber loss with threshold 1, summed over quantiles, mean over targets; (B, N) x 2 -> (B,).
+
+    arXiv 1710.10044, equations 9 and 10, at the midpoints of N equal parts (lemma 2).
+    """
+    num_quantiles = quantiles.shape[-1]
+    midpoint = (torch.arange(num_quantiles, dtype=torch.float32) + 0.5) / num_quantiles
+    error = targets.unsqueeze(1) - quantiles.unsqueeze(2)  # (B, quantile, target)
+    huber = torch.where(error.abs() <= 1.0, 0.5 * error.square(), error.abs() - 0.5)
+    weight = (midpoint.view(1, -1, 1) - (error.detach() < 0.0).float()).abs()
+    return (weight * huber).mean(2).sum(1)
+
+
+# --- learning from a batch --------------------------------------------------------------------------------------
+
+
+class DQNEngine(Protocol):
+    """Holds the online and the target network, chooses greedy actions and takes gradient steps."""
+
+    def greedy(self, obs: NDArray[Any]) -> NDArray[np.int64]:
+        """Observations (B, *obs) -> indices (B,) of the actions of highest value."""
+
+    def step(self, batch: Transitions, learning_rate: float) -> tuple[FloatArray, FloatArray]:
+        """One gradient step; returns its metrics in the order of STEP_METRICS and the absolute TD errors (B,)."""
+
+    def copy_target(self) -> None:
+        """Make the target network equal to the online one."""
+
+    def state_dict(self) -> State:
+        """Both networks and the optimiser."""
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict()`, in place."""
+
+
+# --- the algorithm ----------------------------------------------------------------------------------------------
+
+
+class DQN:
+    """Learns an `ActionValuePolicy` from replayed transitions of its own epsilon-greedy acting.
+
+    With `peers` each learner replays what it saw itself; environment steps are those of all of them.
+    """
+
+    def __init__(
+        self,
+        config: DQNConfig,
+        policy: ActionValuePolicy,
+        total_env_steps: int,
+        surroundings: TrainingContext = ALONE,
+        peers: LearnerGroup = NO_PEERS,
+    ) -> None:
+        self.config, self.peers = config, peers
+        self.num_envs, self.rollout_length = config.num_envs, config.rollout_length
+        self.policy = policy
+        self.engine = choose_engine(config, policy.observation_space, policy.action_space)
+        self.learner = _make_learner(config, policy, self.engine, peers)
+        self._storage = replay_storage(config, surroundings)
+        self._replay = _make_replay(config, policy, surroundings, self._storage)
+        self._batch = Transitions.empty(self._replay.spec, config.batch_size)
+        self._total_env_steps = total_env_steps
+        self._env_steps = 0  # of the trajectories seen by `update`
+        self._steps_ahead = 0  # acted since
+
+    # --- acting ---
+
+    def epsilons(self, steps_ahead: NDArray[np.int64]) -> FloatArray:
+        """Probability of a random action, so many environment steps after the last update: 1 until learning starts,
+        else falling linearly."""
+        config, step = self.config, self._env_steps + steps_ahead
+        falling_until = config.exploration_fraction * self._total_env_steps
+        progress = np.minimum(step / falling_until, 1.0) if falling_until else np.ones(len(step))
+        epsilon = config.epsilon_initial + progress * (config.epsilon_final - config.epsilon_initial)
+        return np.where(step < config.learning_starts, 1.0, epsilon)
+
+    @property
+    def beta(self) -> float:
+        """Exponent of the importance weights now, rising linearly to 1 at the last step."""
+        first = self.config.importance_exponent
+        return first + self._progress * (1.0 - first)
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the gradient steps now."""
+        falls = self.config.learning_rate_schedule == "linear"
+        return self.config.learning_rate * (1.0 - self._progress if falls else 1.0)
+
+    @property
+    def _progress(self) -> float:
+        """The share of all environment steps that were learned from."""
+        return min(self._env_steps / self._total_env_steps, 1.0)
+
+    def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
+        """Epsilon-greedy actions."""
+        explores = rng.random(len(obs)) < self.epsilons(np.array([self._steps_ahead]))
+        action = (rng.random(len(obs)) * self.policy.num_actions).astype(np.int64)
+        if not explores.all():
+            action = np.where(explores, action, self.learner.greedy(obs))
+        self._steps_ahead += len(obs) * self.peers.num_learners
+        return Act(action=(action + self.policy.first_action).astype(self.policy.action_space.dtype, copy=False))
+
+    def collector(self, envs: VectorEnv[Any, Any, Any], seed: int) -> Any:
+        """A collector: one that acts by itself, in a kernel, where the environments are compiled too."""
+        from loomrl.algorithms.dqn.compiled import make_collector
+
+        return make_collector(self, envs, seed)
+
+    # --- learning ---
+
+    def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
+        """Remember a trajectory (T, B) and learn from replayed transitions; returns the means over gradient steps."""
+        config, before = self.config, self._env_steps
+        num_transitions = trajectory.reward.size * self.peers.num_learners
+        self._replay.add(trajectory)
+        self._env_steps, self._steps_ahead = before + num_transitions, 0
+        interval = config.target_update_interval
+        if interval is not None and self._env_steps // interval > before // interval:
+            self.peers.synchronise()  # all learners copy the same
+            self.learner.copy_target()
+        num_steps = config.gradient_steps or num_transitions
+        steps = [self._learn(rng) for _ in range(num_steps if self._env_steps >= config.learning_starts else 0)]
+        metrics = {
+            "epsilon": float(self.epsilons(np.array([0]))[0]),
+            "learning_rate": self.learning_rate,
+            "replay_size": float(len(self._replay) * self.peers.num_learners),
+            "num_gradient_steps": float(len(steps)),
+        }
+        if steps:
+            metrics |= dict(zip(STEP_METRICS, np.mean(steps, 0).tolist(), strict=True))
+        return metrics
+
+    def _learn(self, rng: np.random.Generator) -> FloatArray:
+        """One gradient step on a replayed batch; returns its metrics in the order of STEP_METRICS."""
+        replay, batch = self._replay, self._batch
+        if not self.config.prioritized:
+            replay.sample(len(batch.index), rng, out=batch)
+            return self.learner.step(batch, self.learning_rate)[0]
+        replay.sample(len(batch.index), rng, self.beta, batch)
+        metrics, td_error = self.learner.step(batch, self.learning_rate)
+        if (td_error < PRIORITY_LIMIT).all():  # else it has diverged, and whoever reads the metrics stops
+            replay.update_priorities(batch.index, td_error)
+        return metrics
+
+    # --- state ---
+
+    def state_dict(self) -> State:
+        """Both networks, optimiser, replay and the position in the schedules."""
+        state: State = {f"learner.{name}": value for name, value in self.learner.state_dict().items()}
+        state |= {f"replay.{name}": value for name, value in self._replay.state_dict().items()}
+        return state | {"env_steps": self._env_steps, "steps_ahead": self._steps_ahead}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict()`, in place."""
+        self._replay.load_state_dict(below("replay.", state))  # first: it may lack what the state refers to
+        self.learner.load_state_dict(below("learner.", state))
+        self._env_steps, self._steps_ahead = int(state["env_steps"]), int(state["steps_ahead"])
+
+    def close(self) -> None:
+        """Let go of the replay's folder."""
+        self._storage.close()
+
+
+def _make_learner(config: DQNConfig, policy: ActionValuePolicy, engine: str, peers: LearnerGroup) -> DQNEngine:
+    if engine == "torch":
+        from loomrl.algorithms.dqn.torch_engine import TorchDQNEngine
+
+        return TorchDQNEngine(config, policy, peers)
+    from loomrl.algorithms.dqn.compiled import CompiledDQNEngine
+
+    return CompiledDQNEngine(config, policy, peers)
+
+
+def _make_replay(config: DQNConfig, policy: ActionValuePolicy, surroundings: TrainingContext, storage: Storage) -> Any:
+    from loomrl.algorithms.replay.buffer import ReplayBuffer
+    from loomrl.algorithms.replay.prioritized import PrioritizedReplay
+
+    spec = replay_spec(config, surroundings, policy.observation_space, (), policy.action_space.dtype)
+    if config.prioritized:
+        return PrioritizedReplay(spec, config.priority_exponent, storage=storage)
+    return ReplayBuffer(spec, storage)
+
+
+def choose_engine(
+    config: DQNConfig,
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],  # noqa: ARG001 - any that DQN can handle
+) -> str:
+    """`compiled` or `torch`: what `config.engine` asks for, or what the policy allows. Timing plays no part in it.
+
+    Raises:
+        ConfigError: for `engine: compiled` where the policy does not allow it, naming why.
+    """
+    from loomrl.algorithms.dqn.compiled import obstacle
+
+    return settle_engine(config.engine, obstacle(config, observation_space))
+
+
+def build(
+    config: DQNConfig,
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    *,
+    seed: int,
+    total_env_steps: int,
+    surroundings: TrainingContext = ALONE,
+    peers: LearnerGroup = NO_PEERS,
+) -> DQN:
+    """DQN with weights that follow from `seed`; raises `ConfigError` for action spaces other than Discrete."""
+    policy = ActionValuePolicy.for_spaces(
+        NAME,
+        observation_space,
+        action_space,
+        hidden_sizes=config.hidden_sizes,
+        activation=config.activation,
+        dueling=config.dueling,
+        num_quantiles=config.num_quantiles or 1,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    return DQN(config, policy, total_env_steps, surroundings, peers)

@@ -1,0 +1,1 @@
+"""Trained policies: what they choose by, how they are saved and loaded."""

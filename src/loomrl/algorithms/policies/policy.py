@@ -1,0 +1,173 @@
+"""The trained policy: from raw observations to actions, with everything it needs inside.
+
+Its files are `policy.safetensors` (weights and normaliser) and `policy.json` (what to build before loading them).
+"""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import safetensors.torch
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from loomrl.algorithms.architecture import ARCHITECTURE, WEIGHTS, PolicyArchitecture
+from loomrl.algorithms.networks.preprocessing import ObservationNormalizer, Preprocessor
+from loomrl.algorithms.peers import ALONE, LearnerGroup
+from loomrl.environment.spaces import space_from_json, space_to_json
+from loomrl.environment.wrappers.flat import FlatBox, is_one_array
+from loomrl.errors import ArtifactError, ConfigError
+from loomrl.system.files import atomic_path
+from loomrl.types import Act
+
+__all__ = ["ARCHITECTURE", "WEIGHTS", "PolicyArchitecture", "TrainedPolicy", "describe", "load_policy"]
+
+ROWS = 16  # batches are padded to a multiple: see TrainedPolicy._evaluate
+
+
+class TrainedPolicy(nn.Module, ABC):
+    """What every policy shares: spaces, preprocessor, normaliser, greedy acting and files.
+
+    A subclass adds its networks and `forward`. Its constructor takes the architecture and, for fresh weights, a
+    generator: `load_policy` builds it again from `policy.json` alone.
+    """
+
+    memory_size = 0  # columns of the memory that a recurrent policy's `forward` takes beside observations
+    output_names: tuple[str, ...]  # names `forward` gives, in the order of the exported graph's outputs
+
+    def __init__(self, architecture: PolicyArchitecture) -> None:
+        super().__init__()
+        self.architecture = architecture
+        self.observation_space = space_from_json(architecture.observation)
+        self.action_space = space_from_json(architecture.action)
+        self.preprocessor = Preprocessor(self.observation_space)
+        normalized = architecture.normalize_observations and self.preprocessor.dense_dim > 0  # images are only scaled
+        self.normalizer = ObservationNormalizer(self.preprocessor.dense_dim) if normalized else None
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether actions are indices rather than vectors."""
+        return isinstance(self.action_space, gymnasium.spaces.Discrete)
+
+    @property
+    def action_kind(self) -> str:
+        """The manifest's word for what an action is: see `PolicyManifest`."""
+        return "discrete" if self.is_discrete else "continuous"
+
+    def features(self, obs: Tensor) -> Tensor:
+        """Raw observations (B, *obs) -> what the networks take, (B, dim)."""
+        features: Tensor = self.preprocessor(obs)
+        return self.normalizer(features) if self.normalizer is not None else features
+
+    def learn_statistics(self, obs: NDArray[Any], peers: LearnerGroup = ALONE) -> None:
+        """Merge observations of a trajectory (T, B, *obs), and those of other learners, into the normaliser's
+        statistics, where there is one."""
+        if self.normalizer is not None:
+            rows = torch.from_numpy(obs.reshape(-1, *obs.shape[2:]))
+            self.normalizer.update(self.preprocessor(rows).numpy(), peers)
+
+    @abstractmethod
+    def forward(self, obs: Tensor) -> dict[str, Tensor]:
+        """Raw observations (B, *obs) -> greedy `action` (B, *action), `value` (B,) and the action's distribution:
+        `logits` (B, n), or `mean` and `log_std` (B, dim). This is what export traces."""
+
+    def discrete_action(self, index: Tensor) -> Tensor:
+        """Index of a logit -> the space's action."""
+        assert isinstance(self.action_space, gymnasium.spaces.Discrete)
+        start = int(self.action_space.start)
+        return index + start if start else index
+
+    # --- acting ---
+
+    def __call__(self, obs: Any) -> Any:
+        """NumPy observations (B, *obs) -> greedy actions (B, *action); a tensor goes to `forward`, as torch expects.
+
+        Raises:
+            ConfigError: when the observations do not have the space's shape.
+        """
+        if isinstance(obs, Tensor):
+            return super().__call__(obs)
+        return self._evaluate(obs)["action"]
+
+    def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:  # noqa: ARG002 - greedy: draws nothing
+        """Greedy actions with their values."""
+        answer = self._evaluate(obs)
+        return Act(action=answer["action"], value=answer["value"])
+
+    def _evaluate(self, obs: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Each row's answer is the same in any batch: matrix kernels round differently in a tile's last, partial
+        rows and for a single row, so the batch is padded to whole tiles."""
+        return self._answer(np.asarray(obs))
+
+    def _answer(self, obs: NDArray[Any], *more: Tensor) -> dict[str, NDArray[Any]]:
+        """What `forward` says of observations (B, *obs) and other inputs, padded already."""
+        if obs.shape[1:] != self.observation_space.shape:
+            raise ConfigError(
+                f"observations of shape {obs.shape} reached a policy for batches of {self.observation_space.shape}"
+            )
+        num_rows = len(obs)
+        padded = np.zeros((-(-num_rows // ROWS) * ROWS, *obs.shape[1:]), obs.dtype)
+        padded[:num_rows] = obs
+        with torch.no_grad():
+            answer = self.forward(torch.from_numpy(padded), *more)
+        return {name: value.numpy()[:num_rows].astype(self._dtype(name), copy=False) for name, value in answer.items()}
+
+    def _dtype(self, name: str) -> Any:
+        return self.action_space.dtype if name == "action" else np.float32
+
+    # --- state ---
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Copies of weights and normaliser by name."""
+        return {name: value.detach().cpu().numpy().copy() for name, value in self.state_dict().items()}
+
+    def load_arrays(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Take over what `arrays()` of an equal policy gave."""
+        self.load_state_dict({name: torch.from_numpy(value) for name, value in arrays.items()})
+
+    def save(self, folder: Path) -> None:
+        """Write `policy.safetensors` and `policy.json`, the same bytes for the same policy."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {name: value.detach().clone().contiguous() for name, value in sorted(self.state_dict().items())}
+        with atomic_path(folder / WEIGHTS) as temporary:
+            temporary.write_bytes(safetensors.torch.save(tensors))
+        self.architecture.write(folder / ARCHITECTURE)
+
+
+def describe(
+    algorithm: str, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], **network: Any
+) -> PolicyArchitecture:
+    """The architecture of a policy for two spaces, structured observations being vectors of a `FlatBox`.
+
+    Raises:
+        ConfigError: for observations no policy can read.
+    """
+    observation_space = observation_space if is_one_array(observation_space) else FlatBox(observation_space)
+    return PolicyArchitecture(
+        algorithm=algorithm,
+        observation=space_to_json(observation_space),
+        action=space_to_json(action_space),
+        **network,
+    )
+
+
+def load_policy(folder: Path) -> TrainedPolicy:
+    """Read a policy that `TrainedPolicy.save` wrote, as the class its algorithm names (`Policy`).
+
+    Raises:
+        ArtifactError: naming the file that is missing, torn or does not fit.
+    """
+    from loomrl.algorithms.registry import policy_class
+
+    architecture = PolicyArchitecture.read(folder / ARCHITECTURE)
+    policy = policy_class(architecture.algorithm)(architecture)
+    path = folder / WEIGHTS
+    try:
+        policy.load_state_dict(safetensors.torch.load(path.read_bytes()))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise ArtifactError(f"{path} does not hold this policy's weights: {error}; train it again") from error
+    return policy.eval()

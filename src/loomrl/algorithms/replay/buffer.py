@@ -1,0 +1,97 @@
+"""Replay with uniform sampling (Lin, 1992; as in Mnih et al., 2015)."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.algorithms.replay.rows import StepRing
+from loomrl.algorithms.replay.spec import ReplaySpec, State, Transitions
+from loomrl.algorithms.replay.storage import MemoryStorage, Storage
+from loomrl.errors import ConfigError
+from loomrl.types import Trajectory
+
+
+class ReplayBuffer:
+    """The newest `spec.capacity` transitions, sampled uniformly with replacement."""
+
+    def __init__(self, spec: ReplaySpec, storage: Storage | None = None) -> None:
+        self.spec = spec
+        self._rows = StepRing(spec, storage or MemoryStorage())
+
+    def __len__(self) -> int:
+        """Transitions that can be sampled."""
+        return self._rows.num_rows * self.spec.num_envs
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything that is kept."""
+        return self._rows.nbytes
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Keep T steps of B environments; the oldest make room.
+
+        A trajectory goes on where the last ended, or elsewhere: what follows a step is always its `next_obs`.
+
+        Raises:
+            ConfigError: for arrays of another shape or type than the spec's.
+            EnvironmentFault: for a reward that is not finite in float32.
+        """
+        self._rows.append(trajectory)
+
+    def add_step(
+        self,
+        obs: NDArray[Any],  # (B, *obs)
+        action: NDArray[Any],  # (B, *action)
+        reward: NDArray[Any],  # (B,)
+        terminated: NDArray[np.bool_],  # (B,)
+        truncated: NDArray[np.bool_],  # (B,)
+        next_obs: NDArray[Any],  # (B, *obs), the true successor
+    ) -> None:
+        """Keep one step of B environments: `add` for T = 1."""
+        self._rows.append(step_of(obs, action, reward, terminated, truncated, next_obs))
+
+    def sample(self, batch_size: int, rng: np.random.Generator, out: Transitions | None = None) -> Transitions:
+        """Draw transitions; into `out` (`Transitions.empty`), where given, which spares making arrays.
+
+        Raises:
+            ConfigError: when the buffer is empty, or `batch_size` is below 1 or above the capacity.
+        """
+        batch = checked_batch(self._rows, batch_size, out)
+        newest = self._rows.num_written * self.spec.num_envs
+        batch.index[...] = rng.integers(newest - len(self), newest, batch_size)
+        batch.weight.fill(1.0)
+        self._rows.gather(batch)
+        return batch
+
+    def state_dict(self) -> State:
+        """Everything that continuing to the bit needs; only what is filled."""
+        return self._rows.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict()` of a buffer with the same spec; raises `ArtifactError` for another."""
+        self._rows.load_state_dict(state)
+
+
+def step_of(
+    obs: NDArray[Any],
+    action: NDArray[Any],
+    reward: NDArray[Any],
+    terminated: NDArray[np.bool_],
+    truncated: NDArray[np.bool_],
+    next_obs: NDArray[Any],
+) -> Trajectory:
+    """One step (B, ...) as a trajectory (1, B, ...)."""
+    return Trajectory(obs[None], action[None], reward[None], terminated[None], truncated[None], next_obs[None])
+
+
+def checked_batch(rows: StepRing, batch_size: int, out: Transitions | None) -> Transitions:
+    """Room for a batch, once it is clear that it can be drawn."""
+    if rows.num_rows == 0:
+        raise ConfigError("the replay buffer is empty; add a trajectory before sampling")
+    if not 1 <= batch_size <= rows.spec.capacity:
+        raise ConfigError(f"batch_size is {batch_size}; it must lie in [1, {rows.spec.capacity}], the replay capacity")
+    if out is None:
+        return Transitions.empty(rows.spec, batch_size)
+    out.check(rows.spec, batch_size)
+    return out

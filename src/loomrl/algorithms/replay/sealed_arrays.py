@@ -1,0 +1,163 @@
+"""The plain values of encrypted files, in memory: of an array as a whole, or of those blocks that are in use."""
+
+import hashlib
+import mmap
+import os
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.algorithms.replay.sealed_file import SealedFile
+
+
+class _Memory:
+    """Zeros in blocks, behind which stands no file of a disk; the system gives pages when they are touched.
+
+    Arrays that were made before `grow` still see the same bytes. Core dumps leave them out.
+    """
+
+    def __init__(self, block_bytes: int) -> None:
+        self._block_bytes = block_bytes
+        self._handle = os.memfd_create("replay")
+
+    def grow(self, num_blocks: int) -> None:
+        size = num_blocks * self._block_bytes
+        os.ftruncate(self._handle, size)
+        self._map = mmap.mmap(self._handle, size)
+        self._map.madvise(mmap.MADV_DONTDUMP)
+        self.blocks: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8).reshape(num_blocks, self._block_bytes)
+
+    def drop(self, block: int) -> None:
+        """Give its pages back to the system."""
+        self._map.madvise(mmap.MADV_REMOVE, block * self._block_bytes, self._block_bytes)
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+
+class ResidentArray:
+    """An array that is in memory as a whole. What changed since the last flush, digests of its blocks tell."""
+
+    def __init__(self, file: SealedFile) -> None:
+        self.file = file
+        self._memory = _Memory(file.block_bytes)
+        self._settled: list[bytes] = []  # digest of each block as it is on the disk
+        self._found: list[bytes] = []
+
+    @property
+    def blocks(self) -> NDArray[np.uint8]:
+        """(num_blocks, block_bytes)."""
+        return self._memory.blocks
+
+    def grow(self, size: int) -> None:
+        """Have at least `size` bytes; those that were not in memory yet come from the file, or are zeros."""
+        self.file.grow(-(-size // self.file.block_bytes))
+        self._memory.grow(len(self.file.table))
+        for block in range(len(self._settled), len(self.blocks)):
+            if self.file.is_written(block):
+                self.file.read(block, self.blocks[block])
+            self._settled.append(_digest(self.blocks[block]))
+
+    def changed(self) -> list[int]:
+        """Blocks that differ from what is on the disk."""
+        self._found = [_digest(block) for block in self.blocks]
+        return [number for number, digest in enumerate(self._found) if digest != self._settled[number]]
+
+    def settle(self) -> None:
+        """What `changed` found is on the disk."""
+        self.file.settle()
+        self._settled = self._found
+
+    def close(self) -> None:
+        """Neither memory nor file are needed any more."""
+        self._memory.close()
+        self.file.close()
+
+
+class PagedArray:
+    """A ring (B, P, f) of rows, of which those blocks are in memory that were touched last."""
+
+    def __init__(self, file: SealedFile, shape: tuple[int, int, int], cache_bytes: int) -> None:
+        self.file = file
+        self._num_envs, self._num_slots, self._row_bytes = shape
+        file.grow(-(-prod(shape) // file.block_bytes))
+        num_blocks = len(file.table)
+        self._memory = _Memory(file.block_bytes)
+        self._memory.grow(num_blocks)
+        self._room = cache_bytes // file.block_bytes
+        self._clock = 0
+        self._touched = np.zeros(num_blocks, np.int64)  # when a block in memory was; 0: it is not in memory
+        self._dirty = np.zeros(num_blocks, np.bool_)
+        self._num_present = 0
+        self.num_absent = int(np.count_nonzero(file.is_written(np.arange(num_blocks))))  # on the disk alone
+
+    @property
+    def blocks(self) -> NDArray[np.uint8]:
+        """(num_blocks, block_bytes), zeros where a block is not in memory."""
+        return self._memory.blocks
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more is in memory than there is room for."""
+        return self._num_present > self._room
+
+    @property
+    def is_mostly_dirty(self) -> bool:
+        """Whether what was not flushed takes more than half of the room."""
+        return int(np.count_nonzero(self._dirty)) > self._room // 2
+
+    def read(self, index: NDArray[np.int64], before: int, after: int) -> None:
+        """Bring in rows; see `Storage.prepare_read`."""
+        row, env = np.divmod(index, self._num_envs)
+        self._touch(env[:, None], row[:, None] + np.arange(-before, after + 1))
+
+    def write(self, first: int, stop: int) -> None:
+        """Bring in rows that are going to change; see `Storage.prepare_write`."""
+        rows = np.arange(first, min(stop, first + self._num_slots))
+        self._dirty[self._touch(np.arange(self._num_envs)[:, None], rows)] = True
+
+    def _touch(self, env: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bring in the blocks in which rows begin and end; returns their numbers."""
+        start = ((env * self._num_slots + row % self._num_slots) * self._row_bytes).ravel()
+        ends = np.concatenate([start, start + self._row_bytes - 1])
+        blocks = np.unique(ends // self.file.block_bytes)
+        new = blocks[self._touched[blocks] == 0]
+        stored = new[self.file.is_written(new)]
+        for block in stored.tolist():
+            self.file.read(block, self.blocks[block])
+        self._clock += 1
+        self._touched[blocks] = self._clock
+        self._num_present += len(new)
+        self.num_absent -= len(stored)
+        return blocks
+
+    def shrink(self) -> None:
+        """Drop flushed blocks, those first that were touched longest ago, until an eighth of the room is free."""
+        flushed = np.flatnonzero((self._touched > 0) & ~self._dirty)
+        oldest_first = flushed[np.argsort(self._touched[flushed])]
+        dropped = oldest_first[: self._num_present - self._room * 7 // 8]
+        for block in dropped.tolist():
+            self._memory.drop(block)
+        self._touched[dropped] = 0
+        self._num_present -= len(dropped)
+        self.num_absent += int(np.count_nonzero(self.file.is_written(dropped)))
+
+    def changed(self) -> list[int]:
+        """Blocks that were prepared for writing since the last flush."""
+        changed: list[int] = np.flatnonzero(self._dirty).tolist()
+        return changed
+
+    def settle(self) -> None:
+        """What `changed` named is on the disk."""
+        self.file.settle()
+        self._dirty.fill(False)
+
+    def close(self) -> None:
+        """Neither memory nor file are needed any more."""
+        self._memory.close()
+        self.file.close()
+
+
+def _digest(block: NDArray[np.uint8]) -> bytes:
+    return hashlib.blake2b(block.data, digest_size=16).digest()

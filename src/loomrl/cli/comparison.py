@@ -1,0 +1,115 @@
+"""`loomrl compare`."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from loomrl.promotion.comparison.compare import VersionComparison
+    from loomrl.promotion.comparison.off_policy.report import OffPolicyReport
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the top level."""
+    app.command("compare")(compare)
+
+
+def compare(
+    policy: Annotated[str, typer.Argument(metavar="POLICY", help="A policy's name, for example cartpole.")],
+    champion: Annotated[str, typer.Argument(metavar="CHAMPION", help="A version's number, or an alias.")],
+    challenger: Annotated[str, typer.Argument(metavar="CHALLENGER", help="A version's number, or an alias.")],
+    on: Annotated[
+        str | None, typer.Option("--on", metavar="QUANTITY", help="reward, cost or limits.NAME; all if left out.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON document instead of the tables.")] = False,
+) -> None:
+    """Compare two versions by the audit log: episodes of both, and what the champion's decisions say of the other."""
+    from loomrl.promotion.comparison.compare import compare_versions
+    from loomrl.runs.config import load_config
+    from loomrl.storage.registry import Registry
+    from loomrl.system.home import config_file
+
+    config, registry = load_config(config_file(policy)), Registry()
+    versions = registry.require(policy, champion), registry.require(policy, challenger)
+    found = compare_versions(config, registry, *versions, on)
+    found.write(found.path)
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), indent=2))
+    else:
+        _print(found)
+
+
+def _print(found: "VersionComparison") -> None:
+    from rich.console import Console
+
+    console, report = Console(), found.off_policy
+    console.print(_live_table(found))
+    for line in _live_lines(found):
+        console.print(line, highlight=False, soft_wrap=True)
+    for quantity, reason in found.live.not_compared.items():
+        console.print(f"{quantity} is not compared: {reason}", highlight=False)
+    console.print(_off_policy_table(report))
+    for line in _off_policy_lines(report):
+        console.print(line, highlight=False, soft_wrap=True)
+    console.print(f"written: {found.path}", highlight=False, soft_wrap=True)
+
+
+def _live_table(found: "VersionComparison") -> "Table":
+    from rich.table import Table
+
+    live = found.live
+    title = f"{found.policy}: version {live.challenger_version} beside {live.champion_version}, live"
+    table = Table(title=title, title_justify="left")
+    together = f"difference, {live.confidence:.0%} together"
+    for column in ("quantity", "champion", "challenger", "agents", "unfinished", together, "finding"):
+        table.add_column(column, overflow="fold")
+    for one in live.differences:
+        means = (_number(one.champion_mean), _number(one.challenger_mean))
+        agents, bounds = f"{one.num_champion} + {one.num_challenger}", f"{one.low:+.4g} to {one.high:+.4g}"
+        table.add_row(one.quantity, *means, agents, str(one.num_unfinished), bounds, one.finding)
+    return table
+
+
+def _live_lines(found: "VersionComparison") -> list[str]:
+    live = found.live
+    lines = [f"logs read: {', '.join(live.logs) or 'none'}; experiments: {', '.join(live.experiments) or 'none'}"]
+    return lines if live.refused is None else [*lines, f"nothing is claimed: {live.refused}"]
+
+
+def _off_policy_table(report: "OffPolicyReport") -> "Table":
+    from rich.table import Table
+
+    title = f"what version {report.challenger_version} would earn, by the log of {report.champion_version}"
+    table = Table(title=title, title_justify="left")
+    for column in ("estimator", "mean return", "standard error", f"lower {report.confidence:.0%} bound"):
+        table.add_column(column, overflow="fold")
+    for one in report.estimates:
+        low = _number(one.low) if one.low is not None else one.no_bound
+        value = "refused" if one.refused else _number(one.value)
+        table.add_row(one.estimator, value, _number(one.standard_error), one.refused or low)
+    return table
+
+
+def _off_policy_lines(report: "OffPolicyReport") -> list[str]:
+    who = f"{report.num_episodes} episodes of {report.num_agents} agents"
+    lines = [f"{who}, {report.num_decisions} decisions, both versions {report.acting}"]
+    lines += [f"left out: {number} episodes, {reason}" for reason, number in report.left_out.items()]
+    lines += [f"not seen whole: {number} episodes, {reason}" for reason, number in report.incomplete.items()]
+    if report.effective_sample_size is not None:
+        lines.append(
+            f"worth {report.effective_sample_size:.1f} episodes of the challenger's own; mean weight "
+            f"{report.mean_weight:.3g}, 1 where the log shows all it would do"
+        )
+    if report.refused:
+        lines.append(f"refused: {report.refused}")
+    if (gain := report.improvement) is not None:
+        bounds = f"lower {report.confidence:.0%} bound {_number(gain.low)}, upper {_number(gain.high)}"
+        lines.append(f"more than the champion, acting in the same way: {gain.value:+.4g}, {bounds}")
+    return lines
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

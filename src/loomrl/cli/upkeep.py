@@ -1,0 +1,104 @@
+"""`loomrl gc` and `loomrl backup`."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from loomrl.storage.upkeep.backup import BackupReport
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add both commands to the top level."""
+    app.command("gc")(gc)
+    app.command("backup")(backup)
+
+
+def gc(
+    yes: Annotated[bool, typer.Option("--yes", help="Remove what is listed; without it nothing is removed.")] = False,
+    days: Annotated[
+        int,
+        typer.Option("--days", min=0, help="Unfinished trainings' checkpoints and run leftovers: at least this old."),
+    ] = 7,
+    audit_days: Annotated[
+        int | None,
+        typer.Option(
+            "--audit-days", min=0, help="Also decisions this old of versions that hold no alias; never without it."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Free old checkpoints, restored sources, run leftovers, cache entries and audit segments that nothing needs."""
+    from rich.console import Console
+
+    from loomrl.storage.upkeep.gc import find_garbage, quiet_project, remove
+
+    with quiet_project():
+        found = find_garbage(days, audit_days)
+        if yes:
+            remove(found)
+    total = sum(item.num_bytes for item in found)
+    if as_json:
+        items = [item.to_json() for item in found]
+        typer.echo(json.dumps({"removed": yes, "num_bytes": total, "items": items}, indent=2))
+        return
+    console = Console()
+    _print_garbage(console, [(item.kind, item.path, item.num_bytes, item.reason) for item in found])
+    done = f"removed {len(found)} items, {_size(total)} freed" if yes else f"{_size(total)} could be freed: add --yes"
+    console.print(done if found else "nothing to remove", highlight=False)
+
+
+def backup(
+    folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
+    as_json: AsJson = False,
+) -> None:
+    """Copy what cannot be rebuilt: databases, registered versions, audit logs, keys, run records. Verified."""
+    from loomrl.errors import ArtifactError
+    from loomrl.storage.upkeep.backup import back_up
+
+    report = back_up(folder)
+    if as_json:
+        typer.echo(json.dumps(report.to_json(), indent=2))
+    else:
+        _print_backup(report)
+    if report.damaged:
+        raise ArtifactError(f"{report.folder} was made, but the original is damaged: " + "; ".join(report.damaged))
+
+
+def _print_backup(report: "BackupReport") -> None:
+    for note in report.notes:
+        typer.echo(f"note: {note}")
+    typer.echo(
+        f"{report.num_files} files, {_size(report.num_bytes)}, {report.num_versions} versions, verified, in "
+        f"{report.folder}; to restore: cp -a {report.folder}/. LOOMRL_HOME"
+    )
+
+
+def _print_garbage(console: object, rows: list[tuple[str, str, int, str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    assert isinstance(console, Console)
+    if not rows:
+        return
+    table = Table()
+    for column in ("kind", "path", "size", "why nothing needs it"):
+        table.add_column(column, overflow="fold")
+    shown = rows[:50]
+    for kind, path, num_bytes, reason in shown:
+        table.add_row(kind, path, _size(num_bytes), reason)
+    console.print(table, highlight=False)
+    if len(rows) > len(shown):
+        console.print(f"... and {len(rows) - len(shown)} more; --json lists all", highlight=False)
+
+
+def _size(num_bytes: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if num_bytes < 1024 or unit == "GiB":
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1024
+    raise AssertionError("unreachable")

@@ -1,0 +1,1 @@
+"""Stepping environments with a policy, and the log of their episodes."""

@@ -1,0 +1,1 @@
+"""Snapshots: an environment's interface, code and dynamics, kept and compared."""

@@ -1,0 +1,120 @@
+"""Which installed distributions an environment's code needs, and their versions."""
+
+import ast
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from loomrl.environment.sources.roots import distributions, is_installed, parse, python_files
+
+# What a picture needs is not what the dynamics need, and is often not installed.
+_DRAWING = ("render", "draw", "close")
+# LoomRL's own requirements (databases, command line) have no part in any environment's dynamics.
+_OPAQUE = {"loomrl"}
+
+
+def dependency_versions(locations: Mapping[str, Path], entry_module: str) -> dict[str, str]:
+    """Versions of Python, of the distributions the code imports, and of all they require.
+
+    Walks the modules that the entry point's module reaches, so a package's other environments add nothing. Imports
+    for type checkers, and inside functions that draw, are left out. What is not installed is left out too: such an
+    import is optional, else the environment could not be made.
+    """
+    own = {root.partition(".")[0] for root, location in locations.items() if not is_installed(location)}
+    tops = {"gymnasium", "numpy", *(root.partition(".")[0] for root in locations)}
+    for path in _reached(locations, entry_module):
+        tops.update(name.partition(".")[0] for name in _needed_imports(path))
+    tops -= own  # a user's folder may hold a module called like an installed package
+    owners = distributions()
+    names = {canonicalize_name(name) for top in tops for name in owners.get(top, ())}
+    versions = {name: importlib.metadata.version(name) for name in sorted(with_requirements(names))}
+    return {"python": platform.python_version(), **versions}
+
+
+def with_requirements(names: Iterable[str]) -> set[str]:
+    """Distributions by canonical name, and all installed ones they require; LoomRL's own requirements are left out."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name in found or not _is_installed(name):
+            continue
+        found.add(name)
+        if name not in _OPAQUE:
+            waiting.extend(_requirements(name))
+    return found
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _requirements(name: str) -> Iterator[str]:
+    for text in importlib.metadata.requires(name) or ():
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield canonicalize_name(requirement.name)
+
+
+def _reached(locations: Mapping[str, Path], entry_module: str) -> list[Path]:
+    """Files of the archive that the entry module imports, directly or not; itself first."""
+    modules = dict(_modules(locations))
+    reached: dict[str, Path] = {}
+    waiting = [entry_module]
+    while waiting:
+        name = _longest_known(waiting.pop(), modules)
+        if name is not None and name not in reached:
+            reached[name] = modules[name]
+            waiting.extend(_needed_imports(modules[name], name))
+    return list(reached.values())
+
+
+def _modules(locations: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
+    for root, location in locations.items():
+        for path in python_files(location):
+            parts = [] if path == location else list(path.relative_to(location).with_suffix("").parts)
+            yield ".".join([root, *(part for part in parts if part != "__init__")]), path
+
+
+def _longest_known(name: str, modules: Mapping[str, Path]) -> str | None:
+    """The module that `from a.b import c` needs: `a.b.c` if that is one, else `a.b`, else `a`."""
+    while name and name not in modules:
+        name = name.rpartition(".")[0]
+    return name or None
+
+
+def _needed_imports(path: Path, module: str = "") -> Iterator[str]:
+    """Names a file imports outside functions that draw; relative ones made absolute where `module` is given."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in _outside_drawing(parse(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if not _is_stdlib(alias.name))
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parents, *([base] if base else [])])
+            if base and not _is_stdlib(base) and (module or not node.level):
+                yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _is_stdlib(name: str) -> bool:
+    return name.partition(".")[0] in sys.stdlib_module_names
+
+
+def _outside_drawing(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        draws = isinstance(node, ast.FunctionDef) and any(word in node.name for word in _DRAWING)
+        if draws or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
+            continue
+        yield node
+        yield from _outside_drawing(node)

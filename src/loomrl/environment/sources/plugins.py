@@ -1,0 +1,123 @@
+"""The code of packages outside LoomRL that a plug-in runs: its own package, and every one that it imports.
+
+A version says what a distribution was when it was published, not what lies on this machine: such code is digested file
+by file. LoomRL's own requirements are not: their versions are pinned, and recorded with what was computed.
+
+Imports are read from the source, those inside functions too. Not seen is what a package imports by a name that it
+computes while it runs.
+"""
+
+import itertools
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, PackageNotFoundError, requires, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from loomrl.environment.sources.dependencies import with_requirements
+from loomrl.environment.sources.roots import distributions, files_of, imported_members, python_files
+from loomrl.environment.sources.source import build_archive
+from loomrl.system.files import canonical_json, sha256, sha256_file
+from loomrl.system.schema import Document
+
+MAX_ARCHIVED_BYTES = 128 * 2**20  # of all packages together
+_OWN = {"loomrl", "tasks", "flows"}
+
+
+class PluginPackage(Document):
+    """A package, or single module, that a plug-in's code is in."""
+
+    name: str  # as it is imported
+    distribution: str | None  # that brought it; None for a file that no distribution owns
+    version: str | None
+    digest: str  # SHA-256 over names and SHA-256 of its files
+    archived: bool  # in plugins.tar, too: the small ones first, as long as they fit into MAX_ARCHIVED_BYTES
+
+    @property
+    def node(self) -> str:
+        """Its name in lineage."""
+        return f"plugin:{self.name}@{self.digest}"
+
+
+@dataclass(frozen=True)
+class PluginCode:
+    """Where the packages lie that entry points lead to."""
+
+    locations: dict[str, Path]
+
+    def packages(self) -> list[PluginPackage]:
+        """Each package with the digest of what it is now, sorted by name."""
+        files = {name: list(files_of(self.locations[name], name)) for name in sorted(self.locations)}
+        sizes = {name: sum(path.stat().st_size for path, _ in found) for name, found in files.items()}
+        ranked = sorted(sizes, key=sizes.__getitem__)
+        fitting = dict(zip(ranked, itertools.accumulate(sizes[name] for name in ranked), strict=True))
+        return [_package(name, files[name], fitting[name] <= MAX_ARCHIVED_BYTES) for name in files]
+
+    def archive(self, packages: Iterable[PluginPackage]) -> bytes:
+        """An uncompressed tar of those that are to be archived; equal content gives equal bytes."""
+        return build_archive({one.name: self.locations[one.name] for one in packages if one.archived})
+
+
+def code_of(points: Iterable[EntryPoint]) -> PluginCode:
+    """The packages of plug-ins and, through their imports, all others that are neither Python's nor LoomRL's own."""
+    found: dict[str, Path] = {}
+    waiting = [point.module for point in points]
+    while waiting:
+        root = _root_of(waiting.pop())
+        if root is not None and root[0] not in found:
+            name, location = root
+            found[name] = location
+            waiting.extend(name for path in python_files(location) for name in imported_members(path))
+    return PluginCode(found)
+
+
+def _root_of(module: str) -> tuple[str, Path] | None:
+    """The outermost package around a module that is a package of its own, not a shared namespace, and its place."""
+    parts = module.split(".")
+    if parts[0] in sys.stdlib_module_names or parts[0] in _OWN or parts[0] in _known():
+        return None
+    for end in range(1, len(parts) + 1):
+        name = ".".join(parts[:end])
+        try:
+            spec = find_spec(name)
+        except (ImportError, ValueError):
+            return None  # an optional import of what is not there
+        if spec is None:
+            return None
+        if spec.has_location and spec.origin is not None:
+            places = spec.submodule_search_locations
+            return name, Path(next(iter(places)) if places else spec.origin)
+    return None
+
+
+@cache
+def _known() -> frozenset[str]:
+    """Names by which what LoomRL requires, its extras included, is imported."""
+    needed = {canonicalize_name(Requirement(text).name) for text in requires("loomrl") or ()}
+    pinned = with_requirements(needed)
+    owners = distributions().items()
+    return frozenset(name for name, owned_by in owners if pinned >= {canonicalize_name(owner) for owner in owned_by})
+
+
+def _package(name: str, files: list[tuple[Path, str]], is_archived: bool) -> PluginPackage:
+    owners = distributions().get(name.partition(".")[0], [])
+    distribution = owners[0] if len(owners) == 1 else None
+    return PluginPackage(
+        name=name,
+        distribution=distribution,
+        version=None if distribution is None else _version(distribution),
+        digest=sha256(canonical_json({member: sha256_file(path) for path, member in files})),
+        archived=is_archived,
+    )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None

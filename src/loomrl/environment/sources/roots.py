@@ -1,0 +1,165 @@
+"""Which packages and modules an environment's code consists of, and where they lie."""
+
+import ast
+import importlib.metadata
+import importlib.util
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from loomrl.environment.sources.importer import find_module
+from loomrl.errors import ArtifactError, ConfigError
+
+_SKIPPED_FOLDERS = {"__pycache__", "node_modules"}
+_SKIPPED_SUFFIXES = {".pyc", ".pyo"}
+# Where these packages keep environments; the rest of them is the API, recorded as a dependency's version.
+_FAMILIES = {"gymnasium": "gymnasium.envs", "loomrl": "loomrl.gym"}
+
+
+def locate(folder: Path, root: str) -> Path:
+    """Where a dotted name lies below an extracted archive."""
+    *parents, last = root.split(".")
+    found = find_module(folder.joinpath(*parents), last)
+    if found is None:
+        raise ArtifactError(f"{folder} holds no module {root!r}; take the snapshot again")
+    return found
+
+
+def closure(folder: Path, top: str) -> list[str]:
+    """`top` and the modules beside it that its code imports, directly or not, also inside functions."""
+    roots, waiting = [top], [top]
+    while waiting:
+        for name in sorted(_top_level_imports(locate(folder, waiting.pop()))):
+            if name not in roots and find_module(folder, name) is not None:
+                roots.append(name)
+                waiting.append(name)
+    return [top, *sorted(roots[1:])]
+
+
+def _top_level_imports(location: Path) -> set[str]:
+    return {name.partition(".")[0] for path in python_files(location) for name in imported_names(path)}
+
+
+def python_files(location: Path) -> list[Path]:
+    """The Python files of a package folder or of a module."""
+    return [path for path, _ in files_of(location, "") if path.suffix == ".py"]
+
+
+def imported_names(path: Path) -> Iterator[str]:
+    """Absolute names a file imports, anywhere in it. A file that does not parse imports nothing."""
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module
+
+
+def imported_members(path: Path) -> Iterator[str]:
+    """As `imported_names`, with what is imported from a module after its name: it may be a module, too."""
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def parse(path: Path) -> ast.Module:
+    """A file's syntax tree; empty where it is not valid Python, as template files are."""
+    try:
+        return ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return ast.Module(body=[], type_ignores=[])
+
+
+def installed_locations(module: ModuleType, create: Callable[..., Any]) -> dict[str, Path]:
+    """The entry point's root, those of its base classes, and the modules beside them that nothing else would keep."""
+    names = [module.__name__, *(base.__module__ for base in getattr(create, "__mro__", ()))]
+    roots = dict.fromkeys(root for root in map(_root_of, names) if root is not None)
+    locations = {root: location for root in _with_own(roots) if (location := find_location(root)) is not None}
+    if not locations:
+        raise ConfigError(f"module {module.__name__!r} has no source file; put the environment into a file or package")
+    return _with_neighbours(locations)
+
+
+def _with_own(roots: Iterable[str]) -> list[str]:
+    """With what roots of LoomRL's own family import of it: no version of a distribution stands for that either."""
+    found = list(roots)
+    for root in found:
+        location = find_location(root)
+        if location is None or not root.startswith(_FAMILIES["loomrl"] + "."):
+            continue
+        names = sorted({name for path in python_files(location) for name in imported_names(path)})
+        found += dict.fromkeys(own for name in names if (own := _root_in_family(name)) and own not in found)
+    return found
+
+
+def _root_in_family(name: str) -> str | None:
+    return _root_of(name) if name.startswith(_FAMILIES["loomrl"] + ".") else None
+
+
+def _root_of(name: str) -> str | None:
+    """What is archived for a module: its top-level package, or its family inside Gymnasium and LoomRL."""
+    top = name.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return None
+    if top not in _FAMILIES:
+        return top
+    if not name.startswith(_FAMILIES[top] + "."):
+        return None
+    return ".".join(name.split(".")[: _FAMILIES[top].count(".") + 2])
+
+
+def find_location(root: str) -> Path | None:
+    """Where an importable name lies; imports the packages above it, not itself. None where there is no such thing."""
+    try:
+        spec = importlib.util.find_spec(root)
+    except (ImportError, ValueError):
+        return None  # no package above it; or __main__, as in a notebook
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations)))
+    return Path(spec.origin) if spec.origin and Path(spec.origin).is_file() else None
+
+
+def _with_neighbours(locations: dict[str, Path]) -> dict[str, Path]:
+    """With the modules that imports lead to and no distribution owns: no version could stand for them."""
+    found, waiting = dict(locations), [location for location in locations.values() if not is_installed(location)]
+    while waiting:
+        for name in _top_level_imports(waiting.pop()) - found.keys() - distributions().keys() - _FAMILIES.keys():
+            location = None if name in sys.stdlib_module_names else find_location(name)
+            if location is not None and not is_installed(location):
+                found[name] = location
+                waiting.append(location)
+    return {**locations, **{name: found[name] for name in sorted(found.keys() - locations.keys())}}
+
+
+@cache
+def distributions() -> Mapping[str, list[str]]:
+    """The distributions that own each importable top-level name."""
+    return importlib.metadata.packages_distributions()
+
+
+def is_installed(location: Path) -> bool:
+    """Whether a location lies in the interpreter's site-packages."""
+    packages = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
+    return any(parent in packages for parent in location.resolve().parents)
+
+
+def files_of(location: Path, root: str) -> Iterator[tuple[Path, str]]:
+    """Files of a root with their names in the archive, sorted."""
+    base = root.replace(".", "/")
+    if location.is_file():
+        yield location, f"{base}{location.suffix}"
+        return
+    for parent, folders, files in os.walk(location):
+        folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS and not name.startswith("."))
+        for name in sorted(files):
+            path = Path(parent) / name
+            if path.suffix not in _SKIPPED_SUFFIXES and not name.startswith(".") and path.is_file():
+                yield path, f"{base}/{path.relative_to(location).as_posix()}"

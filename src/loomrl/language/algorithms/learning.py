@@ -1,0 +1,188 @@
+"""What GRPO and PPO on texts share in training: a warm start by examples, then a learner of `loomrl.language`.
+
+Reinforcement finds nothing where no answer is ever right. So right answers to training's own tasks are learnt first,
+until a measured share of the policy's own greedy ones is right, on tasks it was not taught yet.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from loomrl.algorithms.base import State
+from loomrl.errors import LoomRLError
+from loomrl.language.algorithms.answering import AnswerCollector, Answered
+from loomrl.language.algorithms.policy import TextPolicy
+from loomrl.language.learning.examples import ExampleLearner
+from loomrl.language.learning.groups import TokenGroup
+from loomrl.language.learning.learner import LanguageLearner, LearnerConfig
+from loomrl.language.policies.policy import LanguagePolicy
+from loomrl.language.policies.sampling import SamplingConfig
+from loomrl.language.policies.tokens import ByteTokenizer
+from loomrl.language.policies.transformer import TransformerConfig
+from loomrl.system.schema import Section
+from loomrl.types import Act
+
+
+class TextWarmStartConfig(Section):
+    """Examples are learnt until `target_accuracy` of the policy's greedy answers are right."""
+
+    target_accuracy: float = Field(default=0.3, gt=0, le=1)
+    learning_rate: float = Field(default=1e-3, gt=0)
+    batch_size: int = Field(default=64, ge=1)  # examples of a gradient step
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    max_examples: int = Field(default=1_000_000, ge=1)
+
+
+class TextConfig(LearnerConfig):
+    """A rollout is `num_samples` answers to each of `num_tasks` tasks; in the warm start, one to each of as many tasks.
+
+    `width`, `num_layers` and `num_heads` are the transformer's.
+    """
+
+    num_tasks: int = Field(default=32, ge=1)
+    num_samples: int = Field(default=8, ge=2)
+    temperature: float = Field(default=1.0, gt=0)
+    warm_start: TextWarmStartConfig | None = Field(default_factory=TextWarmStartConfig)
+    width: int = Field(default=64, ge=1)
+    num_layers: int = Field(default=2, ge=1)
+    num_heads: int = Field(default=4, ge=1)
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> "TextConfig":
+        TransformerConfig(width=self.width, num_layers=self.num_layers, num_heads=self.num_heads)
+        return self
+
+
+class TextLearning:
+    """An `Algorithm` for environments of text. Whoever builds it names the learner that takes over after the warm
+    start."""
+
+    rollout_length = 1  # an answer ends an episode
+
+    def __init__(self, config: TextConfig, policy: TextPolicy, learner: type[LanguageLearner]) -> None:
+        self.config, self.policy = config, policy
+        self.num_envs, self.num_samples = config.num_tasks * config.num_samples, config.num_samples
+        self.temperature = config.temperature
+        self.language = LanguagePolicy(ByteTokenizer(), policy.model)
+        self._make_learner = learner
+        self._warm_start = None if config.warm_start is None else _WarmStart(config.warm_start, self.language)
+        self._learner = self._begin() if self._warm_start is None else None
+
+    def _begin(self) -> LanguageLearner:
+        return self._make_learner(self.config, self.language)
+
+    @property
+    def wants_examples(self) -> bool:
+        """Whether the warm start goes on."""
+        return self._learner is None
+
+    @property
+    def version(self) -> int:
+        """How often the policy was reinforced."""
+        return 0 if self._learner is None else self._learner.version
+
+    def sampling(self) -> SamplingConfig:
+        """Greedy in the warm start, where answers only measure."""
+        temperature = 0.0 if self.wants_examples else self.temperature
+        return SamplingConfig(temperature=temperature, max_tokens=self.policy.answer_bytes)
+
+    def collector(self, envs: VectorEnv[Any, Any, Any], seed: int) -> AnswerCollector:  # noqa: ARG002
+        """Of tasks, whose seeds it draws anew for each rollout."""
+        return AnswerCollector(envs, self)
+
+    def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
+        """Greedy answers: those it explores with are its collector's business."""
+        return self.policy.act(obs, rng)
+
+    def update(self, answered: Answered, rng: np.random.Generator) -> dict[str, float]:  # noqa: ARG002
+        """Learn from one rollout: examples until enough answers are right, then the answers themselves.
+
+        Raises:
+            LoomRLError: when `max_examples` do not suffice for a warm start.
+        """
+        metrics = {"accuracy": answered.accuracy}
+        if self._learner is not None:
+            return metrics | self._learner.update(answered.groups)
+        assert self._warm_start is not None
+        metrics |= self._warm_start.learn(answered.examples)
+        if answered.accuracy >= self._warm_start.config.target_accuracy:
+            self._warm_start, self._learner = None, self._begin()
+        return metrics
+
+    def state_dict(self) -> State:
+        """Everything that continuing to the bit needs."""
+        if self._learner is not None:
+            return {"phase": "reinforcement", **self._learner.state_dict()}
+        assert self._warm_start is not None
+        return {"phase": "warm_start", **self._warm_start.state_dict()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict()` of an equal algorithm."""
+        if state["phase"] == "reinforcement":
+            self._warm_start, self._learner = None, self._begin()
+            self._learner.load_state_dict(state)
+            return
+        assert self.config.warm_start is not None
+        self._warm_start, self._learner = _WarmStart(self.config.warm_start, self.language), None
+        self._warm_start.load_state_dict(state)
+
+
+class _WarmStart:
+    """Lessons until enough answers are right."""
+
+    def __init__(self, config: TextWarmStartConfig, policy: LanguagePolicy) -> None:
+        self.config = config
+        self._learner = ExampleLearner(policy, config.learning_rate, config.max_grad_norm)
+        self._num_examples = 0
+
+    def learn(self, examples: list[TokenGroup]) -> dict[str, float]:
+        """Gradient steps on all examples, `batch_size` in each; returns the last one's loss."""
+        if self._num_examples >= self.config.max_examples:
+            raise LoomRLError(
+                f"warm start: {self._num_examples} examples did not suffice for target_accuracy "
+                f"{self.config.target_accuracy:g}; begin with easier tasks, or raise max_examples or width"
+            )
+        self._num_examples += len(examples)
+        size = self.config.batch_size
+        losses = [self._learner.step(examples[start : start + size]) for start in range(0, len(examples), size)]
+        return {"supervised_loss": losses[-1]}
+
+    def state_dict(self) -> State:
+        return {"num_examples": self._num_examples, **self._learner.state_dict()}
+
+    def load_state_dict(self, state: State) -> None:
+        self._num_examples = int(state["num_examples"])
+        self._learner.load_state_dict(state)
+
+
+def builder(algorithm: str, learner: type[LanguageLearner]) -> Callable[..., TextLearning]:
+    """The `build` of the algorithm that goes on with a learner after the warm start."""
+
+    def build(
+        config: TextConfig,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        seed: int,
+        total_env_steps: int,  # noqa: ARG001 - nothing here depends on how long training is
+    ) -> TextLearning:
+        """Make the algorithm; raises `ConfigError` for spaces that are no texts."""
+        policy = TextPolicy.for_spaces(
+            algorithm,
+            observation_space,
+            action_space,
+            generator=torch.Generator().manual_seed(seed),
+            width=config.width,
+            num_layers=config.num_layers,
+            num_heads=config.num_heads,
+            value_head=learner.needs_values,
+        )
+        return TextLearning(config, policy, learner)
+
+    return build

@@ -1,0 +1,119 @@
+"""Rollouts of policies whose actions are no texts: one action for each observation, and how likely it was."""
+
+import copy
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
+from loomrl.errors import ConfigError, ServiceError
+from loomrl.language.inference.weights import require_finite
+
+
+@dataclass(frozen=True)
+class ActionRollout:
+    """One action for one observation."""
+
+    state: NDArray[Any]  # (*obs), raw
+    action: Any  # as the environment takes it: a number, or an array (*action)
+    log_prob: float  # of what was drawn, before continuous actions were clipped to their bounds
+    value: float  # the critic's
+    version: int  # of the policy that made it
+
+
+class ActionEngine:
+    """Acts by a copy of the policy that was handed over last. `seed` is of what it draws. Calls may come from several
+    threads at once."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._served: tuple[ActorCriticPolicy, int] | None = None
+        self._rng, self._lock = np.random.default_rng(seed), threading.Lock()
+
+    @property
+    def version(self) -> int:
+        """Of the policy that is served; -1 before there is one."""
+        return -1 if self._served is None else self._served[1]
+
+    def update(self, policy: ActorCriticPolicy, version: int) -> None:
+        """Serve a copy of a policy from now on.
+
+        Raises:
+            ConfigError: for a policy of other observations or actions than the one served, a version below 0, or other
+                weights as the version that is served.
+            ArtifactError: when a weight is not finite.
+        """
+        if version < 0:
+            raise ConfigError(f"version {version}: a number from 0 on")
+        require_finite(policy.state_dict())
+        if self._served is not None:
+            served, served_version = self._served
+            if _kind(policy) != _kind(served):
+                raise ConfigError("the new policy has other observations or actions; serve it by an engine of its own")
+            if version == served_version and not _have_same_weights(policy, served):
+                raise ConfigError(f"version {version} is served already, with other weights; give these another")
+        self._served = copy.deepcopy(policy).requires_grad_(False).eval(), version
+
+    def rollouts(
+        self, states: Sequence[ArrayLike], n: int, temperature: float, seed: int | None = None
+    ) -> list[ActionRollout]:
+        """`n` actions for each observation, in their order: drawn at temperature 1, the likeliest at 0; the same again
+        for the same `seed`.
+
+        Raises:
+            ConfigError: for an observation of another shape than the policy's or with a number that is not finite,
+                another temperature, or `n` below 1.
+            ServiceError: before there is a policy.
+        """
+        if n < 1:
+            raise ConfigError(f"n is {n}; at least 1 action for an observation")
+        if self._served is None:
+            raise ServiceError("the engine has no policy; load one with load_policy or update")
+        if temperature not in (0.0, 1.0):
+            raise ConfigError(f"temperature {temperature}: actions are drawn at 1, or the likeliest is taken at 0")
+        policy, version = self._served
+        shape, dtype = policy.observation_space.shape, policy.observation_space.dtype
+        rows = [np.asarray(state) for state in states]
+        if wrong := [row.shape for row in rows if row.shape != shape]:
+            raise ConfigError(f"a state has the shape {wrong[0]}; the policy observes {shape}")
+        if not rows:
+            return []
+        if not np.isfinite(np.stack(rows)).all():
+            raise ConfigError("a state holds a number that is not finite")
+        obs = np.repeat(np.stack(rows).astype(dtype), n, axis=0)  # (N, *obs)
+        rng = self._rng if seed is None else np.random.default_rng(seed)
+        with self._lock:
+            action, log_prob, value = _answers(policy, obs, rng if temperature else None)
+        answers = zip(obs, action, log_prob.tolist(), value.tolist(), strict=True)
+        return [ActionRollout(*answer, version) for answer in answers]
+
+
+def _answers(
+    policy: ActorCriticPolicy, obs: NDArray[Any], rng: np.random.Generator | None
+) -> tuple[NDArray[Any], torch.Tensor, torch.Tensor]:
+    """Actions (N, *action), the likeliest where there is no generator; their log-probabilities and values (N,)."""
+    distribution = policy.distribution
+    with torch.no_grad():
+        features = policy.features(torch.from_numpy(obs))
+        parameters = policy.parameters_of(features)
+        if rng is None:
+            action = distribution.greedy(parameters).numpy()
+            drawn = action
+        else:
+            act = distribution.sample(tuple(one.numpy() for one in parameters), rng)
+            action, drawn = act.action, act.extras.get("sample", act.action)
+        log_prob, _ = distribution.log_prob_and_entropy(parameters, distribution.from_actions(torch.from_numpy(drawn)))
+        return action, log_prob, policy.value_head(policy.critic(features))
+
+
+def _kind(policy: ActorCriticPolicy) -> tuple[Any, Any]:
+    return policy.observation_space, policy.action_space
+
+
+def _have_same_weights(first: ActorCriticPolicy, second: ActorCriticPolicy) -> bool:
+    ours, theirs = first.state_dict(), second.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in ours.items())

@@ -1,0 +1,1 @@
+"""The HTTP interface of an inference engine: completions as OpenAI asks for them, and new weights."""

@@ -1,0 +1,151 @@
+"""A served engine as an ASGI application."""
+
+from loomrl.language.inference.api import replies
+from loomrl.language.inference.api.asking import OpenAIChat, OpenAICompletion, SGLangGenerate, Tokenize, VLLMGenerate
+from loomrl.language.inference.api.completing import Completing
+from loomrl.language.inference.api.metrics import EngineMetrics
+from loomrl.language.inference.api.updating import (
+    FinishUpdate,
+    FromDisk,
+    FromTensor,
+    InitTransfer,
+    NewVersion,
+    PauseGeneration,
+    PauseQuery,
+    Reload,
+    UpdateWeights,
+    Updating,
+)
+from loomrl.language.inference.builtin import BuiltinEngine
+from loomrl.language.inference.settings import EngineSettings
+from loomrl.language.policies.policy import LanguagePolicy
+from loomrl.language.trajectory.api.bodies import Bodies, packed
+from loomrl.language.trajectory.api.replies import TEXT_TYPE, WireRefusal
+from loomrl.language.trajectory.api.router import Router, intake_for
+from loomrl.system.http.access import ANYONE, LOOKS, RUNS, TAKES_PART
+from loomrl.system.http.asgi import ClientGone, Receive, Response, Scope, Send, respond
+from loomrl.system.http.request import Request
+from loomrl.system.http.routing import JSON_TYPE, Route
+from loomrl.system.http.tokens import Tokens
+
+_METRICS = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+class EngineServer:
+    """Answers environments, in the shapes of vLLM, SGLang and OpenAI, and trainers."""
+
+    def __init__(self, settings: EngineSettings, tokens: Tokens) -> None:
+        self._metrics = EngineMetrics()
+        self._engine = BuiltinEngine(
+            max_running=settings.max_running,
+            max_waiting=settings.max_waiting,
+            seed=settings.seed,
+            observe=self._metrics.observe_completion,
+        )
+        self._engine.update(LanguagePolicy.load(settings.policy), settings.version)
+        scheduler = self._engine.scheduler
+        self._metrics.gauge("running", "Completions that are being decoded", lambda: scheduler.num_running)
+        self._metrics.gauge("waiting", "Completions that wait for their turn", lambda: scheduler.num_waiting)
+        self._metrics.gauge("policy_version", "Version of the policy", lambda: self._engine.version)
+        self.intake = intake_for(settings.max_pending_bytes, self._metrics.count_problem)
+        self._router = Router(
+            self._routes(),
+            tokens,
+            settings.host,
+            Bodies(settings.max_body_bytes, settings.max_pending_bytes),
+            title="LoomRL engine",
+            purpose="Completions by a policy, in the shapes of vLLM, SGLang and OpenAI, and the policy's next weights.",
+            check=lambda: None,
+            max_bytes={TAKES_PART: min(settings.max_prompt_bytes, settings.max_body_bytes)},
+            count=self._metrics.count_problem,
+        )
+
+    def _routes(self) -> list[Route]:
+        metrics = Route("GET", "/metrics", self._show_metrics, LOOKS, {200: {TEXT_TYPE: str}})
+        completing, updating = Completing(self._engine, self._metrics), Updating(self._engine, self._metrics)
+        return [*_routes_of_completions(completing), *_sglang_routes(updating), *_vllm_routes(updating), metrics]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, or the server's life span."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        try:
+            response = packed(scope, await self._router.answer(scope, receive))
+        except ClientGone:
+            return
+        await respond(send, response)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        self._engine.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _show_metrics(self, request: Request) -> Response:
+        """Prometheus text format."""
+        return Response(self._metrics.text(), content_type=_METRICS)
+
+
+def _routes_of_completions(completing: Completing) -> list[Route]:
+    """Completions, and what clients ask before they want any."""
+    return [
+        Route("GET", "/health", completing.health, answers={200: {}}),
+        Route("GET", "/v1/models", completing.models, ANYONE, {200: replies.Models}),
+        Route("POST", "/tokenize", completing.tokenize, TAKES_PART, {200: replies.Tokenized}, Tokenize),
+        Route(
+            "POST", "/generate", completing.generate, TAKES_PART, {200: replies.Generated},
+            VLLMGenerate | SGLangGenerate,
+        ),
+        Route(
+            "POST", "/v1/completions", completing.completions, TAKES_PART, {200: replies.OpenAIAnswer},
+            OpenAICompletion,
+        ),
+        Route(
+            "POST", "/v1/chat/completions", completing.chat, TAKES_PART, {200: replies.OpenAIAnswer}, OpenAIChat
+        ),
+    ]  # fmt: skip
+
+
+def _sglang_routes(updating: Updating) -> list[Route]:
+    """Weights and pauses in SGLang's words; a failure is told in the shape of a success."""
+    updated = {200: replies.Updated, 400: {JSON_TYPE: replies.Updated | WireRefusal, TEXT_TYPE: str}}
+    flushed = {200: {TEXT_TYPE: str}}
+    return [
+        Route("GET", "/model_info", updating.model_info, ANYONE, {200: replies.ModelInfo}),
+        Route("GET", "/get_model_info", updating.model_info, ANYONE, {200: replies.ModelInfo}),
+        Route("GET", "/flush_cache", updating.flush_cache, RUNS, flushed),
+        Route("POST", "/flush_cache", updating.flush_cache, RUNS, flushed),
+        Route(
+            "POST", "/pause_generation", updating.pause_generation, RUNS, {200: replies.Told}, PauseGeneration,
+            needs_body=False,
+        ),
+        Route("POST", "/continue_generation", updating.continue_generation, RUNS, {200: replies.Told}),
+        Route("POST", "/update_weights_from_disk", updating.from_disk, RUNS, updated, FromDisk),
+        Route("POST", "/update_weights_from_tensor", updating.from_tensor, RUNS, updated, FromTensor),
+    ]  # fmt: skip
+
+
+def _vllm_routes(updating: Updating) -> list[Route]:
+    """Weights and pauses in vLLM's words."""
+    told = {200: replies.Told}
+    return [
+        Route("GET", "/weight_info", updating.weight_info, ANYONE, {200: replies.WeightInfo}),
+        Route("GET", "/get_world_size", updating.world_size, ANYONE, {200: replies.WorldSize}),
+        Route("GET", "/is_paused", updating.is_paused, ANYONE, {200: replies.IsPaused}),
+        Route("POST", "/pause", updating.pause, RUNS, {200: replies.Paused}, query=PauseQuery),
+        Route("POST", "/resume", updating.resume, RUNS, {200: replies.Paused}),
+        Route("POST", "/init_weight_transfer_engine", updating.init_transfer, RUNS, told, InitTransfer),
+        Route("POST", "/start_weight_update", updating.start, RUNS, told),
+        Route("POST", "/update_weights", updating.take, RUNS, told, UpdateWeights, problems=(409,)),
+        Route(
+            "POST", "/finish_weight_update", updating.finish, RUNS, told, FinishUpdate, needs_body=False,
+            problems=(409,),
+        ),
+        Route("POST", "/collective_rpc", updating.reload, RUNS, {200: replies.Reloaded}, Reload),
+        Route("POST", "/update_weight_version", updating.rename, RUNS, {200: replies.Renamed}, NewVersion),
+    ]  # fmt: skip

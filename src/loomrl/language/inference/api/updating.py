@@ -1,0 +1,285 @@
+"""The routes by which trainers hand over new weights, in the words of vLLM and of SGLang.
+
+Weights are read and checked as a whole before they are served, so that whatever is wrong, the old ones go on being
+served: see `loomrl.language.inference.weights`.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal, TypeVar
+from urllib.parse import parse_qs
+
+from pydantic import Field
+from torch import Tensor
+
+from loomrl.errors import ArtifactError, ConfigError
+from loomrl.language.inference.api.metrics import EngineMetrics
+from loomrl.language.inference.builtin import BuiltinEngine
+from loomrl.language.inference.engine import PauseMode
+from loomrl.language.inference.weights import check_kinds, read_folder, unpacked, with_weights
+from loomrl.language.policies.policy import LanguagePolicy
+from loomrl.language.trajectory.api.wire import Body, parse
+from loomrl.system.http.asgi import Response, as_json
+from loomrl.system.http.problems import Problem
+from loomrl.system.http.request import Request
+from loomrl.system.schema import Document
+
+Version = Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]  # as these servers have it, a text
+B = TypeVar("B", bound=Body)
+_PAUSE_MODES: dict[str, PauseMode] = {"abort": "abort", "wait": "wait", "keep": "keep"}
+_PAUSE_GENERATION_MODES: dict[str, PauseMode] = {"abort": "abort", "retract": "keep", "in_place": "keep"}
+
+
+class PauseGeneration(Body):
+    """SGLang's."""
+
+    mode: Literal["abort", "retract", "in_place"] = "abort"
+
+
+class PauseQuery(Document):
+    """vLLM's, of `/pause`: what becomes of what runs."""
+
+    mode: PauseMode = "abort"
+
+
+class FromDisk(Body):
+    """SGLang's `/update_weights_from_disk`."""
+
+    model_path: str
+    load_format: str | None = None
+    abort_all_requests: bool = False
+    weight_version: Version | None = None
+    flush_cache: bool = True
+
+
+class FromTensor(Body):
+    """SGLang's `/update_weights_from_tensor`, with safetensors where that has pickles."""
+
+    serialized_named_tensors: Annotated[list[str], Field(min_length=1, max_length=1_024)]
+    load_format: Literal["safetensors"]
+    abort_all_requests: bool = False
+    weight_version: Version | None = None
+    flush_cache: bool = True
+
+
+class NewVersion(Body):
+    """`/update_weight_version` of both."""
+
+    new_version: Version
+
+
+class InitTransfer(Body):
+    """vLLM's `/init_weight_transfer_engine`; nothing has to be agreed on."""
+
+    init_info: dict[str, object]
+
+
+class UpdateInfo(Body):
+    """A folder, or one or more of the tensors: vLLM's `disk` backend, and safetensors in base64."""
+
+    path: str | None = None
+    safetensors: str | None = None
+
+
+class UpdateWeights(Body):
+    """vLLM's `/update_weights`; may come several times between start and finish."""
+
+    update_info: UpdateInfo
+
+
+class FinishUpdate(Body):
+    """vLLM's `/finish_weight_update`."""
+
+    weight_version: Version | None = None
+
+
+class ReloadArguments(Body):
+    """Where the weights are."""
+
+    weights_path: str
+
+
+class Reload(Body):
+    """vLLM's `/collective_rpc`, of which one method is known."""
+
+    method: Literal["reload_weights"]
+    arguments: Annotated[ReloadArguments, Field(alias="kwargs")]
+
+
+class Updating:
+    """Takes weights, one update after the other."""
+
+    def __init__(self, engine: BuiltinEngine, metrics: EngineMetrics) -> None:
+        self._engine, self._metrics = engine, metrics
+        self._turn = asyncio.Lock()
+        self._received: dict[str, Tensor] | None = None  # between start and finish
+
+    # --- SGLang ---------------------------------------------------------------------------------------------------
+
+    async def pause_generation(self, request: Request) -> Response:
+        """End or keep what runs; begin nothing new."""
+        await self._pause(_PAUSE_GENERATION_MODES[_parse(PauseGeneration, request.body).mode])
+        return as_json({"status": "ok", "message": "Generation paused successfully."})
+
+    async def continue_generation(self, request: Request) -> Response:
+        """Go on."""
+        self._engine.resume()
+        return as_json({"status": "ok", "message": "Generation continued successfully."})
+
+    async def from_disk(self, request: Request) -> Response:
+        """Weights from a folder."""
+        said = parse(FromDisk, request.body)
+        return await self._sglang(lambda: read_folder(said.model_path), said.weight_version, said.abort_all_requests)
+
+    async def from_tensor(self, request: Request) -> Response:
+        """Weights from the body."""
+        said = parse(FromTensor, request.body)
+        return await self._sglang(
+            lambda: with_weights(self._engine.policy, unpacked(*said.serialized_named_tensors)),
+            said.weight_version,
+            said.abort_all_requests,
+        )
+
+    async def model_info(self, request: Request) -> Response:
+        """The version, and what else SGLang says of a model."""
+        return as_json({"model_path": "loomrl", "is_generation": True, "weight_version": str(self._engine.version)})
+
+    async def flush_cache(self, request: Request) -> Response:
+        """There is no cache beyond a request."""
+        return Response(b"Cache flushed.\n", content_type=b"text/plain; charset=utf-8")
+
+    # --- vLLM -----------------------------------------------------------------------------------------------------
+
+    async def pause(self, request: Request) -> Response:
+        """End, wait for or keep what runs, by `?mode=`; begin nothing new."""
+        query = parse_qs(request.scope["query_string"].decode("latin-1"))
+        mode = query.get("mode", ["abort"])[-1]
+        if mode not in _PAUSE_MODES:
+            raise Problem(400, f"mode is {mode!r}; it is one of {', '.join(_PAUSE_MODES)}")
+        await self._pause(_PAUSE_MODES[mode])
+        return as_json({"status": "paused"})
+
+    async def resume(self, request: Request) -> Response:
+        """Go on."""
+        self._engine.resume()
+        return as_json({"status": "resumed"})
+
+    async def is_paused(self, request: Request) -> Response:
+        """Whether nothing new is begun."""
+        return as_json({"is_paused": self._engine.scheduler.is_paused})
+
+    async def init_transfer(self, request: Request) -> Response:
+        """Agree on nothing."""
+        parse(InitTransfer, request.body)
+        return as_json({"message": "Weight transfer initialized"})
+
+    async def start(self, request: Request) -> Response:
+        """Begin an update; one that was begun before and never finished is forgotten."""
+        async with self._turn:
+            self._received = {}
+        return as_json({"message": "Weight update started"})
+
+    async def take(self, request: Request) -> Response:
+        """Some or all of the weights, which wait for `finish`."""
+        info = parse(UpdateWeights, request.body).update_info
+        async with self._turn:
+            if self._received is None:
+                raise Problem(409, "no update was started; POST /start_weight_update first")
+            self._received.update(await asyncio.to_thread(_tensors_of, info, self._engine.policy))
+        return as_json({"message": "Weights updated"})
+
+    async def finish(self, request: Request) -> Response:
+        """Serve what came since `start`, if that is everything."""
+        version = _parse(FinishUpdate, request.body).weight_version
+        async with self._turn:
+            received, self._received = self._received, None
+            if received is None:
+                raise Problem(409, "no update was started; POST /start_weight_update first")
+            await self._serve(lambda: with_weights(self._engine.policy, received), version)
+        return as_json({"message": "Weight update finished"})
+
+    async def reload(self, request: Request) -> Response:
+        """Weights from a folder, as the next version."""
+        path = parse(Reload, request.body).arguments.weights_path
+        async with self._turn:
+            await self._serve(lambda: read_folder(path), None)
+        return as_json({"results": [None]})
+
+    async def weight_info(self, request: Request) -> Response:
+        """The version."""
+        return as_json({"weight_version": str(self._engine.version)})
+
+    async def world_size(self, request: Request) -> Response:
+        """One process has all the weights."""
+        return as_json({"world_size": 1})
+
+    # --- both -----------------------------------------------------------------------------------------------------
+
+    async def rename(self, request: Request) -> Response:
+        """The same weights as another version."""
+        version = parse(NewVersion, request.body).new_version
+        async with self._turn:
+            await self._serve(lambda: self._engine.policy, version)
+        return as_json({"success": True, "message": f"Weight version updated to {version}", "new_version": version})
+
+    async def _pause(self, mode: PauseMode) -> None:
+        await asyncio.to_thread(self._engine.pause, mode)
+
+    async def _sglang(self, read: Callable[[], LanguagePolicy], version: str | None, aborts: bool) -> Response:
+        """SGLang says of a failure what it says of a success."""
+        async with self._turn:
+            try:
+                await self._serve(read, version, aborts)
+            except Problem as problem:
+                said = {"success": False, "message": problem.message, "num_paused_requests": 0}
+                self._metrics.count_problem(problem.status)
+                return as_json(said, problem.status)
+        message = f"Succeeded to update model weights. Weight version updated to {self._engine.version}."
+        return as_json({"success": True, "message": message, "num_paused_requests": 0})
+
+    async def _serve(self, read: Callable[[], LanguagePolicy], version: str | None, aborts: bool = False) -> None:
+        """Read weights, and serve them, as the next version where none is given.
+
+        Raises:
+            Problem: 400, saying what is wrong with them; the old ones go on being served.
+        """
+        number = self._engine.version + 1 if version is None else int(version)
+        try:
+            policy = await asyncio.to_thread(read)
+            if aborts:
+                await self._end_what_runs()
+            await asyncio.to_thread(self._engine.update, policy, number)
+        except (ArtifactError, ConfigError) as error:
+            self._metrics.count_update(is_served=False)
+            raise Problem(400, f"version {self._engine.version} goes on being served: {error}") from error
+        self._metrics.count_update(is_served=True)
+
+    async def _end_what_runs(self) -> None:
+        was_paused = self._engine.scheduler.is_paused
+        await self._pause("abort")
+        if not was_paused:
+            self._engine.resume()
+
+
+def _parse(kind: type[B], body: bytes) -> B:
+    """A body that may be left out."""
+    return parse(kind, body or b"{}")
+
+
+def _tensors_of(info: UpdateInfo, policy: LanguagePolicy) -> Mapping[str, Tensor]:
+    """Some or all of a policy's weights.
+
+    Raises:
+        Problem: 400 for what cannot be read, or is no weight of the policy.
+    """
+    try:
+        if info.path is not None and info.safetensors is None:
+            tensors: Mapping[str, Tensor] = read_folder(info.path).model.weights()
+        elif info.safetensors is not None and info.path is None:
+            tensors = unpacked(info.safetensors)
+        else:
+            raise ConfigError("update_info holds either a path or safetensors: tensors cannot be taken another way")
+        check_kinds(policy, tensors)
+    except (ArtifactError, ConfigError) as error:
+        raise Problem(400, str(error)) from error
+    return tensors

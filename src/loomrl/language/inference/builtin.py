@@ -1,0 +1,178 @@
+"""The engine that comes with LoomRL: small transformers, decoded in this process, all requests together."""
+
+import copy
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+import numpy as np
+import torch
+
+from loomrl.errors import ConfigError, ServiceError
+from loomrl.language.inference.decoding import DecodedAnswer
+from loomrl.language.inference.engine import Completion, Completions, InferenceEngine, PauseMode, Prompt, Sampling
+from loomrl.language.inference.scheduler import CompletionJob, Scheduler
+from loomrl.language.inference.weights import require_finite
+from loomrl.language.policies.policy import LanguagePolicy
+
+MAX_COMPLETIONS = 1_024  # of one prompt
+
+
+class BuiltinEngine(InferenceEngine):
+    """Answers from threads as they come; calls from several threads are decoded together.
+
+    A completion with a seed is the same whatever is decoded beside it. Each version is a copy: whoever learns may go on
+    changing the policy that was handed over.
+
+    Args:
+        policy: what to serve first, as version 0.
+        max_running: sequences decoded at once.
+        max_waiting: completions that wait for their turn; more are refused.
+        seed: of completions that have no seed of their own.
+        observe: told of each completion.
+    """
+
+    def __init__(
+        self,
+        policy: LanguagePolicy | None = None,
+        *,
+        max_running: int = 64,
+        max_waiting: int = 16_384,
+        seed: int = 0,
+        observe: Callable[[Completion], None] = lambda _completion: None,
+    ) -> None:
+        self._scheduler = Scheduler(max_running, max_waiting, observe)
+        self._max_waiting, self._one_update = max_waiting, threading.Lock()
+        self._rng = np.random.default_rng(seed)
+        if policy is not None:
+            self.load_policy(policy)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """What it does now."""
+        return self._scheduler
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can answer."""
+        return self._scheduler.is_alive
+
+    @property
+    def version(self) -> int:
+        served = self._scheduler.served
+        return -1 if served is None else served[1]
+
+    @property
+    def policy(self) -> LanguagePolicy:
+        """The copy that is served.
+
+        Raises:
+            ServiceError: before there is one.
+        """
+        if (served := self._scheduler.served) is None:
+            raise ServiceError("the engine has no policy; load one with load_policy or update")
+        return served[0]
+
+    def complete(self, prompts: Sequence[Prompt], *, n: int = 1, sampling: Sampling | None = None) -> list[Completions]:
+        return [future.result() for future in self.submit(prompts, n=n, sampling=sampling)]
+
+    def submit(
+        self, prompts: Sequence[Prompt], *, n: int = 1, sampling: Sampling | None = None
+    ) -> "list[Future[Completions]]":
+        """As `complete`, without waiting; a future that is cancelled is decoded no further.
+
+        Raises:
+            ConfigError: for a prompt the policy cannot take, or too many completions.
+            Busy: when too many completions wait.
+            ServiceError: without a policy.
+        """
+        if not 1 <= n <= MAX_COMPLETIONS:
+            raise ConfigError(f"n is {n}; from 1 to {MAX_COMPLETIONS} completions of a prompt")
+        if len(prompts) * n > self._max_waiting:
+            raise ConfigError(
+                f"{len(prompts) * n} completions at once; at most {self._max_waiting} may wait, ask in parts"
+            )
+        policy, sampling = self.policy, sampling or Sampling()
+        jobs = [self._job(policy, prompt, number, n, sampling) for number, prompt in enumerate(prompts)]
+        self._scheduler.submit(jobs)
+        return [job.future for job in jobs]
+
+    def update(self, policy: LanguagePolicy, version: int) -> None:
+        """Serve a copy of a policy; what runs is finished by the version that began it.
+
+        Raises:
+            ConfigError: when it has another tokenizer or architecture, or other weights are served as this version.
+            ArtifactError: when a weight is not finite.
+        """
+        if version < 0:
+            raise ConfigError(f"version {version}: a number from 0 on")
+        require_finite(policy.model.state_dict())
+        with self._one_update:
+            if not self._is_served(policy, version):
+                model = copy.deepcopy(policy.model).requires_grad_(False).eval()
+                self._scheduler.serve(policy.with_model(model), version)
+
+    def pause(self, mode: PauseMode = "wait") -> None:
+        self._scheduler.pause(mode)
+
+    def resume(self) -> None:
+        self._scheduler.resume()
+
+    def close(self) -> None:
+        self._scheduler.close()
+
+    def _is_served(self, policy: LanguagePolicy, version: int) -> bool:
+        """Whether an update would change nothing; raises ConfigError where it must not be."""
+        if (served := self._scheduler.served) is None:
+            return False
+        _check_same_kind(served[0], policy)
+        if served[1] != version:
+            return False
+        if not _have_same_weights(served[0], policy):
+            raise ConfigError(f"version {version} is served already, with other weights; give these another")
+        return True
+
+    def _job(self, policy: LanguagePolicy, prompt: Prompt, number: int, n: int, sampling: Sampling) -> CompletionJob:
+        token_ids = tuple(policy.tokenizer.prompt(prompt) if isinstance(prompt, str) else prompt)
+        room = _check_prompt(token_ids, policy)
+        seeds = [[sampling.seed, number, index] for index in range(n)] if sampling.seed is not None else [None] * n
+        return CompletionJob(
+            [DecodedAnswer(token_ids, sampling, self._rng_of(seed), min(sampling.max_tokens, room)) for seed in seeds]
+        )
+
+    def _rng_of(self, seed: list[int] | None) -> np.random.Generator:
+        return np.random.default_rng(int(self._rng.integers(2**63)) if seed is None else seed)
+
+
+def _check_prompt(token_ids: Sequence[int], policy: LanguagePolicy) -> int:
+    """How many tokens there is room for behind a prompt.
+
+    Raises:
+        ConfigError: for one that is empty, too long, or holds what is no token.
+    """
+    config = policy.model.config
+    if not token_ids:
+        raise ConfigError("a prompt is empty; send at least one token")
+    if wrong := [token_id for token_id in token_ids if not 0 <= token_id < config.vocabulary_size]:
+        raise ConfigError(f"{wrong[0]} is no token; the policy has {config.vocabulary_size}, from 0 on")
+    if (room := config.max_tokens - len(token_ids)) < 1:
+        raise ConfigError(
+            f"a prompt of {len(token_ids)} tokens leaves no room for an answer: the policy reads {config.max_tokens}"
+        )
+    return room
+
+
+def _check_same_kind(served: LanguagePolicy, policy: LanguagePolicy) -> None:
+    """Prompts that wait were made for the policy that is served."""
+    if served.tokenizer.to_json() != policy.tokenizer.to_json():
+        raise ConfigError("the new policy has another tokenizer; serve it by an engine of its own")
+    if served.model.config != policy.model.config:
+        raise ConfigError(
+            f"the new policy is another model ({policy.model.config}) than the one served "
+            f"({served.model.config}); serve it by an engine of its own"
+        )
+
+
+def _have_same_weights(first: LanguagePolicy, second: LanguagePolicy) -> bool:
+    ours, theirs = first.model.state_dict(), second.model.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in ours.items())

@@ -1,0 +1,115 @@
+"""One interface to all inference engines, whether in this process or behind HTTP.
+
+Every completion says which version of the policy made it, from its first token to its last: an engine that takes new
+weights finishes what it began by the old ones, or drops it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self, cast
+
+from pydantic import Field
+
+from loomrl.language.inference.rollouts import EnvironmentState, Rollout, prompt_of, rollouts_of
+from loomrl.language.policies.sampling import SamplingConfig as Drawing
+from loomrl.language.policies.sampling import TokenCompletion as Drawn
+
+Prompt = str | Sequence[int]  # a text, or the token ids of one
+PauseMode = Literal["abort", "wait", "keep"]
+
+
+class Sampling(Drawing):
+    """As policies have it; a completion ends where its text reaches one of `stop`, too, which is cut off the text."""
+
+    stop: tuple[str, ...] = ()
+    seed: int | None = Field(default=None, ge=0, lt=2**63)  # the same tokens again, whatever else is asked meanwhile
+
+
+@dataclass(frozen=True)
+class Completion(Drawn):
+    """One answer to a prompt."""
+
+    text: str
+    version: int  # of the policy, for all of its tokens
+    stopped_by: str | int | None = None  # the stop text or token
+
+
+@dataclass(frozen=True)
+class Completions:
+    """What was asked and what came: `n` answers to one prompt."""
+
+    prompt_token_ids: list[int]
+    completions: list[Completion]
+
+
+class InferenceEngine(ABC):
+    """Completes prompts by a policy. Methods may be called from several threads at once.
+
+    `InferenceEngine()` itself makes one in this process, for whatever policy it is given
+    (`loomrl.language.inference.local`).
+
+    Raises:
+        ServiceError: from every method, when the engine cannot be reached or fails.
+        ConfigError: for a prompt or sampling the policy cannot take.
+    """
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        if cls is not InferenceEngine:
+            return super().__new__(cls)
+        from loomrl.language.inference.local import LocalEngine
+
+        return cast(Self, super().__new__(LocalEngine))
+
+    @property
+    @abstractmethod
+    def version(self) -> int:
+        """Of the policy that is served now; -1 before there is one."""
+
+    @abstractmethod
+    def complete(self, prompts: Sequence[Prompt], *, n: int = 1, sampling: Sampling | None = None) -> list[Completions]:
+        """`n` completions of each prompt."""
+
+    @abstractmethod
+    def update(self, policy: Any, version: int) -> None:
+        """Serve other weights from now on.
+
+        Raises:
+            ServiceError: when the engine refuses them or serves another version afterwards. What it served before goes
+                on being served; where that cannot be known, the engine is left paused and the message says so.
+        """
+
+    @abstractmethod
+    def pause(self, mode: PauseMode = "wait") -> None:
+        """Begin nothing new until `resume`; what runs is ended unfinished, waited for, or kept for later."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Go on after `pause`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back threads and connections."""
+
+    def load_policy(self, policy: Any) -> int:
+        """Serve a policy as the next version; returns that."""
+        version = self.version + 1
+        self.update(policy, version)
+        return version
+
+    def generate_rollouts(
+        self, environment_states: Sequence[EnvironmentState], *, n: int = 1, sampling: Sampling | None = None
+    ) -> list[Rollout]:
+        """`n` messages for each state of an environment of LoomRL Gym, or each text, in the order of the states."""
+        sampling = sampling or Sampling()
+        answers = self.complete([prompt_of(state) for state in environment_states], n=n, sampling=sampling)
+        return rollouts_of(environment_states, answers, sampling.temperature)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

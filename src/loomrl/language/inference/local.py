@@ -1,0 +1,84 @@
+"""The engine that `InferenceEngine()` makes: in this process, for whatever policy it is given."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
+from loomrl.errors import ConfigError, ServiceError
+from loomrl.language.inference.acting import ActionEngine, ActionRollout
+from loomrl.language.inference.builtin import BuiltinEngine
+from loomrl.language.inference.engine import Completions, InferenceEngine, PauseMode, Prompt, Sampling
+from loomrl.language.policies.policy import LanguagePolicy
+
+
+class LocalEngine(InferenceEngine):
+    """Serves a language policy by a `BuiltinEngine`, and a policy that acts on observations by an `ActionEngine`: the
+    first policy decides, later ones must be of its kind. `seed` is of what is drawn."""
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self._seed = seed
+        self._engine: BuiltinEngine | ActionEngine | None = None
+
+    @property
+    def version(self) -> int:
+        return -1 if self._engine is None else self._engine.version
+
+    def update(self, policy: LanguagePolicy | ActorCriticPolicy, version: int) -> None:
+        """Serve a copy of a policy from now on.
+
+        Raises:
+            ConfigError: for what is no policy an engine serves, or one of another kind than the first.
+            ArtifactError: when a weight is not finite.
+        """
+        if isinstance(policy, LanguagePolicy):
+            if self._engine is None:
+                self._engine = BuiltinEngine(seed=self._seed)
+            if isinstance(self._engine, BuiltinEngine):
+                return self._engine.update(policy, version)
+        elif isinstance(policy, ActorCriticPolicy):
+            if self._engine is None:
+                self._engine = ActionEngine(self._seed)
+            if isinstance(self._engine, ActionEngine):
+                return self._engine.update(policy, version)
+        else:
+            raise ConfigError(
+                f"an engine serves a LanguagePolicy, or the policy of a PPOTrainer; found {type(policy).__name__}"
+            )
+        raise ConfigError(f"a {type(policy).__name__} came to an engine of other policies; serve it by one of its own")
+
+    def complete(self, prompts: Sequence[Prompt], *, n: int = 1, sampling: Sampling | None = None) -> list[Completions]:
+        return self._texts().complete(prompts, n=n, sampling=sampling)
+
+    def generate_rollouts(  # type: ignore[override]  # observations are answered by actions
+        self, environment_states: Sequence[Any], *, n: int = 1, sampling: Sampling | None = None
+    ) -> Sequence[Any]:
+        """`n` messages for each state of LoomRL Gym or text, or `n` actions (`ActionRollout`) for each observation, in
+        the order of the states. Of `sampling` actions have the temperature (1 draws, 0 takes the likeliest) and the
+        seed."""
+        if isinstance(self._engine, ActionEngine):
+            sampling = sampling or Sampling()
+            actions: list[ActionRollout] = self._engine.rollouts(
+                environment_states, n, sampling.temperature, sampling.seed
+            )
+            return actions
+        return self._texts().generate_rollouts(environment_states, n=n, sampling=sampling)
+
+    def pause(self, mode: PauseMode = "wait") -> None:
+        """Begin no completion until `resume`; actions are chosen within the call and never wait."""
+        if isinstance(self._engine, BuiltinEngine):
+            self._engine.pause(mode)
+
+    def resume(self) -> None:
+        if isinstance(self._engine, BuiltinEngine):
+            self._engine.resume()
+
+    def close(self) -> None:
+        if isinstance(self._engine, BuiltinEngine):
+            self._engine.close()
+
+    def _texts(self) -> BuiltinEngine:
+        if self._engine is None:
+            raise ServiceError("the engine has no policy; load one with load_policy or update")
+        if isinstance(self._engine, ActionEngine):
+            raise ConfigError("the policy that is served answers observations, not texts; call generate_rollouts")
+        return self._engine

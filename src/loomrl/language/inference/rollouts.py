@@ -1,0 +1,85 @@
+"""Completions as what trainers learn from: tokens, masks, log-probabilities and the policy's version.
+
+The conventions are those of the Trajectory API: a mask is -100 on the prompt and the token's id elsewhere, a
+log-probability is 1.0 where it is masked.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from loomrl.errors import ConfigError
+from loomrl.language.policies.sampling import MASKED, NO_LOG_PROB
+
+if TYPE_CHECKING:
+    from loomrl.language.inference.engine import Completions
+
+
+class GymState(Protocol):
+    """What a rollout needs of a state of LoomRL Gym, see `loomrl.gym.facade.TaskState`."""
+
+    @property
+    def text(self) -> str:
+        """The text to answer."""
+        ...
+
+
+EnvironmentState = GymState | str
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One message for one state: send `text` to the environment, and what it earns with the tokens to a trainer."""
+
+    state: EnvironmentState
+    text: str
+    token_ids: list[int]  # of the prompt and the message
+    mask: list[int]
+    log_probs: list[float]  # at `temperature`; greedy: at 1
+    temperature: float
+    finish_reason: str
+    version: int  # of the policy that made it
+
+
+def prompt_of(state: EnvironmentState) -> str:
+    """The text that is to be answered."""
+    return state if isinstance(state, str) else state.text
+
+
+def rollouts_of(
+    states: Sequence[EnvironmentState], answers: Sequence["Completions"], temperature: float
+) -> list[Rollout]:
+    """A rollout of each completion of each state, all drawn at one temperature."""
+    return [
+        Rollout(
+            state,
+            one.text,
+            answer.prompt_token_ids + one.token_ids,
+            [MASKED] * len(answer.prompt_token_ids) + one.token_ids,
+            [NO_LOG_PROB] * len(answer.prompt_token_ids) + one.log_probs,
+            temperature,
+            one.finish_reason,
+            one.version,
+        )
+        for state, answer in zip(states, answers, strict=True)
+        for one in answer.completions
+    ]
+
+
+def scored_group(rollouts: Sequence[Rollout], scores: Sequence[float]) -> dict[str, Any]:
+    """A group of the Trajectory API, of rollouts for one state; post it with the version they have in common.
+
+    Raises:
+        ConfigError: when there are not as many scores, or policies of several versions made them.
+    """
+    if len(scores) != len(rollouts):
+        raise ConfigError(f"{len(rollouts)} rollouts have {len(scores)} scores; give one for each")
+    if len(versions := {one.version for one in rollouts}) > 1:
+        raise ConfigError(f"policies of the versions {sorted(versions)} made this group; generate it in one call")
+    return {
+        "tokens": [one.token_ids for one in rollouts],
+        "masks": [one.mask for one in rollouts],
+        "scores": list(scores),
+        "inference_logprobs": [one.log_probs for one in rollouts],
+        "overrides": [{"temperature": one.temperature} for one in rollouts],
+    }

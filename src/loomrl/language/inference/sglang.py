@@ -1,0 +1,82 @@
+"""A client of SGLang's server by its native interface, weights included.
+
+An update ends what runs unfinished, for SGLang waits for nothing when it pauses; what it cut short is asked for again,
+so that every completion is of one version.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loomrl.errors import ServiceError
+from loomrl.language.inference.engine import Completion, Completions, PauseMode, Prompt, Sampling
+from loomrl.language.inference.remote import EngineRefused, RemoteEngine, field_of, tensors_of, version_of
+
+_MODES = {"abort": "abort", "wait": "abort", "keep": "retract"}
+
+
+class SGLangEngine(RemoteEngine):
+    """SGLang behind HTTP; arguments are those of `RemoteEngine`."""
+
+    @property
+    def version(self) -> int:
+        return version_of(field_of(self._connection.ask("GET", "/model_info"), "weight_version"))
+
+    def resume(self) -> None:
+        self._connection.ask("POST", "/continue_generation", {})
+
+    def _pause_request(self, mode: PauseMode) -> tuple[str, str, Mapping[str, Any] | None]:
+        return "POST", "/pause_generation", {"mode": _MODES[mode]}
+
+    def _transfer(self, folder: Path, version: int) -> None:
+        body: dict[str, Any] = {"weight_version": str(version), "flush_cache": True}
+        if self._shares_folder:
+            path, body = "/update_weights_from_disk", {**body, "model_path": str(folder)}
+        else:
+            path = "/update_weights_from_tensor"
+            body |= {"serialized_named_tensors": tensors_of(folder), "load_format": "safetensors"}
+        said = self._connection.ask_once("POST", path, body)
+        if field_of(said, "success") is not True:
+            raise EngineRefused(f"SGLang refused the weights: {said.get('message')}", 200)
+
+    def _complete(self, prompt: Prompt, n: int, sampling: Sampling) -> Completions:
+        token_ids = self._tokens_of(prompt)
+        asked = {"input_ids": token_ids, "sampling_params": _params(n, sampling), "return_logprob": True}
+        said = self._connection.ask("POST", "/generate", asked)
+        answers = said if isinstance(said, list) else [said]
+        if len(answers) != n:
+            raise ServiceError(f"SGLang answered {len(answers)} completions of {n}; see its log")
+        return Completions(token_ids, [_completion(answer) for answer in answers])
+
+    def _tokens_of(self, prompt: Prompt) -> list[int]:
+        if not isinstance(prompt, str):
+            return list(prompt)
+        tokens: list[int] = field_of(self._connection.ask("POST", "/tokenize", {"prompt": prompt}), "tokens")
+        return tokens
+
+
+def _params(n: int, sampling: Sampling) -> dict[str, Any]:
+    params = {
+        "n": n,
+        "max_new_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "stop": list(sampling.stop),
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "ignore_eos": sampling.ignore_eos,
+    }
+    return params if sampling.seed is None else {**params, "sampling_seed": sampling.seed}
+
+
+def _completion(answer: Mapping[str, Any]) -> Completion:
+    pairs = field_of(answer, "meta_info", "output_token_logprobs")
+    reason = field_of(answer, "meta_info", "finish_reason")
+    return Completion(
+        [int(field_of(pair, 1)) for pair in pairs],
+        [float(field_of(pair, 0)) for pair in pairs],
+        field_of(reason, "type"),
+        field_of(answer, "text"),
+        version_of(field_of(answer, "meta_info", "weight_version")),
+        reason.get("matched"),
+    )

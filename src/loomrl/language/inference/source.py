@@ -1,0 +1,59 @@
+"""Groups to learn from, answered by an inference engine: the trainer's weights go to it before it is asked."""
+
+from itertools import islice
+
+import torch
+
+from loomrl.gym.stream import TaskStream
+from loomrl.language.inference.engine import InferenceEngine, Sampling
+from loomrl.language.learning.groups import TokenGroup
+from loomrl.language.learning.sources import TaskSource
+from loomrl.language.policies.policy import LanguagePolicy
+from loomrl.language.policies.sampling import SamplingConfig as Drawing
+
+
+class EngineSource(TaskSource):
+    """As `TaskSource`, but the answers come from an engine, which has the trainer's policy before it is asked.
+
+    Groups carry the version that the engine says made them. Where a pause cut an answer short there is no group: how
+    far it came teaches nothing.
+    """
+
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        tasks: TaskStream,
+        *,
+        num_prompts: int,
+        num_samples: int,
+        sampling: Drawing,
+        seed: int,
+    ) -> None:
+        super().__init__(tasks, num_prompts=num_prompts, num_samples=num_samples, sampling=sampling, seed=seed)
+        self._engine = engine
+        self._handed_version: int | None = None  # an engine may have other weights by the same number
+
+    def collect(self, policy: LanguagePolicy, version: int) -> list[TokenGroup]:
+        if self._handed_version != version or self._engine.version != version:
+            self._engine.update(policy, version)
+            self._handed_version = version
+        drawn = [task for _, task in islice(self._tasks, self._num_prompts)]
+        answers = self._engine.complete(
+            [policy.tokenizer.prompt(task.prompt) for task in drawn], n=self._num_samples, sampling=self._drawing()
+        )
+        return [
+            TokenGroup.of_completions(
+                answer.prompt_token_ids,
+                answer.completions,
+                self._scores(task, [one.text for one in answer.completions]),
+                answer.completions[0].version,
+                self._sampling.temperature or 1.0,
+            )
+            for task, answer in zip(drawn, answers, strict=True)
+            if all(one.finish_reason != "abort" for one in answer.completions)
+        ]
+
+    def _drawing(self) -> Sampling:
+        """The sampling with a seed of its own."""
+        seed = int(torch.randint(2**62, (), generator=self._generator))
+        return Sampling(**{**self._sampling.model_dump(), "seed": seed})

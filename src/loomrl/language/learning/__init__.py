@@ -1,0 +1,1 @@
+"""Learning of language policies: losses, batches of groups, the learners of GRPO and PPO."""

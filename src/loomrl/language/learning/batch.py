@@ -1,0 +1,99 @@
+"""Groups as tensors, and what a policy says of their tokens now.
+
+Prompts are read once for all samples that share them, and samples that are equal are computed once: losses and
+gradients are the same, for less. Shapes: P prompts, U different samples, N samples, T tokens of an answer. What comes
+before a sample's first learnt token is its prompt.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from loomrl.language.learning.groups import TokenGroup
+from loomrl.language.policies.cache import SharedPrefix
+from loomrl.language.policies.model import LanguageModel
+from loomrl.language.policies.padding import left_padded, right_padded
+from loomrl.language.policies.tokens import PAD
+
+_Sample = tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...], float]  # prompt, answer, learnt, temperature
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """N samples of several groups. `index` says which of the U different ones each is."""
+
+    prompts: Tensor  # (P, T'), padded on the left
+    prompt_valid: Tensor  # (P, T')
+    prompt_index: Tensor  # (U,)
+    answers: Tensor  # (U, T), padded on the right
+    answer_valid: Tensor  # (U, T)
+    answer_learnt: Tensor  # (U, T)
+    temperature: Tensor  # (U,)
+    index: Tensor  # (N,)
+    learnt: Tensor  # (N, T)
+
+    @classmethod
+    def of_groups(cls, groups: Sequence[TokenGroup]) -> "TokenBatch":
+        """All samples of the groups, in their order."""
+        samples = [_parts(group, number) for group in groups for number in range(len(group))]
+        different = {sample: number for number, sample in enumerate(dict.fromkeys(samples))}
+        prompts = {prompt: number for number, prompt in enumerate(dict.fromkeys(sample[0] for sample in different))}
+        answer_learnt = right_padded([learnt for _, _, learnt, _ in different], False)
+        index = torch.tensor([different[sample] for sample in samples])
+        prompt_tokens, prompt_valid = left_padded(list(prompts))
+        return cls(
+            prompts=prompt_tokens,
+            prompt_valid=prompt_valid,
+            prompt_index=torch.tensor([prompts[prompt] for prompt, _, _, _ in different]),
+            answers=right_padded([answer for _, answer, _, _ in different], PAD),
+            answer_valid=right_padded([[True] * len(answer) for _, answer, _, _ in different], False),
+            answer_learnt=answer_learnt,
+            temperature=torch.tensor([temperature for _, _, _, temperature in different]),
+            index=index,
+            learnt=answer_learnt[index],
+        )
+
+    def aligned(self, rows: Sequence[Sequence[float]], groups: Sequence[TokenGroup]) -> Tensor:
+        """Values of all tokens of N samples -> those of their answers, (N, T), 0 beyond their ends."""
+        starts = [_start(learnt) for group in groups for learnt in group.learnt]
+        padded = right_padded([row[start:] for row, start in zip(rows, starts, strict=True)], 0.0)
+        return padded.float()
+
+
+def answer_states(model: LanguageModel, batch: TokenBatch) -> Tensor:
+    """The hidden states from which the tokens of the answers followed, (U, T, width)."""
+    memory = SharedPrefix()
+    last: Tensor = model(batch.prompts, batch.prompt_valid, memory)[:, -1]  # (P, width)
+    first = last[batch.prompt_index, None]
+    if batch.answers.shape[1] == 1:
+        return first
+    valid = torch.cat([batch.prompt_valid[batch.prompt_index], batch.answer_valid[:, :-1]], 1)
+    rest = model(batch.answers[:, :-1], valid, memory.continued_by(batch.prompt_index))
+    return torch.cat([first, rest], 1)
+
+
+def token_log_probs(model: LanguageModel, batch: TokenBatch, states: Tensor) -> Tensor:
+    """log p of the tokens of the N answers at their temperatures, (N, T), 0 where nothing is learnt."""
+    learnt = batch.answer_learnt
+    logits = model.logits(states[learnt]) / batch.temperature[:, None].expand_as(learnt)[learnt, None]
+    found = -functional.cross_entropy(logits, batch.answers[learnt], reduction="none")
+    return states.new_zeros(learnt.shape).masked_scatter(learnt, found)[batch.index]
+
+
+def token_values(model: LanguageModel, batch: TokenBatch, states: Tensor) -> Tensor:
+    """What the value head expects before each token of the N answers, (N, T)."""
+    return model.values(states)[batch.index]
+
+
+def _parts(group: TokenGroup, number: int) -> _Sample:
+    tokens, learnt = group.tokens[number], group.learnt[number]
+    start, temperature = _start(learnt), group.temperatures[number] if group.temperatures else 1.0
+    return tuple(tokens[:start]), tuple(tokens[start:]), tuple(learnt[start:]), temperature
+
+
+def _start(learnt: Sequence[bool]) -> int:
+    """Where an answer begins: at the first learnt token, after one at least, and one token before the end at most."""
+    return min(max(learnt.index(True), 1), len(learnt) - 1) if True in learnt else len(learnt) - 1

@@ -1,0 +1,169 @@
+"""Scored answers to one prompt, as token trajectories: what learning needs of a group of the Trajectory API."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loomrl.errors import ArtifactError
+from loomrl.language.policies.model import ModelConfig
+from loomrl.language.policies.sampling import (
+    HIGHEST_TEMPERATURE,
+    LOWEST_TEMPERATURE,
+    MASKED,
+    NO_LOG_PROB,
+    TokenCompletion,
+)
+
+_HIGHEST_LOG_PROB = 1e-3  # of a token that was drawn: 0, and what rounding adds
+_LARGEST_WORTH = 1e9  # of scores and advantages: their squares are still numbers in 32 bits
+
+
+@dataclass(frozen=True)
+class TokenGroup:
+    """Samples that answer one prompt; lists of lists go by sample, then by token.
+
+    `log_probs` are those of the policy that drew the tokens, at `temperatures`, and mean nothing where `learnt` is
+    false; None where nobody recorded them. `advantages` are there where an environment made its own. A sample that is
+    not in `counted` has advantage 0.
+    """
+
+    tokens: list[list[int]]
+    learnt: list[list[bool]]
+    scores: list[float]
+    log_probs: list[list[float]] | None = None
+    policy_version: int | None = None
+    temperatures: list[float] | None = None  # None: 1
+    advantages: list[list[float]] | None = None
+    counted: list[bool] | None = None  # None: all
+
+    @classmethod
+    def of_completions(
+        cls,
+        prompt: Sequence[int],
+        completions: Sequence[TokenCompletion],
+        scores: Sequence[float],
+        policy_version: int,
+        temperature: float = 1.0,
+    ) -> "TokenGroup":
+        """What a policy answered to one prompt."""
+        return cls(
+            tokens=[[*prompt, *one.token_ids] for one in completions],
+            learnt=[[False] * len(prompt) + [True] * len(one.token_ids) for one in completions],
+            scores=list(scores),
+            log_probs=[[NO_LOG_PROB] * len(prompt) + one.log_probs for one in completions],
+            policy_version=policy_version,
+            temperatures=[temperature] * len(completions),
+        )
+
+    @classmethod
+    def from_wire(cls, group: Mapping[str, Any], policy_version: int | None = None) -> "TokenGroup":
+        """A group as a hub delivers it.
+
+        Raises:
+            ArtifactError: where its lists do not fit together, nothing is to be learnt or a number is so large that
+                weights would be none afterwards, which the wire does not rule out.
+        """
+        tokens, masks, num_samples = group["tokens"], group["masks"], len(group["tokens"])
+        _demand_lengths("scores", [group["scores"]], [num_samples])
+        for key in ("masks", "inference_logprobs", "advantages"):
+            if group.get(key) is not None:
+                _demand_lengths(key, [group[key]], [num_samples])
+                _demand_lengths(key, group[key], [len(sequence) for sequence in tokens])
+        if num_samples == 0 or min(map(len, tokens)) < 2:
+            raise ArtifactError(
+                "a group has no sample, or one of fewer than two tokens; there is nothing to learn from"
+            )
+        learnt = [[mask != MASKED for mask in sequence] for sequence in masks]
+        if not any(any(sequence[1:]) for sequence in learnt):
+            raise ArtifactError(f"a group's masks are {MASKED} everywhere behind the first tokens; nothing is learnt")
+        _demand_log_probs(group.get("inference_logprobs") or [], learnt)
+        _demand_bounded("scores", [group["scores"]])
+        _demand_bounded("advantages", group.get("advantages") or [])
+        overrides = group.get("overrides") or [{}] * num_samples
+        _demand_lengths("overrides", [overrides], [num_samples])
+        return cls(
+            tokens=tokens,
+            learnt=learnt,
+            scores=group["scores"],
+            log_probs=group.get("inference_logprobs"),
+            policy_version=policy_version,
+            temperatures=[_temperature(group, override) for override in overrides],
+            advantages=group.get("advantages"),
+            counted=[not override.get("set_advantage_to_zero") for override in overrides],
+        )
+
+    def to_wire(self) -> dict[str, Any]:
+        """The same as a hub takes it; the policy's version goes beside it."""
+        masks = [
+            [token if learnt else MASKED for token, learnt in zip(*rows, strict=True)]
+            for rows in zip(self.tokens, self.learnt, strict=True)
+        ]
+        temperatures, counted = self.temperatures or [1.0] * len(self), self.counted or [True] * len(self)
+        return {
+            "tokens": self.tokens,
+            "masks": masks,
+            "scores": self.scores,
+            "inference_logprobs": self.log_probs,
+            "advantages": self.advantages,
+            "overrides": [
+                {"temperature": temperature, "set_advantage_to_zero": not counts}
+                for temperature, counts in zip(temperatures, counted, strict=True)
+            ],
+        }
+
+    def demand_readable(self, config: ModelConfig) -> None:
+        """Check that a model can read all tokens.
+
+        Raises:
+            ArtifactError: where one is unknown to it, or a sample too long.
+        """
+        longest = max(map(len, self.tokens))
+        if longest > config.max_tokens:
+            raise ArtifactError(
+                f"a sample has {longest} tokens, the policy reads {config.max_tokens}; let environments send no "
+                "longer ones (max_token_len), or make it with a higher max_tokens"
+            )
+        low, high = min(map(min, self.tokens)), max(map(max, self.tokens))
+        if low < 0 or high >= config.vocabulary_size:
+            raise ArtifactError(
+                f"tokens from {low} to {high} reached a policy of {config.vocabulary_size}; use its tokenizer"
+            )
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+def _temperature(group: Mapping[str, Any], override: Mapping[str, Any]) -> float:
+    """The sample's own, or the generation's, or the group's, or 1."""
+    places = (override, group.get("generation_params") or {}, group.get("group_overrides") or {})
+    temperature = next((place["temperature"] for place in places if "temperature" in place), 1.0)
+    if temperature == 0:
+        return 1.0  # of greedy answers the log-probabilities are those at 1
+    is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+    if not is_number or not LOWEST_TEMPERATURE <= temperature <= HIGHEST_TEMPERATURE:
+        raise ArtifactError(
+            f"a group's temperature is {temperature!r}; give 0, or a number from {LOWEST_TEMPERATURE} to "
+            f"{HIGHEST_TEMPERATURE:.0f}"
+        )
+    return float(temperature)
+
+
+def _demand_bounded(key: str, rows: Sequence[Sequence[float]]) -> None:
+    if wrong := [value for row in rows for value in row if not abs(value) <= _LARGEST_WORTH]:
+        raise ArtifactError(f"{wrong[0]} is one of a group's {key}, which lie within {_LARGEST_WORTH:.0e}; scale them")
+
+
+def _demand_log_probs(rows: Sequence[Sequence[float]], learnt: Sequence[Sequence[bool]]) -> None:
+    """Of every learnt token; the first of a sample is none, whatever its mask says."""
+    pairs = (pair for row, flags in zip(rows, learnt, strict=False) for pair in zip(row[1:], flags[1:], strict=True))
+    if wrong := [value for value, is_learnt in pairs if is_learnt and not value <= _HIGHEST_LOG_PROB]:
+        raise ArtifactError(
+            f"{wrong[0]} is the log-probability of a token that is not masked, and those are at most 0; send what the "
+            "engine said, or no inference_logprobs"
+        )
+
+
+def _demand_lengths(key: str, rows: Sequence[Sequence[Any]], lengths: Sequence[int]) -> None:
+    found = [len(row) for row in rows]
+    if found != list(lengths):
+        raise ArtifactError(f"a group's {key} have lengths {found}, its tokens {list(lengths)}; they must be the same")

@@ -1,0 +1,131 @@
+"""Where groups come from: tasks answered in this process, or a hub's batches that environments elsewhere filled."""
+
+import json
+import logging
+import time
+from itertools import islice
+from typing import Protocol
+
+import torch
+
+from loomrl.algorithms.base import State
+from loomrl.errors import ArtifactError
+from loomrl.gym.domains import get_domain
+from loomrl.gym.stream import TaskStream
+from loomrl.gym.tasks import Task
+from loomrl.language.learning.groups import TokenGroup
+from loomrl.language.policies.policy import LanguagePolicy
+from loomrl.language.policies.sampling import SamplingConfig
+from loomrl.language.trajectory.client import HubClient, LeasedBatch
+
+log = logging.getLogger(__name__)
+
+
+class GroupSource(Protocol):
+    """Gives what an update learns from, and hears when it was made."""
+
+    def collect(self, policy: LanguagePolicy, version: int) -> list[TokenGroup]:
+        """Groups for the next update; `policy` is of this version."""
+        ...
+
+    def learnt(self, version: int) -> None:
+        """The groups collected last were learnt from; the policy is of this version now."""
+        ...
+
+    def state_dict(self) -> State:
+        """All that going on to the bit needs."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict()`."""
+        ...
+
+
+class TaskSource:
+    """Draws tasks, lets the policy answer each several times, and scores the answers.
+
+    The curriculum of the tasks hears of every answer.
+    """
+
+    def __init__(
+        self, tasks: TaskStream, *, num_prompts: int, num_samples: int, sampling: SamplingConfig, seed: int
+    ) -> None:
+        self._tasks, self._sampling = tasks, sampling
+        self._num_prompts, self._num_samples = num_prompts, num_samples
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def collect(self, policy: LanguagePolicy, version: int) -> list[TokenGroup]:
+        drawn = [task for _, task in islice(self._tasks, self._num_prompts)]
+        answered = policy.answer([task.prompt for task in drawn], self._num_samples, self._sampling, self._generator)
+        return [
+            TokenGroup.of_completions(
+                policy.tokenizer.prompt(task.prompt),
+                completions,
+                self._scores(task, [policy.text(one) for one in completions]),
+                version,
+                self._sampling.temperature or 1.0,
+            )
+            for task, completions in zip(drawn, answered, strict=True)
+        ]
+
+    def learnt(self, version: int) -> None:
+        """Nothing waits for it."""
+
+    def state_dict(self) -> State:
+        return {"tasks": json.dumps(self._tasks.state_dict()), "generator": self._generator.get_state().numpy()}
+
+    def load_state_dict(self, state: State) -> None:
+        self._tasks.load_state_dict(json.loads(str(state["tasks"])))
+        self._generator.set_state(torch.as_tensor(state["generator"]))
+
+    def _scores(self, task: Task, answers: list[str]) -> list[float]:
+        """An answer that was given several times is judged once."""
+        domain = get_domain(task.domain)
+        scores = {answer: domain.score(task, answer) for answer in dict.fromkeys(answers)}
+        for answer in answers:
+            self._tasks.curriculum.record(task.domain, scores[answer].solved)
+        return [scores[answer].total for answer in answers]
+
+
+class HubSource:
+    """A hub's batches. Each is acknowledged once it was learnt from; a trainer that dies before gets it again.
+
+    Groups that cannot be learnt from are left out and logged, for they would stop every trainer they are given to.
+    The client's trainer is registered already.
+    """
+
+    def __init__(self, client: HubClient, poll_seconds: float = 0.2) -> None:
+        self._client, self._poll_seconds = client, poll_seconds
+        self._batch: LeasedBatch | None = None
+
+    def collect(self, policy: LanguagePolicy, version: int) -> list[TokenGroup]:
+        """As above; waits until environments have filled a batch."""
+        self._client.set_policy_version(version)
+        while (batch := self._client.take()) is None:
+            time.sleep(self._poll_seconds)
+        self._batch = batch
+        return list(self._readable(batch, policy))
+
+    def learnt(self, version: int) -> None:
+        assert self._batch is not None, "groups are collected before they are learnt from"
+        self._client.acknowledge(self._batch)
+        self._client.set_policy_version(version)
+
+    def state_dict(self) -> State:
+        """Nothing: what waits is the hub's, which keeps it."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Nothing to continue from."""
+
+    def _readable(self, batch: LeasedBatch, policy: LanguagePolicy) -> list[TokenGroup]:
+        found = []
+        for wire, policy_version in zip(batch.groups, batch.policy_versions, strict=True):
+            try:
+                group = TokenGroup.from_wire(wire, policy_version)
+                group.demand_readable(policy.model.config)
+            except ArtifactError as error:
+                log.warning("a group of environment %s is left out: %s", wire.get("env_id"), error)
+            else:
+                found.append(group)
+        return found

@@ -1,0 +1,1 @@
+"""Language policies: tokens, transformers, generation."""

@@ -1,0 +1,100 @@
+"""What a language policy needs of its network, whoever made it: tokens in, hidden states out, and what is read of them.
+
+Shapes: B sequences, T new tokens, S tokens so far.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from loomrl.errors import ConfigError
+from loomrl.language.policies.cache import KeyValueCache, TokenMemory
+from loomrl.language.policies.tokens import EOS
+from loomrl.system.schema import Section
+
+
+class ModelConfig(Section):
+    """What a model is built from: two with equal configs can take each other's weights."""
+
+    vocabulary_size: int = Field(ge=4)
+    max_tokens: int = Field(ge=2)  # of a prompt and its answer together
+    value_head: bool = False  # PPO needs one
+
+
+class MemoryShape(NamedTuple):
+    """What a model remembers of each token: keys and values of so many numbers, in so many heads of so many layers."""
+
+    num_layers: int
+    num_heads: int
+    head_width: int
+
+
+class LanguageModel(nn.Module, ABC):
+    """Tokens in, hidden states out; `logits` and `values` are read from those."""
+
+    config: ModelConfig
+    value_head: nn.Linear | None
+    end_token_ids: tuple[int, ...] = (EOS,)  # each of them ends an answer
+
+    @abstractmethod
+    def forward(self, tokens: Tensor, valid: Tensor, memory: TokenMemory) -> Tensor:
+        """Read T more tokens of each sequence.
+
+        Args:
+            tokens: ids (B, T).
+            valid: (B, S), which columns hold a token and no padding; the last T are those of `tokens`.
+            memory: of the columns before.
+
+        Returns:
+            Hidden states (B, T, width); those of padding mean nothing.
+        """
+
+    @abstractmethod
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., width) -> (..., vocabulary_size), of the token that follows."""
+
+    @property
+    @abstractmethod
+    def memory_shape(self) -> MemoryShape:
+        """What it remembers of a token."""
+
+    def values(self, hidden: Tensor) -> Tensor:
+        """(..., width) -> (...), what the rest of the sequence is expected to earn.
+
+        Raises:
+            ConfigError: where the model has no value head.
+        """
+        if self.value_head is None:
+            raise ConfigError("this model has no value head; make it with value_head: true")
+        values: Tensor = self.value_head(hidden).squeeze(-1)
+        return values
+
+    def empty_cache(self, num_sequences: int, capacity: int) -> KeyValueCache:
+        """Room for what generation remembers of so many sequences, in so many columns."""
+        num_layers, num_heads, head_width = self.memory_shape
+        return KeyValueCache.empty(num_layers, num_sequences, num_heads, capacity, head_width)
+
+    def weights(self) -> dict[str, Tensor]:
+        """All weights by the names that files have."""
+        return self.state_dict()
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Take what `weights` gave of a model with an equal config."""
+        self.load_state_dict(dict(weights))
+
+
+def positions_of(valid: Tensor, num_new: int) -> Tensor:
+    """Where the last tokens of each sequence stand in it, (B, T); padding does not count."""
+    return (valid.to(torch.int64).cumsum(1)[:, -num_new:] - 1).clamp(min=0)
+
+
+def allowed(valid: Tensor, num_new: int) -> Tensor:
+    """(B, S) -> (B, 1, T, S): a token looks at those before it and at itself, which padding may do, too."""
+    num_all = valid.shape[1]
+    column = torch.arange(num_all)
+    own = column[num_all - num_new :, None]  # (T, 1)
+    return (valid[:, None, None] & (column < own)) | (column == own)

@@ -1,0 +1,95 @@
+"""Requests that come twice: one whose answer was lost is answered as it was, and its groups are not taken again.
+
+A key names a request for as long as it is kept. Without one, equal bodies are two requests, unless the first of them
+was never answered: its sender went away before, or the hub was killed. Unmodified environments send those again.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from loomrl.language.trajectory.state.changes import Post
+from loomrl.system.http.problems import Problem
+
+KEEP_KEYS_SECONDS = 24 * 3_600.0
+_MAX_KEYS = 100_000
+
+
+@dataclass
+class Posts:
+    """Answers by key, and of requests whose sender never saw one."""
+
+    retry_seconds: float
+    equal_once: bool = False  # equal bodies within that time are one request, answered or not
+    _by_key: dict[str, Post] = field(default_factory=dict)
+    _unanswered: dict[tuple[str, bytes], Post] = field(default_factory=dict)
+
+    _last_id: int = -1
+
+    def next_id(self) -> int:
+        """For a new post."""
+        self._last_id += 1
+        return self._last_id
+
+    def restore(self, posts: Iterable[Post], now: float) -> None:
+        """After a restart nobody knows which of the last answers arrived."""
+        for post in posts:
+            self._last_id = max(self._last_id, post.id)
+            if post.key is not None:
+                self._by_key[post.key] = post
+            elif post.created > now - self.retry_seconds:
+                self._unanswered[post.path, post.digest] = post
+
+    def find(self, path: str, digest: bytes, key: str | None, now: float) -> Post | None:
+        """The request that this one repeats.
+
+        Raises:
+            Problem: 422 where the key named another body before.
+        """
+        if key is not None:
+            post = self._by_key.get(key)
+            if post is not None and (post.path, post.digest) != (path, digest):
+                raise Problem(422, f"Idempotency-Key {key!r} came with another body before: make a new key for each")
+            return post
+        post = self._unanswered.get((path, digest))
+        if not self.equal_once:
+            self._unanswered.pop((path, digest), None)  # what comes after the repetition is new
+        return post if post is not None and post.created > now - self.retry_seconds else None
+
+    def remember(self, post: Post) -> None:
+        """Keep an answer under its key."""
+        if post.key is None and self.equal_once:
+            self._unanswered[post.path, post.digest] = post
+        if post.key is not None:
+            self._by_key[post.key] = post
+            if len(self._by_key) > _MAX_KEYS:
+                del self._by_key[next(iter(self._by_key))]
+
+    def drop(self, post: Post) -> None:
+        """Its groups were not kept."""
+        self._unanswered.pop((post.path, post.digest), None)
+        if post.key is not None:
+            self._by_key.pop(post.key, None)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._by_key, self._unanswered = {}, {}
+
+    def was_lost(self, post: Post) -> None:
+        """The sender went away before it was answered."""
+        if post.key is None:
+            self._unanswered[post.path, post.digest] = post
+
+    def forget(self, now: float) -> None:
+        """Drop what is too old."""
+        self._unanswered = {key: one for key, one in self._unanswered.items() if one.created > now - self.retry_seconds}
+        for key in [key for key, one in self._by_key.items() if one.created <= now - KEEP_KEYS_SECONDS]:
+            del self._by_key[key]
+
+
+def digest_of(pieces: Iterable[bytes]) -> bytes:
+    """What tells bodies apart: of what is kept of them, which does not depend on how they were packed."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.digest()

@@ -1,0 +1,148 @@
+"""Who answers a request: its route is found, its sender checked, its body read; whatever happens has an answer."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+from loomrl.errors import ServiceError
+from loomrl.language.trajectory.api.bodies import BadGzip, Bodies, check_json
+from loomrl.language.trajectory.api.replies import TEXT_TYPE, WireRefusal
+from loomrl.language.trajectory.api.wire import Invalid
+from loomrl.system.http import routing
+from loomrl.system.http.access import RUNS, check_role
+from loomrl.system.http.asgi import ClientGone, Receive, Response, Scope, as_json, header, unread
+from loomrl.system.http.browsers import (
+    check_body_type,
+    check_host,
+    check_origin,
+    check_program,
+    check_site,
+    is_browser,
+    is_loopback,
+)
+from loomrl.system.http.guard import RouteGuard
+from loomrl.system.http.intake import Intake, IntakeLimits
+from loomrl.system.http.openapi import Api, describe
+from loomrl.system.http.problems import Problem
+from loomrl.system.http.request import Request
+from loomrl.system.http.routing import JSON_TYPE, Route
+from loomrl.system.http.tokens import Tokens
+
+log = logging.getLogger(__name__)
+_REFUSAL = {JSON_TYPE: WireRefusal, TEXT_TYPE: str}
+_ALWAYS = (400, 403, 408, 413, 414, 421, 431, 500, 503)
+_SCHEMES = ("http", "https")  # of its own page: a proxy may end TLS
+
+
+class Router:
+    """The routes of one server, and beside them the one that describes them.
+
+    `check` is asked before a body is read, `count` told of each refusal. `max_bytes` bounds bodies further, by who may
+    send them.
+    """
+
+    def __init__(
+        self,
+        routes: Iterable[Route],
+        tokens: Tokens,
+        host: str,
+        bodies: Bodies,
+        *,
+        title: str,
+        purpose: str,
+        check: Callable[[], None],
+        count: Callable[[int], None],
+        max_bytes: Mapping[RouteGuard, int] | None = None,
+    ) -> None:
+        described = Route("GET", "/openapi.json", self._description, answers={200: dict[str, Any]})
+        self._table = routing.RouteTable([*routes, described])
+        self._api = Api(title, purpose, tokens, _REFUSAL, _ALWAYS, of_changes=(415,), of_what_is_sent=(422,))
+        self._tokens, self._bodies = tokens, bodies
+        self._on_loopback = is_loopback(host)
+        self._check, self._count, self._max_bytes = check, count, max_bytes or {}
+
+    async def answer(self, scope: Scope, receive: Receive) -> Response:
+        """Whatever happens to one request, it is answered and the server lives on.
+
+        Raises:
+            ClientGone: when nobody waits for an answer.
+        """
+        try:
+            handler, max_bytes = self._admit(scope)
+        except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer to it
+            return unread(scope, self._refused(scope, error))
+        try:
+            request = Request(scope, await self._bodies.read(scope, receive, max_bytes), receive)
+            if request.body:
+                check_json(scope)
+            response: Response = await handler(request)
+            return response
+        except ClientGone:
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            return self._refused(scope, error)
+
+    def _admit(self, scope: Scope) -> tuple[Callable[[Request], Any], int | None]:
+        """Who answers, if anybody may, by what the headers say, and how many bytes it reads at most, if it may not
+        be as many as others. What operators may do changes something, GETs too."""
+        if self._on_loopback:
+            check_host(header(scope, b"host"))
+        check_origin(scope, _SCHEMES)
+        route, places = self._find(scope)
+        is_get = route.method == "GET"
+        check_site(scope, changes=not is_get or route.guard is RUNS)
+        if is_get and route.guard is RUNS:
+            check_program(scope)
+        if not is_get and is_browser(scope):
+            check_body_type(scope)
+        if route.guard is not None:
+            check_role(scope, self._tokens, route.guard)
+        self._check()
+        return partial(route.handler, **places), self._max_bytes.get(route.guard) if route.guard else None
+
+    def _refused(self, scope: Scope, error: Exception) -> Response:
+        response = self._failed(scope, error)
+        self._count(response.status)
+        return response
+
+    def _failed(self, scope: Scope, error: Exception) -> Response:
+        match error:
+            case BadGzip():
+                return error.response
+            case Invalid():
+                return as_json({"detail": error.detail}, 422)
+            case Problem():
+                return Response(_detail(error.message), int(error.status), headers=error.headers)
+            case ServiceError():
+                return Response(_detail(f"nothing was taken: {error}"), 503, headers={"Retry-After": "1"})
+        log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
+        return Response(_detail("the server failed; its log says why"), 500)
+
+    def _find(self, scope: Scope) -> tuple[Route, dict[str, str]]:
+        try:
+            return self._table.find(scope)
+        except Problem as problem:  # in the wire's words
+            raise Problem(problem.status, HTTPStatus(problem.status).phrase, problem.headers) from problem
+
+    async def _description(self, request: Request) -> Response:
+        """This description of the API."""
+        return as_json(await asyncio.to_thread(describe, self._table.routes, self._api))
+
+
+def intake_for(max_pending_bytes: int, count: Callable[[int], None]) -> Intake:
+    """What the protocol of such a server takes, `count` told of each refusal. Requests that are read and not answered
+    count there too: posts that wait for the disk, prompts that wait for their turn. So it is twice what may be read at
+    once; and answers may be batches, or weights."""
+    bounds = IntakeLimits(max_pending_bytes=2 * max_pending_bytes, max_untaken_bytes=4 * max_pending_bytes)
+    return Intake(bounds, _answer, count)
+
+
+def _answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(_detail(message), status, headers=dict(headers or {}))
+
+
+def _detail(message: str) -> bytes:
+    return as_json({"detail": message}).body

@@ -1,0 +1,195 @@
+"""A small typed client of a hub, for environments and trainers of one's own: `HubClient`.
+
+Unmodified Atropos environments and trainers need none of this.
+"""
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import orjson
+
+from loomrl.errors import ServiceError
+from loomrl.language.trajectory.state.fragments import compress, gzip_of
+
+TOKEN = "LOOMRL_HUB_TOKEN"
+_MIN_PACKED_BYTES = 1_000
+_PAUSE_SECONDS = 0.2  # before the second try; doubles
+_MAX_PAUSE_SECONDS = 5.0
+ScoredGroup = Mapping[str, Any]
+
+
+class HubRefused(ServiceError):
+    """The hub answered, but not with what was asked for. `status` is its HTTP status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class LeasedBatch:
+    """Groups to train on, and what to acknowledge afterwards. A batch that comes again has the id it had."""
+
+    id: int
+    groups: list[dict[str, Any]]
+    policy_versions: list[int | None]  # that made the groups
+    received_steps: list[int]  # of the trainer, when they came
+
+
+class HubClient:
+    """Asks until it is answered: a hub that restarts, or has no room just now, costs time alone.
+
+    A group is taken once however often it has to be sent. `token` is that of `LOOMRL_HUB_TOKEN` where none is given.
+
+    Raises:
+        ServiceError: from every method, when the hub was not reached within `patience_seconds`; Refused when it
+            answered that the request is wrong.
+    """
+
+    def __init__(self, url: str = "http://127.0.0.1:8000", *, token: str | None = None, patience_seconds: float = 60.0):
+        token = token or os.environ.get(TOKEN)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._client = httpx.Client(base_url=url, headers=headers, timeout=30, trust_env=False)
+        self._patience_seconds = patience_seconds
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- environments ---------------------------------------------------------------------------------------------
+
+    def join(
+        self,
+        name: str,
+        *,
+        group_size: int,
+        max_token_length: int,
+        weight: float = 1.0,
+        minimum: float | None = None,
+        poll_seconds: float = 1.0,
+    ) -> int:
+        """Register an environment, once a trainer is there; returns its `env_id`. `minimum` is its share of a batch."""
+        said = {"desired_name": name, "group_size": group_size, "max_token_length": max_token_length, "weight": weight}
+        body = orjson.dumps({**said, "min_batch_allocation": minimum})
+        while (answer := self._ask("POST", "/register-env", body))["status"] != "success":
+            time.sleep(poll_seconds)
+        return int(answer["env_id"])
+
+    def leave(self, env_id: int) -> None:
+        """Give up an environment's share of the batches; what it posted is still delivered."""
+        self._ask("POST", "/disconnect-env", orjson.dumps({"env_id": env_id}))
+
+    def environment_status(self, env_id: int) -> dict[str, Any]:
+        """How much of an environment's waits, and its weight; also the sign that it lives."""
+        return self._ask("GET", "/status-env", orjson.dumps({"env_id": env_id}))
+
+    def post(self, group: ScoredGroup, *, policy_version: int | None = None) -> dict[str, Any]:
+        """Post one group; returns the hub's answer."""
+        return self._post("/scored_data", group, policy_version)
+
+    def post_several(self, groups: Sequence[ScoredGroup], *, policy_version: int | None = None) -> dict[str, Any]:
+        """Post several groups. The good ones are taken; `rejected` in the answer says what is wrong with the others."""
+        return self._post("/scored_data_list", list(groups), policy_version)
+
+    # --- trainers -------------------------------------------------------------------------------------------------
+
+    def register(
+        self,
+        *,
+        batch_size: int,
+        max_token_len: int,
+        num_steps: int,
+        group: str = "",
+        project: str = "",
+        checkpoint_dir: str = "",
+        save_checkpoint_interval: int = 0,
+        starting_step: int = 0,
+    ) -> None:
+        """Register a trainer and let environments come; the first registration since a reset counts."""
+        said = {
+            "wandb_group": group,
+            "wandb_project": project,
+            "batch_size": batch_size,
+            "max_token_len": max_token_len,
+            "checkpoint_dir": checkpoint_dir,
+            "save_checkpoint_interval": save_checkpoint_interval,
+            "starting_step": starting_step,
+            "num_steps": num_steps,
+        }
+        self._ask("POST", "/register", orjson.dumps(said))
+
+    def take(self, *, lease_seconds: float = 600.0) -> LeasedBatch | None:
+        """The next batch, which comes again unless it is acknowledged in time; None while there is none."""
+        found = self._ask("GET", f"/batch?lease={lease_seconds}")
+        if found.get("status") == "error":
+            raise HubRefused(found["message"], 200)
+        if found["batch"] is None:
+            return None
+        return LeasedBatch(found["batch_id"], found["batch"], found["policy_versions"], found["received_steps"])
+
+    def acknowledge(self, batch: LeasedBatch) -> None:
+        """A batch was trained on and is forgotten."""
+        self._ask("POST", f"/batch/{batch.id}/ack")
+
+    def set_policy_version(self, version: int) -> None:
+        """Tell the hub which policy the trainer has now: older groups than it allows are dropped."""
+        self._ask("POST", "/policy_version", orjson.dumps({"version": version}))
+
+    def policy_version(self) -> int | None:
+        """Which policy the trainer has, as far as it told."""
+        version: int | None = self._ask("GET", "/policy_version")["version"]
+        return version
+
+    def status(self) -> dict[str, Any]:
+        """Queues, counts and environments."""
+        return self._ask("GET", "/hub")
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _post(self, path: str, content: Any, policy_version: int | None) -> dict[str, Any]:
+        body, headers = orjson.dumps(content), {"Idempotency-Key": uuid.uuid4().hex, "Prefer": "handling=lenient"}
+        if policy_version is not None:
+            headers["X-Policy-Version"] = str(policy_version)
+        if len(body) >= _MIN_PACKED_BYTES:
+            body, headers["Content-Encoding"] = gzip_of([compress(body)]), "gzip"
+        return self._ask("POST", path, body, headers)
+
+    def _ask(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json", **(headers or {})} if body else {}
+        answer = self._patiently(lambda: self._client.request(method, path, content=body, headers=headers))
+        if answer.status_code >= 400:
+            raise HubRefused(f"{method} {path}: {answer.status_code} {answer.text[:500]}", answer.status_code)
+        found: dict[str, Any] = orjson.loads(answer.content)
+        return found
+
+    def _patiently(self, ask: Callable[[], httpx.Response]) -> httpx.Response:
+        """The first answer that is no failure of the hub's."""
+        deadline, pause = time.monotonic() + self._patience_seconds, _PAUSE_SECONDS
+        while True:
+            try:
+                answer = ask()
+                reason = f"{answer.status_code} {answer.text[:500]}" if answer.status_code >= 500 else ""
+                if not reason:
+                    return answer
+            except httpx.TransportError as error:
+                reason = str(error) or type(error).__name__
+            if time.monotonic() + pause > deadline:
+                raise ServiceError(f"the hub at {self._client.base_url} gave no answer: {reason}; see its log")
+            time.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)

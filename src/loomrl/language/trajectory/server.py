@@ -1,0 +1,34 @@
+"""Runs a hub in this process: binds, says where, serves until it is told to stop."""
+
+import socket
+from pathlib import Path
+
+from loomrl.language.trajectory.api.app import HubServer
+from loomrl.language.trajectory.service import listen, run_application, tokens_for
+from loomrl.language.trajectory.settings import HubSettings
+from loomrl.language.trajectory.storage.keeping import keep_up
+from loomrl.language.trajectory.storage.store import Store
+from loomrl.system.http.tokens import Tokens
+
+
+def serve(settings: HubSettings, port_file: Path | None = None, keeps_up: bool = False) -> int:
+    """Serve until SIGTERM or SIGINT; requests in flight are answered first. Returns the exit code.
+
+    `port_file` gets `{"url": ..., "pid": ...}` once the port is bound. A hub that `keeps_up` is started again when it
+    is killed, and the port stays bound meanwhile.
+
+    Raises:
+        ConfigError: when the address may be reached by others but there is no token.
+        ServiceError: when the address cannot be bound, or the database cannot be opened.
+    """
+    tokens = tokens_for(settings.host, "post groups")
+    listener = listen("the hub", settings.host, settings.port, port_file)
+    if keeps_up:
+        return keep_up(lambda: _run(settings, tokens, listener))
+    _run(settings, tokens, listener)
+    return 0
+
+
+def _run(settings: HubSettings, tokens: Tokens, listener: socket.socket) -> None:
+    hub = HubServer(settings, Store.open(settings.database_url), tokens)
+    run_application(hub, listener, hub.intake)

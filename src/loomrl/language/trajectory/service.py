@@ -1,0 +1,70 @@
+"""What serving a hub and serving an engine have in common: who may ask, where to listen, how to run."""
+
+import logging
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import uvicorn
+
+from loomrl.serving.server import address_of, bind, check_exposure, end_well
+from loomrl.system.files import write_json
+from loomrl.system.http.asgi import Receive, Scope, Send
+from loomrl.system.http.bounded import bounded_by
+from loomrl.system.http.intake import Intake, be_quiet
+from loomrl.system.http.tokens import Tokens, configured
+
+log = logging.getLogger(__name__)
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+_DRAIN_SECONDS = 10  # for requests in flight
+_BACKLOG = 4_096  # connections: environments come by the thousand
+
+
+def tokens_for(host: str, harm: str) -> Tokens:
+    """The tokens that are configured; `harm` is what others could do without any.
+
+    Raises:
+        ConfigError: when the address may be reached by others but there is no token.
+    """
+    tokens = configured()
+    check_exposure(host, tokens, harm)
+    return tokens
+
+
+def listen(name: str, host: str, port: int, port_file: Path | None) -> socket.socket:
+    """Bind, and say where: in the log and, as `{"url": ..., "pid": ...}`, in a file.
+
+    Raises:
+        ServiceError: when the address cannot be bound.
+    """
+    listener = bind(host, port)
+    log.info("%s is served on %s", name, address_of(listener))
+    if port_file is not None:
+        write_json(port_file, {"url": address_of(listener), "pid": os.getpid()})
+    return listener
+
+
+def run_application(application: Application, listener: socket.socket, intake: Intake) -> None:
+    """Serve an ASGI application with a life span until told to stop; requests in flight are answered first.
+
+    `intake` bounds what its senders may leave with it.
+    """
+    be_quiet()
+    config = uvicorn.Config(
+        application,
+        loop="uvloop",
+        http=bounded_by(intake),
+        ws="none",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+    )
+    # uvicorn drains, then raises the signal again for the handler it found: being told to stop is a good end.
+    signal.signal(signal.SIGTERM, end_well)
+    uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,1 @@
+"""What the hub holds: environments, groups of trajectories, the queue."""

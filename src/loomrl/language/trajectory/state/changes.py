@@ -1,0 +1,60 @@
+"""What has changed in a hub since the database last heard of it; changes of changes melt into one."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from loomrl.language.trajectory.state.fragments import Fragment
+from loomrl.language.trajectory.state.packing import TrajectoryGroup
+
+
+@dataclass
+class GroupBatch:
+    """Groups that were packed together; somebody may work on it until `leased_until` (seconds since the epoch)."""
+
+    id: int
+    groups: list[TrajectoryGroup]
+    leased_until: float | None = None
+
+
+@dataclass(frozen=True)
+class Post:
+    """A request for which the answer is kept, in case that it comes again."""
+
+    id: int
+    path: str
+    digest: bytes  # of its body
+    key: str | None  # its `Idempotency-Key`
+    answer: bytes
+    created: float  # seconds since the epoch
+
+
+@dataclass
+class Changes:
+    """Rows to write. Of what was made and deleted meanwhile nothing is written."""
+
+    cleared: bool = False  # everything before was deleted
+    state: dict[str, Any] | None = None
+    environments: dict[int, dict[str, Any]] = field(default_factory=dict)
+    groups: dict[int, tuple[TrajectoryGroup, Fragment]] = field(default_factory=dict)
+    queued: dict[int, TrajectoryGroup] = field(default_factory=dict)  # that were written before as buffered
+    deleted_groups: set[int] = field(default_factory=set)
+    batches: dict[int, GroupBatch] = field(default_factory=dict)
+    deleted_batches: set[int] = field(default_factory=set)
+    posts: list[Post] = field(default_factory=list)
+    posts_before: tuple[float, float] | None = None  # older ones are deleted: without a key, with one
+
+    def __bool__(self) -> bool:
+        return self != Changes()
+
+    def delete_groups(self, groups: Iterable[TrajectoryGroup]) -> None:
+        """Forget groups, written before or not."""
+        for group in groups:
+            self.queued.pop(group.id, None)
+            if self.groups.pop(group.id, None) is None:
+                self.deleted_groups.add(group.id)
+
+    def delete_batch(self, batch: GroupBatch) -> None:
+        """Forget a batch; its groups go by themselves."""
+        self.batches.pop(batch.id, None)
+        self.deleted_batches.add(batch.id)

@@ -1,0 +1,30 @@
+"""The content of waiting groups that is held in memory: as much as is allowed, the rest is read when it is needed."""
+
+from collections.abc import Iterable
+
+from loomrl.language.trajectory.state.fragments import Fragment
+
+
+class Contents:
+    """Fragments by group. The first to come stay: they are the first to go to a trainer."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._held: dict[int, Fragment] = {}
+        self.num_bytes = 0
+
+    def put(self, group_id: int, fragment: Fragment) -> None:
+        """Hold a group's content if there is room."""
+        if self.num_bytes + len(fragment.deflated) <= self._max_bytes:
+            self._held[group_id] = fragment
+            self.num_bytes += len(fragment.deflated)
+
+    def get(self, group_id: int) -> Fragment | None:
+        """A group's content; None where it is in the database alone."""
+        return self._held.get(group_id)
+
+    def drop(self, group_ids: Iterable[int]) -> None:
+        """Hold these no longer."""
+        for group_id in group_ids:
+            if (fragment := self._held.pop(group_id, None)) is not None:
+                self.num_bytes -= len(fragment.deflated)

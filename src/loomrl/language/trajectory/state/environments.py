@@ -1,0 +1,182 @@
+"""The environments of a hub: their shares and weights, who is silent or failing, what they are told."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from loomrl.language.trajectory.api.wire import EnvironmentRegistration
+from loomrl.language.trajectory.settings import HubSettings
+from loomrl.language.trajectory.state.queue import GroupQueue
+
+MIN_WEIGHT = 0.01  # no environment starves
+_RECENT = 0.05  # weight of the newest group in the running mean of scores
+
+
+@dataclass
+class HubEnvironment:
+    """One registration. Times are seconds since the epoch."""
+
+    env_id: int
+    name: str  # as it calls itself
+    shown_name: str  # with a number, so that it is the only one
+    max_token_length: int
+    weight: float
+    group_size: int  # sequences; grows to the largest group it has queued
+    minimum: float | None  # share of a batch
+    connected: bool = True
+    last_seen: float = 0.0
+    last_group: float = 0.0
+    quarantine: str | None = None  # why it has no share of the batches just now
+    rejections: int = field(default=0)  # in a row
+    num_groups: int = 0
+    num_rejected: int = 0
+    mean_score: float | None = None  # of its recent groups
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether its weight and its minimum count."""
+        return self.connected and self.quarantine is None
+
+    @property
+    def claim(self) -> float:
+        """What its weight is in proportion to."""
+        return self.max_token_length * self.weight
+
+    def document(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return asdict(self)
+
+    def has_posted(self, mean_score: float | None, now: float) -> None:
+        """Note a good group."""
+        self.last_seen = self.last_group = now
+        self.num_groups += 1
+        self.rejections = 0
+        if mean_score is not None:
+            before = mean_score if self.mean_score is None else self.mean_score
+            self.mean_score = before + _RECENT * (mean_score - before)
+
+    def was_rejected(self, now: float) -> None:
+        """Note a bad group."""
+        self.last_seen = now
+        self.num_rejected += 1
+        self.rejections += 1
+
+    def fault(self, settings: HubSettings, now: float) -> str | None:
+        """Why it should have no share of the batches."""
+        if not self.connected:
+            return None
+        if now - self.last_seen > settings.silent_seconds:
+            return f"silent for {settings.silent_seconds:g} s"
+        if now - self.last_group > settings.starved_seconds:
+            return f"no group for {settings.starved_seconds:g} s"
+        if self.rejections >= settings.max_rejections:
+            return f"{settings.max_rejections} groups in a row were rejected"
+        return None
+
+
+class Environments:
+    """All of them, by id, with the sums over those that take part."""
+
+    def __init__(self, settings: HubSettings, known: list[HubEnvironment] | None = None) -> None:
+        self._settings = settings
+        self._all = known or []
+        self._names = Counter(one.name for one in self._all)
+        self.num_changes = 0  # of what is summed up
+        self._sum_up()
+        self._available = (-1, 0)  # at which change of the queue, how much
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[HubEnvironment]:
+        return iter(self._all)
+
+    def find(self, env_id: int | None) -> HubEnvironment | None:
+        """An environment that registered."""
+        return self._all[env_id] if env_id is not None and 0 <= env_id < len(self._all) else None
+
+    def add(self, said: EnvironmentRegistration, now: float) -> HubEnvironment:
+        """Register one."""
+        shown = f"{said.desired_name}_{self._names[said.desired_name]}"
+        environment = HubEnvironment(
+            env_id=len(self._all),
+            name=said.desired_name,
+            shown_name=shown,
+            max_token_length=said.max_token_length,
+            weight=said.weight,
+            group_size=said.group_size,
+            minimum=said.min_batch_allocation,
+            last_seen=now,
+            last_group=now,
+        )
+        self._names[said.desired_name] += 1
+        self._all.append(environment)
+        self._sum_up()
+        return environment
+
+    def disconnect(self, environment: HubEnvironment) -> None:
+        """Let its weight and minimum go."""
+        environment.connected = False
+        self._sum_up()
+
+    def revive(self, now: float) -> None:
+        """After a restart all have time to be heard of again."""
+        for environment in self._all:
+            environment.last_seen = environment.last_group = now
+
+    def look_after(self, now: float) -> list[HubEnvironment]:
+        """Quarantine the silent and failing, take the others back; returns those that changed."""
+        changed = []
+        for environment in self._all:
+            fault = environment.fault(self._settings, now)
+            if fault != environment.quarantine:
+                environment.quarantine = fault
+                changed.append(environment)
+        if changed:
+            self._sum_up()
+        return changed
+
+    def minima(self) -> dict[int, float]:
+        """Shares of a batch that must be met."""
+        return {one.env_id: one.minimum for one in self._all if one.takes_part and one.minimum is not None}
+
+    def status(self, environment: HubEnvironment, queue: GroupQueue, batch_size: int) -> dict[str, Any]:
+        """What the wire tells an environment of its queue and weight; its group size grows as that says."""
+        largest = queue.max_size
+        group_size = environment.group_size = max(environment.group_size, queue.max_size_of(environment.env_id))
+        own = queue.sequences.get(environment.env_id, 0)
+        others = self._available_of_all(queue, largest, batch_size)
+        others -= self._free(environment.env_id, own, largest, batch_size) if own else 0
+        share = environment.claim / self._total_claim if self._total_claim > 0 else 0.0
+        return {
+            "queue_size": (own + others) // group_size,
+            "unallocated_fraction": 1.0 - min(self._total_minimum, 1.0),
+            "self_queue_size": own // group_size,
+            "max_group_size": largest,
+            "env_weight": max(MIN_WEIGHT, share),
+        }
+
+    def _sum_up(self) -> None:
+        self.num_changes += 1
+        part = [one for one in self._all if one.takes_part]
+        self._total_claim = sum(one.max_token_length * max(0.0, one.weight) for one in part)
+        self._total_minimum = sum((one.minimum for one in part if one.minimum is not None), 0.0)
+        self._available = (-1, 0)
+
+    def _available_of_all(self, queue: GroupQueue, largest: int, batch_size: int) -> int:
+        """Sequences beyond the minima, of everybody; kept until something changes."""
+        if self._available[0] != queue.num_changes:
+            total = sum(self._free(env_id, count, largest, batch_size) for env_id, count in queue.sequences.items())
+            self._available = (queue.num_changes, total)
+        return self._available[1]
+
+    def _free(self, env_id: int | None, num_sequences: int, largest: int, batch_size: int) -> int:
+        """Sequences of one environment in whole packs, beyond its minimum."""
+        if largest <= 1:
+            return 0
+        environment = self.find(env_id)
+        minimum = environment.minimum if environment is not None and environment.takes_part else None
+        reserved = int(batch_size * (minimum or 0.0))
+        return max(0, math.ceil(num_sequences / largest) * largest - reserved)

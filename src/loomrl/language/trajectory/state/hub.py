@@ -1,0 +1,259 @@
+"""The state of a hub and what requests do to it. No input, no output: what changed is noted for the database."""
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from loomrl.language.trajectory.api.wire import EnvironmentRegistration, Registration
+from loomrl.language.trajectory.settings import HubSettings
+from loomrl.language.trajectory.state.changes import Changes, GroupBatch
+from loomrl.language.trajectory.state.contents import Contents
+from loomrl.language.trajectory.state.environments import Environments, HubEnvironment
+from loomrl.language.trajectory.state.fragments import Fragment
+from loomrl.language.trajectory.state.packing import TrajectoryGroup, find_subset, form_batches
+from loomrl.language.trajectory.state.queue import GroupQueue
+
+
+@dataclass
+class HubState:
+    """What is known beside environments, groups and batches: one small document."""
+
+    registration: dict[str, Any] | None = None
+    max_token_len: int = -1  # stays when a hub is reset, as the latest example does
+    step: int = 0
+    started: bool = False  # a trainer asked for a batch
+    policy_version: int | None = None  # that the trainer has
+    next_group: int = 0
+    next_batch: int = 0
+    next_position: int = 0
+
+
+@dataclass
+class Kept:
+    """All that a database holds of a hub, without the groups' content."""
+
+    state: HubState = field(default_factory=HubState)
+    environments: list[HubEnvironment] = field(default_factory=list)
+    groups: dict[int, TrajectoryGroup] = field(default_factory=dict)
+    batches: list[GroupBatch] = field(default_factory=list)
+
+
+class Hub:
+    """Answers as the wire has it. Times are seconds since the epoch, given by the caller."""
+
+    def __init__(self, settings: HubSettings, kept: Kept | None = None) -> None:
+        self._settings = settings
+        self._changes = Changes()
+        self.state = (kept := kept or Kept()).state
+        self.environments = Environments(settings, kept.environments)
+        self.batches = {batch.id: batch for batch in sorted(kept.batches, key=lambda batch: batch.id)}
+        self.queue = GroupQueue()
+        self.buffers: dict[int, list[TrajectoryGroup]] = {}
+        self.contents = Contents(settings.memory_bytes)
+        queued = (group for group in kept.groups.values() if group.position is not None)
+        self.latest: TrajectoryGroup | None = max(queued, key=_position, default=None)
+        self.latest_content: Fragment | None = None  # where it is in memory
+        self.num_bytes = 0  # of all groups that wait, as JSON
+        self.dropped = {"size": 0, "stale": 0}  # groups that were taken and no trainer can use any more, by reason
+        self._restore(kept)
+
+    def _restore(self, kept: Kept) -> None:
+        packed = {group.id for batch in kept.batches for group in batch.groups}
+        for group in sorted(kept.groups.values(), key=_position):
+            if group.position is not None and group.id not in packed:
+                self.queue.add(group)
+        for group in sorted(kept.groups.values(), key=lambda group: group.id):
+            if group.position is None and group.env_id is not None:
+                self.buffers.setdefault(group.env_id, []).append(group)
+        self.num_bytes = sum(group.num_bytes for group in kept.groups.values())
+        self.state.next_group = max([self.state.next_group, *(one + 1 for one in kept.groups)])
+        positions = (group.position for group in kept.groups.values() if group.position is not None)
+        self.state.next_position = max([self.state.next_position, *(one + 1 for one in positions)])
+        self._exhausted = (-1, -1)  # the change of the queue and of environments after which no batch could be formed
+        self._exhausted_until = 0.0
+
+    def take_changes(self) -> Changes:
+        """What the database does not know yet; from now on it counts as known."""
+        taken, self._changes = self._changes, Changes()
+        return taken
+
+    @property
+    def changes(self) -> Changes:
+        """What the database does not know yet."""
+        return self._changes
+
+    @property
+    def num_waiting(self) -> int:
+        """Groups that were posted and not delivered for good."""
+        packed = sum(len(batch.groups) for batch in self.batches.values())
+        return len(self.queue) + packed + sum(map(len, self.buffers.values()))
+
+    @property
+    def batch_size(self) -> int:
+        """In sequences; -1 before a trainer registers."""
+        registration = self.state.registration
+        return -1 if registration is None else int(registration["batch_size"])
+
+    # --- trainers -------------------------------------------------------------------------------------------------
+
+    def register(self, said: Registration) -> int:
+        """A trainer registers; the first one since the start or a reset says how."""
+        if self.state.registration is None:
+            self.state.registration = said.model_dump()
+            self.state.max_token_len, self.state.step = said.max_token_len, said.starting_step
+            self._note_state()
+        return uuid.uuid4().int
+
+    def next_batch(self, now: float) -> GroupBatch | None:
+        """The batch to hand out: one whose lease ran out, else the newest, formed now where there is none."""
+        if not self.state.started:
+            self.state.started = True
+            self._note_state()
+        expired = [one for one in self.batches.values() if one.leased_until is not None and one.leased_until <= now]
+        if expired:
+            return expired[0]
+        if (batch := self._newest()) is None and self._form(now):
+            batch = self._newest()
+        return batch
+
+    def _newest(self) -> GroupBatch | None:
+        return next((one for one in reversed(self.batches.values()) if one.leased_until is None), None)
+
+    def deliver(self, batch: GroupBatch) -> None:
+        """A batch is handed out for good."""
+        del self.batches[batch.id]
+        self._changes.delete_batch(batch)
+        self._forget(batch.groups)
+
+    def lease(self, batch: GroupBatch, until: float) -> None:
+        """A batch is handed out, and comes again unless it is acknowledged by then."""
+        batch.leased_until = until
+        self._changes.batches[batch.id] = batch
+
+    def acknowledge(self, batch_id: int) -> bool:
+        """A leased batch was trained on; again changes nothing. False where there was never such a batch."""
+        batch = self.batches.get(batch_id)
+        if batch is not None and batch.leased_until is not None:
+            self.deliver(batch)
+        return batch_id < self.state.next_batch and batch_id not in self.batches
+
+    def set_policy_version(self, version: int) -> None:
+        """The trainer has a new policy."""
+        self.state.policy_version = version
+        self._note_state()
+
+    def reset(self) -> None:
+        """Forget the registration, the environments and all groups."""
+        before = self.state
+        self.state = HubState(None, before.max_token_len, next_group=before.next_group, next_batch=before.next_batch)
+        self.environments = Environments(self._settings)
+        self.queue, self.buffers, self.batches, self.num_bytes = GroupQueue(), {}, {}, 0
+        self.contents = Contents(self._settings.memory_bytes)
+        self._changes, self._exhausted = Changes(cleared=True), (-1, -1)
+        self._note_state()
+
+    def _form(self, now: float) -> bool:
+        if self._exhausted == self._num_changes() and now < self._exhausted_until:
+            return False  # nothing has changed since it was tried last
+        for environment in self.environments.look_after(now):
+            self.note_environment(environment)
+        self._drop_unusable()
+        minima, size = self.environments.minima(), self.batch_size
+        formed = form_batches(self.queue, size, minima) or form_batches(self._without_stuck(now), size, minima)
+        for groups in formed:
+            batch = GroupBatch(self.state.next_batch, groups)
+            self.batches[batch.id] = self._changes.batches[batch.id] = batch
+            self.state.next_batch += 1
+            self.queue.remove(groups)
+        self._exhausted, self._exhausted_until = self._num_changes(), now + 1.0
+        if formed:
+            self.state.step += len(formed)
+            self._note_state()
+        return bool(formed)
+
+    def _num_changes(self) -> tuple[int, int]:
+        return self.queue.num_changes, self.environments.num_changes
+
+    def _without_stuck(self, now: float) -> list[TrajectoryGroup]:
+        """The queue without groups that have long waited and whose size divides no batch."""
+        since, size = now - self._settings.stuck_seconds, self.batch_size
+        return [group for group in self.queue if group.queued_at > since or size % group.size == 0]
+
+    def _drop_unusable(self) -> None:
+        """Groups that came before the registration and are too large for its batches, empty ones, outdated ones."""
+        dropped = [group for group in self.queue if not 0 < group.size <= self.batch_size or self.is_stale(group)]
+        for group in dropped:
+            self.dropped["stale" if 0 < group.size <= self.batch_size else "size"] += 1
+        self.queue.remove(dropped)
+        self._forget(dropped)
+
+    # --- environments ---------------------------------------------------------------------------------------------
+
+    def register_environment(self, said: EnvironmentRegistration, now: float) -> HubEnvironment:
+        """An environment registers."""
+        environment = self.environments.add(said, now)
+        self.note_environment(environment)
+        return environment
+
+    def environment_status(self, environment: HubEnvironment, now: float) -> dict[str, Any]:
+        """What an environment asks for ten times a second."""
+        environment.last_seen = now
+        before = environment.group_size
+        status = self.environments.status(environment, self.queue, self.batch_size)
+        if environment.group_size != before:
+            self.note_environment(environment)
+        return {"current_step": self.state.step, **status}
+
+    def add(self, group: TrajectoryGroup, fragment: Fragment, now: float) -> dict[str, Any]:
+        """A group is posted; returns the wire's answer."""
+        group.id, group.received_step, group.queued_at = self.state.next_group, self.state.step, now
+        self.state.next_group += 1
+        self.num_bytes += group.num_bytes
+        self._changes.groups[group.id] = (group, fragment)
+        self.contents.put(group.id, fragment)
+        environment = self.environments.find(group.env_id)
+        if environment is None or environment.group_size == group.size:
+            self._enqueue(group)
+            return {"status": "received"}
+        left = self.buffers.get(environment.env_id, []) + [group]
+        chosen = set(find_subset([one.size for one in left], environment.group_size))
+        for index in sorted(chosen):
+            self._enqueue(left[index])
+        self.buffers[environment.env_id] = [one for index, one in enumerate(left) if index not in chosen]
+        return {"status": "buffered", "buffer_size": sum(one.size for one in self.buffers[environment.env_id])}
+
+    def is_stale(self, group: TrajectoryGroup) -> bool:
+        """Whether a group's policy is further behind the trainer's than is allowed."""
+        newest, limit = self.state.policy_version, self._settings.max_staleness
+        if newest is None or limit is None or group.policy_version is None:
+            return False
+        return newest - group.policy_version > limit
+
+    def note_environment(self, environment: HubEnvironment) -> None:
+        """An environment changed."""
+        self._changes.environments[environment.env_id] = environment.document()
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _enqueue(self, group: TrajectoryGroup) -> None:
+        group.position = self.state.next_position
+        self.state.next_position += 1
+        self.queue.add(group)
+        fresh = self._changes.groups.get(group.id)
+        self.latest, self.latest_content = group, fresh[1] if fresh else self.contents.get(group.id)
+        if group.id not in self._changes.groups:
+            self._changes.queued[group.id] = group
+
+    def _forget(self, groups: Iterable[TrajectoryGroup]) -> None:
+        groups = list(groups)
+        self.num_bytes -= sum(group.num_bytes for group in groups)
+        self.contents.drop(group.id for group in groups)
+        self._changes.delete_groups(groups)
+
+    def _note_state(self) -> None:
+        self._changes.state = asdict(self.state)
+
+
+def _position(group: TrajectoryGroup) -> int:
+    return -1 if group.position is None else group.position

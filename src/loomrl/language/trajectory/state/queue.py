@@ -1,0 +1,61 @@
+"""The groups that wait to be packed, with the sums that status requests ask for ten times a second."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+
+from loomrl.language.trajectory.state.packing import TrajectoryGroup
+
+
+class GroupQueue:
+    """First come, first served; knows its sequences by environment and by size without looking through it."""
+
+    def __init__(self) -> None:
+        self._groups: dict[int, TrajectoryGroup] = {}  # by id, in the order they were queued
+        self._of_size: Counter[int] = Counter()  # groups
+        self._sizes: defaultdict[int | None, Counter[int]] = defaultdict(Counter)  # groups, by environment and size
+        self.sequences: Counter[int | None] = Counter()  # by environment
+        self.num_changes = 0
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[TrajectoryGroup]:
+        return iter(self._groups.values())
+
+    def add(self, group: TrajectoryGroup) -> None:
+        """Queue a group."""
+        self._groups[group.id] = group
+        self._of_size[group.size] += 1
+        self._sizes[group.env_id][group.size] += 1
+        self.sequences[group.env_id] += group.size
+        self.num_changes += 1
+
+    def remove(self, groups: Iterable[TrajectoryGroup]) -> None:
+        """Take groups out."""
+        for group in groups:
+            del self._groups[group.id]
+            _take_one(self._of_size, group.size)
+            _take_one(self._sizes[group.env_id], group.size)
+            self.sequences[group.env_id] -= group.size
+            if not self._sizes[group.env_id]:
+                del self._sizes[group.env_id], self.sequences[group.env_id]
+            self.num_changes += 1
+
+    @property
+    def max_size(self) -> int:
+        """Of the largest group; 1 where there is none."""
+        return max(self._of_size, default=1) or 1
+
+    def max_size_of(self, env_id: int) -> int:
+        """Of an environment's largest group; 0 where there is none."""
+        return max(self._sizes.get(env_id, ()), default=0)
+
+    def num_groups_of(self, env_id: int) -> int:
+        """How many groups of an environment wait."""
+        return sum(self._sizes.get(env_id, Counter()).values())
+
+
+def _take_one(counts: Counter[int], size: int) -> None:
+    counts[size] -= 1
+    if not counts[size]:
+        del counts[size]

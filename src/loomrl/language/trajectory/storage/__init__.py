@@ -1,0 +1,1 @@
+"""How the hub survives a restart: its journal and its tables."""

@@ -1,0 +1,64 @@
+"""A hub that is started again whenever it is killed, at an address that never goes away.
+
+The parent holds the socket and does nothing else. While the child is gone, connections are made and wait: environments,
+which give up after a few seconds without a server, notice a pause.
+"""
+
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from loomrl.errors import LoomRLError
+from loomrl.system.lifetime import be_killed_with_parent
+
+log = logging.getLogger(__name__)
+_MIN_SECONDS = 1.0  # between two starts
+
+
+def keep_up(run: Callable[[], None]) -> int:
+    """Run in a child process, again whenever a signal ends it that was not sent here; returns its exit code."""
+    child, is_told_to_stop = 0, False
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        nonlocal is_told_to_stop
+        is_told_to_stop = True
+        if child:
+            os.kill(child, signal.SIGTERM)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    while True:
+        started = time.monotonic()
+        child = _start(run)
+        if is_told_to_stop:
+            os.kill(child, signal.SIGTERM)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        child = 0
+        if is_told_to_stop or code >= 0:
+            return max(code, 0)
+        log.error("the hub was ended by signal %d and is started again", -code)
+        time.sleep(max(0.0, started + _MIN_SECONDS - time.monotonic()))
+
+
+def _start(run: Callable[[], None]) -> int:
+    parent = os.getpid()
+    if child := os.fork():
+        return child
+    code = 0
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        be_killed_with_parent(parent)
+        run()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0
+    except LoomRLError as error:
+        print(f"hub: {error}", file=sys.stderr)
+        code = error.exit_code
+    finally:
+        logging.shutdown()
+        os._exit(code)

@@ -1,0 +1,166 @@
+"""The units of a live comparison: agents that a split dealt to one of two versions, and what each is worth.
+
+An agent counts once in an experiment, for the version it was dealt at its first decision there, whatever decided later
+(intention to treat). Its value is the mean of its first episodes that began in the experiment. Agents stand in the
+order of their first decisions.
+
+How many episodes: 1, 4, 16, ..., each number a stage of its own, with a part of the level. An agent with fewer is
+waited for until a window since its first decision is over: twice the time in which the first ten agents came to that
+many. Then those count that it began within the window. The window runs on the experiment's own clock, the beginning of
+its newest episode, and is the same for all.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import numpy as np
+
+from loomrl.promotion.comparison.window import Assignment, WindowEpisode
+from loomrl.statistics.assignment import Units
+
+Interval = tuple[float, float]
+_FEW = 10  # agents whose pace sets a stage's window
+_GROWTH = 4  # from one stage's number of episodes to the next
+_FACTOR = 2.0  # of the time that those few took
+
+
+@dataclass
+class Agent:
+    """One agent in one experiment."""
+
+    assignment: Assignment  # of its first decision there
+    episodes: list[WindowEpisode] = field(default_factory=list)  # that began there, in their order
+    ages: list[float] = field(default_factory=list)  # at which they began, in seconds since the first decision
+
+
+@dataclass(frozen=True)
+class Stage:
+    """How many episodes of each agent count, and how long after its first decision they may begin at the latest."""
+
+    number: int  # from 0 on
+    num_episodes: int
+    window_seconds: float
+
+    @property
+    def share(self) -> float:
+        """The stage's part of a level: all stages together spend it once."""
+        return 1.0 / ((self.number + 1) * (self.number + 2))
+
+
+@dataclass(frozen=True)
+class AgentComparison:
+    """All agents dealt to one of two versions, in the order of their first decisions."""
+
+    champion: str
+    challenger: str
+    agents: list[Agent]
+    clocks: dict[str, float]  # experiment -> POSIX time at which its newest episode began
+
+    def counts(self) -> tuple[int, int]:
+        """How many agents were dealt to the champion, and how many to the challenger."""
+        num_challenger = sum(agent.assignment.version == self.challenger for agent in self.agents)
+        return len(self.agents) - num_challenger, num_challenger
+
+    def stages(self) -> list[Stage]:
+        """Those that enough agents have come to."""
+        found = [Stage(0, 1, float("inf"))]
+        while True:
+            number, num_episodes = len(found), _GROWTH ** len(found)
+            there = [
+                (seconds(agent.episodes[num_episodes - 1].began), agent.ages[num_episodes - 1])
+                for agent in self.agents
+                if len(agent.episodes) >= num_episodes
+            ]
+            if len(there) < _FEW:
+                return found
+            found.append(Stage(number, num_episodes, _FACTOR * max(age for _, age in sorted(there)[:_FEW])))
+
+    def units(self, stage: Stage, interval: Callable[[WindowEpisode], Interval], span: Interval) -> Units:
+        """The agents' values in a stage. `interval` is what is known of an episode; all lies within `span`."""
+        values = np.array([self._value(agent, stage, interval, span) for agent in self.agents]).reshape(-1, 2)
+        dealt = [agent.assignment.version == self.challenger for agent in self.agents]
+        chances = [self.chance(agent.assignment) for agent in self.agents]
+        return Units(np.array(dealt, dtype=bool), np.array(chances, dtype=np.float64), values[:, 0], values[:, 1])
+
+    def chance(self, assignment: Assignment) -> float:
+        """That an agent that was dealt to one of the two was dealt to the challenger.
+
+        Old records tell the share of one version only; the other's is then the rest.
+        """
+        shares = assignment.shares
+        if len(shares) == 1:
+            (version, share), *_ = shares.items()
+            return share if version == self.challenger else 1.0 - share
+        return shares[self.challenger] / (shares[self.challenger] + shares[self.champion])
+
+    def _value(
+        self, agent: Agent, stage: Stage, interval: Callable[[WindowEpisode], Interval], span: Interval
+    ) -> Interval:
+        first = [
+            episode
+            for episode, age in zip(agent.episodes[: stage.num_episodes], agent.ages, strict=False)
+            if age <= stage.window_seconds
+        ]
+        age = self.clocks[agent.assignment.experiment] - seconds(agent.assignment.time)
+        if len(first) < stage.num_episodes and (not first or age <= stage.window_seconds):
+            return span
+        known = [interval(episode) for episode in first]
+        return float(np.mean([low for low, _ in known])), float(np.mean([high for _, high in known]))
+
+
+def trial_of(episodes: Iterable[WindowEpisode], champion: str, challenger: str, explored: bool) -> AgentComparison:
+    """The agents of all experiments that dealt both versions, with the episodes that began in them.
+
+    `explored` takes the episodes whose agent asked to explore from the first decision on, else the others are taken:
+    what an agent asks for does not depend on its version, what came later in an episode may.
+    """
+    agents: dict[tuple[str, str], Agent] = {}
+    clocks: dict[str, float] = {}
+    episodes = [episode for episode in episodes if episode.asked_first == explored]
+    episodes.sort(key=lambda episode: (episode.began, episode.agent_id))
+    for experiment, assignment, episode in _in_experiments(episodes):
+        clocks[experiment] = max(clocks.get(experiment, 0.0), seconds(episode.began))
+        key = experiment, episode.agent_id
+        if key not in agents or assignment.time < agents[key].assignment.time:
+            agents[key] = Agent(assignment)
+    for experiment, assignment, episode in _in_experiments(episodes):
+        agent = agents[experiment, episode.agent_id]
+        if assignment.time == episode.began:
+            agent.episodes.append(episode)
+            agent.ages.append(seconds(episode.began) - seconds(agent.assignment.time))
+    several = _experiments_of_several(agents.values(), champion, challenger)
+    chosen = [
+        (agent.assignment.time, experiment, name, agent)
+        for (experiment, name), agent in agents.items()
+        if experiment not in several and _is_of_both(agent.assignment, champion, challenger)
+    ]
+    return AgentComparison(
+        champion, challenger, [agent for *_, agent in sorted(chosen, key=lambda one: one[:3])], clocks
+    )
+
+
+def _in_experiments(episodes: Sequence[WindowEpisode]) -> Iterable[tuple[str, Assignment, WindowEpisode]]:
+    return (
+        (experiment, assignment, episode)
+        for episode in episodes
+        for experiment, assignment in episode.assignments.items()
+    )
+
+
+def _is_of_both(assignment: Assignment, champion: str, challenger: str) -> bool:
+    """Whether an agent was dealt to one of two versions when it could have been dealt to the other."""
+    both = {champion, challenger}
+    return assignment.version in both and (len(assignment.shares) == 1 or both <= assignment.shares.keys())
+
+
+def _experiments_of_several(agents: Iterable[Agent], champion: str, challenger: str) -> set[str]:
+    """Experiments in which old records leave open how the shares of more than two versions were."""
+    told = [agent.assignment for agent in agents]
+    partly = {one.experiment for one in told if len(one.shares) == 1}
+    return {one.experiment for one in told if one.version not in (champion, challenger)} & partly
+
+
+def seconds(time: str) -> float:
+    """POSIX time of an ISO 8601 time."""
+    return datetime.fromisoformat(time).timestamp()

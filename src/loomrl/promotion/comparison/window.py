@@ -1,0 +1,294 @@
+"""The part of a policy's audit logs that no look has judged yet, put together to episodes.
+
+An episode is what one agent did under one `episode_id`, on whichever servers; without ids, until feedback says that it
+ended. One that lies across two looks is known as one: its later parts are `cut`. Where there are neither ids nor
+feedback, what an agent did in one look counts as an episode.
+
+Whose episode it is, is known when it begins: its first decision says so. What happens later leaves none out, neither an
+explored action that the server drew (`serving.exploration.share` is part of how a version is served) nor a person who
+steps in: episodes chosen by what happened in them, or by how long they lasted, are other ones than the rest. Where
+anybody else decides, or an agent begins to ask to explore, the version's part is like an episode that has not ended.
+"""
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.errors import ArtifactError
+from loomrl.storage.audit.hosts import chains_of_all_hosts
+from loomrl.storage.audit.records import SIMULATED, asked_to_explore, expand, is_taken_over
+from loomrl.storage.audit.sealing import demand_open
+from loomrl.storage.audit.segments import checked_records, segments_after
+from loomrl.types import Episode, Json
+
+Key = tuple[str, str | None]  # agent_id, episode_id
+_OF_DECISIONS = (
+    "observations", "actions", "values", "deciders", "asked", "explored", "fallbacks", "propensities", "decided_at",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a split dealt an agent, by its first decision in an experiment that an episode shows."""
+
+    experiment: str
+    version: str
+    shares: Mapping[str, float]  # version -> chance of being dealt to it
+    time: str  # ISO 8601
+
+    @classmethod
+    def of(cls, record: Json) -> "Assignment | None":
+        """From a decision's record; None where no split was in force, or it was decided in place of what was dealt.
+
+        Records from before they named all shares tell only that of the version that decided.
+        """
+        experiment, told = record.get("experiment"), record["timestamp"]
+        if experiment is None:
+            return None
+        if "dealt" in record:
+            return cls(experiment, record["dealt"], record["shares"], told)
+        chance = record.get("assignment_probability")
+        if chance is None or is_taken_over(record):
+            return None
+        return cls(experiment, record["version"], {record["version"]: chance}, told)
+
+
+@dataclass
+class WindowEpisode:
+    """What the log tells of one episode since the last look."""
+
+    cut: bool  # it began before
+    agent_id: str = ""
+    ended: bool = False
+    terminated: bool = False  # ended by itself, not by a limit on its time
+    is_told: bool = False  # of a decision in it that stands before the window
+    observations: list[Any] = field(default_factory=list)
+    actions: list[Any] = field(default_factory=list)
+    values: list[float | None] = field(default_factory=list)
+    deciders: list[str | None] = field(default_factory=list)  # versions; None where a person or a fallback decided
+    asked: list[bool] = field(default_factory=list)  # whether the agent asked to explore
+    explored: list[bool] = field(default_factory=list)  # whether it was drawn: asked for, or by the server's `share`
+    fallbacks: list[bool] = field(default_factory=list)  # whether a shield had something else act
+    propensities: list[float] = field(default_factory=list)  # of each decision alone; 1 where none was explored
+    rewards: dict[str, float | None] = field(default_factory=dict)  # decision id -> reward, None until it has come
+    costs: dict[str, float] = field(default_factory=dict)  # of the decisions whose feedback told one
+    began: str = ""  # ISO 8601 time of the first decision
+    decided_at: list[str] = field(default_factory=list)  # times of all of them
+    told_at: dict[str, str] = field(default_factory=dict)  # decision id -> time of its feedback
+    assignments: dict[str, Assignment] = field(default_factory=dict)  # by experiment, the first in each
+
+    def decided(self, record: Json) -> None:
+        """Add a decision's record."""
+        self._placed(record)
+        self.decided_at.append(record["timestamp"])
+        self.deciders.append(None if is_taken_over(record) else record["version"])
+        self.asked.append(asked_to_explore(record))
+        self.explored.append(record["exploration_flag"])
+        self.fallbacks.append(bool((record.get("shield") or {}).get("fallback")))
+        self.propensities.append(record["propensity"])
+        self.observations.append(record["observation"])
+        self.actions.append(record["action"])
+        self.values.append(record["value"])
+        self.rewards[record["decision_id"]] = None
+
+    def without_answer(self, record: Json) -> None:
+        """Add a request that got no answer: the agent counts as dealt to its version all the same."""
+        self._placed(record)
+
+    def _placed(self, record: Json) -> None:
+        """Who acts, since when, and in which experiment; records of several servers come in any order."""
+        told = record["timestamp"]
+        if not self.began or told < self.began:
+            self.agent_id, self.began = record["agent_id"], told
+        experiment = record.get("experiment")
+        if experiment is None:
+            return
+        known = self.assignments.get(experiment)
+        if (known is None or told < known.time) and (found := Assignment.of(record)) is not None:
+            self.assignments[experiment] = found
+
+    def came_of_it(self, record: Json) -> None:
+        """Add a feedback's record; one on a decision before the window shows that the episode began there."""
+        decision = record["decision_id"]
+        self.terminated |= record["terminated"]
+        self.ended |= record["terminated"] or record["truncated"]
+        if decision not in self.rewards:
+            self.cut = self.is_told = True
+            return
+        self.rewards[decision] = record["reward"]
+        self.told_at[decision] = record["timestamp"]
+        if record.get("cost") is not None:
+            self.costs[decision] = record["cost"]
+
+    @property
+    def asked_first(self) -> bool:
+        """Whether the agent asked to explore when it began."""
+        return self.asked[:1] == [True]
+
+    @property
+    def versions(self) -> set[str]:
+        """Those that took decisions in it."""
+        return {decider for decider in self.deciders if decider is not None}
+
+    def part_of(self, version: str, asked: bool = False) -> "WindowEpisode | None":
+        """What this version did in it until anybody else decided; None where it did not begin it.
+
+        That is the episode itself where nobody else did, else one that has not ended. `asked`: of an agent that asks to
+        explore, instead of one that does not; when it does otherwise, that is an end too.
+        """
+        return self._until(
+            [decider != version or ask != asked for decider, ask in zip(self.deciders, self.asked, strict=True)]
+        )
+
+    def decided_by(self, version: str) -> "WindowEpisode | None":
+        """The same, whatever the agent asked."""
+        return self._until([decider != version for decider in self.deciders])
+
+    def _until(self, others: list[bool]) -> "WindowEpisode | None":
+        """The decisions before the first of others."""
+        num_own = others.index(True) if True in others else len(others)
+        if num_own in (0, len(others)):
+            return self if num_own else None
+        return self._first(num_own)
+
+    def _first(self, num_decisions: int) -> "WindowEpisode":
+        """Its first decisions, as an episode that has not ended."""
+        kept: dict[str, Any] = {name: getattr(self, name)[:num_decisions] for name in _OF_DECISIONS}
+        rewards = dict(list(self.rewards.items())[:num_decisions])
+        costs = {name: cost for name, cost in self.costs.items() if name in rewards}
+        return replace(self, ended=False, terminated=False, rewards=rewards, costs=costs, **kept)
+
+    def known_until(self, time: str) -> "WindowEpisode":
+        """What the log told of it at this time, ISO 8601; what has no time was known."""
+        is_late = [moment > time for moment in self.decided_at]
+        part = self._first(max(is_late.index(True), 1)) if True in is_late else self
+        late = {decision for decision, moment in self.told_at.items() if moment > time}
+        if not late:
+            return part
+        return replace(
+            part,
+            ended=False,
+            terminated=False,
+            rewards={name: None if name in late else reward for name, reward in part.rewards.items()},
+            costs={name: cost for name, cost in part.costs.items() if name not in late},
+        )
+
+    @property
+    def can_end(self) -> bool:
+        """Whether feedback came, which says when it ends."""
+        return self.is_told or any(reward is not None for reward in self.rewards.values())
+
+    @property
+    def episode_return(self) -> float | None:
+        """The undiscounted return; None where the log does not show the whole episode with all its rewards."""
+        rewards = [reward for reward in self.rewards.values() if reward is not None]
+        return sum(rewards) if self.ended and not self.cut and len(rewards) == len(self.rewards) else None
+
+    @property
+    def episode_cost(self) -> float | None:
+        """The undiscounted sum of costs; None where there is no return, or not every feedback told a cost."""
+        known = self.episode_return is not None and len(self.costs) == len(self.rewards)
+        return sum(self.costs.values()) if known else None
+
+    @property
+    def num_not_finite(self) -> int:
+        """How many decisions hold a number that is not finite (`null` in JSON)."""
+        rows = [_rows(self.observations), _rows(self.actions), _rows(self.values)]
+        return int(np.count_nonzero(~np.isfinite(np.hstack(rows)).all(axis=1)))
+
+    def as_episode(self) -> Episode:
+        """For `loomrl.safety.constraints`: every decision is a step, with the observation it was taken on."""
+        obs, action = np.array(self.observations, dtype=np.float64), np.array(self.actions, dtype=np.float64)
+        return Episode(-1, obs, action, np.zeros(len(obs)), obs, self.ended, False)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Episodes, and where the window ends: what the next one goes on from."""
+
+    episodes: list[WindowEpisode]
+    until: dict[str, int]  # server -> sequence of its last record in the window
+    without_answer: list[WindowEpisode]  # those with requests only, none of which was answered
+    open_episodes: list[list[str | None]]  # agent and episode id of those with an id or feedback that have not ended
+
+
+def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Iterable[str | None]]) -> Window:
+    """All records after `since` (server -> sequence), as far as they are written whole. Simulated agents are left out.
+
+    The logs of all hosts are read together, in the order of their times: an episode may lie on several. An open episode
+    of which a whole window tells nothing is forgotten; if it goes on, it counts as a new one.
+
+    Raises:
+        ArtifactError: when a record was changed, or a log ends before `since`.
+        ConfigError: when what a decision observed is sealed, and its key is not here.
+    """
+    began_before, current = {tuple(key) for key in open_before}, dict[Key, WindowEpisode]()
+    episodes, until = list[WindowEpisode](), dict(since)
+    for server, record in _in_time(policy, since):
+        until[server] = record["sequence"]
+        if record["kind"] == "unanswered":
+            _add_unanswered(record, current, episodes)
+        if record["kind"] not in ("decision", "feedback") or record["agent_id"].startswith(SIMULATED):
+            continue
+        key, is_decision = (record["agent_id"], record["episode_id"]), record["kind"] == "decision"
+        if is_decision:
+            demand_open(record)
+        if key not in current or (is_decision and current[key].ended):
+            current[key] = WindowEpisode(cut=key not in current and key in began_before)
+            episodes.append(current[key])
+        (current[key].decided if is_decision else current[key].came_of_it)(record)
+    known = {key for key in current if current[key].can_end or key[1] is not None}  # episodes that can be told apart
+    still_open = [list(key) for key, episode in current.items() if key in known and not episode.ended]
+    without_answer = [episode for episode in episodes if not episode.observations and episode.assignments]
+    return Window([episode for episode in episodes if episode.observations], until, without_answer, still_open)
+
+
+def _in_time(policy: str, since: Mapping[str, int]) -> Iterator[tuple[str, Json]]:
+    """Records of all chains with their servers, in the order of time; those of one chain in their own."""
+    streams = [
+        zip(repeat(server), records_after(folder, since.get(server, -1)))
+        for server, folder in chains_of_all_hosts(policy).items()
+    ]
+    return heapq.merge(*streams, key=lambda one: str(one[1]["timestamp"]))
+
+
+def _add_unanswered(record: Json, current: dict[Key, WindowEpisode], episodes: list[WindowEpisode]) -> None:
+    """Take agents that a version on trial had no answer to; only while a split is in force they are named."""
+    for agent_id, episode_id, dealt in record.get("without_answer", ()):
+        if agent_id.startswith(SIMULATED):
+            continue
+        key = agent_id, episode_id
+        if key not in current or current[key].ended:
+            current[key] = WindowEpisode(cut=False)
+            episodes.append(current[key])
+        current[key].without_answer(record | {"agent_id": agent_id, "dealt": dealt})
+
+
+def records_after(folder: Path, sequence: int) -> Iterator[Json]:
+    """The records of one chain above a sequence, oldest first, each checked against its hash; decisions one by one.
+
+    Raises:
+        ArtifactError: naming the line that was changed, or the chain that ends too early.
+    """
+    last = -1
+    for path in segments_after(folder, sequence):
+        for record in checked_records(path):  # one that is being written, or that a crash cut, is not decided yet
+            last = int(record["sequence"])
+            if last > sequence:
+                yield from expand(record)
+    if last < sequence:
+        raise ArtifactError(
+            f"{folder} ends at record {last}, but record {sequence} was read there before: the log was truncated; "
+            "see `loomrl audit verify`"
+        )
+
+
+def _rows(values: list[Any]) -> NDArray[np.float64]:
+    """One row per decision, (L, n); `null` becomes NaN."""
+    return np.array(values, dtype=np.float64).reshape(len(values), -1)

@@ -1,0 +1,1 @@
+"""The safety case: claims, evidence, counterexamples, and how they are checked again."""

@@ -1,0 +1,42 @@
+"""How many claims of a case hold: the one count that everything that says "n of n" prints.
+
+Counted is a claim that can be false and says something of its own. One with a label (it repeats another, cannot be
+false, or compares records of the same run) is shown, and blocks like any other where it is refuted.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loomrl.safety.case.standing import HOLDS
+from loomrl.types import Claim, LabelKind
+
+
+@dataclass(frozen=True)
+class ClaimTally:
+    """How many of the claims that count hold, and how many do not count, for what reason."""
+
+    holding: int
+    counted: int
+    not_counted: dict[LabelKind, int]
+
+    def __str__(self) -> str:
+        """Such as "4 of 4 claims hold (3 repeat another, 1 cannot be false, 4 compare records)"."""
+        told = [_TOLD[kind](number) for kind, number in self.not_counted.items() if number]
+        left_out = f" ({', '.join(told)})" if told else ""
+        return f"{self.holding} of {self.counted} claims hold{left_out}"
+
+
+_TOLD = {
+    LabelKind.REPEATS: lambda number: f"{number} {'repeats' if number == 1 else 'repeat'} another",
+    LabelKind.CANNOT_BE_FALSE: lambda number: f"{number} cannot be false",
+    LabelKind.RECORD: lambda number: f"{number} {'compares' if number == 1 else 'compare'} records",
+}
+
+
+def tally(claims: Sequence[Claim]) -> ClaimTally:
+    """Count claims; those without a label count."""
+    counted = [claim for claim in claims if claim.label is None]
+    labels = Counter(claim.label.kind for claim in claims if claim.label is not None)
+    holding = sum(claim.verdict in HOLDS for claim in counted)
+    return ClaimTally(holding, len(counted), {kind: labels[kind] for kind in LabelKind})

@@ -1,0 +1,1 @@
+"""Policies and environments, tried out for checks."""

@@ -1,0 +1,195 @@
+"""Observations to ask a policy about, and noise to disturb them with."""
+
+import zlib
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from loomrl.environment.text import TextBox, ends_once
+from loomrl.environment.wrappers.flat import rounded
+from loomrl.types import Act, ActFunction, FloatArray, Policy
+
+_CHUNK = 4_096  # observations a policy is asked about at once
+_FAR = 1e6  # stands for an infinite bound among the extreme observations
+
+
+def sample_visited(visited: NDArray[Any], count: int, rng: np.random.Generator) -> NDArray[Any]:
+    """At most `count` of the visited observations, (N, *obs), without repeats, in their order."""
+    if len(visited) <= count:
+        return visited
+    return visited[np.sort(rng.choice(len(visited), size=count, replace=False))]
+
+
+def random_observations(space: Any, visited: NDArray[Any], count: int, rng: np.random.Generator) -> NDArray[Any]:
+    """Uniform draws from the space, (count, *obs).
+
+    Where a component has no finite bound, from ten times the visited range around its middle.
+    """
+    if isinstance(space, spaces.Discrete):
+        return rng.integers(space.start, space.start + space.n, size=count).astype(space.dtype)
+    low, high = _finite_box(space, visited)
+    if space.dtype.kind in "iu":
+        return rng.integers(space.low, space.high, size=(count, *space.shape), dtype=space.dtype, endpoint=True)
+    drawn = low + (high - low) * rng.random((count, *space.shape))
+    return _into(space, drawn)
+
+
+def extreme_observations(space: Any, visited: NDArray[Any], count: int, rng: np.random.Generator) -> NDArray[Any]:
+    """Corners of the space, (N, *obs): every component alone at its ends, then `count` random corners.
+
+    A million stands for an infinite bound. All members of a Discrete space, at most `count`.
+    """
+    if isinstance(space, spaces.Discrete):
+        return np.arange(space.start, space.start + min(int(space.n), count), dtype=space.dtype)
+    low = np.clip(space.low.astype(np.float64), -_FAR, _FAR)
+    high = np.clip(space.high.astype(np.float64), -_FAR, _FAR)
+    size = int(np.prod(space.shape, dtype=np.int64))
+    alone = np.repeat(np.mean(visited, axis=0, dtype=np.float64).reshape(1, size), 2 * min(size, count), axis=0)
+    for index in range(len(alone) // 2):
+        alone[2 * index, index], alone[2 * index + 1, index] = low.flat[index], high.flat[index]
+    corners = np.where(rng.random((count, size)) < 0.5, low.reshape(1, size), high.reshape(1, size))
+    return _into(space, np.concatenate([alone, corners]).reshape(-1, *space.shape))
+
+
+def probe_observations(
+    space: Any, visited: NDArray[Any], num_visited: int, num_random: int, num_extreme: int, rng: np.random.Generator
+) -> dict[str, NDArray[Any]]:
+    """What a search for failures tries, by kind: `visited`, `random` and `extreme` observations, (N, *obs) each."""
+    return {
+        "visited": sample_visited(visited, num_visited, rng),
+        "random": random_observations(space, visited, num_random, rng),
+        "extreme": extreme_observations(space, visited, num_extreme, rng),
+    }
+
+
+def ask(policy: Policy, obs: NDArray[Any]) -> NDArray[Any]:
+    """The policy's actions, (N, *action), asked in batches."""
+    return np.concatenate([np.asarray(policy(obs[start : start + _CHUNK])) for start in range(0, len(obs), _CHUNK)])
+
+
+def ask_outputs(policy: Policy, obs: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """All outputs by name, (N, ...) each: of `policy.outputs(obs)` where it has that, of a torch network's forward
+    otherwise, else the action alone."""
+    batches = [_outputs(policy, obs[start : start + _CHUNK]) for start in range(0, len(obs), _CHUNK)]
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def act_with(policy: Policy) -> ActFunction:
+    """The act function of any policy; that of a recurrent one carries its memory."""
+    if is_recurrent(policy):
+        recurrent: ActFunction = policy.act  # type: ignore[attr-defined]
+        return recurrent
+
+    def act(obs: NDArray[Any], rng: np.random.Generator) -> Act:  # noqa: ARG001 - greedy: draws nothing
+        return Act(action=policy(obs))
+
+    return act
+
+
+def is_recurrent(policy: Policy) -> bool:
+    """Whether a policy decides by more than the observation. Asked without its memory, it acts as at an episode's
+    start."""
+    return bool(getattr(policy, "memory_size", 0))
+
+
+def not_members(space: Any, actions: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which actions, (N, *action), are not elements of the action space, (N,)."""
+    if isinstance(space, spaces.Discrete):
+        if actions.ndim != 1:
+            return np.ones(len(actions), dtype=np.bool_)
+        inside = (actions >= space.start) & (actions < space.start + space.n) & (actions == np.round(actions))
+        return np.asarray(~inside)
+    if isinstance(space, spaces.Box):
+        if actions.shape[1:] != space.shape:
+            return np.ones(len(actions), dtype=np.bool_)
+        if isinstance(space, TextBox):
+            return ~ends_once(actions)
+        within = (actions >= space.low) & (actions <= space.high)
+        return np.asarray(~np.all(within.reshape(len(actions), -1), axis=1))
+    return np.array([action not in space for action in actions])
+
+
+class Disturbance:
+    """Gaussian noise added to observations, the same for the same observation whatever batch it is in.
+
+    The generator of each row is keyed by the row's bytes, so a disturbed episode can be replayed alone. Rows that are
+    equal get equal noise, so they are no independent samples: `disturbed` is for those.
+    """
+
+    def __init__(self, space: spaces.Box, scale: NDArray[np.float64], key: int) -> None:
+        self._space, self._scale, self._key = space, scale, key
+
+    def __call__(self, obs: NDArray[Any]) -> NDArray[Any]:
+        """(B, *obs) -> (B, *obs), within the space."""
+        rows = np.ascontiguousarray(obs)
+        noise = np.stack([keyed_rng(self._key, row).standard_normal(self._space.shape) for row in rows])
+        return _into(self._space, rows + noise * self._scale)
+
+    def around(self, policy: Policy) -> ActFunction:
+        """The act function of a policy that sees disturbed observations."""
+        undisturbed = act_with(policy)
+
+        def act(obs: NDArray[Any], rng: np.random.Generator, **memory: FloatArray) -> Act:
+            return undisturbed(self(obs), rng, **memory)
+
+        return act
+
+
+def keyed_rng(key: int, row: NDArray[Any]) -> np.random.Generator:
+    """The same generator for the same observation, whatever batch it is in."""
+    return np.random.Generator(np.random.PCG64([key, zlib.crc32(row.tobytes())]))
+
+
+def disturbed(
+    space: spaces.Box, obs: NDArray[Any], scale: NDArray[np.float64], rng: np.random.Generator
+) -> NDArray[Any]:
+    """Observations (B, *obs) with Gaussian noise of `scale` (*obs), drawn for each row on its own; within the space."""
+    return _into(space, obs + rng.standard_normal(obs.shape) * scale)
+
+
+def shifted(space: spaces.Box, obs: NDArray[Any], offsets: NDArray[np.float64]) -> NDArray[Any]:
+    """Observations (B, *obs), each off by its offset (B, *obs); within the space."""
+    return _into(space, obs + offsets)
+
+
+def told_to_the_shield(context: Any) -> list[str]:
+    """What claims about disturbed sensors assume, where the environment is behind a shield."""
+    return ["the shield is told what is true, whatever the policy sees"] if context.snapshot.spec.shield else []
+
+
+def to_texts(observation_space: Any, action_space: Any) -> str | None:  # noqa: ARG001 - a check's signature
+    """Why checks that disturb or measure numbers do not apply where observations are texts; None elsewhere."""
+    if not isinstance(observation_space, TextBox):
+        return None
+    return "observations are texts: a byte a little larger is another letter, and no disturbed or unusual measurement"
+
+
+def noise_scale(visited: NDArray[Any], factor: float) -> NDArray[np.float64]:
+    """`factor` standard deviations of each component over the visited observations, (*obs)."""
+    return np.asarray(factor * np.std(visited.astype(np.float64), axis=0))
+
+
+def _outputs(policy: Policy, obs: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    if hasattr(policy, "outputs"):
+        return {name: np.asarray(value) for name, value in policy.outputs(obs).items()}
+    if hasattr(policy, "forward"):
+        import torch
+
+        with torch.no_grad():
+            return {name: value.numpy() for name, value in policy.forward(torch.from_numpy(obs)).items()}
+    return {"action": np.asarray(policy(obs))}
+
+
+def _finite_box(space: spaces.Box, visited: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    smallest, largest = np.min(visited, axis=0).astype(np.float64), np.max(visited, axis=0).astype(np.float64)
+    middle, reach = (smallest + largest) / 2, 5 * np.maximum(largest - smallest, 1e-3)
+    # Some environments write the largest float for "unbounded".
+    low = np.where(np.abs(space.low.astype(np.float64)) < _FAR, space.low, middle - reach)
+    high = np.where(np.abs(space.high.astype(np.float64)) < _FAR, space.high, middle + reach)
+    return low, high
+
+
+def _into(space: spaces.Box, values: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(rounded(space, np.clip(values, space.low, space.high)), dtype=space.dtype)

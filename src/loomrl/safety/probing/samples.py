@@ -1,0 +1,136 @@
+"""What episodes showed of a declared limit, and what each way to count them says of it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import numpy as np
+
+from loomrl.safety.config import ConstraintConfig
+from loomrl.safety.constraints import violations
+from loomrl.statistics import intervals as statistics
+from loomrl.statistics import sequential
+from loomrl.types import Episode
+
+
+@dataclass(frozen=True)
+class EpisodeSample(ABC):
+    """One value in [0, 1] per episode: 0 or 1 for `per: episode`, the share of violating steps for `per: step`."""
+
+    kind: ClassVar[str]  # of its bounds
+    method: ClassVar[str]
+    more_by: ClassVar[str]  # the setting that gives more episodes
+
+    constraint: ConstraintConfig
+    values: statistics.Floats  # (N,)
+    violating: Sequence[Episode]
+
+    @classmethod
+    def of(cls, constraint: ConstraintConfig, episodes: Sequence[Episode]) -> Self:
+        """Evaluate a constraint on episodes."""
+        shares = np.array([np.mean(violations(constraint, episode)) for episode in episodes])
+        violating = [episode for episode, share in zip(episodes, shares, strict=True) if share > 0]
+        return cls(constraint, (shares > 0).astype(np.float64) if constraint.per == "episode" else shares, violating)
+
+    def followed_by(self, episodes: Sequence[Episode]) -> Self:
+        """The sample with episodes that were played later."""
+        more = type(self).of(self.constraint, episodes)
+        values = np.concatenate([self.values, more.values])
+        return replace(self, values=values, violating=[*self.violating, *more.violating])
+
+    @property
+    def limit(self) -> float:
+        return self.constraint.max_probability
+
+    @abstractmethod
+    def p_supporting(self) -> float:
+        """P-value of "the limit is broken"."""
+
+    @abstractmethod
+    def p_refuting(self) -> float:
+        """P-value of "the limit holds"."""
+
+    @abstractmethod
+    def upper(self, confidence: float) -> float:
+        """One-sided upper bound of the mean."""
+
+    @abstractmethod
+    def lower(self, confidence: float) -> float:
+        """One-sided lower bound of the mean."""
+
+    @abstractmethod
+    def needed(self, confidence: float) -> int:
+        """How many episodes would support the limit, those to come without a violation."""
+
+
+class Counted(EpisodeSample):
+    """A number of episodes that was fixed before, each of which violates or does not: a binomial count."""
+
+    kind = "clopper-pearson"
+    method = "Clopper-Pearson bound over episodes"
+    more_by = "safety.num_episodes"
+
+    def p_supporting(self) -> float:
+        return statistics.binomial_p_below(len(self.violating), len(self.values), self.limit)
+
+    def p_refuting(self) -> float:
+        return statistics.binomial_p_above(len(self.violating), len(self.values), self.limit)
+
+    def upper(self, confidence: float) -> float:
+        return statistics.clopper_pearson_upper(len(self.violating), len(self.values), confidence)
+
+    def lower(self, confidence: float) -> float:
+        return statistics.clopper_pearson_lower(len(self.violating), len(self.values), confidence)
+
+    def needed(self, confidence: float) -> int:
+        return statistics.trials_needed(len(self.violating), self.limit, confidence)
+
+
+class Averaged(EpisodeSample):
+    """A number of episodes that was fixed before, and the mean of what each contributes."""
+
+    kind = "hoeffding"
+    method = "Hoeffding relative-entropy bound over episodes"
+    more_by = "safety.num_episodes"
+
+    def p_supporting(self) -> float:
+        return statistics.bounded_mean_p_below(self.values, self.limit)
+
+    def p_refuting(self) -> float:
+        return statistics.bounded_mean_p_above(self.values, self.limit)
+
+    def upper(self, confidence: float) -> float:
+        return statistics.bounded_mean_upper(self.values, confidence)
+
+    def lower(self, confidence: float) -> float:
+        return statistics.bounded_mean_lower(self.values, confidence)
+
+    def needed(self, confidence: float) -> int:
+        return statistics.values_needed(self.values, self.limit, confidence)
+
+
+class Watched(EpisodeSample):
+    """Episodes that are looked at one after the other, until it is decided: bounds that hold whenever one stops."""
+
+    kind = "betting"
+    method = (
+        "betting confidence sequence over episodes (Waudby-Smith and Ramdas 2024, section 4), valid whenever one "
+        "stops playing,"
+    )
+    more_by = "safety.checks.statistical_limits.max_episodes"
+
+    def p_supporting(self) -> float:
+        return sequential.p_below(self.values, self.limit)
+
+    def p_refuting(self) -> float:
+        return sequential.p_above(self.values, self.limit)
+
+    def upper(self, confidence: float) -> float:
+        return sequential.upper_bound(self.values, confidence)
+
+    def lower(self, confidence: float) -> float:
+        return sequential.lower_bound(self.values, confidence)
+
+    def needed(self, confidence: float) -> int:
+        return len(self.values) + sequential.zeros_needed(self.values, self.limit, confidence)

@@ -1,0 +1,46 @@
+"""The examined environment with something changed: for checks that ask what a policy does there."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from loomrl.environment.make import restored_definition
+from loomrl.environment.resolve import Definition
+from loomrl.safety.check import Context
+from loomrl.safety.probing.probes import act_with
+from loomrl.types import Episode
+
+
+def with_parameter(context: Context, name: str, value: Any) -> Definition:
+    """With a value of a parameter of its constructor, which is then not drawn."""
+    definition = restored_definition(context.snapshot_folder)
+    drawn = {key: one for key, one in definition.randomize.items() if key != name}
+    return replace(definition, kwargs={**definition.kwargs, name: value}, randomize=drawn)
+
+
+def with_held_out_ranges(context: Context) -> Definition:
+    """With parameters drawn from the ranges that training never met."""
+    definition = restored_definition(context.snapshot_folder)
+    return replace(definition, randomize={name: one.moved_out() for name, one in definition.randomize.items()})
+
+
+def play_there(
+    context: Context, definition: Definition, seeds: Sequence[int], rng: np.random.Generator
+) -> list[Episode]:
+    """One episode of the policy for each seed.
+
+    Raises:
+        LoomRLError: when an action is not finite; the environments do not see it.
+        EnvironmentFault: when the environment breaks its API.
+    """
+    from loomrl.environment.collecting.collector import run_episodes
+    from loomrl.environment.vector.choose import make_vector
+    from loomrl.environment.vector.recipe import Recipe
+
+    envs = make_vector(Recipe(definition), min(context.config.num_envs, len(seeds)), "disabled", "serial")
+    try:
+        return run_episodes(envs, act_with(context.policy), seeds, rng)
+    finally:
+        envs.close()

@@ -1,0 +1,48 @@
+"""Dynamic batching that waits for nothing: requests whose last bytes were read in the same turn of the event loop are
+answered together at its end.
+
+One run of the graph, one record and one write serve all of them, so that a decision costs the less, the more there are.
+A request that comes alone is answered alone, at once.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from loomrl.serving.api.requests import DecisionRequests
+from loomrl.serving.decisions.groups import RequestDecisions
+from loomrl.system.http.asgi import Response, Scope
+
+Reply = Callable[[Response], None]
+
+
+@dataclass(slots=True)
+class DecisionRequest:
+    """A request for decisions that was read and found well-formed."""
+
+    asks: DecisionRequests
+    route: str  # as records name it
+    started: float  # `time.perf_counter()` at which it was whole
+    scope: Scope
+    answer: Callable[[list[RequestDecisions]], Response]  # what it says to its decisions
+
+
+class Batcher:
+    """Collects the questions of one turn of the event loop."""
+
+    def __init__(self, answer_all: Callable[[Sequence[DecisionRequest]], Sequence[Response]]) -> None:
+        self._answer_all = answer_all
+        self._waiting: list[tuple[DecisionRequest, Reply]] = []
+
+    def add(self, question: DecisionRequest, reply: Reply) -> None:
+        """Answer a question before the loop turns again."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._waiting.append((question, reply))
+
+    def flush(self) -> None:
+        """Answer all that wait."""
+        waiting, self._waiting = self._waiting, []
+        answers = self._answer_all([question for question, _ in waiting]) if waiting else []
+        for (_, reply), answer in zip(waiting, answers, strict=True):
+            reply(answer)

@@ -1,0 +1,97 @@
+"""What large bodies cost who sends them, before they are parsed.
+
+A body of megabytes holds the event loop for as long as its parsing takes, well-formed or not, and only what is
+well-formed costs decisions. So a sender, by the token that was shown, else by address, has a budget of bytes: a body is
+paid for when it has come, and what was answered well is paid back. A body that could not be paid for, by the length
+that its headers say, is not read. Bodies below `LARGE` are free.
+"""
+
+import time
+from collections import OrderedDict
+
+from loomrl.serving.api.requests import LARGE
+from loomrl.serving.decisions.limits import TokenBucket
+from loomrl.system.http.asgi import Scope
+from loomrl.system.http.guard import holder_name
+from loomrl.system.http.problems import Problem
+
+_PAID = "loomrl.paid"  # in a scope: the bytes that were paid for it
+_MAX_SENDERS = 10_000  # budgets kept; the longest unused one goes first
+
+
+class Budget:
+    """Of one process, whose loop it is about; used in that loop alone."""
+
+    def __init__(self, bytes_per_second: float, max_body_bytes: int) -> None:
+        self._rate, self._burst = bytes_per_second, max(bytes_per_second, float(max_body_bytes))
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
+
+    def check(self, scope: Scope, num_bytes: int) -> None:
+        """Refuse a body that is to come, of so many bytes, where it could not be paid for.
+
+        Raises:
+            Problem: 429 with Retry-After.
+        """
+        if num_bytes >= LARGE:
+            self._affordable(scope, num_bytes)
+
+    def pay(self, scope: Scope, num_bytes: int) -> None:
+        """Take the bytes of a body from its sender's budget.
+
+        Raises:
+            Problem: 429 with Retry-After where there are not so many left.
+        """
+        if num_bytes >= LARGE and _PAID not in scope:
+            self._affordable(scope, num_bytes).tokens -= num_bytes
+            scope[_PAID] = num_bytes
+
+    def _affordable(self, scope: Scope, num_bytes: int) -> TokenBucket:
+        bucket = self._bucket(_sender(scope))
+        if bucket.fill(time.monotonic()) < num_bytes:
+            wait = bucket.wait_seconds(num_bytes)
+            raise Problem(
+                429,
+                f"too many large bodies that were refused: {bucket.rate:g} bytes of them a second are read; try again "
+                f"in {wait:.3f} s, or send less than {LARGE} bytes in one request",
+                {"Retry-After": str(max(1, round(wait + 0.5)))},
+            )
+        return bucket
+
+    def pay_back(self, scope: Scope) -> None:
+        """Its request was well-formed."""
+        num_bytes = scope.pop(_PAID, 0)
+        if num_bytes:
+            bucket = self._bucket(_sender(scope))
+            bucket.tokens = min(bucket.burst, bucket.tokens + num_bytes)
+
+    def _bucket(self, sender: str) -> TokenBucket:
+        bucket = self._buckets.get(sender)
+        if bucket is None:
+            bucket = self._buckets[sender] = TokenBucket.full(self._rate, self._burst, time.monotonic())
+            if len(self._buckets) > _MAX_SENDERS:
+                self._buckets.popitem(last=False)
+        else:
+            self._buckets.move_to_end(sender)
+        return bucket
+
+
+def check_lists(body: bytes, num_bytes: int, most: int) -> None:
+    """Refuse JSON, the first `num_bytes` of a body, with more lists and objects than a request can have.
+
+    They are what makes parsing slow: an empty list takes two bytes of a body, and 56 of memory.
+
+    Raises:
+        Problem: 413.
+    """
+    if num_bytes < LARGE:
+        return
+    found = body.count(b"[", 0, num_bytes) + body.count(b"{", 0, num_bytes)
+    if found > most:
+        raise Problem(413, f"the body has {found} lists and objects; at most {most} are read in one request")
+
+
+def _sender(scope: Scope) -> str:
+    if holder := holder_name(scope):
+        return f"token {holder}"
+    client = scope.get("client")
+    return "" if client is None else str(client[0])

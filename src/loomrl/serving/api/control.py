@@ -1,0 +1,281 @@
+"""The routes of people and machines that operate a server: status, metrics, overrides, repository, shadow records."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl
+
+from pydantic import Field, ValidationError
+
+from loomrl.errors import ArtifactError, ConfigError
+from loomrl.serving.api.bodies import Index, Load
+from loomrl.serving.api.replies import IndexEntry, Lifted, Loaded, Monitors, Overrides, PlanInForce
+from loomrl.serving.api.requests import parse_json
+from loomrl.serving.api.tensors import parameters_of
+from loomrl.serving.context import ServerContext
+from loomrl.serving.controls.overrides import Override, OverrideOrder
+from loomrl.serving.controls.plan import KillSwitchOrder, PlanOrder
+from loomrl.serving.decisions.actions import check_action
+from loomrl.serving.mirror.state import shadow_folder
+from loomrl.serving.policy.model import ServedPolicy
+from loomrl.serving.telemetry.status import Status, describe, show_roles
+from loomrl.serving.workers.peers import ENSURE, is_from_sibling
+from loomrl.storage.audit.history import read_lines
+from loomrl.storage.audit.records import DECISION, SHADOW, operation
+from loomrl.system.home import without_folders
+from loomrl.system.http.asgi import Response, Scope, as_json
+from loomrl.system.http.guard import OBSERVER, OPERATOR, WATCHER, check_operator, sees_orders
+from loomrl.system.http.problems import Problem
+from loomrl.system.http.routing import Link, Route
+from loomrl.system.http.tokens import OBSERVE, OPERATE
+from loomrl.system.schema import Document
+
+if TYPE_CHECKING:
+    from loomrl.serving.workers.group import WorkerGroup
+
+_MAX_LINES = 10_000
+METRICS, LINES = b"text/plain; version=0.0.4; charset=utf-8", b"application/x-ndjson"
+D = TypeVar("D", bound=Document)
+
+
+class Page(Document):
+    """Which records are wanted: those after these sequences, and how many of each chain at most."""
+
+    after: int = Field(default=-1, ge=-1)
+    after_mirror: int = Field(default=-1, ge=-1)
+    limit: int = Field(default=_MAX_LINES, ge=1)
+    worker: int | None = Field(default=None, ge=0)  # whose chains; named where there are several
+
+
+class ControlRoutes:
+    """Handlers beside the hot path; what blocks runs in a thread."""
+
+    def __init__(self, parts: ServerContext, others: "WorkerGroup | None" = None) -> None:
+        """`others` are the other workers of this port."""
+        self._parts, self._others = parts, others
+
+    def routes(self) -> list[Route]:
+        """Where its handlers answer."""
+        override, model = "/override/{override_id}", "/v2/repository/models/{model}"
+        unload = f"{model}/versions/{{version}}/unload"
+        return [
+            Route("GET", "/status", self.status, WATCHER, {200: Status}),
+            Route("GET", "/metrics", self.metrics, WATCHER, {200: {METRICS.decode(): str}}),
+            Route("GET", "/monitors", self.monitors, WATCHER, {200: Monitors}),
+            Route("GET", "/override", self.list_overrides, OBSERVER, {200: Overrides}),
+            Route(
+                "POST", "/override", self.set_override, OPERATOR, {201: Override}, OverrideOrder, problems=(422,),
+                links={"clear": Link("DELETE", override, {"override_id": "$response.body#/id"})},
+            ),
+            Route("DELETE", "/override", self.clear_overrides, OPERATOR, {200: Lifted}),
+            Route("DELETE", override, self.clear_override, OPERATOR, {200: Lifted}),
+            Route("GET", "/plan", self.plan, OBSERVER, {200: PlanInForce}),
+            Route("PUT", "/plan", self.set_plan, OPERATOR, {200: PlanInForce}, PlanOrder, problems=(409, 422)),
+            Route("PUT", "/kill-switch", self.set_kill_switch, OPERATOR, {200: PlanInForce}, KillSwitchOrder),
+            Route("GET", "/shadow/records", self.shadow_records, OBSERVER, {200: {LINES.decode(): str}}, query=Page),
+            Route(
+                "POST", "/v2/repository/index", self.index, WATCHER, {200: list[IndexEntry]}, Index, needs_body=False,
+            ),
+            Route("POST", f"{model}/load", self.load, OPERATOR, {200: Loaded}, Load, needs_body=False, problems=(409,)),
+            Route("POST", unload, self.unload, OPERATOR, {200: Loaded}, problems=(409,)),
+            Route("POST", f"{model}/unload", self.unload, OPERATOR, problems=(409,)),  # the champion, which stays
+            *([] if self._others is None else [Route("POST", ENSURE, self.ensure_versions, is_public=False)]),
+        ]  # fmt: skip
+
+    async def status(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Everything a person asks first; who ordered what, and why, only for observers where there are tokens."""
+        return as_json(describe(self._parts, with_orders=sees_orders(scope, self._parts.tokens)))
+
+    async def metrics(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Prometheus text format."""
+        if self._parts.guardian is not None:
+            self._parts.metrics.show_monitors(self._parts.guardian.shown)
+        return Response(self._parts.metrics.text(), content_type=METRICS)
+
+    async def monitors(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Every monitor of every version that acts: its evidence, its threshold, how it went; who was taken out."""
+        assert self._parts.guardian is not None, "of several workers the one that has them is asked"
+        return as_json(self._parts.guardian.describe())
+
+    async def index(self, scope: Scope, body: bytes, started: float) -> Response:
+        """V2 model repository extension: what is loaded and, unless `ready` is asked for, what is not, and why."""
+        ready = parse_json(body).get("ready", False) if body else False
+        if not isinstance(ready, bool):
+            raise Problem(400, f"`ready` must be true or false, found {ready!r}")
+        keeper, name = self._parts.roles, self._parts.settings.policy
+        loaded = [(version, "READY", "") for version in sorted(keeper.current.versions())]
+        refused = list(keeper.refused.values())
+        others = [(entry.version, "UNAVAILABLE", without_folders(entry.reason)) for entry in refused]
+        if keeper.unloaded is not None:
+            others.append((keeper.unloaded, "UNAVAILABLE", "unloaded"))
+        shown = loaded if ready else loaded + others
+        return as_json([{"name": name, "version": one[0], "state": one[1], "reason": one[2]} for one in shown])
+
+    async def load(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Follow the registry now; a version that was refused or unloaded before is tried again."""
+        actor = self._operator(scope)
+        if body and (parameters := parameters_of(parse_json(body), "the request")):
+            raise Problem(400, f"{next(iter(parameters))!r} is not read: what is loaded is what the registry names")
+        self._record("load", actor)
+        await asyncio.to_thread(self._parts.roles.refresh, True)
+        keeper = self._parts.roles
+        if keeper.unreachable is not None:
+            raise Problem(503, keeper.unreachable)
+        if keeper.refused:
+            reasons = "; ".join(f"version {entry.version}: {entry.reason}" for entry in keeper.refused.values())
+            raise Problem(409, f"refused, what was loaded goes on: {reasons}")
+        return as_json({"roles": show_roles(self._parts)})
+
+    async def unload(self, scope: Scope, body: bytes, started: float, version: str | None = None) -> Response:
+        """Let a version go that decides for nobody, until it is loaded again."""
+        actor = self._operator(scope)
+        name, roles = self._parts.settings.policy, self._parts.roles
+        champion = roles.current.champion
+        if version is None or (champion is not None and champion.version == version):
+            raise Problem(
+                409,
+                f"the champion of {name} stays: agents would be left without decisions. Promote another version or "
+                f"stop the server; a challenger goes by /v2/repository/models/{name}/versions/VERSION/unload",
+            )
+        orders = self._parts.controls.orders
+        if pins := [override.id for override in orders.active_overrides() if override.version == version]:
+            raise Problem(409, f"version {version!r} is pinned by override {pins[0]}: clear that first")
+        if version in orders.plan.versions():
+            raise Problem(409, f"version {version!r} is in the plan, see `loomrl plan show`: take it out first")
+        self._record("unload", actor, version=version)
+        if not await asyncio.to_thread(roles.unload, version):
+            raise Problem(404, f"version {version!r} is not loaded; see /v2/repository/index")
+        return as_json({"roles": show_roles(self._parts)})
+
+    async def shadow_records(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Audit lines of decisions, then of their mirrors: they stand in two chains, each with sequences of its own."""
+        self._operator(scope, OBSERVE)
+        query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
+        page = _validated(Page, query, strict=False)
+        limit = min(page.limit, _MAX_LINES)
+        folder = self._parts.audit.folder
+        lines = await asyncio.to_thread(read_lines, folder, page.after, limit, [DECISION])
+        lines += await asyncio.to_thread(read_lines, shadow_folder(folder), page.after_mirror, limit, [SHADOW])
+        return Response(b"".join(lines), content_type=LINES)
+
+    async def list_overrides(self, scope: Scope, body: bytes, started: float) -> Response:
+        """The overrides in force."""
+        self._operator(scope, OBSERVE)
+        return as_json({"overrides": self._parts.controls.orders.active_overrides()})
+
+    async def set_override(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Put an override in force: from the next decision on."""
+        actor = self._operator(scope)
+        override = _validated(OverrideOrder, parse_json(body)).override()
+        await self._check_versions(set() if override.version is None else {override.version})
+        self._check_action(override.action)
+        await asyncio.to_thread(self._parts.controls.set_override, override, actor)
+        return as_json(override, 201)
+
+    async def clear_overrides(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Lift all overrides."""
+        return await self._clear(scope, body, None)
+
+    async def clear_override(self, scope: Scope, body: bytes, started: float, override_id: str) -> Response:
+        """Lift one override."""
+        return await self._clear(scope, body, override_id)
+
+    async def _clear(self, scope: Scope, body: bytes, override_id: str | None) -> Response:
+        actor, controls = self._operator(scope), self._parts.controls
+        try:
+            lifted = await asyncio.to_thread(
+                controls.clear_overrides, override_id, actor, "lifted by the server's route"
+            )
+        except ConfigError as error:
+            raise Problem(404, str(error)) from error
+        return as_json({"lifted": [override.id for override in lifted]})
+
+    async def plan(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Who decides besides the champion."""
+        self._operator(scope, OBSERVE)
+        return as_json(self._parts.controls.describe_plan())
+
+    async def set_plan(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Put a plan in force. With the `revision` it was made from, only where nobody changed it since."""
+        actor = self._operator(scope)
+        order = _validated(PlanOrder, parse_json(body))
+        plan = order.plan()
+        await self._check_versions(plan.versions())
+        self._check_action(plan.fallback.action if plan.fallback else None)
+        try:
+            await asyncio.to_thread(self._parts.controls.set_plan, plan, actor, order.revision)
+        except ConfigError as error:
+            raise Problem(409, str(error)) from error
+        return as_json(self._parts.controls.describe_plan())
+
+    async def set_kill_switch(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Turn the kill switch on or off, `{"on": true, "person": ..., "reason": ...}`."""
+        actor = self._operator(scope)
+        order = _validated(KillSwitchOrder, parse_json(body))
+        controls, switch = self._parts.controls, order.switch() if order.on else None
+        await asyncio.to_thread(controls.set_kill_switch, switch, actor, order.reason)
+        return as_json(controls.describe_plan())
+
+    async def _check_versions(self, versions: set[str]) -> None:
+        """Have versions loaded before anything names them; they must see and do what the champion does."""
+        keeper = self._parts.roles
+        await self._ensure(versions)
+        if versions and self._others is not None:
+            await self._others.ensure(versions)
+        champion = keeper.current.champion
+        for version in sorted(versions):
+            policy = keeper.current.by_version(version)
+            if champion and policy and not _is_alike(policy, champion):
+                raise Problem(
+                    422, f"version {version} observes or acts otherwise than the champion, version {champion.version}"
+                )
+
+    async def ensure_versions(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Another worker has been asked to put something in force that names versions: load them, too."""
+        if not is_from_sibling(scope):
+            raise Problem(404, f"{scope['path']} is for workers among themselves")
+        await self._ensure(set(parse_json(body)["versions"]))
+        return as_json({})
+
+    async def _ensure(self, versions: set[str]) -> None:
+        try:
+            await asyncio.to_thread(self._parts.roles.ensure, versions)
+        except ArtifactError as error:
+            raise Problem(422, str(error)) from error
+
+    def _check_action(self, action: Any) -> None:
+        known = self._parts.roles.current.whose_actions()
+        if action is not None and known is not None:
+            check_action(action, known)
+
+    def _operator(self, scope: Scope, role: str = OPERATE) -> str:
+        """Whoever asks, if they may."""
+        return check_operator(scope, self._parts.tokens, role)
+
+    def _record(self, what: str, actor: str, **fields: Any) -> None:
+        """On record before it is done."""
+        told = operation(self._parts.settings.policy, what, actor, "asked by the server's route", **fields)
+        self._parts.audit.append([told])
+
+
+def is_order(scope: Scope) -> bool:
+    """Whether a person takes decisions over, or gives them back: that waits for no disk to take its record."""
+    path: str = scope["path"]
+    return path in ("/kill-switch", "/override") or path.startswith("/override/")
+
+
+def _validated(kind: type[D], document: Mapping[str, Any], strict: bool = True) -> D:
+    try:
+        return kind.model_validate(document, strict=strict)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or kind.__name__
+        raise Problem(400, f"{place}: {first['msg']}") from error
+
+
+def _is_alike(one: ServedPolicy, other: ServedPolicy) -> bool:
+    return (one.shape, one.kind, one.manifest.environment.action) == (
+        other.shape,
+        other.kind,
+        other.manifest.environment.action,
+    )

@@ -1,0 +1,187 @@
+"""What the server answers, as types: the API's description is made of them, and fuzzing holds every answer to it."""
+
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+from loomrl.serving.api.bodies import Size
+from loomrl.serving.controls.overrides import Override
+from loomrl.serving.controls.plan import KillSwitch, Plan
+from loomrl.serving.telemetry.status import RolesStatus
+
+
+class RefusalReply(TypedDict):
+    """What every refusal has for a body: one sentence that says what was wrong."""
+
+    error: str
+
+
+class DecisionReply(TypedDict):
+    """What an agent is to do, and how that came about."""
+
+    decision_id: str
+    action: Any
+    policy: str
+    version: str
+    value: float | None
+    propensity: float
+    role: Literal["champion", "split", "fallback", "kill_switch", "override"]
+    assignment_probability: float
+    override: dict[str, Any] | None
+    limited: bool
+    exploration: bool
+    shield: dict[str, Any] | None
+
+
+class DecisionsReply(TypedDict):
+    """Those of `requests`, in their order."""
+
+    decisions: list[DecisionReply]
+
+
+Decided = DecisionReply | DecisionsReply
+
+
+class Recorded(TypedDict):
+    """How many entries of feedback are on record."""
+
+    recorded: Size
+
+
+class DescribedTensor(TypedDict):
+    """An input or output of a graph."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+
+
+class InferredTensor(DescribedTensor):
+    """One output; without `data` where it stands as bytes behind the JSON, `parameters.binary_data_size` of them."""
+
+    data: NotRequired[list[Any]]
+    parameters: NotRequired[dict[str, int]]
+
+
+class Inferred(TypedDict):
+    """The Open Inference Protocol's answer; `parameters.decision_ids` are those of the rows, parted by commas."""
+
+    model_name: str
+    model_version: str
+    id: NotRequired[str]
+    parameters: dict[str, str]
+    outputs: list[InferredTensor]
+
+
+class ServerMetadata(TypedDict):
+    """What this server is, and which extensions of the protocol it has."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class Live(TypedDict):
+    """Whether the server runs."""
+
+    live: bool
+
+
+class Ready(TypedDict):
+    """Whether a champion decides."""
+
+    ready: bool
+
+
+class ModelReady(TypedDict):
+    """Whether a version is loaded."""
+
+    name: str
+    ready: bool
+
+
+class ModelMetadata(TypedDict):
+    """What a version takes and gives; the first size of a shape, -1, is the batch's."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[DescribedTensor]
+    outputs: list[DescribedTensor]
+
+
+class TritonModelConfig(TypedDict):
+    """Triton's model configuration."""
+
+    name: str
+    platform: str
+    backend: str
+    version_policy: dict[str, Any]
+    max_batch_size: int
+    input: list[dict[str, Any]]
+    output: list[dict[str, Any]]
+    instance_group: list[dict[str, Any]]
+    default_model_filename: str
+    parameters: dict[str, Any]
+
+
+class ModelStatistics(TypedDict):
+    """One version's executions since the server started, in Triton's schema; times are nanoseconds."""
+
+    name: str
+    version: str
+    last_inference: int
+    inference_count: int
+    execution_count: int
+    inference_stats: dict[str, dict[str, int]]
+    batch_stats: list[dict[str, Any]]
+
+
+class StatisticsReply(TypedDict):
+    """Those of each version."""
+
+    model_stats: list[ModelStatistics]
+
+
+class IndexEntry(TypedDict):
+    """A version that is loaded, or is not, and why."""
+
+    name: str
+    version: str
+    state: Literal["READY", "UNAVAILABLE"]
+    reason: str
+
+
+class Loaded(TypedDict):
+    """Who decides now."""
+
+    roles: RolesStatus
+
+
+class Overrides(TypedDict):
+    """Those in force."""
+
+    overrides: list[Override]
+
+
+class Lifted(TypedDict):
+    """Ids of the overrides that were lifted."""
+
+    lifted: list[str]
+
+
+class PlanInForce(TypedDict):
+    """The plan, the revision to send back with a changed one, and the kill switch where it is on."""
+
+    plan: Plan
+    revision: int
+    kill_switch: KillSwitch | None
+
+
+class Monitors(TypedDict):
+    """The monitors of every version that acts, and who was taken out."""
+
+    policy: str
+    versions: dict[str, Any]
+    quarantined: list[dict[str, Any]]
+    errors: dict[str, str]

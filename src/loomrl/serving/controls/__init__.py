@@ -1,0 +1,1 @@
+"""What people order: overrides, the plan, the kill switch."""

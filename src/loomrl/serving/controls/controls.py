@@ -1,0 +1,520 @@
+"""What people have set for a policy's servers, on all hosts alike: overrides, the plan, the kill switch.
+
+Each is a control of its own. Its revisions are numbered by LoomDB, which joins the hosts;
+`loomrl.serving.controls.orders` says
+which of two stands. What is ordered here is in force here at once, in memory. Then it is written to one file per
+policy, `home()/controls/POLICY.json`, which the servers of a host follow within a second, or where the disk takes no
+file, to the room that is reserved beside it; and given to LoomDB. With LoomDB out of reach the host goes on by itself,
+and settles with the others when it is back. An override with an end lapses by elapsed time: an order like any other,
+which the file forgets after 30 days. LoomDB keeps them all.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import filelock
+import orjson
+from pydantic import ValidationError, model_validator
+
+from loomrl.errors import ArtifactError, ConfigError, ServiceError
+from loomrl.serving.controls.elapsed import Countdown
+from loomrl.serving.controls.numbering import NUM_SHARED, by_name, numbered, reaching_back
+from loomrl.serving.controls.orders import (
+    KILL_SWITCH,
+    NUM_REPLACED,
+    PLAN,
+    ActiveOrders,
+    document_of,
+    is_readable,
+    not_replaced,
+    orders_of,
+    override_name,
+    strictest,
+)
+from loomrl.serving.controls.overrides import Override
+from loomrl.serving.controls.plan import KillSwitch, Plan
+from loomrl.storage.audit.reserve import Reserve
+from loomrl.storage.loomdb.records import Control
+from loomrl.system.home import inside
+from loomrl.system.schema import Document
+
+if TYPE_CHECKING:
+    from loomrl.storage.loomdb.database import LoomDB
+
+log = logging.getLogger(__name__)
+LAPSED = "elapsed time"  # who lifts an override whose time is over
+_KEPT_SECONDS = 60.0  # between writings of what overrides with an end have left: a reboot forgets no more than that
+_COMPARED_SECONDS = 60.0  # between comparisons with LoomDB where it has as many revisions as before: it may be restored
+_LAPSE_KEPT = timedelta(days=30)  # a LoomDB that is restored from a backup may hold the override still
+_NUM_REPLACED_IN_RESERVE = 2  # where room is short, besides those that stand in the file
+_LOCK_SECONDS = 10.0  # that another process may hold the file; what was ordered is in force meanwhile
+
+
+class SavedControls(Document):
+    """What was ordered on this host and is not replaced, and what overrides with an end have left, by their ids."""
+
+    controls: list[Control] = []
+    countdowns: dict[str, Countdown] = {}
+
+    @property
+    def is_from_before_countdowns(self) -> bool:
+        """Whether a LoomRL wrote it that knew of the wall clock alone."""
+        return "countdowns" not in self.model_fields_set
+
+    @model_validator(mode="before")
+    @classmethod
+    def _replaced_apart(cls, found: Any) -> Any:
+        """A file that names what was replaced beside the orders, not in them."""
+        if isinstance(found, dict) and "replaced" in found:
+            found = {**found}
+            replaced = found.pop("replaced")
+            found["controls"] = [{"replaces": replaced.get(one["name"]), **one} for one in found["controls"]]
+        return found
+
+
+@dataclass(frozen=True)
+class Change:
+    """An order that is in force from now on, and one of this host that was set meanwhile and gave way to it."""
+
+    control: Control
+    gave_way: Control | None = None
+
+
+class Controls:
+    """The controls of one policy. `orders` is what is in force; who reads it, or calls `refresh`, waits for no disk.
+    Everything else may.
+
+    `record` is told what is about to be in force, before it is, and waits for no disk either; `keep` has the disk take
+    what was recorded. `announce` is called when the file has changed, before who changed it goes on.
+
+    Raises:
+        ArtifactError: when the file cannot be read, or no room can be reserved for orders.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        record: Callable[[Sequence[Change]], None] | None = None,
+        announce: Callable[[], None] | None = None,
+        keep: Callable[[], None] | None = None,
+    ) -> None:
+        self.policy, self.path = policy, inside("controls", f"{policy}.json")
+        self._lock_path = Path(f"{self.path}.lock")
+        self.orders = ActiveOrders()
+        self.unsaved: str | None = None  # why what is in force would not outlive this process
+        self.reserved: str | None = None  # why it is kept in the reserve
+        self._record, self._announce, self._keep = record, announce, keep
+        self._lock = threading.RLock()  # of what is in memory: nobody writes a file, or waits, with it held
+        self._known: dict[str, tuple[Control, ...]] = {}  # by name, what nothing replaces; replaced, never changed
+        self._standing: dict[str, Control] = {}  # of each the strictest; replaced, never changed
+        self._written: object = self._known  # what was known when a file last held all of it
+        self._announced: dict[str, Control] | None = None
+        self._countdowns: dict[str, Countdown] = {}  # of overrides with an end, by id
+        self._kept = time.monotonic()  # when those were last written
+        self._stamp: object = None  # of the files when they were read
+        self._shared: tuple[int, object] | None = None  # LoomDB's revisions and ours when they agreed
+        self._compared = 0.0  # `time.monotonic()` when that was found out
+        _make_files(self.path, self._lock_path)
+        self._reserve = Reserve(self.path.with_suffix(".reserve"))
+        self.follow()
+
+    def follow(self) -> None:
+        """Do what `refresh` does, and write what could not be written before. It may wait for another process."""
+        self.refresh()
+        is_due = bool(self._countdowns) and time.monotonic() - self._kept > _KEPT_SECONDS
+        if self._written is not self._known or self.reserved is not None or is_due:
+            self._save()
+
+    def refresh(self, has_changed: bool = False) -> None:
+        """Take what the file says, where it looks changed or is said to be: two changes may share a tick of its clock.
+
+        Overrides whose time is over are lifted. No process is waited for.
+        """
+        with self._lock:
+            stamp = self._look()
+            if has_changed or stamp != self._stamp:
+                self._follow(self._read())
+                self._stamp = stamp
+            if any(one.seconds_left <= 0.0 for one in self._countdowns.values()):
+                self._lapse()
+
+    def exchange(self, database: "LoomDB") -> None:
+        """Have LoomDB number what was ordered here, and take what was ordered elsewhere; mostly it is one query.
+
+        Raises:
+            ServiceError: when the database fails; what is in force goes on.
+        """
+        self.refresh()
+        num_revisions, mine = database.num_controls(self.policy), self._known
+        is_recent = time.monotonic() - self._compared < _COMPARED_SECONDS
+        if is_recent and self._shared is not None and self._shared[0] == num_revisions and self._shared[1] is mine:
+            return
+        self._compared = time.monotonic()
+        revisions = by_name(database.controls(self.policy, last=NUM_SHARED))
+        for name, orders in mine.items():
+            revisions[name] = reaching_back(database, orders, revisions.get(name, []))
+        with self._lock:  # first: that ours can be numbered is not sure
+            self._put_in_force(chain.from_iterable(revisions.values()))
+            mine = self._known
+        failure: ServiceError | None = None
+        for name, orders in mine.items():
+            try:
+                num_revisions += numbered(database, orders, revisions.setdefault(name, []))
+            except ServiceError as error:
+                database.num_controls(self.policy)  # fails where it is out of reach: no other name need be tried
+                failure = error
+        with self._lock:
+            is_settled = self._known is mine and failure is None
+            self._put_in_force(chain.from_iterable(revisions.values()))
+            self._shared = (num_revisions, self._known) if is_settled else None
+        self._save()
+        if failure is not None:
+            raise failure
+
+    def versions(self) -> set[str]:
+        """Every version that has to be loaded now."""
+        return self.orders.versions()
+
+    def revision(self, name: str) -> int:
+        """Of a control, as known here; 0 where it was never set."""
+        return self._standing[name].revision if name in self._standing else 0
+
+    def describe_plan(self) -> dict[str, Any]:
+        """The plan and its revision, and the kill switch, as JSON values."""
+        revision, orders = self.revision(PLAN), self.orders
+        switch = None if orders.kill_switch is None else orders.kill_switch.to_json()
+        return {"plan": orders.plan.to_json(), "revision": revision, "kill_switch": switch}
+
+    def set_override(self, override: Override, actor: str) -> None:
+        """Put an override in force; it replaces the former one of the same agent (or of all)."""
+        self._set(override_name(override.agent_id), override, actor, override.reason)
+        self._save()
+
+    def clear_overrides(self, override_id: str | None, actor: str, reason: str) -> list[Override]:
+        """Lift one override, or all; returns those lifted.
+
+        Raises:
+            ConfigError: when there is no such override.
+        """
+        self._look_again()
+        active = self.orders.active_overrides()
+        lifted = [override for override in active if override_id in (None, override.id)]
+        if override_id is not None and not lifted:
+            known = ", ".join(override.id for override in active) or "none"
+            raise ConfigError(f"no override {override_id!r}; in force: {known}")
+        for override in lifted:
+            self._set(override_name(override.agent_id), None, actor, reason)
+        self._save()
+        return lifted
+
+    def set_plan(self, plan: Plan, actor: str, revision: int | None = None) -> Plan:
+        """Put a plan in force; agents keep their version where its split allows. Returns it with its slices.
+
+        Raises:
+            ConfigError: when the plan was changed since the `revision` that the new one was made from.
+            ArtifactError: when another process holds the file for long.
+        """
+        with self._exclusive():
+            self._save_alone()
+            with self._lock:
+                known = self.revision(PLAN)
+                if revision not in (None, known):
+                    raise ConfigError(f"the {PLAN} was changed meanwhile: its revision is {known}; read it again")
+                dealt = plan.dealt_after(self.orders.plan)
+                self._set(PLAN, dealt, actor, plan.reason)
+            self._keep_record()
+            self._save_alone()
+        self._tell()
+        return dealt
+
+    def set_kill_switch(self, switch: KillSwitch | None, actor: str, reason: str) -> None:
+        """Turn the kill switch on, or off (None)."""
+        self._set(KILL_SWITCH, switch, actor, reason)
+        self._save()
+
+    # --- in memory --------------------------------------------------------------------------------------------------
+
+    def _set(self, name: str, document: Document | None, actor: str, reason: str) -> None:
+        """In force at once: no file, no lock between processes and no database is waited for."""
+        with self._lock:
+            self._look_again()
+            self._order(name, document, actor, reason, self._known.get(name, ()))
+
+    def _order(
+        self, name: str, document: Document | None, actor: str, reason: str, replaced: Sequence[Control]
+    ) -> None:
+        known = self._known.get(name, ())
+        newest = max(known, key=lambda one: one.place, default=None)
+        before = [identity for one in replaced for identity in one.replaces or ()]
+        order = Control(
+            policy=self.policy,
+            name=name,
+            revision=1 + max((one.revision for one in known), default=0),
+            document=None if document is None else document.to_json(),
+            actor=_storable(actor),
+            reason=_storable(reason),
+            created=datetime.now(UTC),
+            made_from=0 if newest is None else newest.place[0],
+            replaces=list(dict.fromkeys([*before, *(one.identity for one in replaced)]))[-NUM_REPLACED:],
+        )
+        self._put_in_force([order])
+
+    def _lapse(self) -> None:
+        """Lift overrides whose time is over; what was set apart from one of them, or renewed it, stands on."""
+        with self._lock:
+            self._look_again()
+            for control, one in _ending(self._known):
+                if self._countdowns[one.id].seconds_left <= 0.0:
+                    why = f"the {one.lifetime_seconds:g} s of override {one.id} are over: {one.reason}"
+                    self._order(control.name, None, LAPSED, why, [control])
+            self._count_down()
+
+    def _put_in_force(self, arrived: Iterable[Control]) -> None:
+        """On record first; whatever becomes of that, it is in force. What cannot be read leaves what stands."""
+        known = {name: orders for name, orders in self._known.items() if not _is_long_over(orders)}
+        standing, changes = {name: self._standing[name] for name in known}, []
+        for name, orders in by_name(filter(is_readable, arrived)).items():
+            if list(known.get(name, ())) == orders or (name not in known and _is_long_over(not_replaced(orders))):
+                continue
+            known[name] = tuple(not_replaced([*known.get(name, ()), *orders]))
+            former, standing[name] = standing.get(name), strictest(known[name])
+            if former is None or not former.is_same_order(standing[name]):
+                gave_way = next((one for one in known[name] if former is not None and one.is_same_order(former)), None)
+                changes.append(Change(standing[name], gave_way))
+        if changes and self._record is not None:
+            try:
+                self._record(changes)
+            except Exception:
+                log.exception("an order is in force, and not on record")
+        if known != self._known:
+            self._known = known
+            self._count_down()
+        if standing != self._standing:
+            self._standing = standing
+        if changes:
+            self.orders = orders_of(standing)
+
+    def _count_down(self) -> None:
+        """Begin to count for overrides with an end that are new here, also where a stricter one covers them; forget
+        those that are gone.
+        """
+        self._countdowns = {
+            one.id: self._countdowns.get(one.id) or Countdown.of(one.lifetime_seconds or 0.0)
+            for _, one in _ending(self._known)
+        }
+
+    # --- on the disk ------------------------------------------------------------------------------------------------
+
+    def _look_again(self) -> None:
+        """Know what the files say now; where they cannot be read, an order is made from what is known."""
+        with self._lock:
+            try:
+                self._follow(self._read())
+            except ArtifactError as error:
+                log.error("%s", error)
+
+    def _follow(self, found: SavedControls) -> None:
+        """Join what the files say with what is known here."""
+        for override_id, countdown in found.countdowns.items():
+            left = countdown.seconds_left
+            self._countdowns.setdefault(override_id, Countdown.of(left))
+        self._put_in_force(found.controls)
+        self._count_down()
+        if self._known_orders() == found.controls:
+            self._written = self._known
+
+    def _known_orders(self) -> list[Control]:
+        """All that are known and not replaced, by name."""
+        return [one for name in sorted(self._known) for one in self._known[name]]
+
+    def _save(self) -> None:
+        """Write what stands, on top of what other processes wrote meanwhile. Where that fails it is tried again."""
+        self._keep_record()
+        try:
+            with self._exclusive():
+                self._save_alone()
+        except ArtifactError as error:
+            self._report(str(error))
+        self._tell()
+
+    def _save_alone(self) -> None:
+        """With the file locked. Where neither the file nor the reserve can be written, that is said and tried again."""
+        found = self._read()
+        with self._lock:
+            self._follow(found)
+            known = self._known
+            wanted = SavedControls(
+                controls=self._known_orders(),
+                countdowns={name: Countdown.of(one.seconds_left) for name, one in self._countdowns.items()},
+            )
+        is_due = time.monotonic() - self._kept > _KEPT_SECONDS or wanted.countdowns.keys() != found.countdowns.keys()
+        if wanted.controls != found.controls or self.reserved is not None or is_due:
+            self._write(wanted)
+        with self._lock:  # what was ordered while the disk was waited for is not written yet
+            self._written, self.unsaved, self._stamp, self._kept = known, None, self._look(), time.monotonic()
+
+    def _write(self, wanted: SavedControls) -> None:
+        """To the file; where that cannot be, to the room that is reserved, what is not in the file.
+
+        Raises:
+            ArtifactError: when neither takes it.
+        """
+        try:
+            wanted.write(self.path)
+        except ArtifactError as error:
+            in_file = self._read_file().controls
+            rest = [one for one in wanted.controls if one not in in_file]
+            short = [_shortened(one, in_file) for one in rest]
+            if self.reserved is None or self._read_reserve().controls not in (rest, short):
+                self._write_reserve(rest, short, wanted.countdowns)
+                log.error("what was ordered is kept in %s: %s", self._reserve.path, error)
+            self.reserved = str(error)
+            return
+        if self._reserve.read():
+            self._reserve.write(b"")
+        self.reserved = None
+
+    def _write_reserve(
+        self, rest: Sequence[Control], short: Sequence[Control], countdowns: dict[str, Countdown]
+    ) -> None:
+        """Where there is no room for all, less of what was replaced is named; then what is for all agents goes before
+        what is for one, and new before old.
+
+        Raises:
+            ArtifactError: when not all is kept.
+        """
+        try:
+            self._reserve.write(SavedControls(controls=list(rest), countdowns=countdowns).to_bytes())
+            return
+        except ArtifactError:
+            log.warning("%s: orders are kept without most of what they replaced", self._reserve.path)
+        try:
+            self._reserve.write(SavedControls(controls=list(short), countdowns=countdowns).to_bytes())
+        except ArtifactError:
+            ranked = sorted(short, key=lambda one: ("/" not in one.name, one.created), reverse=True)
+            while ranked := ranked[: len(ranked) * 9 // 10]:
+                with suppress(ArtifactError):
+                    self._reserve.write(SavedControls(controls=ranked).to_bytes())
+                    break
+            raise
+
+    def _read(self) -> SavedControls:
+        """What stands in the file and in the reserve.
+
+        Raises:
+            ArtifactError: naming what cannot be read.
+        """
+        found, reserved = self._read_file(), self._read_reserve()
+        return SavedControls(
+            controls=[*found.controls, *reserved.controls],
+            countdowns={**reserved.countdowns, **found.countdowns},
+        )
+
+    def _read_file(self) -> SavedControls:
+        if self._stat() is None:
+            return SavedControls()
+        found = SavedControls.read(self.path)
+        if not found.is_from_before_countdowns:
+            return found
+        left = {one.id: Countdown.of(_left_by_the_wall_clock(one)) for _, one in _ending(by_name(found.controls))}
+        return found.model_copy(update={"countdowns": left})
+
+    def _read_reserve(self) -> SavedControls:
+        text = self._reserve.read()
+        try:
+            return SavedControls.model_validate(orjson.loads(text)) if text else SavedControls()
+        except (ValidationError, orjson.JSONDecodeError) as error:
+            raise ArtifactError(f"{self._reserve.path} cannot be read: {error}; remove it") from error
+
+    def _look(self) -> object:
+        found = self._stat()
+        return self._reserve.stamp if found is None else (found.st_mtime_ns, found.st_ino, self._reserve.stamp)
+
+    def _stat(self) -> os.stat_result | None:
+        try:
+            return self.path.stat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ArtifactError(f"{self.path} cannot be read: {error.strerror}; check the disk") from error
+
+    def _keep_record(self) -> None:
+        if self._keep is not None:
+            self._keep()
+
+    def _report(self, why: str) -> None:
+        if why != self.unsaved:
+            log.error("what was ordered is in force, and would not survive a restart: %s", why)
+        self.unsaved = why
+
+    def _tell(self) -> None:
+        if self._announce is not None and self._announced is not self._standing:
+            self._announced = self._standing
+            self._announce()
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """No other process writes the file. Taken before `_lock`: who decides takes that, and waits for no process.
+
+        Raises:
+            ArtifactError: when another one holds it for long, or it cannot be had.
+        """
+        lock = filelock.FileLock(self._lock_path, timeout=_LOCK_SECONDS)
+        try:
+            lock.acquire()
+        except (filelock.Timeout, OSError) as error:
+            raise ArtifactError(f"{self._lock_path} is not to be had: {error}; see who holds it") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def _shortened(order: Control, in_file: Iterable[Control]) -> Control:
+    """As it names the newest orders that it replaces, and those that still stand in the file."""
+    if order.replaces is None:
+        return order
+    kept = {one.identity for one in in_file if one.name == order.name} | {*order.replaces[-_NUM_REPLACED_IN_RESERVE:]}
+    return order.model_copy(update={"replaces": [one for one in order.replaces if one in kept]})
+
+
+def _ending(known: Mapping[str, Iterable[Control]]) -> Iterator[tuple[Control, Override]]:
+    """The overrides with an end among orders."""
+    for control in filter(is_readable, chain.from_iterable(known.values())):
+        one = document_of(control)
+        if isinstance(one, Override) and one.lifetime_seconds is not None:
+            yield control, one
+
+
+def _is_long_over(orders: Sequence[Control]) -> bool:
+    """Whether all that is left of an agent's override is that it lapsed long ago."""
+    return all(one.actor == LAPSED and datetime.now(UTC) - one.created > _LAPSE_KEPT for one in orders)
+
+
+def _left_by_the_wall_clock(one: Override) -> float:
+    """Seconds, of an override with an end; at most its lifetime."""
+    return min(max((one.expires or 0.0) - time.time(), 0.0), one.lifetime_seconds or 0.0)
+
+
+def _storable(text: str) -> str:
+    """As every database takes it: without NUL, and without bytes of a command line that are no UTF-8."""
+    return text.encode(errors="replace").decode().replace("\0", "?")
+
+
+def _make_files(path: Path, lock_path: Path) -> None:
+    """The folder, and the file that is locked: a full disk takes no new one later."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not lock_path.exists():
+            lock_path.touch()
+    except OSError as error:
+        raise ArtifactError(f"cannot make {lock_path}: {error.strerror}; check LOOMRL_HOME") from error

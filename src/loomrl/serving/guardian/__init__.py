@@ -1,0 +1,1 @@
+"""Monitors on the live stream, and the quarantine of versions they take out."""

@@ -1,0 +1,163 @@
+"""What is gathered about one version, as plain values: what its agents showed, its open episodes, its experiment."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from loomrl.serving.guardian.monitor import Monitor, Trigger
+from loomrl.serving.guardian.tokens import (
+    LEAST_REQUESTS,
+    RequestCounts,
+    SteadyCounts,
+    Suspicion,
+    token_of,
+    windows_between,
+    without,
+)
+from loomrl.serving.guardian.trial import Arm
+from loomrl.types import Json
+
+_WINDOW_CHARACTERS = len("2026-01-01T00:0")  # of a timestamp: ten minutes
+
+Key = tuple[str, str]  # agent_id, episode_id
+
+
+@dataclass(slots=True)
+class LiveEpisode:
+    """A named episode as far as one version decided in it."""
+
+    agent_id: str
+    episode_id: str
+    cut: bool  # another decided in it too: its return is not this version's
+    number: int = 0  # among the agent's episodes since the version began, from 1 on
+    number_in_window: int = 0
+    window: str = ""  # in which it began
+    place: int = 0  # among the agent's returns in its experiment
+    num_decisions: int = 0
+    num_rewards: int = 0
+    total: float = 0.0
+    ended: bool = False
+    broken: list[str] = field(default_factory=list)  # monitors of limits per episode that it broke
+
+    @property
+    def key(self) -> Key:
+        """What tells it from others that are open."""
+        return self.agent_id, self.episode_id
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has ended and every reward of it has come."""
+        return self.ended and self.num_rewards >= self.num_decisions
+
+
+@dataclass
+class Counts:
+    """How many values of a kind each agent has had."""
+
+    before: dict[str, int] = field(default_factory=dict)  # the window began
+    window: dict[str, int] = field(default_factory=dict)
+
+    def count(self, agent_id: str, more: int = 1) -> tuple[int, int]:
+        """So many more; the number of the last in all, and in the window."""
+        number = self.window[agent_id] = self.window.get(agent_id, 0) + more
+        return self.before.get(agent_id, 0) + number, number
+
+    def of(self, agent_id: str) -> tuple[int, int]:
+        """Of one agent: before the window, and in it."""
+        return self.before.get(agent_id, 0), self.window.get(agent_id, 0)
+
+    def without(self, token: str) -> "Counts":
+        """Those of agents of all other tokens."""
+        return Counts(without(self.before, token), without(self.window, token))
+
+    def begin_window(self) -> None:
+        """From now on."""
+        self.before = {agent: sum(self.of(agent)) for agent in self.before | self.window}
+        self.window = {}
+
+
+@dataclass
+class VersionEvidence:
+    """All that was gathered about one version, as plain values."""
+
+    version: str
+    num_decisions: int = 0  # its own
+    num_seen: int = 0  # records about it
+    begun: str = ""  # the window it began in
+    window: str = ""  # the newest
+    unnamed: dict[str, bool] = field(default_factory=dict)  # agent -> whether its first request named no episode
+    requests: Counts = field(default_factory=Counts)
+    episodes: Counts = field(default_factory=Counts)  # of agents that name them
+    monitors: dict[str, Monitor] = field(default_factory=dict)
+    arm: Arm | None = None  # in the newest experiment
+    num_experiments: int = 0
+    homes: dict[str, int] = field(default_factory=dict)  # agent -> revision of LoomDB's by which it was known first
+    window_homes: dict[str, int] = field(default_factory=dict)  # the same since the window began
+    open_episodes: list[LiveEpisode] = field(default_factory=list)  # in the order they began
+    requests_by_token: RequestCounts = field(default_factory=RequestCounts)
+    steady_requests_by_token: SteadyCounts = field(default_factory=SteadyCounts)
+    trigger: Trigger | None = None
+    suspicions: dict[str, Suspicion] = field(default_factory=dict)  # by monitor, the newest
+
+    def without(self, token: str) -> "VersionEvidence":
+        """What agents of all other tokens have shown."""
+        return replace(
+            self,
+            unnamed=without(self.unnamed, token),
+            requests=self.requests.without(token),
+            episodes=self.episodes.without(token),
+            monitors={name: one.without(token) for name, one in self.monitors.items()},
+            arm=None if self.arm is None else replace(self.arm, agents=without(self.arm.agents, token)),
+        )
+
+    def num_agents_by_token(self) -> Counter[str]:
+        """How many agents each token named that may speak for any."""
+        return Counter(token for token in map(token_of, self.unnamed) if token)
+
+    def enter_experiment(self, experiment: str | None, is_champion: bool) -> None:
+        """Agents are dealt by this one from now on; by another one anew."""
+        if experiment is None:
+            self.arm = None
+        elif self.arm is None or (self.arm.experiment, self.arm.is_champion) != (experiment, is_champion):
+            self.num_experiments += 1
+            self.arm = Arm(experiment, is_champion, self.num_experiments)
+
+    def count_requests(self, requests: Mapping[str, int], timestamp: str) -> None:
+        """So many were asked for under each token, at that time."""
+        self.requests_by_token.add(requests)
+        self.steady_requests_by_token.add_at(requests, timestamp)
+
+    def others_ask_as_much(self, token: str) -> bool:
+        """Whether other tokens ask for as many decisions as this one, and enough to have seen a fault."""
+        counts = self.requests_by_token, self.steady_requests_by_token
+        return any(one.under_others(token) >= max(LEAST_REQUESTS, one.under(token)) for one in counts)
+
+    def enter_window(self, timestamp: str) -> None:
+        """What comes now belongs to the window of this time; a clock that goes back changes nothing."""
+        window = timestamp[:_WINDOW_CHARACTERS]
+        if window <= self.window:
+            return
+        self.begun, self.window, self.window_homes = self.begun or window, window, {}
+        self.requests_by_token.enter_window(window)
+        self.steady_requests_by_token.enter_window(window)
+        for counts in (self.requests, self.episodes):
+            counts.begin_window()
+        for monitor in self.monitors.values():
+            monitor.window = {}
+
+    def describe(self) -> Json:
+        """For whoever looks, while nothing more is known of the version."""
+        trigger = None if self.trigger is None else self.trigger.to_json() | {"reason": self.trigger.reason}
+        return {
+            "control": None,
+            "num_decisions": self.num_decisions,
+            "num_agents": len(self.unnamed),
+            "trigger": trigger,
+            "suspicions": [one.to_json() | {"reason": one.reason} for one in self.suspicions.values()],
+            "monitors": {},
+        }
+
+    @property
+    def num_windows_before(self) -> int:
+        """Between the first and the newest, those without a decision too."""
+        return windows_between(self.begun, self.window)

@@ -1,0 +1,98 @@
+"""What monitors of several servers know together.
+
+An agent that several servers have seen counts where it was shared first, in life and in each window, so that its
+evidence never changes hands: what is known together grows in one order for all servers (`exchange`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from loomrl.serving.guardian.evidence import Counts, VersionEvidence
+from loomrl.serving.guardian.monitor import Monitor
+from loomrl.serving.guardian.tokens import RequestCounts, SteadyCounts
+from loomrl.serving.guardian.trial import Arm
+
+Homes = tuple[dict[str, int], dict[str, int]]  # agent -> revision by which it was known first: in life, in the window
+Owners = dict[str, VersionEvidence]  # agent -> the evidence in which it counts
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What LoomDB holds about a policy's versions, as one server sees it."""
+
+    number: int | None  # of this server; None for one that has shared nothing
+    rows: Mapping[str, Sequence[VersionEvidence]]  # version -> evidence of each server
+    homes: Mapping[str, Homes]  # version -> those of this server's agents
+
+
+def together(rows: Sequence[VersionEvidence]) -> VersionEvidence:
+    """What several servers have gathered about one version, as if one had seen it."""
+    window = max(one.window for one in rows)
+    newest = [one for one in rows if one.window == window]
+    life, recent = _owners(rows, lambda one: one.homes), _owners(newest, lambda one: one.window_homes)
+    return VersionEvidence(
+        version=rows[0].version,
+        num_decisions=sum(one.num_decisions for one in rows),
+        begun=min(one.begun for one in rows),
+        window=window,
+        unnamed=_unnamed(recent) | _unnamed(life),
+        requests=_counts(lambda one: one.requests, life, recent),
+        episodes=_counts(lambda one: one.episodes, life, recent),
+        monitors={name: _monitor(name, rows, life, recent) for name in rows[0].monitors},
+        arm=_arm([one.arm for one in rows if one.arm is not None], life),
+        requests_by_token=RequestCounts.together(one.requests_by_token for one in rows),
+        steady_requests_by_token=SteadyCounts.together(one.steady_requests_by_token for one in rows),
+    )
+
+
+def _owners(rows: Sequence[VersionEvidence], homes_of: Callable[[VersionEvidence], Mapping[str, int]]) -> Owners:
+    found: dict[str, tuple[int, VersionEvidence]] = {}
+    for one in rows:
+        for agent, revision in homes_of(one).items():
+            if agent not in found or revision < found[agent][0]:
+                found[agent] = revision, one
+    return {agent: owner for agent, (_, owner) in found.items()}
+
+
+def _unnamed(owners: Owners) -> dict[str, bool]:
+    """Whether agents name no episodes; without those a server that was killed has yet to read again."""
+    return {agent: owner.unnamed[agent] for agent, owner in owners.items() if agent in owner.unnamed}
+
+
+def _counts(counts_of: Callable[[VersionEvidence], Counts], life: Owners, recent: Owners) -> Counts:
+    window = {agent: counts_of(owner).window.get(agent, 0) for agent, owner in recent.items()}
+    total = {agent: sum(counts_of(owner).of(agent)) for agent, owner in life.items()}
+    before = {agent: count - window.get(agent, 0) for agent, count in total.items()}
+    return Counts(*({agent: count for agent, count in one.items() if count} for one in (before, window)))
+
+
+def _monitor(name: str, rows: Sequence[VersionEvidence], life: Owners, recent: Owners) -> Monitor:
+    """Of one server that holds the version to the same limit; those that do not are left out."""
+    first = rows[0].monitors[name]
+    found = Monitor(first.limit, first.threshold, first.block)
+    for one in rows:
+        monitor = one.monitors.get(name)
+        if monitor is None or (monitor.limit, monitor.block) != (first.limit, first.block):
+            continue
+        found.total += monitor.total
+        found.life |= {agent: sums for agent, sums in monitor.life.items() if life.get(agent) is one}
+        found.blocks |= {agent: blocks for agent, blocks in monitor.blocks.items() if life.get(agent) is one}
+        found.window |= {agent: sums for agent, sums in monitor.window.items() if recent.get(agent) is one}
+    return found
+
+
+def _arm(arms: Sequence[Arm], life: Owners) -> Arm | None:
+    """Of the newest experiment."""
+    newest = max(arms, key=lambda arm: max((one.time for one in arm.agents.values()), default=""), default=None)
+    if newest is None:
+        return None
+    found = Arm(newest.experiment, newest.is_champion, newest.number)
+    for arm in arms:
+        if (arm.experiment, arm.is_champion) == (found.experiment, found.is_champion):
+            found.number = max(found.number, arm.number)
+            found.agents |= {
+                agent: one for agent, one in arm.agents.items() if agent in life and life[agent].arm is arm
+            }
+            seen = [end for span in (found.span, arm.span) if span is not None for end in span]
+            found.span = (min(seen), max(seen)) if seen else None
+    return found

@@ -1,0 +1,328 @@
+"""Monitors on the live stream: is a version that decides now what it was promoted as? Asked after every decision.
+
+The unit is the agent: agents differ, one may be broken, and a split assigns agents, not decisions. What each monitor
+bets against:
+
+- Limits (violations, shield, out of distribution, unanswered, latency, and rewards where a `reference` is stated) are
+  absolute: "but for a few agents (`units.num_left_out`), the mean over agents of what they show is at most the limit".
+  Agents are taken to be independent of each other, nothing is assumed within an agent. While there are fewer than
+  `units.FEW` agents, half of the stake bets against "but for those few, no agent shows more than the limit in the mean
+  of a block of its decisions, given what came before"; of a policy's only agent this is all that can be said. One agent
+  alone takes no version out; those that stand out are told (`odd_agents`).
+- The reward is compared (`trial.Trial`): "agents of the version bring in no less than agents that the same experiment
+  dealt to its champion at the same time". Without a split and without a `reference` it stays undecided: what was earned
+  before, under another version, may have been easier.
+
+The chance of a false alarm is divided among the monitors: a version that keeps its promises is *ever* taken back with a
+probability of at most 1 - `confidence`, all together.
+
+What a person decided, or an agent asked to explore, says nothing about the version; what the server's own `share` of
+exploration drew does, for it is part of how the version is served. A limit per
+episode counts an episode once, as kept when it begins, as broken from its first violation on; to an agent that names no
+episodes each decision is one. Of agents that name episodes, whose beginnings may be unlike the rest, only blocks of
+`spacing` decisions are judged.
+
+Agents that come under one token which may speak for any are one's word, however many
+(`loomrl.serving.guardian.tokens`).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from loomrl.serving.guardian.evidence import LiveEpisode, VersionEvidence
+from loomrl.serving.guardian.monitor import Trigger
+from loomrl.serving.guardian.sharing import Shared, together
+from loomrl.serving.guardian.tokens import Suspicion, token_of, unit_of, units_of
+from loomrl.serving.guardian.trial import Arm
+from loomrl.serving.guardian.version_monitors import VersionMonitors
+from loomrl.serving.guardian.watch import Watch
+from loomrl.serving.guardian.weigher import Beside
+from loomrl.storage.audit.columns import Columns, runs, tokens_of, version_of
+from loomrl.storage.audit.records import CHAMPION, DECISION, DECISIONS, ON_TRIAL, SIMULATED, column
+from loomrl.types import Json
+
+ALONE_AFTER = 300  # requests of one agent in a row, none of another between: the policy has but this one
+_MOST_VERSIONS = 8
+_MOST_REMEMBERED = 10_000
+
+
+@dataclass
+class LoneAgent:
+    """Whether a policy has but one agent: who decided last, and how often without another in between."""
+
+    agent_id: str | None = None
+    count: int = 0
+
+    def saw(self, agent_ids: Sequence[str]) -> None:
+        """Requests of these agents, in their order."""
+        last = agent_ids[-1]
+        others = next((place for place, one in enumerate(reversed(agent_ids)) if one != last), len(agent_ids))
+        goes_on = last == self.agent_id and others == len(agent_ids)
+        self.agent_id, self.count = last, others + (self.count if goes_on else 0)
+
+    @property
+    def is_certain(self) -> bool:
+        """Enough to say so."""
+        return self.count >= ALONE_AFTER
+
+
+@dataclass
+class StreamState:
+    """Everything a stream has gathered, as plain values."""
+
+    versions: list[VersionEvidence] = field(default_factory=list)  # the one that acted last comes last
+    by_others: list[str] = field(default_factory=list)  # decisions without an episode that say nothing of their version
+    alone: LoneAgent = field(default_factory=LoneAgent)
+
+
+STATE: TypeAdapter[StreamState] = TypeAdapter(StreamState)
+
+
+class Stream:
+    """The monitors of all versions that act, fed with the audit log's records in their order."""
+
+    def __init__(
+        self, watch: Callable[[str], Watch | None], state: StreamState | None = None, is_shared: bool = False
+    ) -> None:
+        """`watch` says what is known of a version; None for one that is not loaded: its records are passed over.
+        `is_shared`: what other servers gather is to come (`hear`)."""
+        state = state or StreamState()
+        self._is_shared = is_shared
+        self._watch = watch
+        self._evidence = {one.version: one for one in state.versions}  # the version that acted last comes last
+        self._monitors: dict[str, VersionMonitors] = {}  # at work
+        self._known: dict[str, VersionEvidence] = {}  # version -> that of all servers, as it was heard last
+        self._number: int | None = None  # of this server among them
+        self._by_others = dict.fromkeys(state.by_others)
+        self._alone = state.alone
+
+    def state(self) -> StreamState:
+        """What was gathered, to be kept across a restart."""
+        for monitors in self._monitors.values():
+            monitors.list_episodes()
+        return StreamState(list(self._evidence.values()), list(self._by_others), self._alone)
+
+    def take(self, records: Sequence[Json]) -> list[Trigger]:
+        """Take records in their order; a trigger for each version that the evidence came to suffice against."""
+        for run in runs(records):
+            self._take(run)
+        return self._look()
+
+    def gathered(self) -> list[VersionEvidence]:
+        """What other servers should know."""
+        return [one for version, one in self._evidence.items() if version in self._monitors and one.window]
+
+    def hear(self, shared: Shared) -> list[Trigger]:
+        """Take what all servers have gathered; triggers as from `take`, also those another server came to."""
+        known = self._known = {version: together(rows) for version, rows in shared.rows.items()}
+        self._number = shared.number
+        for version, (life, window) in shared.homes.items():
+            if (own := self._evidence.get(version)) is not None:
+                own.homes = {**life, **own.homes}
+                own.window_homes = {
+                    agent: revision for agent, revision in window.items() if agent in own.requests.window
+                }
+        for version in known:
+            if version in self._monitors:
+                self._tell(version)
+        return [*self._adopted(shared), *self._look()]
+
+    def _tell(self, version: str) -> None:
+        """Tell a version's monitors what all servers know, as far as it is known here."""
+        if (one := self._known.get(version)) is not None:
+            beside = Beside(self._alone.is_certain, _champion_of(one, self._known.values()))
+            self._monitors[version].hear(one, beside, self._number)
+
+    def _adopted(self, shared: Shared) -> list[Trigger]:
+        """Triggers of other servers."""
+        found = []
+        for version, rows in shared.rows.items():
+            own, triggers = self._evidence.get(version), [one.trigger for one in rows if one.trigger is not None]
+            if own is not None and own.trigger is None and triggers:
+                own.trigger = triggers[0]
+                found.append(triggers[0])
+        return found
+
+    def _look(self) -> list[Trigger]:
+        watched = [one for one in self._monitors.values() if one.evidence.trigger is None]
+        found = [monitors.look(self._beside(monitors.evidence)) for monitors in watched]
+        return [trigger for trigger in found if trigger is not None]
+
+    @property
+    def refuted(self) -> list[str]:
+        """The versions that triggered."""
+        return [version for version, evidence in self._evidence.items() if evidence.trigger is not None]
+
+    @property
+    def suspicions(self) -> list[Suspicion]:
+        """The newest of each monitor, of versions that go on because of them."""
+        watched = (one for one in self._evidence.values() if one.trigger is None)
+        return [suspicion for one in watched for suspicion in one.suspicions.values()]
+
+    def forget(self, version: str) -> None:
+        """Begin anew with a version, should it act again."""
+        self._evidence.pop(version, None)
+        self._monitors.pop(version, None)
+
+    def describe(self) -> dict[str, Any]:
+        """All monitors by version, as JSON values; only the number of decisions of one that is not at work."""
+        return {
+            version: self._monitors[version].describe(self._beside(evidence))
+            if version in self._monitors
+            else evidence.describe()
+            for version, evidence in self._evidence.items()
+        }
+
+    def _take(self, run: list[Json]) -> None:
+        """Take what `runs` has put together."""
+        kind = run[0]["kind"]
+        if kind in (DECISION, DECISIONS):
+            self._take_decisions(run)
+            return
+        (record,) = run
+        if kind not in ("unanswered", "feedback") or record["agent_id"].startswith(SIMULATED):
+            return
+        monitors = self._of(record["version"])
+        if monitors is None or monitors.evidence.trigger is not None:
+            return
+        monitors.evidence.num_seen += 1
+        monitors.evidence.enter_window(record["timestamp"])
+        if kind == "feedback":
+            self._rewarded(record, monitors)
+        else:
+            unit = unit_of(record["agent_id"], record.get("by_token"))
+            monitors.evidence.count_requests({token_of(unit): 1}, record["timestamp"])
+            self._alone.saw([unit])
+            monitors.unanswered(unit, self._episode(unit, record["episode_id"], monitors))
+
+    def _take_decisions(self, run: list[Json]) -> None:
+        version, decisions = version_of(run[0]), Columns(run)
+        agent_ids = decisions.of("agent_id")
+        if SIMULATED in "".join(agent_ids):
+            decisions = decisions.only([not agent_id.startswith(SIMULATED) for agent_id in agent_ids])
+            agent_ids = decisions.of("agent_id")
+        monitors = self._of(version) if agent_ids else None
+        if monitors is None:
+            return
+        tokens = decisions.tokens()
+        units = units_of(agent_ids, tokens)
+        self._alone.saw(units)
+        self._evidence[version] = self._evidence.pop(version)  # it acted last
+        if monitors.evidence.trigger is None:
+            monitors.evidence.num_seen += len(run)
+            monitors.evidence.enter_window(run[-1]["timestamp"])
+            monitors.evidence.count_requests(Counter(tokens), run[-1]["timestamp"])
+            self._enrol(run, monitors.evidence)
+            self._decided(decisions, units, monitors)
+
+    def _of(self, version: str) -> VersionMonitors | None:
+        if version not in self._monitors:
+            for one in (*self._evidence, version):  # after a restart those that decided before, too
+                self._put_to_work(one)
+        return self._monitors.get(version)
+
+    def _put_to_work(self, version: str) -> None:
+        watch = None if version in self._monitors else self._watch(version)
+        if watch is None:
+            return
+        evidence = self._evidence.setdefault(version, VersionEvidence(version))
+        self._monitors[version] = VersionMonitors(evidence, watch, self._is_shared)
+        self._tell(version)
+        if len(self._evidence) > _MOST_VERSIONS:
+            self.forget(next(iter(self._evidence)))
+
+    def _enrol(self, run: Sequence[Json], evidence: VersionEvidence) -> None:
+        """Agents that an experiment dealt to a version."""
+        for record in run:
+            told = record.get("shared", record)
+            role = told.get("role", CHAMPION)  # logs from before there was a plan name none
+            if role not in ON_TRIAL:
+                continue
+            evidence.enter_experiment(told.get("experiment"), role == CHAMPION)
+            if evidence.arm is not None and "shares" in told:
+                known, shares = evidence.arm.agents, told["shares"]
+                for unit in units_of(column(record, "agent_id"), tokens_of(record)):
+                    if unit not in known and not unit.startswith(SIMULATED):
+                        evidence.arm.enrol(unit, record["timestamp"], shares)
+
+    def _beside(self, evidence: VersionEvidence) -> Beside:
+        return Beside(self._alone.is_certain, _champion_of(evidence, reversed(self._evidence.values())))
+
+    def _decided(self, decisions: Columns, agent_ids: Sequence[str], monitors: VersionMonitors) -> None:
+        """Take decisions of one version, for these agents."""
+        own, signs, episode_ids = decisions.as_served(), monitors.signs(decisions), decisions.of("episode_id")
+        if all(own) and episode_ids.count(None) == len(episode_ids):
+            monitors.decided_alone(agent_ids, signs)
+            return
+        names = zip(agent_ids, episode_ids, decisions.ids(), own, strict=True)
+        for row, (agent_id, episode_id, decision_id, is_own) in enumerate(names):
+            episode = self._episode(agent_id, episode_id, monitors)
+            if episode is not None:
+                episode.num_decisions += 1
+                episode.cut |= not is_own
+            elif not is_own:
+                self._note_others(decision_id)
+            if is_own:
+                monitors.decided(row, signs, agent_id, episode)
+
+    def _note_others(self, decision_id: str) -> None:
+        """A decision without an episode that says nothing of its version: nor will its reward."""
+        self._by_others[decision_id] = None
+        if len(self._by_others) > _MOST_REMEMBERED:
+            del self._by_others[next(iter(self._by_others))]
+
+    def _episode(self, agent_id: str, episode_id: str | None, monitors: VersionMonitors) -> LiveEpisode | None:
+        """The named episode a request belongs to; where another version was deciding in it, that one has left it."""
+        if episode_id is None:
+            return None
+        key = agent_id, episode_id
+        if monitors.has_open(key):
+            return monitors.opened(key, elsewhere=False)
+        left = [one.leave(key) for one in self._monitors.values() if one is not monitors]
+        episode = monitors.opened(key, elsewhere=any(left))
+        arm = monitors.evidence.arm
+        episode.place = 0 if arm is None else arm.begins(agent_id)
+        return episode
+
+    def _rewarded(self, record: Json, monitors: VersionMonitors) -> None:
+        """Take feedback: it completes a named episode, or is the reward of a decision that stands for itself."""
+        token, sender = record.get("by_token"), record.get("told_by_token")
+        if sender not in (None, token) and any(one.requests_by_token.under(sender) for one in self._evidence.values()):
+            return  # from whoever asks for other agents; who only reports may report for all
+        agent_id, value, arm = unit_of(record["agent_id"], token), record["reward"], monitors.evidence.arm
+        if record["episode_id"] is not None:
+            episode = monitors.rewarded(record, (agent_id, record["episode_id"]))
+            if episode is None:
+                return
+            value, place = episode.total, episode.place
+        elif record["decision_id"] in self._by_others:
+            del self._by_others[record["decision_id"]]
+            return
+        else:
+            episode, place = None, 0 if arm is None else arm.begins(agent_id)
+        monitors.returned(agent_id, value, episode)
+        if arm is not None:
+            arm.returned(agent_id, value, place)
+            self._have_returns(monitors.evidence)
+
+    def _have_returns(self, evidence: VersionEvidence) -> None:
+        """Whoever is compared with this version has to look again."""
+        for version, one in self._evidence.items():
+            is_compared = one is evidence or (one.arm is not None and _is_champion_of(evidence, one.arm))
+            if is_compared and version in self._monitors:
+                self._monitors[version].has_returns()
+
+
+def _champion_of(evidence: VersionEvidence, others: Iterable[VersionEvidence]) -> VersionEvidence | None:
+    """Of the experiment in which a version is on trial."""
+    if evidence.arm is None or evidence.arm.is_champion:
+        return None
+    return next((one for one in others if _is_champion_of(one, evidence.arm)), None)
+
+
+def _is_champion_of(evidence: VersionEvidence, arm: Arm) -> bool:
+    return evidence.arm is not None and evidence.arm.is_champion and evidence.arm.experiment == arm.experiment

@@ -1,0 +1,148 @@
+"""Whose word evidence is: an agent's, where a token names it; else its token's, however many agents that speaks for.
+
+Whoever holds a token that may speak for any number of agents can be as many as it likes, and take the names of others.
+So the same name under two tokens is two units, and what the units of one token show takes no version out while others,
+who ask for at least as many decisions, do not show it too (`VersionMonitors.look`). They are counted twice, in all and
+up to a limit in every ten seconds, so that a burst is not heard over others who have been asking for longer.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Self, TypeVar
+
+from loomrl.system.schema import Document
+
+LEAST_REQUESTS = 100  # of others, in two windows: with fewer they cannot be expected to have seen a fault
+CORROBORATION = 10.0  # e-value of what others show; a version that keeps its limits has it one time in ten at the most
+WINDOW_SECONDS = 600.0
+MOST_IN_SLOT = 100  # requests of one token that count in ten seconds
+Value = TypeVar("Value")
+_SLOT_CHARACTERS = len("2026-01-01T00:00:0")  # of a timestamp: ten seconds
+_APART = "\x1f"  # between an agent's id, which is printable, and its token
+
+
+def unit_of(agent_id: str, token: str | None) -> str:
+    """What counts as one: an agent under its token."""
+    return f"{agent_id}{_APART}{token}" if token else agent_id
+
+
+def units_of(agent_ids: list[str], tokens: Sequence[str]) -> list[str]:
+    """The same of several requests."""
+    if tokens and tokens.count(tokens[0]) == len(tokens):
+        ending = unit_of("", tokens[0])
+        return [agent_id + ending for agent_id in agent_ids] if ending else agent_ids
+    return list(map(unit_of, agent_ids, tokens))
+
+
+def agent_of(unit: str) -> str:
+    """The id of its agent."""
+    return unit.partition(_APART)[0]
+
+
+def token_of(unit: str) -> str:
+    """Its token; empty for none."""
+    return unit.partition(_APART)[2]
+
+
+def without(known: Mapping[str, Value], token: str) -> dict[str, Value]:
+    """What is known of the units of all other tokens."""
+    ending = f"{_APART}{token}"
+    return {unit: value for unit, value in known.items() if not unit.endswith(ending)}
+
+
+def windows_between(first: str, last: str) -> int:
+    """How many windows of ten minutes later one is, by the beginnings of their timestamps (`2026-01-01T00:0`)."""
+    begun, ended = (datetime.fromisoformat(f"{one}0Z") for one in (first, last))
+    return int((ended - begun).total_seconds() // WINDOW_SECONDS)
+
+
+@dataclass
+class RequestCounts:
+    """How many decisions were asked for under each token, in the window before and in the newest."""
+
+    window: str = ""
+    counts: dict[str, list[int]] = field(default_factory=dict)
+
+    def enter_window(self, window: str) -> None:
+        """What is added from now on belongs to this window."""
+        self.counts, self.window = self._in_window(window), window
+
+    def add(self, requests: Mapping[str, int]) -> None:
+        """So many under each token."""
+        for token, count in requests.items():
+            self.counts.setdefault(token, [0, 0])[1] += count
+
+    def under(self, token: str) -> int:
+        """In both windows."""
+        return sum(self.counts.get(token, ()))
+
+    def under_others(self, token: str) -> int:
+        """Under all other tokens, and under none."""
+        return sum(sum(counts) for one, counts in self.counts.items() if one != token)
+
+    def _in_window(self, window: str) -> dict[str, list[int]]:
+        """As they stand in this window, which is the same or a later one."""
+        later = windows_between(self.window, window) if self.window else 2
+        if later == 0:
+            return {token: list(counts) for token, counts in self.counts.items()}
+        return {token: [now, 0] for token, (_, now) in self.counts.items() if now} if later == 1 else {}
+
+    @classmethod
+    def together(cls, several: Iterable["RequestCounts"]) -> Self:
+        """Those of several servers."""
+        known = [one for one in several if one.window]
+        found = cls(max((one.window for one in known), default=""))
+        for one in known:
+            for token, counts in one._in_window(found.window).items():
+                kept = found.counts.setdefault(token, [0, 0])
+                kept[:] = [kept[0] + counts[0], kept[1] + counts[1]]
+        return found
+
+
+@dataclass
+class SteadyCounts(RequestCounts):
+    """The same, of one token at most `MOST_IN_SLOT` in ten seconds. Under an empty text are all agents whose tokens
+    speak for them alone: their requests count each.
+    """
+
+    slot: str = ""  # the newest ten seconds,
+    in_slot: dict[str, int] = field(default_factory=dict)  # and what counted in them
+
+    def add_at(self, requests: Mapping[str, int], timestamp: str) -> None:
+        """So many under each token, at that time; a clock that goes back stays in the ten seconds it was in."""
+        slot = timestamp[:_SLOT_CHARACTERS]
+        if slot > self.slot:
+            self.slot, self.in_slot = slot, {}
+        counted = {
+            token: min(count, MOST_IN_SLOT - self.in_slot.get(token, 0)) if token else count
+            for token, count in requests.items()
+        }
+        self.in_slot |= {token: self.in_slot.get(token, 0) + count for token, count in counted.items()}
+        self.add(counted)
+
+
+class Suspicion(Document):
+    """What the agents of one token show would take a version out; the others do not show it."""
+
+    version: str
+    monitor: str
+    token: str
+    num_agents: int  # that it named
+    e_value: float  # of what all show,
+    e_value_of_others: float  # and of what all others show
+    num_decisions: int  # the version's own, until then
+
+    @property
+    def source(self) -> tuple[str, str, str]:
+        """What tells it from others."""
+        return self.version, self.monitor, self.token
+
+    @property
+    def reason(self) -> str:
+        """For a person."""
+        return (
+            f"{self.monitor}: what {self.num_agents} agents of the token {self.token!r} show would take version "
+            f"{self.version} out of service (e-value {self.e_value:.3g}), but no other agents show it "
+            f"(e-value {self.e_value_of_others:.3g}): look at who holds that token, and at the version"
+        )

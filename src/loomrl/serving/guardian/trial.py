@@ -1,0 +1,149 @@
+"""Returns of a version beside those of the champion, by agents that one experiment dealt to the one or the other.
+
+A split deals agents to versions by chance. If the versions are equal, it changes nothing which one an agent was dealt,
+however agents differ, whoever is broken and whatever drifts: that is what
+`loomrl.statistics.assignment.log_evidence` tests. An
+agent's value is its first return, or the mean of its first 4, 16 or 64. While it is not known, the agent stands where
+it speaks least against the version, so that an episode that goes on speaks against nobody.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from loomrl.statistics.assignment import Units, log_evidence
+
+_SIZES = (1, 4, 16, 64)  # returns of an agent that make a value
+_MOST_AGENTS = 10_000
+_MOST = 230.0  # logarithm of evidence beyond any level; infinity could not be written
+Span = tuple[float, float]
+
+
+@dataclass(slots=True)
+class Enrolled:
+    """An agent that an experiment dealt to a version."""
+
+    time: str  # of its first decision, ISO 8601
+    shares: dict[str, float]  # version -> share of agents that were dealt to it then
+    num_begun: int = 0  # episodes, or decisions without one
+    num_returns: int = 0
+    counts: list[int] = field(default_factory=lambda: [0] * len(_SIZES))  # of returns among the first so many
+    sums: list[float] = field(default_factory=lambda: [0.0] * len(_SIZES))
+    total: float = 0.0
+
+
+@dataclass
+class Arm:
+    """One version in one experiment."""
+
+    experiment: str
+    is_champion: bool
+    number: int = 1  # of the version's experiments
+    agents: dict[str, Enrolled] = field(default_factory=dict)
+    span: Span | None = None  # the lowest and the highest return
+
+    def enrol(self, agent_id: str, time: str, shares: dict[str, float]) -> None:
+        """An agent's first decision."""
+        if len(self.agents) < _MOST_AGENTS:
+            self.agents.setdefault(agent_id, Enrolled(time, shares))
+
+    def begins(self, agent_id: str) -> int:
+        """An agent begins what will have a return: which of its returns this will be; 0 for one not enrolled."""
+        enrolled = self.agents.get(agent_id)
+        if enrolled is None:
+            return 0
+        enrolled.num_begun += 1
+        return enrolled.num_begun
+
+    def returned(self, agent_id: str, value: float, number: int) -> None:
+        """A return has come; `number` is what `begins` said of it."""
+        enrolled = self.agents.get(agent_id)
+        if enrolled is None or not number:
+            return
+        low, high = self.span or (value, value)
+        self.span = min(low, value), max(high, value)
+        enrolled.num_returns += 1
+        enrolled.total += value
+        for place, size in enumerate(_SIZES):
+            if number <= size:
+                enrolled.counts[place] += 1
+                enrolled.sums[place] += value
+
+    @property
+    def mean(self) -> float | None:
+        """Of all returns."""
+        num_returns = sum(one.num_returns for one in self.agents.values())
+        return sum(one.total for one in self.agents.values()) / num_returns if num_returns else None
+
+
+def _weight(number: int) -> float:
+    """Of an experiment's evidence: 0.9 for the first, 0.1 in all for those that follow."""
+    return 0.9 if number == 1 else 0.1 / (number * (number - 1))
+
+
+@dataclass(frozen=True)
+class ChampionTrial:
+    """A version beside the champion of its experiment."""
+
+    version: str
+    own: Arm
+    control_version: str
+    control: Arm
+    declared: Span | None  # the range of returns, where it was stated
+
+    @property
+    def span(self) -> Span | None:
+        """The range that losses are parts of: as declared, else as seen."""
+        seen = [end for arm in (self.own, self.control) if arm.span is not None for end in arm.span]
+        span = self.declared or (min(seen, default=0.0), max(seen, default=0.0))
+        return span if span[0] < span[1] else None
+
+    def evidence(self, max_loss: float) -> float:
+        """That the version is worse than the champion by more than `max_loss` of the range of returns.
+
+        The chance of a false alarm is shared out among all experiments a version may ever take part in.
+        """
+        span = self.span
+        if span is None:
+            return 1.0
+        order = self._in_order()
+        margin = max_loss * (span[1] - span[0])
+        peaks = [log_evidence(self._units(order, place, margin))[1] for place in range(len(_SIZES))]
+        return max(1.0, _weight(self.own.number) * math.exp(min(max(peaks), _MOST)) / len(_SIZES))
+
+    @property
+    def loss(self) -> float:
+        """How much lower the mean of all returns is than the champion's, in parts of the range."""
+        own, control, span = self.own.mean, self.control.mean, self.span
+        return 0.0 if own is None or control is None or span is None else (control - own) / (span[1] - span[0])
+
+    def _in_order(self) -> list[tuple[Enrolled, bool]]:
+        """Agents as they were enrolled, each where it was dealt first, and whether to the version itself."""
+        found: dict[str, tuple[Enrolled, bool]] = {}
+        for arm in (self.own, self.control):
+            for agent_id, enrolled in arm.agents.items():
+                known = found.get(agent_id)
+                if known is None or enrolled.time < known[0].time:
+                    found[agent_id] = enrolled, arm is self.own
+        return [found[agent_id] for agent_id in sorted(found, key=lambda agent_id: (found[agent_id][0].time, agent_id))]
+
+    def _chance(self, shares: Mapping[str, float]) -> float:
+        """Of an agent that was dealt to one of the two: that it was this version."""
+        own, control = (shares.get(version, 0.0) for version in (self.version, self.control_version))
+        return own / (own + control) if own + control else 0.0
+
+    def _units(self, order: list[tuple[Enrolled, bool]], place: int, margin: float) -> Units:
+        size = _SIZES[place]
+        means = [
+            one.sums[place] / size + is_own * margin if one.counts[place] == size else None for one, is_own in order
+        ]
+        known = [mean for mean in means if mean is not None]
+        least, greatest = min(known, default=0.0), max(known, default=0.0)
+        return Units(
+            is_challenger=np.array([is_own for _, is_own in order], dtype=np.bool_),
+            probability=np.array([self._chance(one.shares) for one, _ in order]),
+            low=np.array([least - 1.0 if mean is None else mean for mean in means]),
+            high=np.array([greatest + 1.0 if mean is None else mean for mean in means]),
+        )

@@ -1,0 +1,1 @@
+"""A challenger that is asked what the champion was asked."""

@@ -1,0 +1,1 @@
+"""The versions a server loads: where they come from, the model, its shield, its role."""

@@ -1,0 +1,233 @@
+"""Where a server finds policies: the registry's aliases, pinned versions, or plain folders.
+
+Whatever is signed must verify: by a trusted key, for exactly these files, as this policy's. What the registry holds
+must be signed, unless the server was told otherwise; a folder need not be, unless the server was told that it must.
+So must be how a version is served, and that it was promoted: an alias or a tag that somebody wrote in MLflow moves
+nothing.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from filelock import FileLock
+
+from loomrl.errors import ArtifactError, ServiceError
+from loomrl.serving.config import SERVING, ServingConfig
+from loomrl.serving.policy.aliases import ChampionStatements, signed_section
+from loomrl.serving.policy.last_verified import LastVerified, VerifiedVersion, path_of
+from loomrl.serving.policy.model import MANIFEST, ServedPolicy
+from loomrl.storage.model_signature import SIGNATURE, is_signed, verify
+from loomrl.storage.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
+from loomrl.storage.registry.files import PolicyVersion
+from loomrl.storage.registry.statements import ServingStatement, check_registered
+from loomrl.system.files import canonical_json
+from loomrl.system.home import home, inside
+from loomrl.types import PolicyManifest
+
+log = logging.getLogger(__name__)
+ROLES = (CHAMPION, CHALLENGER, PREVIOUS)
+
+
+class PolicySource(Protocol):
+    """Says which version has which role, and brings a version's files. Both may block; both may raise LoomRLError."""
+
+    def roles(self) -> Mapping[str, str]: ...
+
+    def fetch(self, version: str) -> Path: ...
+
+    def settings(self, version: str) -> ServingConfig: ...
+
+    def not_followed(self) -> Mapping[str, str]:
+        """Versions that roles were asked for and not given, as of the last look at them, and why."""
+        return {}
+
+    def last_verified(self) -> LastVerified | None:
+        """Roles that may be taken where `roles` does not answer, verified again by `fetch`."""
+        return None
+
+    def keep_verified(self, roles: Mapping[str, ServedPolicy], versions: Iterable[ServedPolicy]) -> None:  # noqa: ARG002 - a source's signature
+        """Keep the roles that loaded versions have, for the next start; `versions` are all that are loaded."""
+        return
+
+    def known(self) -> tuple[str, PolicyManifest] | None:
+        """The champion's version and manifest, as far as they are known without loading it: which actions there are."""
+        return None
+
+
+class RegistrySource(PolicySource):
+    """Roles are the registry's aliases, except those pinned; versions are downloaded and verified."""
+
+    def __init__(
+        self,
+        policy: str,
+        tracking_uri: str | None = None,
+        pinned: Mapping[str, str] | None = None,
+        require_signature: bool = True,
+    ) -> None:
+        self.policy = policy
+        self._registry = Registry(tracking_uri)
+        self._pinned = dict(pinned or {})
+        self._require_signature = require_signature
+        self._settings: dict[str, ServingConfig] = {}  # by version, as they stood when that was fetched
+        self._described: dict[str, PolicyVersion] = {}  # by version, as the registry described those fetched
+        self._kept = self._read_kept()
+        self._answers = True  # whether the registry did when it was last asked for roles
+        self._statements = ChampionStatements(policy, self._kept)
+
+    def roles(self) -> Mapping[str, str]:
+        """Role -> version. With any role pinned the aliases are not looked at."""
+        if self._pinned:
+            return self._pinned
+        self._answers = False  # until it has
+        aliases = self._registry.aliases(self.policy)
+        self._answers = True
+        named = {role: aliases[role] for role in ROLES if role in aliases}
+        return self._statements.followed(named, self._registry) if self._require_signature else named
+
+    def not_followed(self) -> Mapping[str, str]:
+        """Versions that an alias names, and no signed statement."""
+        return self._statements.refused
+
+    def fetch(self, version: str) -> Path:
+        """The version's folder; digests, signature, and that these files were registered as this version, verified."""
+        found = self._describe(version)
+        if self._require_signature:
+            self._statements.check_files(found)
+        self._settings[version] = self._served_as(found)
+        folder = inside("versions", self.policy, found.version)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(home() / "versions" / f".{self.policy}-{found.version}.lock"):  # the home's servers share it
+            self._registry.download(found, folder)
+        check_signature(folder, self.policy, self._require_signature, found.version)
+        if self._require_signature:
+            check_registered(found, folder)
+        self._described[version] = found
+        return folder
+
+    def _describe(self, version: str) -> PolicyVersion:
+        """As the registry describes it; as it did when it was last verified here, where the registry is away."""
+        kept = None if self._kept is None else self._kept.versions.get(version)
+        if kept is not None and not self._answers:
+            return kept.described
+        try:
+            return self._registry.require(self.policy, version)
+        except ServiceError:
+            if kept is None:
+                raise
+            return kept.described
+
+    def _served_as(self, version: PolicyVersion) -> ServingConfig:
+        kept = None if self._kept is None else self._kept.versions.get(version.version)
+        section = signed_section(version, None if kept is None else kept.described)
+        name = f"{self.policy}@{version.version}"
+        if section is not None:
+            return ServingConfig.read_tag(canonical_json(section), name, ServingStatement.TAG)
+        if SERVING not in version.tags:
+            return ServingConfig()
+        if not self._require_signature:
+            return ServingConfig.read_tag(version.tags[SERVING], name)
+        log.warning(
+            "%s is served by the defaults: its tag %s is not signed; run the life cycle again, or "
+            "`loomrl policy sign %s --by NAME --reason TEXT`, which signs it as well", name, SERVING, name
+        )  # fmt: skip
+        return ServingConfig()
+
+    def settings(self, version: str) -> ServingConfig:
+        """What the version's config says of serving."""
+        return self._settings.get(version, ServingConfig())
+
+    def last_verified(self) -> LastVerified | None:
+        """The roles of a server of this home, as the registry named them last."""
+        return self._kept
+
+    def keep_verified(self, roles: Mapping[str, ServedPolicy], versions: Iterable[ServedPolicy]) -> None:
+        """Written where anything changed; raises `ArtifactError` where it cannot be."""
+        known = {one.version: one for one in versions if one.version in self._described}
+        champion = roles.get(CHAMPION)
+        if self._pinned or champion is None or champion.version not in known:
+            return
+        found = LastVerified(
+            policy=self.policy,
+            roles={role: one.version for role, one in roles.items() if one.version in known},
+            versions={
+                version: VerifiedVersion(described=self._described[version], folder=str(one.folder))
+                for version, one in known.items()
+            },
+            manifest=champion.manifest,
+            verified=datetime.now(UTC).isoformat(timespec="seconds"),
+            number=self._statements.number,
+        )
+        if not found.is_like(self._kept):
+            found.write(path_of(self.policy))
+            self._kept = found
+
+    def known(self) -> tuple[str, PolicyManifest] | None:
+        """The last verified champion's."""
+        return None if self._kept is None else (self._kept.roles[CHAMPION], self._kept.manifest)
+
+    def _read_kept(self) -> LastVerified | None:
+        """What cannot be read is told in the log, and written anew when the registry answers."""
+        path = path_of(self.policy)
+        try:
+            return LastVerified.read(path) if path.is_file() else None
+        except ArtifactError as error:
+            log.error("the last verified roles cannot be used: %s", error)
+            return None
+
+
+class FolderSource(PolicySource):
+    """Export folders by role, without a registry: for a quick look, and for benchmarks."""
+
+    def __init__(self, policy: str, folders: Mapping[str, Path], require_signature: bool = False) -> None:
+        self.policy = policy
+        self._folders = dict(folders)
+        self._require_signature = require_signature
+
+    def roles(self) -> Mapping[str, str]:
+        """Role -> folder, as text: the folder is the version."""
+        return {role: str(folder) for role, folder in self._folders.items()}
+
+    def fetch(self, version: str) -> Path:
+        """The folder itself, its signature verified where there is one."""
+        folder = Path(version)
+        if not folder.is_dir():
+            raise ArtifactError(f"no policy folder {folder}; name a folder that `loomrl run` exported")
+        check_signature(folder, self.policy, self._require_signature)
+        return folder
+
+    def settings(self, version: str) -> ServingConfig:  # noqa: ARG002 - a source's signature
+        """The defaults: a folder has no config beside it."""
+        return ServingConfig()
+
+    def known(self) -> tuple[str, PolicyManifest] | None:
+        """The champion's, also where its graph cannot be loaded; None where it cannot be read."""
+        try:
+            folder = self._folders[CHAMPION]
+            return str(folder), PolicyManifest.read(folder / MANIFEST)
+        except (KeyError, ArtifactError):
+            return None
+
+
+def check_signature(folder: Path, policy: str, required: bool, version: str | None = None) -> None:
+    """Refuse a folder whose signature does not hold, or that has none where one is required.
+
+    `version` is the registered one whose files these are.
+
+    Raises:
+        ArtifactError: saying what is wrong.
+    """
+    if is_signed(folder):
+        verify(folder, policy)
+    elif required:
+        fix = (
+            "register the policy"
+            if version is None
+            else f"`loomrl policy sign {policy}@{version} --by NAME --reason TEXT`"
+        )
+        raise ArtifactError(
+            f"{folder} has no {SIGNATURE}, and this server takes signed versions only; {fix}, or serve with "
+            "--no-require-signature"
+        )

@@ -1,0 +1,75 @@
+"""Which of several workers a process is, and where it finds the others."""
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_WORKERS = 256  # two hex digits of every decision's id name the worker that made it
+
+_OWNER = re.compile("[0-9a-f]{2}")
+
+
+@dataclass(frozen=True)
+class WorkerAddress:
+    """One worker's place among those that answer on one port; handed down by their supervisor."""
+
+    index: int
+    count: int
+    name: str  # of them all; each one's audit chain is `NAME-INDEX`
+    folder: Path  # what they share
+    supervisor: int  # its process id
+    port: int  # file descriptors: of the port they all listen on,
+    door: int  # and of the socket on which the others ask this one
+
+    @property
+    def chains(self) -> list[str]:
+        """The audit chains of all workers."""
+        return [chain_of(self.name, index) for index in range(self.count)]
+
+    @property
+    def agreement(self) -> Path:
+        """The file of what they agree on."""
+        return self.folder / "agreement"
+
+    @property
+    def limits(self) -> Path:
+        """The file of the rate limits they keep together."""
+        return self.folder / "limits"
+
+    @property
+    def asking(self) -> Path:
+        """The file of the tokens that ask for decisions."""
+        return self.folder / "asking"
+
+    def owner_of_agent(self, agent_id: str) -> int:
+        """The worker that remembers an agent's episodes and named requests: the same after every restart."""
+        return int.from_bytes(hashlib.blake2b(agent_id.encode(), digest_size=8).digest(), "big") % self.count
+
+    def owner_of_decision(self, decision_id: str) -> int:
+        """The worker that made a decision; this one where its id names none."""
+        if not _OWNER.match(decision_id):
+            return self.index
+        owner = int(decision_id[:2], 16)
+        return owner if owner < self.count else self.index
+
+
+def chain_of(name: str, index: int) -> str:
+    """The name of a worker's audit chain."""
+    return f"{name}-{index}"
+
+
+def token_prefix(index: int) -> str:
+    """What the ids of a worker's decisions begin with."""
+    return f"{index:02x}"
+
+
+def doors(folder: Path) -> str:
+    """A folder's path by an open handle: the path of a Unix socket has room for 107 bytes."""
+    return f"/proc/self/fd/{os.open(folder, os.O_PATH | os.O_DIRECTORY)}"
+
+
+def door_of(folder: str, index: int) -> str:
+    """A worker's socket in the folder that `doors` names."""
+    return f"{folder}/{index}.sock"

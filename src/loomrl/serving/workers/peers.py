@@ -1,0 +1,63 @@
+"""The other workers of a port, asked over their Unix sockets with requests as they came."""
+
+from collections.abc import Iterable
+
+import httpx
+
+from loomrl.serving.workers.address import WorkerAddress, door_of, doors
+from loomrl.system.http.asgi import Response, Scope
+from loomrl.system.http.problems import Problem
+
+ENSURE = "/workers/versions"  # a route that workers alone ask
+_IDLE_SECONDS = 2.0  # a connection is kept; uvicorn closes those that are idle for 5 s
+_NOT_SENT_ON = (
+    b"connection",
+    b"content-length",
+    b"content-encoding",
+    b"transfer-encoding",
+    b"accept-encoding",
+    b"expect",
+)
+_NOT_SENT_BACK = ("connection", "content-length", "content-type", "transfer-encoding", "date")
+
+
+class PeerClient:
+    """Used in the event loop alone."""
+
+    def __init__(self, place: WorkerAddress) -> None:
+        folder, limits = doors(place.folder), httpx.Limits(keepalive_expiry=_IDLE_SECONDS)
+        self._clients = {
+            index: httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=door_of(folder, index), limits=limits))
+            for index in range(place.count)
+            if index != place.index
+        }
+
+    async def ask(self, index: int, scope: Scope, body: bytes, timeout_seconds: float) -> Response:
+        """A worker's answer to a request. One that is being started again is waited for.
+
+        Raises:
+            Problem: 503 where it does not answer in time, or ends before it has.
+        """
+        path = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+        url = httpx.URL(scheme="http", host="worker", raw_path=path)
+        headers = [*_only(scope["headers"], _NOT_SENT_ON), (b"accept-encoding", b"identity")]
+        try:
+            answer = await self._clients[index].request(
+                scope["method"], url, content=body, headers=headers, timeout=timeout_seconds
+            )
+        except httpx.TransportError as error:
+            raise Problem(
+                503, f"worker {index} of this server does not answer: {error!r}; ask again", {"Retry-After": "1"}
+            ) from error
+        told = {name: value for name, value in answer.headers.items() if name not in _NOT_SENT_BACK}
+        return Response(answer.content, answer.status_code, answer.headers["content-type"].encode(), told)
+
+
+def is_from_sibling(scope: Scope) -> bool:
+    """Whether another worker asks: its request came by a Unix socket, which only this server's user can open."""
+    address = scope.get("server")
+    return address is not None and address[1] is None
+
+
+def _only(headers: Iterable[tuple[bytes, bytes]], without: tuple[bytes, ...]) -> list[tuple[bytes, bytes]]:
+    return [(name, value) for name, value in headers if name not in without]

@@ -1,0 +1,50 @@
+"""`python -m loomrl.serving.workers.worker`: one of several workers; their supervisor writes what it is to do to its
+input.
+"""
+
+import logging
+import socket
+import sys
+
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from loomrl.errors import LoomRLError
+from loomrl.serving.server import GRACE_SECONDS, make, run
+from loomrl.serving.settings import ServerSettings
+from loomrl.serving.workers.address import WorkerAddress
+from loomrl.system.lifetime import die_with_parent
+
+
+@dataclass(frozen=True)
+class WorkerTask:
+    """What a worker is to do."""
+
+    settings: ServerSettings
+    place: WorkerAddress
+
+
+TASK = TypeAdapter(WorkerTask)
+
+
+def main() -> int:
+    """Serve until told to stop; the exit code."""
+    task = TASK.validate_json(sys.stdin.buffer.readline())
+    place = task.place
+    name = f"{task.settings.policy} worker {place.index}"
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(levelname)s %(message)s", stream=sys.stderr)
+    for chatty in ("alembic", "httpx"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    die_with_parent(parent=place.supervisor, grace_seconds=GRACE_SECONDS)
+    try:
+        server = make(task.settings, place)
+    except LoomRLError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return error.exit_code
+    server.shared = socket.socket(fileno=place.port)
+    run(server, [socket.socket(fileno=place.door)])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""Intervals for steps that come in units: steps of one episode, and episodes of one agent, resemble each other, so
+episodes are the clusters, and agents where several were watched."""
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from loomrl.types import Interval
+
+Floats = NDArray[np.float64]
+
+
+def clustered_mean(values: ArrayLike, clusters: ArrayLike, confidence: float) -> Interval | None:
+    """Mean of values (N,) with a t interval whose variance is taken between clusters (N,).
+
+    The ratio estimator's linearised variance, G/(G-1) * sum_g (sum_i (x_gi - mean))^2 / N^2 with G-1 degrees of
+    freedom (Cochran, Sampling Techniques, 1977, section 9A.2). None with fewer than two clusters: nothing between
+    them can be seen.
+    """
+    from scipy.special import stdtrit
+
+    sample = np.asarray(values, dtype=np.float64)
+    mean, error, num_clusters = _mean_and_error(sample, clusters)
+    if num_clusters < 2:
+        return None
+    reach = float(stdtrit(num_clusters - 1, 0.5 + confidence / 2)) * error
+    return Interval(
+        estimate=mean, low=mean - reach, high=mean + reach, confidence=confidence, method="t interval over units"
+    )
+
+
+def clustered_proportion(events: ArrayLike, clusters: ArrayLike, confidence: float) -> Interval | None:
+    """Proportion of events (N,) with Korn and Graubard's interval (Survey Methodology 24, 1998, 193-201).
+
+    Clopper-Pearson on the effective sample size p(1-p)/variance, scaled for the few degrees of freedom, and never
+    above N. Where all events are alike no variance can be seen: the number of clusters is used, since the steps of one
+    may all be alike.
+    """
+    from scipy.special import betaincinv, stdtrit
+
+    sample = np.asarray(events, dtype=np.float64)
+    proportion, error, num_clusters = _mean_and_error(sample, clusters)
+    if num_clusters < 2:
+        return None
+    effective = float(num_clusters)
+    if 0.0 < proportion < 1.0 and error > 0.0:
+        tail = 0.5 + confidence / 2
+        scale = (float(stdtrit(len(sample) - 1, tail)) / float(stdtrit(num_clusters - 1, tail))) ** 2
+        effective = min(float(len(sample)), proportion * (1 - proportion) / error**2 * scale)
+    hits, misses, alpha = proportion * effective, (1 - proportion) * effective, 1 - confidence
+    low = 0.0 if proportion == 0.0 else float(betaincinv(hits, misses + 1, alpha / 2))
+    high = 1.0 if proportion == 1.0 else float(betaincinv(hits + 1, misses, 1 - alpha / 2))
+    return Interval(
+        estimate=proportion, low=low, high=high, confidence=confidence, method="korn-graubard clopper-pearson"
+    )
+
+
+def _mean_and_error(sample: Floats, clusters: ArrayLike) -> tuple[float, float, int]:
+    """Mean, its standard error between clusters, and the number of clusters."""
+    _, index = np.unique(np.asarray(clusters), return_inverse=True)
+    num_clusters = int(index.max()) + 1 if len(sample) else 0
+    if num_clusters < 2:
+        return (float(sample.mean()) if len(sample) else 0.0), math.inf, num_clusters
+    mean = float(sample.mean())
+    sums = np.bincount(index, weights=sample - mean, minlength=num_clusters)
+    variance = num_clusters / (num_clusters - 1) * float(np.sum(sums**2)) / len(sample) ** 2
+    return mean, math.sqrt(variance), num_clusters
+
+
+def mean_over_units(values: ArrayLike, confidence: float) -> Interval | None:
+    """Mean of one value per unit (N,) with a two-sided t interval; None with fewer than two units."""
+    sample = np.asarray(values, np.float64)
+    return clustered_mean(sample, np.arange(len(sample)), confidence)
+
+
+def rate_over_units(values: ArrayLike, confidence: float, refuting: float | None = None) -> Interval:
+    """Mean of one value in [0, 1] per unit (N,) with one-sided bounds that hold for any number of units.
+
+    The upper one holds at `confidence`, the lower one at `refuting`, which is the same if it is not given.
+
+    Clopper-Pearson's where every value is 0 or 1, else Hoeffding's in relative entropy: nothing is assumed of how
+    the steps within a unit depend on each other.
+    """
+    from loomrl.statistics import intervals as statistics
+
+    sample = np.asarray(values, np.float64)
+    count, total, refuting = len(sample), float(sample.sum()), refuting or confidence
+    if np.isin(sample, (0.0, 1.0)).all():
+        low = statistics.clopper_pearson_lower(int(total), count, refuting)
+        high = statistics.clopper_pearson_upper(int(total), count, confidence)
+        method = "clopper-pearson over units"
+    else:
+        low = statistics.bounded_mean_lower(sample, refuting)
+        high = statistics.bounded_mean_upper(sample, confidence)
+        method = "hoeffding relative-entropy over units"
+    return Interval(estimate=total / count, low=low, high=high, confidence=confidence, method=method)

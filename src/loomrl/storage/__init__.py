@@ -1,0 +1,1 @@
+"""What is kept: the audit log, LoomDB, MLflow's registry, and its upkeep."""

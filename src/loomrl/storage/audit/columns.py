@@ -1,0 +1,192 @@
+"""Decisions column by column, however they were written: each in a record of its own, or many in one."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.storage.audit.records import (
+    DECISION,
+    DECISIONS,
+    FULL_BATCH,
+    array,
+    column,
+    holds,
+    is_own_choice,
+    is_taken_over,
+    row_ids,
+    spans,
+)
+from loomrl.storage.audit.sealing import opened
+from loomrl.types import Json
+
+_Rows = Sequence[int] | None  # of a record; all of them for None
+
+
+class Columns:
+    """N decisions in their order, as `decision` and `decisions` records hold them."""
+
+    def __init__(self, entries: Sequence[Json], rows: Sequence[_Rows] | None = None) -> None:
+        """What is sealed in the records must be opened. `rows` are the chosen ones of each record."""
+        self._pieces = list(zip(entries, rows or [None] * len(entries), strict=True))
+        self._counts = [count_of(entry) if chosen is None else len(chosen) for entry, chosen in self._pieces]
+
+    def __len__(self) -> int:
+        return sum(self._counts)
+
+    def of(self, name: str) -> list[Any]:
+        """One value for each decision, (N,)."""
+        return self._gathered(lambda entry: column(entry, name))
+
+    def array(self, name: str) -> NDArray[Any]:
+        """The same as one array, (N, ...).
+
+        Raises:
+            ValueError: where those of one decision have another shape than those of another.
+        """
+        if all(entry["kind"] == DECISION for entry, _ in self._pieces):
+            return np.array(self.of(name))
+        found = ((array(entry, name), rows) for entry, rows in self._pieces)
+        return np.concatenate([values if rows is None else values[_place(rows)] for values, rows in found])
+
+    def ids(self) -> list[str]:
+        """The `decision_id` of each, (N,)."""
+        return self._gathered(_ids)
+
+    def written_ids(self) -> Json | list[str]:
+        """The same as a record holds them: by their places, where each record's follow each other."""
+        found = []
+        for entry, rows in self._pieces:
+            if entry["kind"] == DECISION:
+                found.append((entry["decision_id"], -1, 0))
+            elif rows is None or isinstance(rows, range):
+                places = rows or range(count_of(entry))
+                found.append((entry["decision_id"], places.start, places.stop))
+            else:
+                return self.ids()
+        return spans(found)
+
+    def own(self) -> list[bool]:
+        """Whether the version that is named chose it, for each: not a person, not a fallback, not chance; (N,)."""
+        return self._gathered(_own)
+
+    def as_served(self) -> list[bool]:
+        """Whether the version that is named decided it as it is served, for each: what the server's `share` of
+        exploration drew is part of that; what a person, a fallback or an agent asked for is not; (N,)."""
+        return self._gathered(_as_served)
+
+    def tokens(self) -> list[str]:
+        """Under which token each was asked, where it may speak for any agent, else an empty text; (N,)."""
+        return self._gathered(tokens_of)
+
+    def times_allowed(self) -> NDArray[np.float64]:
+        """How many times as long as one decision each may take, by how many were made with it, (N,): 1 up to a full
+        batch, beyond it in proportion. What a large request takes is not its policy's doing.
+        """
+        together = self._gathered(_num_together)
+        return np.maximum(np.array(together, dtype=np.float64) / FULL_BATCH, 1.0)
+
+    def only(self, wanted: Sequence[bool]) -> Self:
+        """Those decisions, of N, that are wanted."""
+        if all(wanted):
+            return self
+        entries, chosen, start = [], list[_Rows](), 0
+        for (entry, rows), count in zip(self._pieces, self._counts, strict=True):
+            places = range(count) if rows is None else rows
+            kept = [row for row, is_wanted in zip(places, wanted[start : start + count], strict=True) if is_wanted]
+            start += count
+            if kept:
+                entries.append(entry)
+                chosen.append(None if rows is None and len(kept) == count else kept)
+        return type(self)(entries, chosen)
+
+    def parts(self, count: int) -> list[Self]:
+        """The same decisions, at most `count` at a time."""
+        return [self._between(start, start + count) for start in range(0, len(self), count)]
+
+    def _gathered(self, values_of: Callable[[Json], list[Any]]) -> list[Any]:
+        """The values that each record has, of the chosen decisions alone."""
+        found: list[Any] = []
+        for entry, rows in self._pieces:
+            values = values_of(entry)
+            found += values if rows is None else [values[row] for row in rows]
+        return found
+
+    def _between(self, start: int, stop: int) -> Self:
+        entries, chosen, first = [], list[_Rows](), 0
+        for (entry, rows), count in zip(self._pieces, self._counts, strict=True):
+            some = slice(max(start - first, 0), max(min(stop - first, count), 0))
+            first += count
+            if some.start < some.stop:
+                entries.append(entry)
+                chosen.append(rows if some == slice(0, count) else (range(count) if rows is None else rows)[some])
+        return type(self)(entries, chosen)
+
+
+def _place(rows: Sequence[int]) -> slice | list[int]:
+    return slice(rows.start, rows.stop) if isinstance(rows, range) else list(rows)
+
+
+def own_choices(entries: Sequence[Json]) -> Columns:
+    """Those decisions among records, opened, that their version chose: others say nothing of what a policy does."""
+    decisions = Columns([opened(entry) for entry in entries if _decides(entry)])
+    return decisions.only(decisions.own())
+
+
+def count_of(entry: Json) -> int:
+    """How many decisions a record holds, if it holds decisions."""
+    count: int = entry["shared"]["count"] if entry["kind"] == DECISIONS else 1
+    return count
+
+
+def version_of(entry: Json) -> str:
+    """The version that a record of one decision or of several names."""
+    version: str = (entry["shared"] if entry["kind"] == DECISIONS else entry)["version"]
+    return version
+
+
+def runs(entries: Sequence[Json]) -> Iterator[list[Json]]:
+    """Records that can be taken together: decisions of one version that follow each other; any other alone."""
+    for version, found in groupby(entries, lambda entry: version_of(entry) if _decides(entry) else None):
+        if version is None:
+            yield from ([entry] for entry in found)
+        else:
+            yield list(found)
+
+
+def _decides(entry: Json) -> bool:
+    return entry["kind"] in (DECISION, DECISIONS)
+
+
+def _ids(entry: Json) -> list[str]:
+    whole = entry["decision_id"]
+    return row_ids(whole, 0, entry["shared"]["count"]) if entry["kind"] == DECISIONS else [whole]
+
+
+def _own(entry: Json) -> list[bool]:
+    if entry["kind"] == DECISION:
+        return [is_own_choice(entry)]
+    if is_taken_over(entry["shared"]):
+        return [False] * entry["shared"]["count"]
+    return [not flag for flag in column(entry, "exploration_flag")]
+
+
+def tokens_of(entry: Json) -> list[str]:
+    """Under which token each decision of a record was asked, where it may speak for any agent, else an empty text."""
+    if not holds(entry, "by_token"):
+        return [""] * count_of(entry)
+    tokens = column(entry, "by_token")
+    return tokens if None not in tokens else [token or "" for token in tokens]
+
+
+def _num_together(entry: Json) -> list[int]:
+    return column(entry, "num_together") if holds(entry, "num_together") else [1] * count_of(entry)
+
+
+def _as_served(entry: Json) -> list[bool]:
+    if is_taken_over(entry.get("shared", entry)):
+        return [False] * count_of(entry)
+    asked: list[bool] = column(entry, "asked_to_explore" if holds(entry, "asked_to_explore") else "exploration_flag")
+    return [not flag for flag in asked]

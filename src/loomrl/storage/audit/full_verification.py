@@ -1,0 +1,141 @@
+"""Verifying all audit chains: those that are there against those that LoomDB knows, and LoomDB against them."""
+
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from loomrl.storage.audit.anchors import AnchorStatements, read_statements
+from loomrl.storage.audit.exported_anchor import ExportedAnchor
+from loomrl.storage.audit.history import chains
+from loomrl.storage.audit.hosts import audit_roots
+from loomrl.storage.audit.verification import ChainReport, missing_chain, verify_chain
+from loomrl.storage.loomdb.database import DamagedRow, LoomDB
+from loomrl.system.home import shares_loomdb
+
+LOOMDB = "LoomDB"  # as findings name its statements
+_UNPLACED = (
+    "LoomDB does not say on which host it was written, for that was an earlier version: start a server of this version "
+    "there, which states it"
+)
+
+
+@dataclass
+class AuditReport:
+    """What verifying an installation's audit logs found."""
+
+    num_statements: int = 0
+    num_signed_statements: int = 0
+    newest_statement: str | None = None  # digest
+    findings: list[str] = field(default_factory=list)  # about LoomDB's statements
+    notes: list[str] = field(default_factory=list)
+    elsewhere: dict[str, str] = field(default_factory=dict)  # chain that lies on another host -> the host
+    chains: list[ChainReport] = field(default_factory=list)
+
+    @property
+    def intact(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings and all(report.intact for report in self.chains)
+
+    def all_findings(self) -> list[str]:
+        """Each with the chain it is about."""
+        return [
+            *(f"{LOOMDB}: {finding}" for finding in self.findings),
+            *(f"{report.server}: {finding}" for report in self.chains for finding in report.findings),
+        ]
+
+
+def verify_all(
+    db: LoomDB,
+    policy: str | None = None,
+    demand_signed: bool = False,
+    everywhere: bool = False,
+    exported: ExportedAnchor | None = None,
+) -> AuditReport:
+    """Check every chain here, and that every chain LoomDB knows is here, or on the other host that wrote it.
+
+    `everywhere` demands the chains of all hosts, under this home or in the folders of `LOOMRL_AUDIT_FOLDERS`.
+    `exported` is held against LoomDB and the chains too.
+
+    Raises:
+        ServiceError: when LoomDB cannot be reached.
+    """
+    try:
+        statements = read_statements(db)
+    except DamagedRow as error:
+        statements = AnchorStatements(findings=[str(error)])
+    report = AuditReport(
+        num_statements=statements.num,
+        num_signed_statements=statements.num_signed,
+        newest_statement=None if statements.newest is None else statements.newest.digest,
+        findings=statements.findings,
+    )
+    known = dict(statements.by_chain)
+    if exported is not None:
+        report.findings += exported.contradictions(statements)
+        for server, anchors in exported.anchors().items():
+            known[server] = [*known.get(server, []), *anchors]
+    folders = {f"{folder.parent.name}/{folder.name}": folder for folder in _folders(policy, everywhere)}
+    for server, folder in folders.items():
+        found = verify_chain(folder, known.get(server, []), demand_signed)
+        _check_known(found, statements, demand_signed, db)
+        report.chains.append(found)
+    for server in sorted(known.keys() - folders.keys()):
+        host = statements.hosts.get(server, "")
+        if policy not in (None, server.partition("/")[0]):
+            continue
+        if not everywhere and shares_loomdb() and host not in ("", socket.gethostname()):
+            report.elsewhere[printable(server)] = host
+        else:
+            report.chains.append(missing_chain(server, known[server]))
+            if not host and shares_loomdb():
+                report.chains[-1].notes.append(_UNPLACED)
+    for chain in report.chains:  # what files are called, and rows say, may be any bytes
+        chain.server, chain.findings = printable(chain.server), [*map(printable, chain.findings)]
+        chain.notes = [*map(printable, chain.notes)]
+    report.findings = [*map(printable, report.findings)]
+    _accept(report, statements)
+    return report
+
+
+def printable(text: str) -> str:
+    """A text without what no terminal shows; names of files may not even be Unicode."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def _folders(policy: str | None, everywhere: bool) -> list[Path]:
+    """Those of this host last, so that of two copies its own counts."""
+    others = audit_roots()[:0:-1] if everywhere else []
+    pattern = f"{policy or '*'}/*"
+    found = [folder for root in others for folder in sorted(root.glob(pattern)) if folder.is_dir()]
+    return [*found, *chains(policy)]
+
+
+def _check_known(report: ChainReport, statements: AnchorStatements, demand_signed: bool, db: LoomDB) -> None:
+    """A chain and LoomDB must know each other. A server may have stated more since LoomDB was read, and named that."""
+    if report.server not in statements.by_chain and report.num_records:
+        unknown = "LoomDB knows nothing of this chain: it is not anchored yet, or was put here, or LoomDB is another"
+        (report.findings if demand_signed else report.notes).append(unknown)
+    digests = statements.digests
+    if report.statements and max(report.statements) > max(digests, default=0):
+        digests = digests | {one.number: one.digest for one in db.audit_anchors(max(digests, default=0))}
+    for number, digest in report.statements.items():
+        if digests.get(number) != digest:
+            report.findings.append(
+                f"its records name statement {number} of LoomDB, which is missing there or another: LoomDB was rolled "
+                "back or rewritten"
+            )
+
+
+def _accept(report: AuditReport, statements: AnchorStatements) -> None:
+    """What a person has accepted on record is a note."""
+    report.findings, notes = _parted(LOOMDB, report.findings, statements)
+    report.notes += notes
+    for chain in report.chains:
+        chain.findings, notes = _parted(chain.server, chain.findings, statements)
+        chain.notes += notes
+
+
+def _parted(name: str, findings: list[str], statements: AnchorStatements) -> tuple[list[str], list[str]]:
+    accepted = [finding for finding in findings if f"{name}: {finding}" in statements.accepted]
+    rest = [finding for finding in findings if finding not in accepted]
+    return rest, [f"{finding} ({statements.accepted[f'{name}: {finding}']})" for finding in accepted]

@@ -1,0 +1,138 @@
+"""Reading audit logs: lines, single decisions, export with rewards joined, and verification."""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loomrl.errors import ArtifactError, ConfigError
+from loomrl.storage.audit.log import audit_folder
+from loomrl.storage.audit.records import DECISION, DECISIONS, SEVERAL, expand, record_of
+from loomrl.storage.audit.segments import segments, segments_after, waiting_records, whole_lines
+from loomrl.system.files import write_atomic
+from loomrl.system.home import home
+
+DECISION_MARKS = tuple(b'{"kind":"%b"' % kind.encode() for kind in (DECISION, DECISIONS))
+
+
+def chains(policy: str | None = None) -> list[Path]:
+    """The folders of all chains, of one policy if given."""
+    roots = [audit_folder(policy)] if policy else sorted((home() / "audit").glob("*"))
+    return sorted(folder for root in roots for folder in root.glob("*") if folder.is_dir())
+
+
+def read_lines(folder: Path, after: int, limit: int, kinds: Sequence[str]) -> list[bytes]:
+    """Lines of records of these kinds whose sequence is above `after`, oldest first: `limit`, or the rest of a record.
+
+    Records of several decisions, or shadows, are given one by one, and what is sealed is opened.
+    """
+    named = (*kinds, *(SEVERAL[kind] for kind in kinds if kind in SEVERAL))
+    marks = tuple(b'{"kind":"%b"' % kind.encode() for kind in named)
+    found: list[bytes] = []
+    for line in (line for path in segments_after(folder, after) for line in whole_lines(path)):
+        if line.startswith(marks) and int((entry := orjson.loads(line))["sequence"]) > after:
+            found += [orjson.dumps(one) + b"\n" for one in expand(entry)]
+            if len(found) >= limit:
+                break
+    return found
+
+
+def records(policy: str | None = None) -> Iterator[dict[str, Any]]:
+    """All records of all chains, chain by chain; of several decisions each is one."""
+    for folder in chains(policy):
+        last = -1
+        for path in segments(folder):
+            for number, line in enumerate(whole_lines(path), start=1):
+                found = _parse(line, path, number)
+                last = found["sequence"]
+                yield from expand(found)
+        for _, found in waiting_records(folder):
+            if found["sequence"] > last:
+                yield from expand(found)
+
+
+def count_decisions(policy: str | None = None) -> int:
+    """How many decisions stand in all chains, without reading what they were."""
+    count = 0
+    for line in (line for folder in chains(policy) for path in segments(folder) for line in whole_lines(path)):
+        if line.startswith(DECISION_MARKS):
+            entry = orjson.loads(line)
+            count += entry["shared"]["count"] if entry["kind"] == DECISIONS else 1
+    return count
+
+
+def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise ArtifactError(f"{path}:{number} is damaged; see `loomrl audit verify`") from error
+    return found
+
+
+def find_decision(decision_id: str) -> dict[str, Any] | None:
+    """One decision's audit record; None when no log here has it."""
+    mark = b'"decision_id":' + orjson.dumps(record_of(decision_id))
+    for folder in chains():
+        for path in segments(folder):
+            for number, line in enumerate(whole_lines(path), start=1):
+                if mark in line and line.startswith(DECISION_MARKS):
+                    found = {entry["decision_id"]: entry for entry in expand(_parse(line, path, number))}
+                    return found.get(decision_id)
+    return None
+
+
+def require_decision(decision_id: str) -> dict[str, Any]:
+    """One decision's audit record.
+
+    Raises:
+        ConfigError: when no log here has it.
+    """
+    if found := find_decision(decision_id):
+        return found
+    raise ConfigError(f"no decision {decision_id!r} under {home() / 'audit'}; `loomrl audit show` lists the latest")
+
+
+def join(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Decisions with reward, terminated and truncated from their feedback, and what challengers would have done."""
+    decisions: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        if entry["kind"] == "decision":
+            later: dict[str, Any] = {"terminated": None, "truncated": None, "challengers": {}}
+            decisions[entry["decision_id"]] = {**entry, **later}
+        elif entry["kind"] == "feedback" and entry["decision_id"] in decisions:
+            joined = {key: entry[key] for key in ("reward", "terminated", "truncated")}
+            decisions[entry["decision_id"]].update(joined)
+        elif entry["kind"] == "shadow" and entry["decision_id"] in decisions:
+            decisions[entry["decision_id"]]["challengers"][entry["version"]] = entry["action"]
+    return list(decisions.values())
+
+
+def write_table(path: Path, decisions: Sequence[dict[str, Any]]) -> None:
+    """Write decisions as `.jsonl`, `.json` or `.csv`, atomically; lists become JSON text in a CSV.
+
+    Raises:
+        ConfigError: for another suffix.
+    """
+    if path.suffix == ".jsonl":
+        data = b"".join(orjson.dumps(entry) + b"\n" for entry in decisions)
+    elif path.suffix == ".json":
+        data = orjson.dumps(decisions)
+    elif path.suffix == ".csv":
+        data = _csv(decisions)
+    else:
+        raise ConfigError(f"{path}: unknown suffix {path.suffix!r}; use .jsonl, .json or .csv")
+    write_atomic(path, data)
+
+
+def _csv(decisions: Sequence[dict[str, Any]]) -> bytes:
+    columns = list(dict.fromkeys(key for entry in decisions for key in entry))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns)
+    writer.writeheader()
+    for entry in decisions:
+        nested = {key: orjson.dumps(value).decode() for key, value in entry.items() if isinstance(value, list | dict)}
+        writer.writerow({**entry, **nested})
+    return text.getvalue().encode()

@@ -1,0 +1,463 @@
+"""The audit log: append-only hash-chained JSON lines, written before the decision is answered.
+
+Every server process owns one chain, `home()/audit/POLICY/SERVER/NNNNNN.jsonl`: a new segment per start and per
+`segment_bytes`, each begun by an `open` record that links to the former segment. Bytes handed to `os.write` survive a
+killed process; `sync` makes them survive a power failure. Where keys are configured, what was observed is sealed.
+"""
+
+import errno
+import fcntl
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loomrl import __version__
+from loomrl.errors import ArtifactError, LoomRLError
+from loomrl.storage.audit.chain import seal
+from loomrl.storage.audit.records import record
+from loomrl.storage.audit.reserve import Reserve
+from loomrl.storage.audit.sealing import Sealer
+from loomrl.storage.audit.segments import PLAIN, RESERVE, last_record, lines_backwards, segments, waiting_records
+from loomrl.system.files import sync_folder
+from loomrl.system.home import inside, shares_loomdb
+from loomrl.system.names import checked_name
+from loomrl.system.security.encryption import keyring
+
+log = logging.getLogger(__name__)
+_LOOK_SECONDS = 0.1  # between looks whether who writes a chain has ended
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_MAX_SERVERS = 1_000
+
+
+class AuditUnwritable(LoomRLError):
+    """A record could not be written whole: nothing may be decided. `full` when space ran out."""
+
+    def __init__(self, message: str, full: bool) -> None:
+        super().__init__(message)
+        self.full = full
+
+
+class NotDurable(AuditUnwritable):
+    """Records are written whole, but the disk did not take them."""
+
+
+@dataclass(frozen=True)
+class ChainHead:
+    """The last record of a chain."""
+
+    server: str  # "POLICY/SERVER"
+    segment: str
+    sequence: int  # -1 when there is none
+    digest: str
+
+
+def default_name(kind: str) -> str:
+    """How chains are named where nobody named them; where LoomDB holds those of several hosts, by the host."""
+    return f"{socket.gethostname()}-{kind}" if shares_loomdb() else kind
+
+
+def audit_folder(policy: str) -> Path:
+    """Where a policy's chains lie."""
+    return inside("audit", policy)
+
+
+class AuditLog:
+    """One chain, written by this process alone. Safe to use from several threads.
+
+    `opening` is put into every `open` record. The ids of decisions begin with `token_prefix`. With `reserves`, records
+    of orders find room in `CHAIN/reserve` where the disk is full, also where no segment can be begun. Who writes one
+    of this name now has `patience_seconds` to end: the workers of a killed server do so by themselves.
+
+    Raises:
+        ArtifactError: when the chain cannot be made, belongs to a running server, or was edited.
+        ConfigError: for keys that cannot be read.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        server: str | None = None,
+        segment_bytes: int = 64 * 2**20,
+        opening: Mapping[str, Any] | None = None,
+        token_prefix: str = "",
+        reserves: bool = False,
+        patience_seconds: float = 0.0,
+    ) -> None:
+        self.policy, self.segment_bytes = policy, segment_bytes
+        self._opening, self._ring = dict(opening or {}), keyring()
+        self._sealer: Sealer | None = None
+        self._first: dict[str, Any] = {}  # the record that opens this segment
+        self.folder, self._owner = _claim(audit_folder(policy), server, patience_seconds)
+        self.server = f"{policy}/{self.folder.name}"
+        self.token = token_prefix + secrets.token_hex(6)[len(token_prefix) :]
+        self._syncing, self._lock = threading.Lock(), threading.Lock()  # who needs both takes them in this order
+        self._handle, self._size, self._path, self.segment = -1, 0, self.folder, ""
+        self._num_durable_bytes, self._lost = 0, False  # of this segment; whether its last sync failed
+        self._torn = False  # bytes of a record that was not written whole lie at the end
+        self._begun = False  # whether the record that opens this segment is written, or waits
+        self._reserve: Reserve | None = None
+        self._waiting = b""  # lines that follow the last one of the segment, for which there was no room
+        self._kept = b""  # what the reserve holds: those, as soon as the disk has taken them
+        self._unkept: str | None = None  # why it does not
+        try:
+            self._reserve = Reserve(self.folder / RESERVE) if reserves else None
+            self.repaired = repair(self.folder)
+            self._sequence, self._digest = last_record(self.folder)
+            self._last_segment = next((path.stem for path in reversed(_written_segments(self.folder))), "")
+            self._num_in_log = self._sequence + 1  # records; what waits follows them
+            self._recall_waiting()
+            self.durable_sequence = self._sequence  # everything up to this record is on the disk
+            self._name_segment()
+            try:
+                self._open_segment()
+            except AuditUnwritable as error:
+                if self._reserve is None:
+                    raise
+                log.error("no segment is begun, orders alone find room: %s", error)
+        except BaseException:
+            os.close(self._owner)
+            raise
+
+    @property
+    def head(self) -> ChainHead:
+        """The last record written."""
+        with self._lock:
+            return ChainHead(self.server, self._last_segment, self._sequence, self._digest)
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether everything appended is on the disk."""
+        return self.durable_sequence >= self._sequence
+
+    def append(self, records: Sequence[dict[str, Any]]) -> list[int]:
+        """Write records, all of them or none, and return their sequence numbers.
+
+        A record with a `decision_id` of None gets one.
+
+        Raises:
+            AuditUnwritable: when not all bytes could be written; the chain then stands where it stood.
+        """
+        if self._is_segment_due():
+            with self._syncing, self._lock:
+                if self._is_segment_due():
+                    self._open_segment()
+        with self._lock:
+            return self._write(records)
+
+    def append_order(self, records: Sequence[dict[str, Any]], keep: bool = True) -> list[int]:
+        """Write records of what a person ordered. Where the log takes none they are kept in the reserve, linked into
+        the chain like any other, and stand in the log before whatever it takes next.
+
+        Nothing is raised: where the reserve fails, too, they are kept in memory, and the server's log says so. Without
+        `keep` the disk is not waited for, and the reserve gets them with the next `keep_orders` or `sync`.
+        """
+        try:
+            sequences = self.append(records)
+        except AuditUnwritable as error:
+            with self._lock:
+                sequences = self._wait(records)
+            log.error("records of orders wait for room: %s", error)
+        if keep:
+            self.keep_orders()
+        return sequences
+
+    def keep_orders(self) -> None:
+        """Have the reserve hold the records that wait for room. Costs nothing where none do, or it does."""
+        if self._waiting and self._waiting != self._kept:
+            try:
+                self.sync()
+            except NotDurable as error:
+                log.error("%s", error)
+
+    @property
+    def num_waiting_bytes(self) -> int:
+        """Of records of orders that the log has no room for yet."""
+        return len(self._waiting)
+
+    def sync(self) -> None:
+        """Make everything appended durable. Costs nothing when nothing was.
+
+        Raises:
+            NotDurable: when the disk did not take it; the next call tries again.
+        """
+        with self._syncing:
+            with self._lock:
+                size, sequence, num_in_log, waiting = self._size, self._sequence, self._num_in_log, self._waiting
+            adds = waiting.startswith(self._kept)
+            if adds:  # else the reserve holds what is in the log by now, and may go once that is synced
+                self._fill_reserve(waiting)
+            if num_in_log - 1 > self.durable_sequence or not adds:
+                self._flush(size)  # outside the lock, however long it takes
+                self._num_durable_bytes, self.durable_sequence = size, max(self.durable_sequence, num_in_log - 1)
+            self._fill_reserve(waiting)
+            if self._kept != waiting and waiting:
+                raise NotDurable(f"records of orders are kept in memory alone: {self._unkept}", full=True)
+            self.durable_sequence = max(self.durable_sequence, sequence)
+
+    def close(self) -> None:
+        """Sync and give the chain back."""
+        self.sync()
+        with self._syncing, self._lock:
+            if self._handle >= 0:
+                os.close(self._handle)
+            if self._reserve is not None:
+                self._reserve.close()
+            os.close(self._owner)
+
+    def _flush(self, size: int) -> None:
+        """Sync the segment, or where none is begun, the one that a former process left; what a failed sync may have
+        dropped is written again, for Linux takes it for written."""
+        try:
+            if self._lost:
+                _write_again(self._path, self._num_durable_bytes, size)
+            if self._handle >= 0:
+                os.fdatasync(self._handle)
+            else:
+                _sync(_written_segments(self.folder)[-1])
+        except OSError as error:
+            self._lost = True
+            unwritable = _unwritable(error, self._path)
+            raise NotDurable(str(unwritable), unwritable.full) from error
+        self._lost = False
+
+    def _is_segment_due(self) -> bool:
+        return self._handle < 0 or self._size >= self.segment_bytes
+
+    def _name_segment(self) -> None:
+        """Say which segment comes next, and what opens it; the file is made by `_open_segment`."""
+        former = _written_segments(self.folder)[-1:]
+        self.segment = f"{1 + (int(former[0].stem) if former else 0):06d}"
+        self._sealer = None if self._ring is None else Sealer(self._ring)
+        opening = {"policy": self.policy, "server": self.server, "segment": self.segment, "token": self.token}
+        sealed_with = None if self._sealer is None else self._sealer.key_id
+        repaired = None if self._handle >= 0 else self.repaired
+        versions = {"loomrl": __version__, "sealed_with": sealed_with, "repaired": repaired}
+        self._first, self._begun = record("open", **opening, **versions, **self._opening), False
+
+    def _open_segment(self) -> None:
+        if self._torn:
+            self._cut_torn()
+        if self._handle >= 0:
+            self._write(())  # what waits belongs to this segment
+            self._flush(self._size)
+        else:
+            self._finish_former()
+        named, first, begun = self.segment, self._first, self._begun
+        if self._handle >= 0:
+            self._name_segment()
+        path = self.folder / f"{self.segment}{PLAIN}"
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+            sync_folder(self.folder)
+        except OSError as error:
+            self.segment, self._first, self._begun = named, first, begun
+            raise _unwritable(error, path) from error
+        if self._handle >= 0:
+            os.close(self._handle)
+            self.durable_sequence = self._sequence
+        self._handle, self._size, self._path, self._num_durable_bytes = handle, 0, path, 0
+        self._write(())
+
+    def _finish_former(self) -> None:
+        """Sync the last segment, which a process that was killed may have left to the kernel, and end it with the
+        lines that waited for room when that process ended."""
+        former = _written_segments(self.folder)[-1:]
+        if not former:
+            return
+        ended, self._waiting = _parted(self._waiting)
+        try:
+            if ended:
+                _append_whole(former[0], ended)
+            _sync(former[0])
+        except OSError as error:
+            self._waiting = ended + self._waiting
+            raise _unwritable(error, former[0]) from error
+
+    def _recall_waiting(self) -> None:
+        """Go on behind the lines that a former process left in the reserve; those the log has are there no more.
+
+        Raises:
+            ArtifactError: when one was changed.
+        """
+        if self._reserve is None:
+            return
+        self._kept = self._reserve.read()
+        for line, kept in waiting_records(self.folder):
+            if kept["sequence"] == self._sequence + 1 and kept["previous_hash"] == self._digest:
+                self._waiting += line
+                self._sequence, self._digest = int(kept["sequence"]), str(kept["hash"])
+                self._last_segment = kept["segment"] if kept["kind"] == "open" else self._last_segment
+
+    def _wait(self, records: Sequence[dict[str, Any]]) -> list[int]:
+        """Link records into the chain for which the log has no room."""
+        first = self._sequence + 1
+        data, self._sequence, self._digest = self._sealed(records)
+        self._waiting, self._begun, self._last_segment = self._waiting + data, True, self.segment
+        return list(range(first, self._sequence + 1))
+
+    def _fill_reserve(self, waiting: bytes) -> None:
+        """Have it hold what waits, and nothing else."""
+        if waiting == self._kept:
+            return
+        try:
+            if self._reserve is None:
+                raise ArtifactError("no room is reserved")
+            self._reserve.write(waiting)
+        except ArtifactError as error:
+            if self._unkept != str(error):
+                log.error("records of orders are kept in memory alone: %s", error)
+            self._unkept = str(error)
+            return
+        self._kept, self._unkept = waiting, None
+        if waiting:
+            log.error("records of orders are kept in %s: there is no room for them in the log", self.folder / RESERVE)
+
+    def _write(self, records: Sequence[dict[str, Any]]) -> list[int]:
+        """Whatever waits for room, what opens the segment, and these: all of it or nothing."""
+        data, sequence, digest = self._sealed(records)
+        if self._waiting or data:
+            self._write_whole(self._waiting + data)
+        self._waiting, self._begun, self._num_in_log = b"", True, sequence + 1
+        self._sequence, self._digest, self._last_segment = sequence, digest, self.segment
+        return list(range(sequence - len(records) + 1, sequence + 1))
+
+    def _sealed(self, records: Sequence[dict[str, Any]]) -> tuple[bytes, int, str]:
+        """The lines of records as they follow in the chain, behind what opens the segment where that is not written;
+        and the sequence and digest of the last."""
+        sequence, digest, lines = self._sequence, self._digest, []
+        for entry in records if self._begun else (self._first, *records):
+            sequence += 1
+            entry["sequence"] = sequence
+            if entry.get("decision_id", "") is None:
+                entry["decision_id"] = f"{self.token}-{sequence}"
+            line, digest = seal(entry if self._sealer is None else self._sealer.seal(entry), digest)
+            lines.append(line)
+        return b"".join(lines), sequence, digest
+
+    def _write_whole(self, data: bytes) -> None:
+        if self._torn:
+            self._cut_torn()
+        try:
+            written = os.write(self._handle, data)
+        except OSError as error:
+            raise _unwritable(error, self._path) from error
+        if written < len(data):  # what a full disk does first
+            self._torn = True
+            self._cut_torn()
+            raise AuditUnwritable(
+                f"{self._path}: only {written} of {len(data)} bytes could be written; no space is left: free some",
+                full=True,
+            )
+        self._size += written
+
+    def _cut_torn(self) -> None:
+        """Nothing may be appended behind half a record."""
+        try:
+            os.ftruncate(self._handle, self._size)
+        except OSError as error:
+            raise _unwritable(error, self._path) from error
+        self._torn = False
+
+
+def _written_segments(folder: Path) -> list[Path]:
+    """Those that hold anything; one that was made without room for a line is taken by whoever comes next."""
+    return [path for path in segments(folder) if path.stat().st_size]
+
+
+def _parted(waiting: bytes) -> tuple[bytes, bytes]:
+    """Lines of the segment that was written last, and those that open another and follow."""
+    lines = waiting.splitlines(keepends=True)
+    opened = next((place for place, line in enumerate(lines) if line.startswith(b'{"kind":"open"')), len(lines))
+    return b"".join(lines[:opened]), b"".join(lines[opened:])
+
+
+def _append_whole(path: Path, data: bytes) -> None:
+    """All of it, or an `OSError` and nothing."""
+    with path.open("ab", buffering=0) as file:
+        size = file.tell()
+        if file.write(data) < len(data):
+            file.truncate(size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fdatasync(file.fileno())
+
+
+def _write_again(path: Path, start: int, size: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(start)
+        data = file.read(size - start)
+        file.seek(start)
+        file.write(data)
+
+
+def _unwritable(error: OSError, path: Path) -> AuditUnwritable:
+    full = error.errno in _FULL
+    fix = "free some space" if full else "check the file system"
+    return AuditUnwritable(f"{path} cannot be written: {error.strerror}; {fix}", full)
+
+
+def _locks(owner: int) -> bool:
+    try:
+        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _claim(folder: Path, server: str | None, patience_seconds: float) -> tuple[Path, int]:
+    """The chain's folder, locked for this process; without a name, the first that is free."""
+    base, deadline = default_name("server"), time.monotonic() + patience_seconds
+    names: Iterable[str] = [server] if server else (f"{base}-{number}" for number in range(_MAX_SERVERS))
+    for name in names:
+        chain = folder / checked_name(name, "the name of a chain")
+        try:
+            chain.mkdir(parents=True, exist_ok=True)
+            owner = os.open(chain / "owner.lock", os.O_RDWR | os.O_CREAT, 0o640)
+        except OSError as error:
+            raise ArtifactError(f"cannot make the audit log {chain}: {error.strerror}; check LOOMRL_HOME") from error
+        while not (is_ours := _locks(owner)) and server and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
+        if is_ours:
+            return chain, owner
+        os.close(owner)
+    raise ArtifactError(
+        f"the audit log {folder / (server or '*')} belongs to a running server; stop it or name another"
+    )
+
+
+def repair(folder: Path) -> dict[str, Any] | None:
+    """Cut what a crash left half-written at the end of a chain; the bytes are kept beside it as `.torn`.
+
+    Half-written is only what has no line break: it is written last. Returns what was cut, for the next `open` record;
+    None where the chain ends well.
+    """
+    for path in reversed(segments(folder)):
+        last = next(lines_backwards(path), b"")
+        if last and not last.endswith(b"\n"):
+            kept = _kept_beside(path.with_suffix(".torn"), last)
+            os.truncate(path, path.stat().st_size - len(last))
+            return {"segment": path.stem, "num_bytes": len(last), "kept": kept}
+        if last:
+            break
+    return None
+
+
+def _kept_beside(torn: Path, data: bytes) -> str | None:
+    """The name of the file that half a record is kept in; None without room: nobody was answered by it."""
+    try:
+        torn.write_bytes(data)
+    except OSError as error:
+        log.error("%s is not kept: %s", torn, error.strerror)
+        torn.unlink(missing_ok=True)
+        return None
+    return torn.name

@@ -1,0 +1,173 @@
+"""The files of a chain and their lines: segments of JSON lines, the closed ones perhaps compacted to Parquet.
+
+Every reader of the log takes its lines from here, byte for byte as they were written, whichever file holds them.
+"""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loomrl.errors import ArtifactError
+from loomrl.storage.audit.chain import GENESIS, BrokenRecord, unseal
+from loomrl.storage.audit.compacted import COMPACT, compacted_lines, compacted_lines_backwards
+from loomrl.storage.audit.reserve import kept_text
+
+PLAIN = ".jsonl"
+RESERVE = "reserve"  # the file of a chain's lines that the disk has no room for yet, see `loomrl.storage.audit.reserve`
+_BLOCK = 1 << 20  # bytes read at once from a file's end
+
+
+def segments(folder: Path) -> list[Path]:
+    """A chain's segments, oldest first; of one that is there in both forms the plain one, which comes first."""
+    found = {path.stem: path for suffix in (COMPACT, PLAIN) for path in folder.glob(f"[0-9]*{suffix}")}
+    return [found[stem] for stem in sorted(filter(is_segment, found), key=int)]
+
+
+def is_segment(stem: str) -> bool:
+    """Whether a server names a segment so."""
+    return stem.isascii() and stem.isdigit() and stem == f"{int(stem):06d}" and int(stem) > 0
+
+
+def lines(path: Path) -> Iterator[bytes]:
+    """A segment's lines, oldest first, one in memory at a time; only the last may lack its line break.
+
+    A segment that was compacted since it was listed is read from its new file.
+
+    Raises:
+        ArtifactError: when a compacted segment cannot be read.
+    """
+    path = _where_it_is(path)
+    if path.suffix == COMPACT:
+        yield from compacted_lines(path)
+        return
+    with path.open("rb") as file:
+        yield from file
+
+
+def whole_lines(path: Path) -> Iterator[bytes]:
+    """The lines of whole records: without one that is being written, or that a crash cut."""
+    return (line for line in lines(path) if line.endswith(b"\n"))
+
+
+def waiting_lines(folder: Path) -> list[bytes]:
+    """A chain's lines that wait in its reserve for room on the disk: they follow the last segment's, as far as their
+    sequences are above it."""
+    return kept_text(folder / RESERVE).splitlines(keepends=True)
+
+
+def waiting_records(folder: Path) -> list[tuple[bytes, dict[str, Any]]]:
+    """Those lines, each with its record, which is held against its hash.
+
+    Raises:
+        ArtifactError: naming the line that was changed.
+    """
+    found = []
+    for number, line in enumerate(waiting_lines(folder), start=1):
+        try:
+            found.append((line, unseal(line)))
+        except BrokenRecord as error:
+            raise ArtifactError(f"{folder / RESERVE}:{number}: {error}; see `loomrl audit verify`") from error
+    return found
+
+
+def lines_backwards(path: Path) -> Iterator[bytes]:
+    """A segment's lines, newest first: no more of it is read than is asked for."""
+    path = _where_it_is(path)
+    if path.suffix == COMPACT:
+        yield from compacted_lines_backwards(path)
+        return
+    with path.open("rb") as file:
+        end, rest = file.seek(0, io.SEEK_END), b""
+        while end:
+            start = max(0, end - _BLOCK)
+            file.seek(start)
+            found = io.BytesIO(file.read(end - start) + rest).readlines()
+            rest = found.pop(0) if start else b""
+            yield from reversed(found)
+            end = start
+
+
+def first_sequence(path: Path) -> int | None:
+    """The sequence of a segment's first record; None where none is whole yet."""
+    line = next(whole_lines(path), None)
+    return None if line is None else int(orjson.loads(line)["sequence"])
+
+
+def segments_after(folder: Path, sequence: int) -> list[Path]:
+    """A chain's segments that may hold records above a sequence, oldest first."""
+    paths = segments(folder)
+    for index in reversed(range(len(paths))):
+        first = first_sequence(paths[index])
+        if first is not None and first <= sequence + 1:
+            return paths[index:]
+    return paths
+
+
+def checked_records(path: Path) -> Iterator[dict[str, Any]]:
+    """A segment's records, oldest first, each held against its hash.
+
+    Raises:
+        ArtifactError: naming the line that was changed.
+    """
+    for number, line in enumerate(whole_lines(path), start=1):
+        try:
+            yield unseal(line)
+        except BrokenRecord as error:
+            raise ArtifactError(f"{path}:{number}: {error}; see `loomrl audit verify`") from error
+
+
+def newest_records(folder: Path, num_bytes: int) -> Iterator[dict[str, Any]]:
+    """The last records of a chain, so many bytes of them, oldest first; of the log before them nothing is read.
+
+    Raises:
+        ArtifactError: naming the line that was changed.
+    """
+    found = []
+    for line in _backwards(folder):
+        found.append(line)
+        num_bytes -= len(line)
+        if num_bytes <= 0:
+            break
+    while found:
+        yield _checked(found.pop(), folder)
+
+
+def last_record(folder: Path) -> tuple[int, str]:
+    """Sequence and hash of a chain's last record; (-1, GENESIS) for an empty chain.
+
+    Raises:
+        ArtifactError: when it was changed.
+    """
+    line = next(_backwards(folder), None)
+    if line is None:
+        return -1, GENESIS
+    last = _checked(line, folder)
+    return int(last["sequence"]), str(last["hash"])
+
+
+def _backwards(folder: Path) -> Iterator[bytes]:
+    return (line for path in reversed(segments(folder)) for line in lines_backwards(path))
+
+
+def _where_it_is(path: Path) -> Path:
+    return path if path.exists() else path.with_suffix(COMPACT)
+
+
+def _checked(line: bytes, folder: Path) -> dict[str, Any]:
+    """The record of a line that no crash of ours can have left so: a changed one is never gone on from, nor cut."""
+    try:
+        return unseal(line)
+    except BrokenRecord as error:
+        raise ArtifactError(
+            f"{_place(line, folder)}: {error}: the audit log was edited or damaged, and stays as it is. "
+            "`loomrl audit verify` says where; to serve meanwhile, begin another chain: `loomrl serve --server NAME`"
+        ) from error
+
+
+def _place(line: bytes, folder: Path) -> str:
+    """FILE:LINE of a line. Looked for from the start: only who reads on to it from there can count."""
+    numbered = ((path, number, found) for path in segments(folder) for number, found in enumerate(lines(path), start=1))
+    return next(f"{path}:{number}" for path, number, found in numbered if found == line)

@@ -1,0 +1,327 @@
+"""Verifying audit chains: edited, deleted, reordered, truncated records are found and named.
+
+The chain shows every change inside it. What is missing at its beginning and its end shows against what LoomDB states
+of it (`loomrl.storage.audit.anchors`).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from loomrl.errors import ArtifactError
+from loomrl.storage.audit.chain import GENESIS, BrokenRecord, unseal
+from loomrl.storage.audit.compacted import COMPACT, compacted_lines, different_column
+from loomrl.storage.audit.reserve import damage
+from loomrl.storage.audit.segments import PLAIN, RESERVE, is_segment, lines, segments, waiting_lines
+from loomrl.system.files import sha256_file
+
+HEAD, CHAIN, REMOVAL, COMPACTED = "head", "chain", "removal", "compacted"
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """What was stated elsewhere: by default, that a chain had a record of this sequence and hash (`head`, `chain`).
+
+    A `removal` says that records from `first_sequence` on, up to this one, left in the segments `first_segment` to
+    `segment`. `compacted` says that a segment's Parquet file has this SHA-256.
+    """
+
+    sequence: int = -1
+    digest: str = ""
+    signed: bool = False
+    fault: str | None = None  # what is wrong with its signature
+    kind: str = HEAD
+    segment: str = ""
+    first_segment: str = ""
+    first_sequence: int = 0
+    by: str = ""
+    reason: str = ""
+    time: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether a removal names segments and records in their order."""
+        named = is_segment(self.first_segment) and is_segment(self.segment)
+        return named and int(self.first_segment) <= int(self.segment) and 0 <= self.first_sequence <= self.sequence
+
+    @property
+    def named(self) -> str:
+        """How findings name it."""
+        if self.kind == HEAD:
+            return f"the anchored head {self.sequence}"
+        if self.kind == CHAIN:
+            return f"the anchored beginning, record {self.sequence},"
+        if self.kind == REMOVAL:
+            return f"the removal of records {self.first_sequence} to {self.sequence}"
+        return f"the anchored file of segment {self.segment}"
+
+
+@dataclass
+class ChainReport:
+    """What verifying one chain found. No findings: the chain is whole."""
+
+    server: str  # "POLICY/SERVER"
+    num_records: int = 0
+    num_segments: int = 0
+    num_anchors: int = 0
+    num_signed: int = 0  # of the anchors
+    first_sequence: int | None = None
+    head_sequence: int = -1
+    head_digest: str = GENESIS
+    findings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    statements: dict[int, str] = field(default_factory=dict)  # of LoomDB that its records name: number -> digest
+
+    @property
+    def intact(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+
+def verify_chain(folder: Path, anchors: Iterable[Anchor] = (), demand_signed: bool = False) -> ChainReport:
+    """Check every record's hash, its link to the one before it, every file, and what was anchored, signed or not."""
+    return _Verification(folder, list(anchors), demand_signed).run()
+
+
+def missing_chain(server: str, anchors: list[Anchor]) -> ChainReport:
+    """The report of a chain whose folder is not there."""
+    heads = [anchor for anchor in anchors if anchor.kind == HEAD]
+    report = ChainReport(server, num_anchors=len({head.sequence for head in heads}))
+    report.num_signed = sum(head.signed for head in heads)
+    last = max((anchor.sequence for anchor in anchors if anchor.kind in (HEAD, CHAIN)), default=-1)
+    names = _span(sorted({anchor.segment for anchor in anchors if anchor.segment}))
+    report.findings.append(f"the whole chain is missing: {names}, records 0 to {last} were anchored")
+    return report
+
+
+class _Verification:
+    """One run over one chain."""
+
+    def __init__(self, folder: Path, anchors: list[Anchor], demand_signed: bool) -> None:
+        self.folder, self.anchors, self.demand_signed = folder, anchors, demand_signed
+        self.report = ChainReport(server=f"{folder.parent.name}/{folder.name}")
+        self.heads = [anchor for anchor in anchors if anchor.kind == HEAD]
+        self.wanted: dict[int, list[Anchor]] = {}
+        for anchor in (one for one in anchors if one.kind in (HEAD, CHAIN)):
+            self.wanted.setdefault(anchor.sequence, []).append(anchor)
+        removals = [anchor for anchor in anchors if anchor.kind == REMOVAL]
+        self.removals = {anchor.first_sequence: anchor for anchor in removals if anchor.fits}
+        unfit = [anchor for anchor in removals if not anchor.fits]
+        self.report.findings += [f"{one.named} cannot be relied on: it names no segments and records" for one in unfit]
+        self.waiting: dict[int, str] = {}  # sequences of lines in the reserve -> the hash that the log has there
+        self.files = {anchor.segment: anchor.digest for anchor in anchors if anchor.kind == COMPACTED}
+
+    def run(self) -> ChainReport:
+        report = self.report
+        found = self._segments()
+        report.num_segments = len(found)
+        report.num_anchors = len({head.sequence for head in self.heads})
+        report.num_signed = sum(head.signed for head in self.heads)
+        waiting = self._waiting()
+        opened = [record["segment"] for _, record in waiting if record and is_segment(str(record.get("segment")))]
+        self._check_names({int(stem) for stem in (*(path.stem for path in found), *opened)})
+        self.waiting = {record["sequence"]: "" for _, record in waiting if record}
+        for path in found:
+            self._check_file(path)
+            try:
+                for number, line in enumerate(lines(path), start=1):
+                    self._follow(path.stem, f"{path.name}:{number}", self._record(f"{path.name}:{number}", line))
+            except (ArtifactError, OSError) as error:
+                report.findings.append(str(error))
+        self._follow_waiting(waiting, found[-1].stem if found else "")
+        for path in sorted(self.folder.glob("*.torn")):
+            size = path.lstat().st_size
+            report.notes.append(f"{path.name}: {size} bytes that a crash left half-written, cut on restart")
+        self._check_end()
+        self._check_signatures()
+        return report
+
+    def _segments(self) -> list[Path]:
+        """The segments; what only looks like one, or is no file, is found."""
+        for path in sorted(self.folder.iterdir()):
+            if path.suffix not in (PLAIN, COMPACT):
+                continue
+            if not is_segment(path.stem):
+                self.report.findings.append(f"{path.name} is no segment of a server: it was put here")
+            elif not path.is_file():
+                self.report.findings.append(f"{path.name} is no file: it was put here")
+        return [path for path in segments(self.folder) if path.is_file()]
+
+    def _waiting(self) -> list[tuple[str, dict[str, Any] | None]]:
+        """Place and record of each line in the reserve; None for a damaged one, which is found."""
+        reserve = self.folder / RESERVE
+        try:
+            if (why := damage(reserve)) is not None:
+                self.report.findings.append(f"{RESERVE} {why}: records of orders may be missing")
+            found = enumerate(waiting_lines(self.folder), start=1)
+        except OSError as error:
+            self.report.findings.append(f"{RESERVE} cannot be read: {error.strerror}")
+            return []
+        return [(f"{RESERVE}:{number}", self._record(f"{RESERVE}:{number}", line)) for number, line in found]
+
+    def _follow_waiting(self, waiting: list[tuple[str, dict[str, Any] | None]], segment: str) -> None:
+        """Records of orders for which the disk had no room yet lie in the chain's reserve, and follow its last one."""
+        last = self.report.head_sequence
+        for place, record in waiting:
+            if record is None:
+                continue
+            sequence = record["sequence"]
+            if record["kind"] == "open" and is_segment(opened := str(record.get("segment"))):
+                segment = opened
+            if sequence > last:
+                self._follow(segment, place, record)
+            elif self.waiting[sequence] not in ("", record["hash"]):  # else a crash kept it from being removed here
+                self.report.findings.append(f"{place}: is not the record {sequence} of the log: it was put here")
+        if self.report.head_sequence > last:
+            waits = f"records {last + 1} to {self.report.head_sequence} wait in {RESERVE} for room on the disk"
+            self.report.notes.append(waits)
+
+    def _check_names(self, there: set[int]) -> None:
+        """Segments are numbered from 1 on; those that are not there must have been removed on record."""
+        last = max([*there, *(int(head.segment) for head in self.heads if is_segment(head.segment))], default=0)
+        removed = [(int(one.first_segment), int(one.segment)) for one in self.removals.values()]
+        missing, expected = [], 1
+        for first, end in sorted([*((number, number) for number in there), *removed, (last + 1, last + 1)]):
+            if first > expected:
+                missing.append(_span([f"{expected:06d}", f"{first - 1:06d}"][: first - expected]))
+            expected = max(expected, end + 1)
+        if missing:
+            self.report.findings.append(f"{', '.join(missing)} missing, and no removal is on record")
+
+    def _check_file(self, path: Path) -> None:
+        """A compacted segment is the file that was anchored; its columns say what its lines say, and those are the
+        plain file's, where a crash left both: that one is read, but queries may read the other."""
+        compacted = path.with_suffix(COMPACT)
+        if not compacted.is_file():
+            return
+        if (expected := self.files.get(path.stem)) is not None:
+            if sha256_file(compacted) != expected:
+                self.report.findings.append(f"{compacted.name}: is not the file that was anchored: edited or damaged")
+            return
+        try:
+            differs = different_column(compacted)
+            if differs is None and path.suffix == PLAIN and _differ(lines(path), compacted_lines(compacted)):
+                differs = f"does not hold the lines of {path.name}"
+        except (ArtifactError, OSError) as error:
+            differs = str(error)
+        if differs is not None:
+            self.report.findings.append(f"{compacted.name}: {differs}: put here, edited or damaged")
+        self.report.notes.append(f"{compacted.name}: not anchored as a file; its columns were held against its lines")
+
+    def _record(self, place: str, line: bytes) -> dict[str, Any] | None:
+        """The record of a line; None where it is damaged, which is found."""
+        try:
+            record = unseal(line)
+            if not _is_whole(record):
+                raise BrokenRecord("not a record of a server")
+        except BrokenRecord as error:
+            self.report.findings.append(f"{place}: {error}: edited or torn")
+            return None
+        return record
+
+    def _follow(self, segment: str, place: str, record: dict[str, Any] | None) -> None:
+        report = self.report
+        if record is None:
+            return
+        sequence, digest = record["sequence"], record["hash"]
+        if record["kind"] == "anchored":
+            report.statements[record["number"]] = record["digest"]
+        if sequence in self.waiting:
+            self.waiting[sequence] = digest
+        self._check_place(segment, place, record)
+        if sequence != report.head_sequence + 1 or record["previous_hash"] != report.head_digest:
+            self._explain_gap(place, sequence, record["previous_hash"])
+        if report.first_sequence is None:
+            report.first_sequence = sequence
+        report.num_records += 1
+        report.head_sequence, report.head_digest = sequence, digest
+        for anchor in (one for one in self.wanted.get(sequence, ()) if one.digest != digest):
+            report.findings.append(
+                f"{place}: record {sequence} is not the one that was anchored{_when(anchor)}: the log was rewritten"
+            )
+
+    def _check_place(self, segment: str, place: str, record: dict[str, Any]) -> None:
+        """What opens a segment names it and its chain."""
+        if record["kind"] != "open" or "segment" not in record or "server" not in record:
+            return
+        if record["server"] != self.report.server:
+            self.report.findings.append(f"{place}: was written as chain {record['server']}: it was put here")
+        if record["segment"] != segment:
+            self.report.findings.append(f"{place}: was written as segment {record['segment']}: it was renamed")
+
+    def _explain_gap(self, place: str, sequence: int, previous: str) -> None:
+        """Records that are not there were removed on record, or it is a finding."""
+        report = self.report
+        first, start, digest = report.head_sequence + 1, report.head_sequence + 1, report.head_digest
+        while start < sequence and start in self.removals and self.removals[start].sequence < sequence:
+            removal = self.removals[start]
+            start, digest = removal.sequence + 1, removal.digest
+        if start == sequence and digest == previous:
+            self._note_removals(first, sequence)
+        elif sequence > first:
+            held = sorted({one.segment for one in self.heads if one.segment and first <= one.sequence < sequence})
+            of = f" (of {_span(held)})" if held else ""
+            report.findings.append(
+                f"{place}: records {first} to {sequence - 1}{of} are missing and no removal is on record; record "
+                f"{sequence} does not follow record {report.head_sequence}: deleted, reordered or inserted"
+            )
+        else:
+            report.findings.append(
+                f"{place}: record {sequence} does not follow record {report.head_sequence}: deleted, reordered or "
+                "inserted"
+            )
+
+    def _note_removals(self, start: int, stop: int) -> None:
+        while start < stop:
+            removal = self.removals[start]
+            who = f" by {removal.by}" if removal.by else ""
+            why = f": {removal.reason}" if removal.reason else ""
+            self.report.notes.append(
+                f"records {start} to {removal.sequence} are no longer kept: removed{_when(removal)}{who}{why}"
+            )
+            start = removal.sequence + 1
+
+    def _check_end(self) -> None:
+        report, end = self.report, self.report.head_sequence
+        if beyond := [anchor for sequence in self.wanted if sequence > end for anchor in self.wanted[sequence]]:
+            last = max(beyond, key=lambda anchor: anchor.sequence)
+            names = _span(sorted({anchor.segment for anchor in beyond if anchor.segment}))
+            report.findings.append(
+                f"record {last.sequence}{f' of {names}' if names else ''} was anchored{_when(last)} but the log ends "
+                f"at {end}: records {end + 1} to {last.sequence} are missing: truncated"
+            )
+
+    def _check_signatures(self) -> None:
+        for anchor in self.anchors:
+            if anchor.fault is not None:
+                self.report.findings.append(f"{anchor.named} cannot be relied on: {anchor.fault}")
+            elif self.demand_signed and not anchor.signed:
+                self.report.findings.append(f"{anchor.named} is not signed")
+
+
+def _is_whole(record: Any) -> bool:
+    """Whether it has what every record of a server has."""
+    if not isinstance(record, dict):
+        return False
+    texts, numbers = ["hash", "previous_hash", "kind"], ["sequence"]
+    if record.get("kind") == "anchored":
+        texts, numbers = [*texts, "digest"], [*numbers, "number"]
+    return all(type(record.get(name)) is str for name in texts) and all(
+        type(record.get(name)) is int and record[name] >= 0 for name in numbers
+    )
+
+
+def _differ(one: Iterable[bytes], other: Iterable[bytes]) -> bool:
+    return any(first != second for first, second in zip_longest(one, other))
+
+
+def _span(stems: list[str]) -> str:
+    if not stems:
+        return ""
+    return f"segment {stems[0]}" if len(stems) == 1 else f"segments {stems[0]} to {stems[-1]}"
+
+
+def _when(anchor: Anchor) -> str:
+    return f" at {anchor.time}" if anchor.time else ""

@@ -1,0 +1,82 @@
+"""What promotion writes into LoomDB: deployments, approvals, events and the edges between them.
+
+Everything is append-only, and writing the same thing twice leaves it there once, so that an interrupted run can be
+finished by the next one.
+"""
+
+from typing import Literal
+
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.registry import CHAMPION
+from loomrl.storage.run_record import now
+from loomrl.system.schema import Document
+from loomrl.types import Json
+
+MOVES = ("promotion", "rollback")  # kinds of LoomDB's events
+REVOCATION = "revocation"
+
+
+class Move(Document):
+    """One move of the champion alias, written to the version's tags before and to LoomDB after it happened."""
+
+    kind: Literal["promotion", "rollback"]
+    policy: str
+    version: str
+    before: str | None  # the champion it replaced
+    run_id: str  # the run that decided, or the id of a command by hand
+    reason: str
+    person: str | None = None
+    time: str  # ISO 8601, UTC
+    number: int = 0  # of the signed statement; 0: from before there were any
+
+
+def node(policy: str, version: str) -> str:
+    """A version as LoomDB names it."""
+    return f"policy:{policy}@{version}"
+
+
+def record_move(db: LoomDB, move: Move) -> None:
+    """Record that the champion alias moved. A process that dies in here leaves what the next call completes."""
+    if any(Move.model_validate(event) == move for event in moves(db, move.policy)):
+        return
+    name = node(move.policy, move.version)
+    db.link(f"run:{move.run_id}", "rolled back to" if move.kind == "rollback" else "promoted", name)
+    if move.before:
+        db.link(name, "replaced", node(move.policy, move.before))
+    if not _is_deployed(db, move):
+        db.record_deployment(move.policy, move.version, CHAMPION, move.run_id, move.reason)
+    db.record_event(move.kind, move.to_json())  # last: its presence says that all of it was written
+
+
+def _is_deployed(db: LoomDB, move: Move) -> bool:
+    """Whether this very move's deployment is there: a run moves a version once, a command by hand has its own id."""
+    key = (move.version, CHAMPION, move.run_id, move.reason)
+    return any((one.version, one.role, one.run_id, one.reason) == key for one in db.deployments(move.policy))
+
+
+def record_revocation(db: LoomDB, policy: str, version: str, number: int) -> None:
+    """Record that nothing signed under a lower number counts: `version` is champion; "" where there never was one."""
+    db.record_event(REVOCATION, {"policy": policy, "version": version, "number": number, "time": now()})
+
+
+def newest(db: LoomDB, policy: str) -> Json | None:
+    """Of the recorded moves and revocations the one with the highest number, for a rollback may be recorded late; of
+    those from before there were numbers, the last one recorded."""
+    events = db.newest_events(policy, (*MOVES, REVOCATION))
+    return max((event.data for event in events), key=number_of, default=None)
+
+
+def number_of(event: Json | None) -> int:
+    """The number of a move or revocation; 0 without one."""
+    return 0 if event is None else int(event.get("number", 0))
+
+
+def newest_number(db: LoomDB, policy: str) -> int:
+    """Of the recorded moves and revocations; 0 where there are none."""
+    return number_of(newest(db, policy))
+
+
+def moves(db: LoomDB, policy: str) -> list[Json]:
+    """Every recorded move of a policy's champion alias, oldest first."""
+    found = [event.data for kind in MOVES for event in db.events(kind)]
+    return sorted((data for data in found if data["policy"] == policy), key=lambda data: str(data["time"]))

@@ -1,0 +1,509 @@
+"""LoomDB: environments, snapshots, lineage, deployments, approvals, audit anchors, controls and events.
+
+SQLite by default (write-ahead log, writers wait for each other), PostgreSQL by URL:
+`postgresql+psycopg://user:password@host/database`. Opening migrates the schema when it must.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from sqlalchemy import Engine, Select, delete, func, select
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.orm import Session, sessionmaker
+
+from loomrl.errors import ConfigError, ServiceError
+from loomrl.storage.loomdb.engine import BUSY_SECONDS, WRITES, make_engine, unreachable
+from loomrl.storage.loomdb.migrate import ensure_schema
+from loomrl.storage.loomdb.models import (
+    ApprovalRow,
+    AuditAnchorRow,
+    AuditHeadRow,
+    Base,
+    ControlRow,
+    DeploymentRow,
+    EdgeRow,
+    EnvironmentRow,
+    EventRow,
+    MonitorEvidenceRow,
+    SnapshotRow,
+    now,
+)
+from loomrl.storage.loomdb.records import (
+    Approval,
+    AuditAnchor,
+    AuditChain,
+    AuditHead,
+    Control,
+    Deployment,
+    EnvironmentRecord,
+    Event,
+    LineageEdge,
+    MonitorEvidence,
+    SnapshotRecord,
+)
+from loomrl.system.home import loomdb_url
+from loomrl.system.schema import Document
+from loomrl.types import EnvironmentSnapshot
+
+Record = TypeVar("Record", bound=Document)
+
+
+class DamagedRow(ServiceError):
+    """A row holds what no version of LoomRL writes."""
+
+
+class LoomDB:
+    """One database. Methods are atomic, and safe from several threads and processes at once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._readers = sessionmaker(engine)
+        self._writers = sessionmaker(engine.execution_options(**{WRITES: True}))
+
+    @classmethod
+    def open(cls, url: str | None = None, wait_seconds: int = BUSY_SECONDS) -> Self:
+        """Open the database at a SQLAlchemy URL (default: `LOOMRL_DATABASE_URL`, else SQLite under the home).
+
+        `wait_seconds` is how long a locked file, or a server that does not answer, is waited for.
+
+        Raises:
+            ConfigError: when the URL is not one, or its driver is not installed.
+            ServiceError: when the database cannot be reached or read.
+        """
+        engine = make_engine(url or loomdb_url(), wait_seconds)
+        try:
+            ensure_schema(engine)
+        except SQLAlchemyError as error:
+            engine.dispose()
+            raise unreachable(engine, error) from error
+        except ServiceError:
+            engine.dispose()
+            raise
+        return cls(engine)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- environments ---------------------------------------------------------------------------------------------
+
+    def register_environment(self, record: EnvironmentRecord, source: bytes) -> EnvironmentRecord:
+        """Register an environment; registering equal content again changes nothing.
+
+        Raises:
+            ConfigError: when this version is registered with other content.
+        """
+        try:
+            with self._writing() as session:
+                existing = session.get(EnvironmentRow, (record.name, record.version))
+                if existing is None:
+                    newest = session.scalar(select(func.max(EnvironmentRow.sequence))) or 0
+                    fields = {**record.model_dump(), "sequence": newest + 1, "source": source}
+                    session.add(EnvironmentRow(**fields))
+                    return record
+                found = _record(EnvironmentRecord, existing)
+        except IntegrityError:
+            return self.register_environment(record, source)  # another process was faster: compare with its row
+        _refuse_other_content(record, found)
+        return found
+
+    def unregister_environment(self, name: str, version: str) -> EnvironmentRecord:
+        """Remove a registration of which there is no snapshot; returns it.
+
+        Raises:
+            ConfigError: when it is not registered, or snapshots of it are on record.
+        """
+        with self._writing() as session:
+            row = session.get(EnvironmentRow, (name, version))
+            if row is None:
+                raise ConfigError(f"environment {name!r} version {version!r} is not registered; see `loomrl env list`")
+            taken = select(SnapshotRow.digest).where(SnapshotRow.name == name, SnapshotRow.version == version)
+            if digests := session.scalars(taken.order_by(SnapshotRow.created)).all():
+                raise ConfigError(
+                    f"environment {name!r} version {version!r} stays registered: {len(digests)} snapshots were taken "
+                    f"of it (first: {digests[0][:12]}), and policies may be made from them; register another version"
+                )
+            found = _record(EnvironmentRecord, row)
+            session.delete(row)
+            return found
+
+    def find_environment(self, name: str, version: str | None = None) -> EnvironmentRecord | None:
+        """A registered environment; without `version` the one registered last."""
+        query = select(EnvironmentRow).where(EnvironmentRow.name == name).order_by(EnvironmentRow.sequence.desc())
+        if version is not None:
+            query = query.where(EnvironmentRow.version == version)
+        with self._reading() as session:
+            row = session.scalars(query.limit(1)).first()
+            return None if row is None else _record(EnvironmentRecord, row)
+
+    def list_environments(self) -> list[EnvironmentRecord]:
+        """All registered environments, in the order of their registration."""
+        return self._all(select(EnvironmentRow).order_by(EnvironmentRow.sequence), EnvironmentRecord)
+
+    def environment_source(self, name: str, version: str) -> bytes:
+        """The source archive of a registered environment.
+
+        Raises:
+            ConfigError: when it is not registered.
+        """
+        query = select(EnvironmentRow.source).where(EnvironmentRow.name == name, EnvironmentRow.version == version)
+        with self._reading() as session:
+            source = session.scalar(query)
+        if source is None:
+            raise ConfigError(f"environment {name!r} version {version!r} is not registered; see `loomrl env list`")
+        return bytes(source)
+
+    # --- snapshots ------------------------------------------------------------------------------------------------
+
+    def record_snapshot(self, snapshot: EnvironmentSnapshot) -> None:
+        """Record a snapshot; the same one again changes nothing."""
+        spec = snapshot.spec
+        self._insert_once(
+            SnapshotRow(
+                digest=snapshot.digest, name=spec.name, version=spec.version, document=snapshot.to_json(), created=now()
+            )
+        )
+
+    def get_snapshot(self, digest: str) -> EnvironmentSnapshot | None:
+        """A snapshot's document by its whole digest."""
+        with self._reading() as session:
+            row = session.get(SnapshotRow, digest)
+            return None if row is None else EnvironmentSnapshot.model_validate(row.document)
+
+    def list_snapshots(self, name: str | None = None) -> list[SnapshotRecord]:
+        """All snapshots, newest first, of one environment if named."""
+        query = select(SnapshotRow).order_by(SnapshotRow.created.desc(), SnapshotRow.digest)
+        if name is not None:
+            query = query.where(SnapshotRow.name == name)
+        return self._all(query, SnapshotRecord)
+
+    # --- lineage --------------------------------------------------------------------------------------------------
+
+    def link(self, subject: str, predicate: str, object: str) -> None:  # noqa: A002
+        """State an edge; stating it again changes nothing.
+
+        Raises:
+            ConfigError: when a node is not written `kind:id`.
+        """
+        for node in (subject, object):
+            kind, colon, identity = node.partition(":")
+            if not (kind and colon and identity):
+                raise ConfigError(f"lineage node {node!r} must be written kind:id, for example policy:cartpole@3")
+        self._insert_once(EdgeRow(subject=subject, predicate=predicate, object=object, created=now()))
+
+    def edges(self, node: str, direction: Literal["out", "in", "both"] = "both") -> list[LineageEdge]:
+        """Edges at a node: where it is the subject ("out"), the object ("in"), or either; oldest first."""
+        conditions = {
+            "out": EdgeRow.subject == node,
+            "in": EdgeRow.object == node,
+            "both": (EdgeRow.subject == node) | (EdgeRow.object == node),
+        }
+        if direction not in conditions:
+            raise ConfigError(f"direction {direction!r}: allowed are {', '.join(conditions)}")
+        return self._all(select(EdgeRow).where(conditions[direction]).order_by(EdgeRow.id), LineageEdge)
+
+    # --- deployments and approvals --------------------------------------------------------------------------------
+
+    def record_deployment(self, policy: str, version: str, role: str, run_id: str | None, reason: str) -> Deployment:
+        """Record that a version took a role."""
+        row = DeploymentRow(policy=policy, version=version, role=role, run_id=run_id, reason=reason, created=now())
+        return self._insert(row, Deployment)
+
+    def deployments(self, policy: str | None = None) -> list[Deployment]:
+        """Deployments, newest first, of one policy if named."""
+        query = select(DeploymentRow).order_by(DeploymentRow.id.desc())
+        if policy is not None:
+            query = query.where(DeploymentRow.policy == policy)
+        return self._all(query, Deployment)
+
+    def request_approval(self, run_id: str, policy: str, version: str) -> Approval:
+        """Ask for a person's decision; asking again returns what there is, decided or not."""
+        self._insert_once(ApprovalRow(run_id=run_id, policy=policy, version=version, requested=now()))
+        found = self.approval(run_id)
+        if found is None or (found.policy, found.version) != (policy, version):
+            raise ConfigError(f"run {run_id!r} already asks for the approval of another version: {found}")
+        return found
+
+    def decide_approval(self, run_id: str, approved: bool, person: str, reason: str = "") -> Approval:
+        """Record a person's decision. It is final.
+
+        Raises:
+            ConfigError: when nobody asked, or it was decided already.
+        """
+        if not person.strip():
+            raise ConfigError("a decision needs the name of the person who takes it")
+        with self._writing() as session:
+            row = session.get(ApprovalRow, run_id, with_for_update=True)
+            if row is None:
+                waiting = select(ApprovalRow.run_id).where(ApprovalRow.approved.is_(None))
+                known = ", ".join(session.scalars(waiting)) or "none"
+                raise ConfigError(f"run {run_id!r} does not wait for approval; waiting: {known}")
+            if row.approved is not None:
+                word = "approved" if row.approved else "rejected"
+                raise ConfigError(f"run {run_id!r} was {word} by {row.person} already; a decision is final")
+            row.approved, row.person, row.reason, row.decided = approved, person.strip(), reason, now()
+            session.flush()
+            return _record(Approval, row)
+
+    def approval(self, run_id: str) -> Approval | None:
+        """The approval a run asks for, or None."""
+        with self._reading() as session:
+            row = session.get(ApprovalRow, run_id)
+            return None if row is None else _record(Approval, row)
+
+    def pending_approvals(self) -> list[Approval]:
+        """Open approvals, oldest first."""
+        query = select(ApprovalRow).where(ApprovalRow.approved.is_(None)).order_by(ApprovalRow.requested)
+        return self._all(query, Approval)
+
+    # --- controls -------------------------------------------------------------------------------------------------
+
+    def add_control(self, control: Control) -> bool:
+        """Add a revision; False where another host was faster with this one."""
+        try:
+            with self._writing() as session:
+                session.add(ControlRow(**control.model_dump(exclude={"made_from"})))
+        except IntegrityError:
+            return False
+        return True
+
+    def controls(self, policy: str, last: int = 1) -> list[Control]:
+        """The `last` revisions of each of a policy's controls, lifted ones too, by name and oldest first."""
+        newest = (
+            select(ControlRow.name, func.max(ControlRow.revision).label("revision"))
+            .where(ControlRow.policy == policy)
+            .group_by(ControlRow.name)
+            .subquery()
+        )
+        query = (
+            select(ControlRow)
+            .join(newest, ControlRow.name == newest.c.name)
+            .where(ControlRow.policy == policy, ControlRow.revision > newest.c.revision - last)
+            .order_by(ControlRow.name, ControlRow.revision)
+        )
+        return self._all(query, Control)
+
+    def control_revisions(self, policy: str, name: str, after: int) -> list[Control]:
+        """The revisions of one control above this one, oldest first."""
+        is_of = (ControlRow.policy == policy, ControlRow.name == name, ControlRow.revision > after)
+        return self._all(select(ControlRow).where(*is_of).order_by(ControlRow.revision), Control)
+
+    def num_controls(self, policy: str) -> int:
+        """How many revisions of a policy's controls there are: as long as it stays, nothing was changed."""
+        with self._reading() as session:
+            return session.scalar(select(func.count()).where(ControlRow.policy == policy)) or 0
+
+    # --- what monitors gathered -----------------------------------------------------------------------------------
+
+    def share_evidence(
+        self, policy: str, version: str, server: str, document: Callable[[int, Mapping[str, Any]], Mapping[str, Any]]
+    ) -> MonitorEvidence:
+        """Keep what a server's monitors have gathered about a version, in place of what it shared before.
+
+        `document` is given the revision it will have: one more than all before it of the policy, so that what is
+        shared stands in one order for all who read it; and the document it replaces, empty if there is none.
+        """
+        key = {"policy": policy, "version": version, "server": server}
+        try:
+            with self._writing() as session:
+                revision = (session.scalar(_newest_evidence(policy)) or 0) + 1
+                number = self._server_number(session, policy, server)
+                former = session.get(MonitorEvidenceRow, key)
+                fields = {
+                    "number": number,
+                    "revision": revision,
+                    "document": dict(document(revision, {} if former is None else former.document)),
+                    "created": now(),
+                }
+                row = session.merge(MonitorEvidenceRow(**key, **fields))
+                session.flush()
+                return _record(MonitorEvidence, row)
+        except IntegrityError:
+            return self.share_evidence(policy, version, server, document)  # another one took the revision
+
+    def evidence_revision(self, policy: str) -> tuple[int, int]:
+        """The newest revision, and how many documents there are: while both stay, nothing was changed."""
+        rows = MonitorEvidenceRow
+        with self._reading() as session:
+            newest, count = session.execute(
+                select(func.max(rows.revision), func.count()).where(rows.policy == policy)
+            ).one()
+        return newest or 0, count
+
+    def shared_evidence(self, policy: str) -> list[MonitorEvidence]:
+        """What all servers have shared about a policy's versions, in the order in which servers came."""
+        rows = MonitorEvidenceRow
+        query = select(rows).where(rows.policy == policy).order_by(rows.number, rows.version)
+        return self._all(query, MonitorEvidence)
+
+    def forget_evidence(self, policy: str, version: str) -> None:
+        """Drop what all servers have shared about a version: it begins anew."""
+        rows = MonitorEvidenceRow
+        with self._writing() as session:
+            session.execute(delete(rows).where(rows.policy == policy, rows.version == version))
+
+    def _server_number(self, session: Session, policy: str, server: str) -> int:
+        rows = MonitorEvidenceRow
+        known = select(rows.number).where(rows.policy == policy, rows.server == server).limit(1)
+        number = session.scalar(known)
+        return number or (session.scalar(select(func.max(rows.number)).where(rows.policy == policy)) or 0) + 1
+
+    # --- audit anchors and events ---------------------------------------------------------------------------------
+
+    def append_audit_anchor(self, build: Callable[[int, str], AuditAnchor]) -> AuditAnchor:
+        """Append what `build(number, digest of the statement before)` returns.
+
+        It is called again where another process was faster.
+        """
+        while True:
+            try:
+                with self._writing() as session:
+                    newest = select(AuditAnchorRow).order_by(AuditAnchorRow.number.desc()).limit(1)
+                    last = session.scalars(newest).first()
+                    anchor = build(1, "0" * 64) if last is None else build(last.number + 1, last.digest)
+                    session.add(AuditAnchorRow(**anchor.model_dump()))
+                return anchor
+            except IntegrityError:
+                continue
+
+    def audit_anchors(self, after: int = 0, limit: int | None = None) -> list[AuditAnchor]:
+        """Statements about audit chains with a number above `after`, oldest first."""
+        query = select(AuditAnchorRow).where(AuditAnchorRow.number > after).order_by(AuditAnchorRow.number)
+        return self._all(query.limit(limit), AuditAnchor)
+
+    def newest_audit_anchor(self, server: str | None = None, kind: str | None = None) -> AuditAnchor | None:
+        """The last statement, about one chain or of one kind where they are given."""
+        query = select(AuditAnchorRow).order_by(AuditAnchorRow.number.desc()).limit(1)
+        if server is not None:
+            query = query.where(AuditAnchorRow.server == server)
+        if kind is not None:
+            query = query.where(AuditAnchorRow.kind == kind)
+        return next(iter(self._all(query, AuditAnchor)), None)
+
+    def audit_chains(self, policy: str | None = None) -> list[AuditChain]:
+        """Every chain whose head was ever anchored, of one policy if named, those known longest first."""
+        found = {head.server: _chain_of(head) for head in self.audit_heads()}
+        ends = select(func.max(AuditAnchorRow.number)).where(AuditAnchorRow.kind == "head")
+        beginnings = select(AuditAnchorRow).where(AuditAnchorRow.kind == "chain").order_by(AuditAnchorRow.number)
+        first = {one.server: json.loads(one.payload)["digest"] for one in self._all(beginnings, AuditAnchor)}
+        newest = select(AuditAnchorRow).where(AuditAnchorRow.number.in_(ends.group_by(AuditAnchorRow.server)))
+        for anchor in self._all(newest.order_by(AuditAnchorRow.number), AuditAnchor):
+            told = json.loads(anchor.payload)
+            place = {name: told[name] for name in ("server", "host", "segment", "sequence", "digest")}
+            found[anchor.server] = AuditChain(
+                **place, first_digest=first.get(anchor.server), anchored=datetime.fromisoformat(told["time"])
+            )
+        return [chain for chain in found.values() if policy in (None, chain.server.partition("/")[0])]
+
+    def audit_heads(self, server: str | None = None) -> list[AuditHead]:
+        """Heads kept before there were anchors, oldest first."""
+        query = select(AuditHeadRow).order_by(AuditHeadRow.id)
+        return self._all(query if server is None else query.where(AuditHeadRow.server == server), AuditHead)
+
+    def record_event(self, kind: str, data: Mapping[str, Any]) -> Event:
+        """Append an event."""
+        return self._insert(EventRow(kind=kind, data=dict(data), created=now()), Event)
+
+    def add_event(self, kind: str, data: Mapping[str, Any], place: str) -> bool:
+        """Append an event that takes a place; False where another has taken it."""
+        try:
+            self._insert(EventRow(kind=kind, data=dict(data), place=place, created=now()), Event)
+        except IntegrityError:
+            return False
+        return True
+
+    def latest_event(self, kind: str) -> Event | None:
+        """The newest event of a kind."""
+        query = select(EventRow).where(EventRow.kind == kind).order_by(EventRow.id.desc()).limit(1)
+        return next(iter(self._all(query, Event)), None)
+
+    def events(self, kind: str | None = None) -> list[Event]:
+        """Events, oldest first, of one kind if named."""
+        query = select(EventRow).order_by(EventRow.id)
+        if kind is not None:
+            query = query.where(EventRow.kind == kind)
+        return self._all(query, Event)
+
+    def newest_events(self, policy: str, kinds: Sequence[str], limit: int | None = None) -> list[Event]:
+        """The newest events of these kinds about a policy, newest first; all of them without a limit."""
+        is_about = EventRow.data["policy"].as_string() == policy
+        query = select(EventRow).where(EventRow.kind.in_(kinds), is_about).order_by(EventRow.id.desc()).limit(limit)
+        return self._all(query, Event)
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _reading(self) -> Iterator[Session]:
+        with self._transaction(self._readers) as session:
+            yield session
+
+    @contextmanager
+    def _writing(self) -> Iterator[Session]:
+        with self._transaction(self._writers) as session:
+            yield session
+
+    @contextmanager
+    def _transaction(self, sessions: sessionmaker[Session]) -> Iterator[Session]:
+        try:
+            with sessions.begin() as session:
+                yield session
+        except IntegrityError:
+            raise
+        except DBAPIError as error:
+            raise unreachable(self._engine, error) from error
+
+    def _all(self, query: Select[Any], kind: type[Record]) -> list[Record]:
+        with self._reading() as session:
+            try:
+                return [_record(kind, row) for row in session.scalars(query)]
+            except (TypeError, ValueError) as error:
+                raise DamagedRow(f"a row of LoomDB is no {kind.__name__}, it was changed: {error}") from error
+
+    def _insert(self, row: Base, kind: type[Record]) -> Record:
+        with self._writing() as session:
+            session.add(row)
+            session.flush()
+            return _record(kind, row)
+
+    def _insert_once(self, row: Base) -> None:
+        """Insert, unless a row with these keys is there already."""
+        try:
+            with self._writing() as session:
+                session.add(row)
+        except IntegrityError:
+            return
+
+
+def _newest_evidence(policy: str) -> Select[tuple[int]]:
+    return select(func.max(MonitorEvidenceRow.revision)).where(MonitorEvidenceRow.policy == policy)
+
+
+def _record(kind: type[Record], row: Base) -> Record:
+    return kind.model_validate({name: getattr(row, name) for name in kind.model_fields if hasattr(row, name)})
+
+
+def _chain_of(head: AuditHead) -> AuditChain:
+    place = {"server": head.server, "segment": head.segment, "sequence": head.sequence, "digest": head.digest}
+    return AuditChain(**place, host=None, first_digest=None, anchored=head.created)
+
+
+def _refuse_other_content(wanted: EnvironmentRecord, found: EnvironmentRecord) -> None:
+    immutable = EnvironmentRecord.model_fields.keys() - {"created", "path"}
+    changed = sorted(name for name in immutable if getattr(wanted, name) != getattr(found, name))
+    if changed:
+        raise ConfigError(
+            f"environment {wanted.name!r} version {wanted.version!r} is registered already, with another "
+            f"{', '.join(changed)}; a version is immutable: register the change under a new version"
+        )

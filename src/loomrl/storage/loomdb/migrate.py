@@ -1,0 +1,82 @@
+"""Bring a database to the newest schema, safely also when several processes open it at once."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from loomrl.errors import ServiceError
+from loomrl.storage.loomdb.models import HEAD
+
+_ADVISORY_LOCK = 0x100D_B001  # any number that nobody else in the database uses
+
+
+def ensure_schema(engine: Engine) -> None:
+    """Migrate unless the database is current already, which one query tells.
+
+    Raises:
+        ServiceError: when the database was made by a newer LoomRL.
+    """
+    with engine.connect() as connection:
+        if current_revision(connection) == HEAD:
+            return
+    with _exclusively(engine) as connection:
+        revision = current_revision(connection)
+        if revision != HEAD:
+            _upgrade(connection, revision)
+
+
+def current_revision(connection: Connection) -> str | None:
+    """The schema's revision; None in an empty database."""
+    try:
+        with connection.begin_nested() if connection.in_transaction() else connection.begin():
+            return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    except DBAPIError as error:
+        if "alembic_version" in str(error.orig):
+            return None
+        raise
+
+
+def _upgrade(connection: Connection, revision: str | None) -> None:
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("path_separator", "os")
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if revision is not None and revision not in known:
+        raise ServiceError(
+            f"LoomDB at {connection.engine.url.render_as_string()} has schema {revision!r}, made by a newer LoomRL "
+            f"(this one knows {HEAD!r}); upgrade LoomRL"
+        )
+    config.attributes["connection"] = connection
+    command.upgrade(config, HEAD)
+    connection.commit()
+
+
+@contextmanager
+def _exclusively(engine: Engine) -> Iterator[Connection]:
+    """A connection of the only process that migrates now; the others wait."""
+    if engine.dialect.name == "postgresql":
+        with engine.connect() as connection:
+            connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _ADVISORY_LOCK})
+            connection.commit()
+            try:
+                yield connection
+            finally:
+                connection.rollback()
+                connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _ADVISORY_LOCK})
+                connection.commit()
+        return
+    if engine.dialect.name == "sqlite" and engine.url.database not in (None, "", ":memory:"):
+        from filelock import FileLock
+
+        with FileLock(f"{engine.url.database}.migrate.lock", timeout=120), engine.connect() as connection:
+            yield connection
+        return
+    with engine.connect() as connection:
+        yield connection

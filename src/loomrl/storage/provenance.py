@@ -1,0 +1,121 @@
+"""What a run was made from: the git commit, what differed from it, and DVC's lock entries."""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loomrl.errors import ArtifactError, ServiceError
+from loomrl.system.security.secret_files import suspects
+from loomrl.types import Json
+
+MAX_DIFF_BYTES = 50_000_000
+
+
+@dataclass(frozen=True)
+class GitFacts:
+    """The state of a git work tree."""
+
+    commit: str
+    branch: str | None  # None where HEAD is detached
+    dirty: bool
+    diff: bytes | None  # applies with `git apply --binary`; None when it is larger than MAX_DIFF_BYTES
+    left_out: dict[str, str]  # untracked files that seem to hold a secret, below the top of the tree -> why
+
+
+def git_facts(project: Path) -> GitFacts | None:
+    """Commit and differences of the work tree that holds `project`; None outside git or before the first commit.
+
+    The difference includes files git does not track yet (a new algorithm, say) and binary ones, but not what git
+    ignores, which the stages' outputs are among, nor untracked files that seem to hold a secret.
+
+    Raises:
+        ServiceError: when git is not installed, or fails in a repository.
+    """
+    top = _git(project, "rev-parse", "--show-toplevel", check=False)
+    commit = _git(project, "rev-parse", "--verify", "--quiet", "HEAD", check=False)
+    if top is None or commit is None:
+        return None
+    branch = _git(project, "symbolic-ref", "--short", "--quiet", "HEAD", check=False)
+    root = Path(_text(top))
+    left_out = _secrets(root)
+    diff = _diff(root, left_out)
+    kept = diff if len(diff) <= MAX_DIFF_BYTES else None
+    return GitFacts(_text(commit), _text(branch) if branch else None, bool(diff or left_out), kept, left_out)
+
+
+def lock_entries(project: Path, policy: str) -> dict[str, Json]:
+    """Stage name -> its entry in `dvc.lock`, of one policy; empty before the first `dvc repro`.
+
+    Raises:
+        ArtifactError: when `dvc.lock` is not YAML, for example left with merge conflicts.
+    """
+    import yaml
+
+    path = project / "dvc.lock"
+    if not path.is_file():
+        return {}
+    try:
+        stages = (yaml.safe_load(path.read_text()) or {}).get("stages") or {}
+    except (yaml.YAMLError, AttributeError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"{path} cannot be read: {error}; restore it with `git checkout dvc.lock`") from error
+    suffix = f"@{policy}"
+    return {name.removesuffix(suffix): entry for name, entry in stages.items() if name.endswith(suffix)}
+
+
+def output_hashes(entry: Json) -> dict[str, str]:
+    """Path -> DVC's hash (MD5, `.dir` for a folder) of the outputs of one lock entry."""
+    outs: list[dict[str, Any]] = entry.get("outs", [])
+    return {out["path"]: out["md5"] for out in outs if "md5" in out}
+
+
+def _secrets(top: Path) -> dict[str, str]:
+    """Among what the commit does not have, whether or not it was added to git's index since."""
+    untracked = _required(_git(top, "ls-files", "--others", "--exclude-standard", "-z"))
+    added = _required(_git(top, "diff", "--name-only", "--diff-filter=A", "--no-renames", "-z", "HEAD"))
+    names = [os.fsdecode(name) for name in (untracked + added).split(b"\0") if name]
+    return {path.relative_to(top).as_posix(): why for path, why in suspects(top / name for name in names).items()}
+
+
+def _diff(top: Path, left_out: Iterable[str]) -> bytes:
+    """The work tree against HEAD, through an index and an object store of its own: git's stay untouched."""
+    objects = _text(_required(_git(top, "rev-parse", "--path-format=absolute", "--git-path", "objects")))
+    with tempfile.TemporaryDirectory(prefix="loomrl-diff-") as temporary:
+        environment = {
+            "GIT_INDEX_FILE": f"{temporary}/index",
+            "GIT_OBJECT_DIRECTORY": temporary,
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects,
+        }
+        _git(top, "read-tree", "HEAD", environment=environment)
+        without = (f":(exclude,literal){name}" for name in left_out)
+        _git(top, "add", "--all", "--", ".", *without, environment=environment)
+        return _required(_git(top, "diff", "--cached", "--binary", "--no-ext-diff", "HEAD", environment=environment))
+
+
+def _git(folder: Path, *arguments: str, check: bool = True, environment: dict[str, str] | None = None) -> bytes | None:
+    """git's standard output; None when it failed and that is an answer (`check=False`)."""
+    command = ["git", "-c", "core.quotepath=off", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, env={**os.environ, "LC_ALL": "C", **(environment or {})}, check=False
+        )
+    except FileNotFoundError as error:
+        raise ServiceError("git is not installed; install it, provenance is read from it") from error
+    if done.returncode == 0:
+        return done.stdout
+    if check:
+        raise ServiceError(f"`git {' '.join(arguments)}` failed in {folder}: {done.stderr.decode().strip()}")
+    return None
+
+
+def _text(output: bytes) -> str:
+    return output.decode().strip()
+
+
+def _required(output: bytes | None) -> bytes:
+    if output is None:
+        raise ServiceError("git answered nothing")
+    return output

@@ -1,0 +1,104 @@
+"""The connection to MLflow, and what its failures mean."""
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+from filelock import FileLock
+
+from loomrl.errors import LoomRLError, ServiceError
+from loomrl.storage.registry.mlflow_database import ensure_tables
+from loomrl.system.home import home
+from loomrl.system.security.credentials import credentials_path, set_mlflow_login
+
+_ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # the latter is what a missing alias raises
+
+
+@lru_cache(maxsize=8)
+def _client(uri: str) -> Any:
+    """A client whose two stores have answered once."""
+    for name, value in {
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "DO_NOT_TRACK": "true",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+        "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+        "MLFLOW_SQLALCHEMYSTORE_POOL_PRE_PING": "true",
+    }.items():
+        os.environ.setdefault(name, value)
+    if is_server(uri):
+        set_mlflow_login(uri)
+    with warnings.catch_warnings():
+        # MLflow 3.17 declares mappers in a way SQLAlchemy 2.1 deprecates; importing it warns too.
+        warnings.simplefilter("ignore")
+        import logging
+
+        from mlflow import MlflowClient
+
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+        with FileLock(home() / "mlflow.lock", timeout=120):  # two first runs at once would both make the tables
+            ensure_tables(uri)
+            client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+            client.search_experiments(max_results=1)
+            client.search_registered_models(max_results=1)
+    return client
+
+
+@contextmanager
+def mlflow_client(uri: str) -> Iterator[Any]:
+    """A client; whatever MLflow or its database raise becomes a `ServiceError` that names the URI and the fix."""
+    try:
+        yield _client(uri)
+    except (LoomRLError, AssertionError):
+        raise
+    except Exception as error:
+        if not _is_of_mlflow(error):
+            raise
+        shown = _without_password(uri)
+        detail = " ".join(str(error).split()).replace(uri, shown)[:400]
+        raise ServiceError(f"MLflow at {shown} failed: {detail}; {_fix(uri, error)}") from error
+
+
+def _is_of_mlflow(error: Exception) -> bool:
+    origin = type(error).__module__.partition(".")[0]
+    return origin in ("mlflow", "sqlalchemy", "sqlite3", "requests", "urllib3", "alembic", "psycopg")
+
+
+def _fix(uri: str, error: Exception) -> str:
+    if uri.startswith("sqlite:"):
+        return (
+            "check that the file is a SQLite database this user may write and that no other process holds it locked; "
+            "`loomrl backup` keeps copies to restore"
+        )
+    if "error code 401" in str(error):
+        return (
+            "the server needs a login: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD; "
+            f"that of `make up` is in {credentials_path()}"
+        )
+    return "start the server (`make up`), correct MLFLOW_TRACKING_URI, or unset it to use SQLite under LOOMRL_HOME"
+
+
+def is_server(uri: str) -> bool:
+    """Whether a tracking URI names a server rather than a database."""
+    return uri.startswith(("http:", "https:"))
+
+
+def _without_password(uri: str) -> str:
+    head, separator, rest = uri.partition("://")
+    return f"{head}{separator}{rest.rpartition('@')[2]}"
+
+
+@contextmanager
+def absent_is_none() -> Iterator[None]:
+    """Swallow exactly MLflow's 'there is no such thing'; the caller returns its empty value after the block."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code not in _ABSENT:
+            raise

@@ -1,0 +1,1 @@
+"""HTTP servers: bounded requests, tokens, browsers, problems."""

@@ -1,0 +1,164 @@
+"""How much senders may leave with a server, in all connections together.
+
+Bounded are the address and the headers of a request, the bytes of requests that have no answer yet, the time in which a
+request must be whole, and answers that nobody takes. Where there is no room for more, the unfinished request that holds
+most goes: who asks in a few hundred bytes is served while others hold megabytes.
+"""
+
+import asyncio
+import logging
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from loomrl.system.http.asgi import Response, as_problem
+
+_SWEEP_SECONDS = 1.0
+_NOISE = ("Invalid HTTP request received.", "Unsupported upgrade request.")  # whoever likes would fill the log
+
+
+@dataclass(frozen=True)
+class IntakeLimits:
+    """What one server takes."""
+
+    max_url_bytes: int = 8 * 2**10
+    max_head_bytes: int = 32 * 2**10  # the first line and all headers
+    max_headers: int = 100
+    max_pending_bytes: int = 16 * 2**20  # of requests without an answer
+    max_untaken_bytes: int = 32 * 2**20  # of answers whose clients do not take them
+    head_seconds: float = 30.0  # from the connection, or a request's first byte, until its headers are complete
+    request_seconds: float = 60.0  # from its first byte until its last; large ones, which keep coming, have longer:
+    least_bytes_per_second: float = 64 * 2**10  # a second more for so many bytes of the body that came
+    answer_seconds: float = 30.0  # in which a client takes nothing of its answer
+    linger_seconds: float = 1.0  # about so long a refused connection stays open, unless its client closes it
+    max_lingering: int = 256  # connections; others are closed at once
+
+
+class ClientConnection(Protocol):
+    """What an intake knows of a connection."""
+
+    held: int  # bytes of what it sent, as far as they count now
+
+    def refuse(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        """Answer what is being sent, and close."""
+
+    def close(self) -> None:
+        """Close, once its answer is sent."""
+
+    def drop(self) -> None:
+        """Close at once."""
+
+    def seconds_left(self, now: float) -> float:
+        """Until it has had its time to send."""
+
+    def num_untaken(self) -> int:
+        """Bytes of answers that its client did not take yet."""
+
+
+class Intake:
+    """Of one process, used in its event loop alone. `answer` words refusals as the server does, `count` counts them."""
+
+    def __init__(
+        self,
+        bounds: IntakeLimits,
+        answer: Callable[[int, str, dict[str, str] | None], Response] = as_problem,
+        count: Callable[[int], None] = lambda _status: None,
+    ) -> None:
+        self.bounds, self.answer, self.count = bounds, answer, count
+        self.pending_bytes = 0
+        self._unfinished: dict[ClientConnection, None] = {}  # something is awaited of their senders
+        self._untaken: dict[ClientConnection, tuple[float, int]] = {}  # since when no less, how many bytes
+        self._lingering: dict[ClientConnection, asyncio.TimerHandle] = {}
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._max_lingering = (
+            bounds.max_lingering if files == resource.RLIM_INFINITY else min(bounds.max_lingering, files // 4)
+        )
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, connection: ClientConnection) -> None:
+        """Something is awaited of its sender, for so long and no longer."""
+        self._unfinished[connection] = None
+        self._wake()
+
+    def finished(self, connection: ClientConnection) -> None:
+        """Its request is whole."""
+        self._unfinished.pop(connection, None)
+        self._rest()
+
+    def hold(self, connection: ClientConnection, num_bytes: int) -> None:
+        """It holds so many bytes now."""
+        self.pending_bytes += num_bytes - connection.held
+        connection.held = num_bytes
+        while self.pending_bytes > self.bounds.max_pending_bytes and self._unfinished:
+            largest = max(self._unfinished, key=lambda one: one.held)
+            if not largest.held:
+                return
+            largest.refuse(503, "too much is being sent at once; send it again", {"Retry-After": "1"})
+
+    def leaves(self, connection: ClientConnection) -> None:
+        """Its client does not take its answer. Where that becomes too much, those go that have left theirs longest."""
+        self._untaken[connection] = asyncio.get_running_loop().time(), connection.num_untaken()
+        while sum(size for _, size in self._untaken.values()) > self.bounds.max_untaken_bytes:
+            oldest = min(self._untaken, key=lambda one: self._untaken[one][0])
+            del self._untaken[oldest]
+            oldest.drop()
+        self._wake()
+
+    def takes(self, connection: ClientConnection) -> None:
+        """Its client took what was there."""
+        self._untaken.pop(connection, None)
+        self._rest()
+
+    def close(self, connection: ClientConnection) -> None:
+        """Close a connection whose last answer is on its way, in a while: who is closed upon at once comes back at
+        once. The more there are, the later: so those who wait for it do not come back together."""
+        if len(self._lingering) >= self._max_lingering:
+            connection.close()
+            return
+        seconds = self.bounds.linger_seconds * (0.5 + len(self._lingering) / self._max_lingering)
+        self._lingering[connection] = asyncio.get_running_loop().call_later(seconds, connection.close)
+
+    def lost(self, connection: ClientConnection) -> None:
+        """Nothing is left of it."""
+        self.forget(connection)
+        if (timer := self._lingering.pop(connection, None)) is not None:
+            timer.cancel()
+
+    def forget(self, connection: ClientConnection) -> None:
+        """It is lost, or will be: nothing that it sent counts."""
+        self.hold(connection, 0)
+        self._unfinished.pop(connection, None)
+        self._untaken.pop(connection, None)
+        self._rest()
+
+    def _wake(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep)
+
+    def _rest(self) -> None:
+        if self._timer is not None and not self._unfinished and not self._untaken:
+            self._timer.cancel()
+            self._timer = None
+
+    def _sweep(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        for connection in [one for one in self._unfinished if one.seconds_left(now) <= 0]:
+            connection.refuse(408, "the request was not whole in time; send it again")
+        for connection, (since, num_bytes) in list(self._untaken.items()):
+            if (left := connection.num_untaken()) < num_bytes:
+                self._untaken[connection] = now, left
+            elif since <= now - self.bounds.answer_seconds:
+                connection.drop()
+        if self._unfinished or self._untaken:
+            self._wake()
+
+
+def be_quiet() -> None:
+    """Let what uvicorn says of each damaged request not fill the log."""
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
+
+
+def _is_news(entry: logging.LogRecord) -> bool:
+    return not str(entry.msg).startswith(_NOISE)

@@ -1,0 +1,48 @@
+"""One request, whole."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from loomrl.system.http.asgi import Receive, Scope, header
+
+_LARGE = 2**20  # bytes; reading more would keep others waiting, so it is done in a thread
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What handlers get."""
+
+    scope: Scope
+    body: bytes
+    receive: Receive
+
+    @property
+    def path(self) -> str:
+        """Without the query."""
+        return str(self.scope["path"])
+
+    def header(self, name: bytes) -> str:
+        """A header's value, or the empty text."""
+        return header(self.scope, name)
+
+    async def sender_is_gone(self) -> bool:
+        """Whether whoever sent it waits no longer for the answer."""
+        told = asyncio.ensure_future(self.until_sender_is_gone())
+        await asyncio.sleep(0)
+        if told.done():
+            return True
+        told.cancel()
+        return False
+
+    async def until_sender_is_gone(self) -> None:
+        """Return when whoever sent it waits no longer for the answer. The body is read: what else comes is empty."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+
+async def beside(num_bytes: int, work: Callable[[], T], large: int = _LARGE) -> T:
+    """Do what takes long in a thread."""
+    return work() if num_bytes < large else await asyncio.to_thread(work)

@@ -1,0 +1,88 @@
+"""The table of routes: what answers a request, and what the API's description says of it, in one place."""
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from loomrl.system.http.asgi import Response, Scope
+from loomrl.system.http.guard import RouteGuard
+from loomrl.system.http.problems import Problem
+from loomrl.system.schema import Document
+
+if TYPE_CHECKING:
+    from loomrl.serving.api.batching import DecisionRequest
+
+# (scope, body, started), then what its path names
+Handler = Callable[..., "Response | DecisionRequest | Awaitable[Response]"]
+JSON_TYPE, BYTES_TYPE = "application/json", "application/octet-stream"
+_PLACE = re.compile(r"\\\{(\w+)\\\}")  # as `re.escape` writes it
+
+
+@dataclass(frozen=True)
+class Link:
+    """Which operation takes up what this one answers; values are OpenAPI's run-time expressions."""
+
+    method: str
+    path: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Route:
+    """One operation: where it is, who may use it, and the types of what goes in and comes out.
+
+    A type stands for JSON of it; a mapping gives a type by content type. `problems` are the statuses of refusals that a
+    route has besides those of all routes of its kind. What it does is the docstring of its handler.
+    """
+
+    method: str
+    path: str  # `/override/{override_id}`: a place takes one part of a path, whatever is quoted in it
+    handler: Handler
+    guard: RouteGuard | None = None
+    answers: Mapping[int, Any] = field(default_factory=dict)  # by status, the first where all is well
+    body: Any = None
+    needs_body: bool = True
+    query: type[Document] | None = None
+    headers: tuple[str, ...] = ()  # that it reads
+    problems: tuple[int, ...] = ()
+    links: Mapping[str, Link] = field(default_factory=dict)  # of its first answer
+    is_public: bool = True  # whether the description names it
+
+
+class RouteTable:
+    """Finds the route of a request."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = tuple(routes)
+        self._fixed = {(route.method, route.path): route for route in self.routes if "{" not in route.path}
+        self._patterns = [(_pattern(route.path), route) for route in self.routes]
+
+    def find(self, scope: Scope) -> tuple[Route, dict[str, str]]:
+        """The route, and what stands in its places.
+
+        Raises:
+            Problem: 404, or 405 with the methods there are.
+        """
+        method, path = scope["method"], scope["path"]
+        if (route := self._fixed.get((method, path))) is not None:
+            return route, {}
+        found = list(self._matching(scope["raw_path"].decode("latin-1")))
+        for route, places in found:
+            if route.method == method:
+                return route, places
+        if not found:
+            raise Problem(404, f"no route {path}; see /openapi.json for those there are")
+        allowed = ", ".join(sorted({route.method for route, _ in found}))
+        raise Problem(405, f"{path} answers {allowed}", {"Allow": allowed})
+
+    def _matching(self, path: str) -> Iterator[tuple[Route, dict[str, str]]]:
+        for pattern, route in self._patterns:
+            if (match := pattern.fullmatch(path)) is not None:
+                yield route, {name: unquote(value) for name, value in match.groupdict().items()}
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(_PLACE.sub(r"(?P<\1>[^/]+)", re.escape(path)))

@@ -1,0 +1,89 @@
+"""The two kinds of typed data: `Section` (read from configs) and `Document` (written by stages)."""
+
+from collections.abc import Sequence
+from datetime import date
+from enum import Enum
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Protocol, Self, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+
+from loomrl.errors import ArtifactError
+from loomrl.system.files import canonical_json, read_json, write_atomic
+
+
+class Section(BaseModel):
+    """A frozen part of a config. Unknown keys raise; so do values of another type and values that are not finite.
+
+    Nothing is guessed: `"7"` and `true` are no integers, `"yes"` is no boolean. An integer may stand for a float, and
+    what JSON has no word for is read from what stands for it there: a path, a date or a member of an enum from its
+    text, a tuple or a set from a list.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True, defer_build=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _from_json(cls, value: Any, info: ValidationInfo) -> Any:
+        assert info.field_name is not None, "a field validator knows its field"
+        kinds = _kinds(cls.model_fields[info.field_name].annotation)
+        if isinstance(value, list):
+            return next((kind(value) for kind in kinds if kind in (list, tuple, set, frozenset)), value)
+        if not isinstance(value, str) or str in kinds:
+            return value
+        if date in kinds:
+            return date.fromisoformat(value)
+        texts = Enum if info.mode == "json" else (Enum, Path)  # from JSON, pydantic itself makes a path of its text
+        return next((kind(value) for kind in kinds if isinstance(kind, type) and issubclass(kind, texts)), value)
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+def demand_distinct(named: Sequence[_Named], what: str) -> None:
+    """Raises `ValueError` where two of a config's entries have one name."""
+    if len({one.name for one in named}) != len(named):
+        raise ValueError(f"two {what} have the same name")
+
+
+class Document(BaseModel):
+    """A frozen JSON document that crosses a stage boundary, canonical to the byte."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document as plain JSON values."""
+        return self.model_dump(mode="json")
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON: sorted keys, UTF-8, no insignificant whitespace, final newline."""
+        return canonical_json(self.to_json())
+
+    def write(self, path: Path) -> None:
+        """Write canonical JSON atomically."""
+        write_atomic(path, self.to_bytes())
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read and validate; raises `ArtifactError` naming the file and the key."""
+        try:
+            return cls.model_validate(read_json(path))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"]) or "(top level)"
+            raise ArtifactError(
+                f"{path} is not a valid {cls.__name__}: {place}: {first['msg']}; run the stage that wrote it again"
+            ) from error
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """The types a value may have: members of a union one by one, containers without what they contain."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _kinds(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        return [kind for member in get_args(annotation) for kind in _kinds(member)]
+    return [origin or annotation]

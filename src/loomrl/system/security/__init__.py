@@ -1,0 +1,1 @@
+"""Keys, signatures, encryption, secrets and logins."""

@@ -1,0 +1,1 @@
+"""Several learners: their group, their jobs, their joint checkpoints."""

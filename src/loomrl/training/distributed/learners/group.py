@@ -1,0 +1,189 @@
+"""The learners of a torch process group, as `loomrl.algorithms.peers.LearnerGroup`.
+
+Without a parameter server: every learner has all parameters, and they meet in collectives. Policies are sent once, when
+training begins; after that all of them take the same steps.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from loomrl.algorithms.base import State, below
+from loomrl.algorithms.peers import LayerWeights, Moments, Vector
+from loomrl.training.distributed.config import DistributedConfig
+from loomrl.training.distributed.learners.compression import make_averaging
+from loomrl.training.distributed.learners.watchdog import Watchdog
+from loomrl.types import FloatArray, Json
+
+_RECEIVER = "gloo_tcp_loop"  # name of Gloo's thread that waits for messages
+
+
+class Followed:
+    """A vector of parameters that the learners have in common, and how it becomes one."""
+
+    def __init__(
+        self, parameters: Tensor, matrices: Sequence[LayerWeights], config: DistributedConfig, group: dist.ProcessGroup
+    ) -> None:
+        self._parameters = parameters  # (P,), the algorithm's own
+        self.averaging = make_averaging(config.compression, parameters.numel(), matrices, group)
+        dist.broadcast(parameters, group=group, group_src=0)
+        self._agreed = nn.Parameter(parameters.clone())
+        momentum = config.outer_momentum
+        self._outer = torch.optim.SGD([self._agreed], config.outer_learning_rate, momentum, nesterov=momentum > 0)
+
+    def synchronise(self) -> int:
+        """One outer step along the mean of how far the learners moved; returns the bytes of payload."""
+        moved = self._agreed.data - self._parameters
+        num_bytes = self.averaging.average(moved)
+        self._agreed.grad = moved
+        self._outer.step()
+        self._parameters.copy_(self._agreed.data)
+        return num_bytes
+
+    def state_dict(self) -> State:
+        """Asked when the parameters are one: the outer momentum, and what averaging keeps."""
+        state: State = {f"averaging.{name}": value for name, value in self.averaging.state_dict().items()}
+        momentum = self._outer.state[self._agreed].get("momentum_buffer")
+        return state if momentum is None else {**state, "momentum": momentum.numpy().copy()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict()`, when the algorithm has its parameters again; of a learner that was alone it
+        is empty."""
+        self._agreed.data.copy_(self._parameters)
+        if averaging := below("averaging.", state):
+            self.averaging.load_state_dict(averaging)
+        if "momentum" in state:
+            self._outer.state[self._agreed]["momentum_buffer"] = torch.from_numpy(np.array(state["momentum"]))
+
+
+class DistributedLearnerGroup:
+    """One learner's view of all of them. Bytes are payload: what this learner contributes to collectives."""
+
+    def __init__(self, config: DistributedConfig, watchdog: Watchdog, group: dist.ProcessGroup | None = None) -> None:
+        found = group or dist.group.WORLD
+        assert found is not None, "a process group is made before"
+        calm_receiver()
+        self._config, self._watchdog, self._group = config, watchdog, found
+        self.rank, self.num_learners = found.rank(), found.size()
+        self.joins_gradients = config.sync_frequency == 1
+        self._followed: list[Followed] = []
+        self._steps = 0  # since the parameters were one
+        self._bytes = 0  # since `metrics` was asked
+
+    @property
+    def steps_alone(self) -> float:
+        """See `Peers`."""
+        return math.inf if self.joins_gradients else self._config.sync_frequency - self._steps
+
+    # --- parameters ---
+
+    def follow(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
+        """The first learner's parameters become everyone's."""
+        with self._meeting():
+            self._followed.append(Followed(torch.as_tensor(parameters), matrices, self._config, self._group))
+
+    def join_gradient(self, gradient: Vector, number: int = 0) -> None:
+        """The mean of the learners' gradients: of batches of one size, that of all of them together."""
+        with self._meeting():
+            self._bytes += self._followed[number].averaging.average(torch.as_tensor(gradient))
+
+    def stepped(self, num_steps: int) -> None:
+        """See `Peers`."""
+        if self.joins_gradients:
+            return
+        self._steps += num_steps
+        if self._steps == self._config.sync_frequency:
+            self.synchronise()
+
+    def synchronise(self) -> None:
+        """See `Peers`."""
+        if self._steps == 0:
+            return
+        with self._meeting():
+            self._bytes += sum(followed.synchronise() for followed in self._followed)
+        self._steps = 0
+
+    # --- numbers ---
+
+    def join_moments(self, moments: Moments) -> Moments:
+        """See `Peers`: Chan, Golub and LeVeque (1979), for any number of batches."""
+        shape = np.shape(moments.mean)
+        rows = self._gathered(np.concatenate([[moments.count], moments.mean.ravel(), moments.var.ravel()]))
+        count = rows[:, :1]
+        means, variances = np.split(rows[:, 1:], 2, axis=1)
+        total = float(count.sum())
+        if total == 0.0:
+            return moments
+        mean = (count * means).sum(0) / total
+        var = (count * (variances + (means - mean) ** 2)).sum(0) / total
+        return Moments(mean.reshape(shape), var.reshape(shape), total)
+
+    def mean(self, values: FloatArray) -> FloatArray:
+        """See `Peers`."""
+        found: FloatArray = self._gathered(values).mean(0)
+        return found
+
+    def _gathered(self, values: FloatArray) -> FloatArray:
+        """Every learner's values (K,), in the order of ranks: (learners, K)."""
+        own = torch.from_numpy(np.ascontiguousarray(values, np.float64))
+        rows = [torch.empty_like(own) for _ in range(self.num_learners)]
+        with self._meeting(own.nbytes):
+            dist.all_gather(rows, own, self._group)
+        found: FloatArray = torch.stack(rows).numpy()
+        return found
+
+    def from_first(self, compute: Callable[[], Json]) -> Json:
+        """See `Peers`."""
+        found: list[Any] = [compute() if self.rank == 0 else None]
+        with self._meeting():
+            dist.broadcast_object_list(found, group=self._group, group_src=0)
+        answer: Json = found[0]
+        return answer
+
+    @contextmanager
+    def _meeting(self, num_bytes: int = 0) -> Iterator[None]:
+        """Whoever waits for others does not hang."""
+        self._bytes += num_bytes
+        with self._watchdog.at_rest():
+            yield
+
+    def metrics(self) -> dict[str, float]:
+        """Bytes since this was last asked: gradients, parameters and moments, not what `from_first` tells, nor the
+        parameters that are sent once when learners begin."""
+        num_bytes, self._bytes = self._bytes, 0
+        return {"bytes_sent": float(num_bytes)}
+
+    # --- state ---
+
+    def state_dict(self) -> State:
+        """Asked when the parameters are one: that of each vector."""
+        states = enumerate(followed.state_dict() for followed in self._followed)
+        return {f"{number}.{name}": value for number, state in states for name, value in state.items()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict()`, when the algorithm has its parameters again."""
+        for number, followed in enumerate(self._followed):
+            followed.load_state_dict(below(f"{number}.", state))
+        self._steps = 0
+
+
+def calm_receiver() -> None:
+    """Let Gloo's thread that waits for messages put off no other one of this process.
+
+    It asks for a connection's lock again and again while another thread has it. When a message wakes it up on that
+    thread's core, and takes its place there, both wait for the end of a time slice: milliseconds, in every second
+    collective of learners with a core each. Threads of the class for batches take nobody's place. Where the system has
+    no such class or names (Linux has), or does not allow it, nothing changes.
+    """
+    for thread in Path("/proc/self/task").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or may not be changed
+            if (thread / "comm").read_text().strip() == _RECEIVER:
+                os.sched_setscheduler(int(thread.name), os.SCHED_BATCH, os.sched_param(0))

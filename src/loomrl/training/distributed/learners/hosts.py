@@ -1,0 +1,77 @@
+"""What every host of a cluster needs: the very software of the process that began the training.
+
+Ray compares its own version and Python's. LoomRL's code, and what it computes with, are compared here, before anything
+that one of them made is read by the other.
+"""
+
+import pickle
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from loomrl.errors import ConfigError
+from loomrl.training.inputs import software
+from loomrl.types import Json
+
+if TYPE_CHECKING:
+    from loomrl.training.distributed.learners.learner import LearnerTask
+
+_SHOWN = 3  # differences that are named
+
+
+def same_software(learn: Callable[[Json], None], assignment: "LearnerTask") -> tuple[Callable[[Json], None], Json]:
+    """What Ray Train is to call in every learner's process, and with what: `learn({"assignment": assignment})`, where
+    the host's software is this one's."""
+    import ray.cloudpickle
+
+    algorithm, backend = assignment.job.config.algorithm, assignment.job.backend
+    return _begin, {
+        "software": software(algorithm, backend),
+        "of": (algorithm, backend),
+        "desk": assignment.desk,
+        "work": ray.cloudpickle.dumps((learn, {"assignment": assignment})),
+    }
+
+
+def _begin(order: Json) -> None:
+    """Of a learner's process.
+
+    Raises:
+        ConfigError: when this host's software is another; the desk knows it too.
+    """
+    import ray
+
+    if ray.get(order["desk"].failure.remote()) is not None:  # it would again; whoever began the training raises it
+        return
+    try:
+        demand_software(order["software"], *order["of"])
+    except ConfigError as error:
+        ray.get(order["desk"].fail.remote(error))
+        raise
+    # Of the process that began the training, by way of Ray, which would unpickle it just so, but before the comparison.
+    learn, config = pickle.loads(order["work"])
+    learn(config)
+
+
+def demand_software(wanted: Json, algorithm: str, backend: str) -> None:
+    """Raise `ConfigError` where what an algorithm with an environment's back-end computes with is another on this host
+    than `loomrl.training.inputs.software` gave where the training was begun."""
+    if differences := different(wanted, software(algorithm, backend)):
+        raise ConfigError(
+            f"training.distributed: host {socket.gethostname()} has other software than the one this was begun on: "
+            f"{_listed(differences)}; install the same versions of LoomRL and of its dependencies on all hosts"
+        )
+
+
+def different(here: Any, there: Any, name: str = "") -> list[str]:
+    """What differs between two nested dictionaries, as `name: here, there`; digests of files are not shown."""
+    if not (isinstance(here, dict) and isinstance(there, dict)):
+        shown = "" if name.startswith(("code", "plugin packages")) else f" {there} there, {here} here"
+        return [] if here == there else [f"{name}{shown}"]
+    names = sorted(here.keys() | there.keys())
+    return [one for key in names for one in different(here.get(key), there.get(key), f"{name} {key}".strip())]
+
+
+def _listed(differences: list[str]) -> str:
+    rest = len(differences) - _SHOWN
+    return "; ".join(differences[:_SHOWN]) + (f"; and {rest} more" if rest > 0 else "")

@@ -1,0 +1,68 @@
+"""A training's environments and policy on another machine, which may share no folder with the one it was begun on."""
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gymnasium.vector import VectorEnv
+
+from loomrl.algorithms.base import Algorithm
+from loomrl.system.files import write_atomic
+from loomrl.training.distributed.learners.hosts import demand_software
+from loomrl.training.inputs import software
+from loomrl.training.job import TrainingJob
+from loomrl.types import Json
+
+
+def packed(folder: Path) -> dict[str, bytes]:
+    """A snapshot's files, by relative path."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def unpacked(job: TrainingJob, files: Mapping[str, bytes], folder: Path) -> TrainingJob:
+    """The same job, with the snapshot's files in a folder of this machine."""
+    for name, content in files.items():
+        write_atomic(folder / name, content)
+    return replace(job, snapshot_folder=folder)
+
+
+class WorkerDirectory:
+    """What the workers of one learner, known by its rank, are given; `job` is the learner's."""
+
+    def __init__(self, job: TrainingJob, files: Mapping[str, bytes], num_workers: int, learner: int = 0) -> None:
+        self._packed, self._files, self._learner = job, files, learner
+        self._software = software(job.config.algorithm, job.backend)
+        self.seed, self.num_workers = job.config.seed, num_workers
+
+    @cached_property
+    def _folder(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix="loomrl-"))
+
+    @cached_property
+    def _job(self) -> TrainingJob:
+        return unpacked(self._packed, self._files, self._folder / "snapshot")
+
+    def algorithm(self) -> Algorithm:
+        """See `loomrl.training.distributed.rollout_workers.workers.WorkerSetup`.
+
+        Raises:
+            ConfigError: when this machine has other software than the learner's.
+        """
+        demand_software(self._software, self._packed.config.algorithm, self._packed.backend)
+        return self._job.algorithm(self._folder)
+
+    def environments(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
+        """See `loomrl.training.distributed.rollout_workers.workers.WorkerSetup`."""
+        return self._job.environments_to_learn_from(num_envs, autoreset)
+
+    def process(self, index: int, algorithm: Algorithm) -> Json:
+        """See `loomrl.training.distributed.rollout_workers.workers.WorkerSetup`."""
+        return self._job.process(f"worker {index} of learner {self._learner}", algorithm)
+
+    def close(self) -> None:
+        """See `loomrl.training.distributed.rollout_workers.workers.WorkerSetup`."""
+        shutil.rmtree(self._folder, ignore_errors=True)

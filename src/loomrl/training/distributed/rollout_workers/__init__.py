@@ -1,0 +1,1 @@
+"""Rollout workers: processes that collect for learners."""

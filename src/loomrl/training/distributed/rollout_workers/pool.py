@@ -1,0 +1,205 @@
+"""Rollout workers as Ray actors: their shares of a learner's environments follow their measured speed, and whoever is
+lost, hangs or is slow is replaced.
+
+Every rollout brings the state of its environments, where they have one: with it another worker goes on."""
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from loomrl.environment.vector.states import State, joined, rows_of
+from loomrl.training.distributed.calls import Calls
+from loomrl.training.distributed.rollout_workers.environment_shares import EnvironmentShare, divided
+from loomrl.training.distributed.rollout_workers.rollouts import WorkerRollout
+from loomrl.training.distributed.rollout_workers.workers import RolloutWorker, WorkerSetup
+from loomrl.training.seeds import Purpose, derive
+
+CLOSE_SECONDS = 5.0
+NEWEST = 0.3  # weight of the last rollout in a worker's mean speed
+GAIN = 0.1  # share of a rollout's time that another division must save
+SLOW = 0.25  # of the others' median speed: a worker below is replaced, once,
+SLOW_SECONDS = 1.0  # where its rollouts take so long that it matters
+
+
+@dataclass(frozen=True)
+class RolloutTask:
+    """A rollout that all workers were asked for."""
+
+    state: Any  # reference to a `PolicyState`
+    rng: np.random.Generator
+    with_log_prob: bool
+    calls: Calls
+
+
+class RolloutWorkerPool:
+    """The workers of one learner with `num_envs` environments. `num_replaced` counts those that are gone.
+
+    `warn` is told of those; `waiting` is entered while nothing is done but waiting for workers.
+    """
+
+    def __init__(
+        self,
+        site: WorkerSetup,
+        num_envs: int,
+        resources: Mapping[str, float],
+        hang_timeout_seconds: float,
+        warn: Callable[[str], None],
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        import ray
+
+        self._site = ray.put(site)  # sent once to each machine
+        self._class = ray.remote(**options(resources))(RolloutWorker)
+        self._num_envs, self._timeout = num_envs, hang_timeout_seconds
+        self._warn, self._waiting = warn, waiting
+        self._speeds: dict[int, float] = {}  # environment steps per second
+        self._seconds: dict[int, float] = {}  # of the last rollout
+        self._new, self._replaced_as_slow = set[int](), set[int]()
+        self._begun: dict[int, list[Any]] = {}  # what began a worker's segment, until its next rollout
+        self._state: State = {}  # of all environments, after the last rollout
+        self._is_first = True  # the rollout under way, since environments began anew
+        self._losses = Counter[int]()  # of each worker, in that rollout
+        self.num_replaced = 0
+        self.workers = [self._made(index) for index in range(site.num_workers)]
+        self._seed = derive(site.seed, Purpose.EPISODES)
+        self.shares = divided(num_envs, [1.0] * site.num_workers)
+
+    def _made(self, index: int) -> Any:
+        self._new.add(index)
+        return self._class.remote(self._site, index)
+
+    # --- shares ---
+
+    @property
+    def state(self) -> State:
+        """Of all environments after the last rollout, in their order; empty before it, and where they have none."""
+        return self._state
+
+    def begin(self, seed: int, state: State) -> None:
+        """All environments go on from a state. Without one they begin anew, and number i is seeded with `seed + i`.
+        Here workers' shares may change."""
+        self._seed = seed
+        before = self.shares
+        self._replace_slow()
+        self._divide()
+        stays = state is self._state and bool(state)
+        self._state, self._is_first = state, not state
+        for index, share in enumerate(self.shares):
+            if not stays or share != before[index] or index in self._new:
+                self._begin(index, seed, state)
+
+    def _begin(self, index: int, seed: int, state: State) -> None:
+        share = self.shares[index]
+        self._begun[index] = [self.workers[index].begin.remote(share, seed, rows_of(state, share.rows))]
+
+    def _divide(self) -> None:
+        if len(self._speeds) < len(self.workers):
+            return
+        speeds = [self._speeds[index] for index in range(len(self.workers))]
+        shares = divided(self._num_envs, speeds)
+        if _longest(shares, speeds) < (1 - GAIN) * _longest(self.shares, speeds):
+            self.shares = shares
+
+    def _replace_slow(self) -> None:
+        """Elsewhere it may do better; if not, it is its environments that fit, or all there is."""
+        for index, speed in [*self._speeds.items()]:
+            others = [other for number, other in self._speeds.items() if number != index]
+            if index in self._replaced_as_slow or not others or self._seconds[index] < SLOW_SECONDS:
+                continue
+            if speed >= SLOW * statistics.median(others):
+                continue
+            self._replaced_as_slow.add(index)
+            self._replace(index, f"it does {speed:.3g} environment steps per second, others {max(others):.3g}")
+
+    def _measure(self, rollouts: list[WorkerRollout]) -> None:
+        """Not those of new workers: the first one compiles."""
+        for index, rollout in enumerate(rollouts):
+            if index in self._new:
+                continue
+            before = self._speeds.get(index, rollout.speed)
+            self._speeds[index] = (1 - NEWEST) * before + NEWEST * rollout.speed
+            self._seconds[index] = rollout.seconds
+
+    # --- rollouts ---
+
+    def ask(self, state: Any, rng: np.random.Generator, with_log_prob: bool = False) -> RolloutTask:
+        """Have everyone collect a rollout with a policy, by reference, and noise from a generator, which stays as it
+        is."""
+        task = RolloutTask(state, rng, with_log_prob, Calls(self._timeout, "training.distributed.hang_timeout_seconds"))
+        for index in range(len(self.workers)):
+            self._send(index, task)
+        return task
+
+    def _send(self, index: int, task: RolloutTask) -> None:
+        worker = self.workers[index]
+        before = [*self._begun.pop(index, []), worker.sync_policy.remote(task.state)]
+        rollout = worker.collect_rollout.remote(task.rng, task.with_log_prob)
+        task.calls.add(index, rollout, before, index in self._new)
+
+    def answers(self, task: RolloutTask) -> list[WorkerRollout]:
+        """Wait for all rollouts, in the order of workers. One that is lost is collected again by another worker: the
+        same one, from the state after the last rollout; where there is none, or for the second time, with other
+        episodes.
+
+        Raises:
+            LoomRLError: of a worker, such as an `EnvironmentFault`; or when workers are lost again and again.
+        """
+
+        def collect_again(index: int, reason: str) -> None:
+            self._replace(index, reason)
+            self._begin_again(index)
+            self._send(index, task)
+
+        with self._waiting():
+            found = task.calls.answers(collect_again, "rollout worker {} was lost {} times in one rollout")
+        rollouts = [found[index] for index in range(len(self.workers))]
+        self._measure(rollouts)
+        self._new.clear()
+        self._is_first = False
+        self._losses.clear()
+        self._state = joined([rollout.environments for rollout in rollouts])
+        return rollouts
+
+    def _begin_again(self, index: int) -> None:
+        """Where the rollout began; once, for what was lost there may be lost there again."""
+        self._losses[index] += 1
+        if self._losses[index] == 1 and (self._state or self._is_first):
+            self._begin(index, self._seed, self._state)
+        else:
+            self._begin(index, derive(self._seed, Purpose.EPISODES, self.num_replaced), {})
+
+    def _replace(self, index: int, reason: str) -> None:
+        import ray
+
+        self.num_replaced += 1
+        self._warn(f"rollout worker {index} is replaced: {reason}")
+        ray.kill(self.workers[index])
+        self.workers[index] = self._made(index)
+        self._speeds.pop(index, None)
+
+    def close(self) -> None:
+        """End the workers."""
+        import ray
+
+        closed = [worker.close.remote() for worker in self.workers]
+        ray.wait(closed, num_returns=len(closed), timeout=CLOSE_SECONDS)
+        for worker in self.workers:
+            ray.kill(worker)
+
+
+def options(resources: Mapping[str, float]) -> dict[str, Any]:
+    """An actor's, of Ray resources by name."""
+    named = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+    known = {named[name]: amount for name, amount in resources.items() if name in named}
+    others = {name: amount for name, amount in resources.items() if name not in named}
+    return {"num_cpus": 0, **known, "resources": others, "scheduling_strategy": "DEFAULT"}
+
+
+def _longest(shares: list[EnvironmentShare], speeds: list[float]) -> float:
+    """Seconds of a step in all environments."""
+    return max(share.num_envs / speed for share, speed in zip(shares, speeds, strict=True))

@@ -1,0 +1,82 @@
+"""What passes between a learner and the workers that collect for it.
+
+Every rollout is stamped with the version of the policy that made it: how many updates that had learnt from.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.environment.vector.states import State
+from loomrl.errors import ConfigError
+from loomrl.types import FloatArray, Json, Trajectory
+
+_ARRAYS = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
+
+
+@dataclass(frozen=True)
+class PolicyState:
+    """All of a policy that acting needs, the normaliser's statistics too."""
+
+    version: int
+    arrays: dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class WorkerRollout:
+    """One worker's, with (return, length) of the episodes that ended in it, the state of the generator that drew its
+    noise afterwards, how long stepping took, the state of the environments afterwards, empty where they cannot be
+    saved, and what the worker's process says of itself."""
+
+    trajectory: Trajectory
+    finished: list[tuple[float, int]]
+    policy_version: int
+    rng_state: Json
+    seconds: float
+    environments: State = field(default_factory=dict)
+    process: Json = field(default_factory=dict)
+
+    @property
+    def speed(self) -> float:
+        """Environment steps per second."""
+        return self.trajectory.num_transitions / max(self.seconds, 1e-9)
+
+
+def demand_fresh(rollouts: Sequence[WorkerRollout], version: int, max_staleness: int = 0) -> None:
+    """Raise `ConfigError` where a rollout was made by a policy more than `max_staleness` updates older than the
+    current, or newer: PPO learns from its own."""
+    for rollout in rollouts:
+        if not 0 <= version - rollout.policy_version <= max_staleness:
+            raise ConfigError(
+                f"a rollout was made by version {rollout.policy_version} of the policy, which is at {version} now; "
+                "call sync_policy before collect_rollout"
+            )
+
+
+def beside(rollouts: Sequence[WorkerRollout]) -> Trajectory:
+    """One trajectory with the environments of all, in their order."""
+    parts = [rollout.trajectory for rollout in rollouts]
+    joined = {name: np.concatenate([getattr(one, name) for one in parts], 1) for name in _ARRAYS}
+    extras = {name: np.concatenate([one.extras[name] for one in parts], 1) for name in parts[0].extras}
+    return replace(parts[0], **joined, extras=extras, cost=_costs(parts))
+
+
+def _costs(parts: Sequence[Trajectory]) -> FloatArray | None:
+    """Once costs are told at all, who tells none costs nothing."""
+    if all(one.cost is None for one in parts):
+        return None
+    return np.concatenate([np.zeros(one.reward.shape) if one.cost is None else one.cost for one in parts], 1)
+
+
+def finished_in_order(rollouts: Sequence[WorkerRollout]) -> list[tuple[float, int]]:
+    """(return, length) of the episodes that ended, as one collector with all environments lists them: by step, then by
+    environment."""
+    found: list[tuple[int, int, tuple[float, int]]] = []
+    for worker, rollout in enumerate(rollouts):
+        ended = rollout.trajectory.terminated | rollout.trajectory.truncated
+        steps = np.nonzero(ended)[0].tolist()
+        found += [(step, worker, episode) for step, episode in zip(steps, rollout.finished, strict=True)]
+    return [episode for *_, episode in sorted(found, key=lambda one: one[:2])]

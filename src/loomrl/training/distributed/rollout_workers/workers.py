@@ -1,0 +1,154 @@
+"""Rollout workers and the learner they work for. Plain classes: `loomrl.training.distributed.rollout_workers.pool`
+makes Ray actors of them.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from loomrl.algorithms.base import Algorithm
+from loomrl.algorithms.peers import Moments
+from loomrl.environment.vector.states import State
+from loomrl.training.collecting import OwnEnvironments, SegmentCollector
+from loomrl.training.distributed.rollout_workers.actor_config import ActorConfig
+from loomrl.training.distributed.rollout_workers.environment_shares import EnvironmentShare, ShareOfNoise, divided
+from loomrl.training.distributed.rollout_workers.rollouts import (
+    PolicyState,
+    WorkerRollout,
+    beside,
+    demand_fresh,
+    finished_in_order,
+)
+from loomrl.training.seeds import Purpose, derive
+from loomrl.training.threads import one_thread
+from loomrl.types import Act, Json
+
+
+class WorkerSetup(Protocol):
+    """What a worker makes its policy and its environments from, on whichever machine it is."""
+
+    @property
+    def seed(self) -> int:
+        """Of the training."""
+
+    @property
+    def num_workers(self) -> int:
+        """Of the learner."""
+
+    def algorithm(self) -> Algorithm:
+        """That of the learner, before it has learnt anything."""
+
+    def environments(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
+        """To learn from."""
+
+    def process(self, index: int, algorithm: Algorithm) -> Json:
+        """What the process of worker `index` says of itself."""
+
+    def close(self) -> None:
+        """Let go of what is kept on this machine."""
+
+
+class RolloutWorker:
+    """Steps a share of a learner's environments with the policy it was given last."""
+
+    def __init__(self, config: WorkerSetup | Mapping[str, Any], index: int = 0) -> None:
+        """`index` counts workers, from 0; until `begin` is called, environments are divided evenly among them."""
+        self._site: WorkerSetup = ActorConfig.read(config) if isinstance(config, Mapping) else config
+        self._index = index
+        self._process: Json = {}
+        self._algorithm = self._site.algorithm()
+        self._rng = np.random.default_rng(
+            derive(self._site.seed, Purpose.ACTIONS)
+        )  # the same for all: see ShareOfNoise
+        self._version = 0
+        self._share = divided(self._algorithm.num_envs, [1.0] * self._site.num_workers)[index]
+        self._seed, self._state = derive(self._site.seed, Purpose.EPISODES), dict[str, Any]()
+        self._own: tuple[OwnEnvironments, SegmentCollector] | None = None
+
+    def begin(self, share: EnvironmentShare, seed: int, state: State) -> None:
+        """Go on with these environments, from their state; without one they begin anew, and number i of the learner's
+        is seeded with `seed + i`."""
+        self._let_go()
+        self._share, self._seed, self._state = share, seed, state
+
+    def _begun(self) -> tuple[OwnEnvironments, SegmentCollector]:
+        own = OwnEnvironments(self._algorithm, self._site.environments, self._share.num_envs)
+        own.load_state_dict(self._state)
+        return own, own.begin(self._seed + self._share.first)
+
+    def sync_policy(self, state: PolicyState) -> None:
+        """Act with this policy from now on."""
+        self._algorithm.policy.load_arrays(state.arrays)
+        self._version = state.version
+
+    def collect_rollout(self, rng: np.random.Generator | None = None, with_log_prob: bool = False) -> WorkerRollout:
+        """`rollout_length` steps in every environment, with noise for all of the learner's from `rng`, at first one
+        that follows from the seed. `with_log_prob` keeps log-probabilities, which a learner that has learnt meanwhile
+        cannot compute.
+
+        Raises:
+            EnvironmentFault: when an environment breaks its API.
+        """
+        algorithm: Any = self._algorithm
+        rng = rng or self._rng
+        with one_thread(getattr(algorithm, "engine", "torch")):
+            own, collector = self._own = self._own or self._begun()
+            began = time.perf_counter()
+            noise = ShareOfNoise(rng, self._share)
+            trajectory = collector.collect(self._act, algorithm.rollout_length, noise)
+            seconds = time.perf_counter() - began
+            if with_log_prob:
+                trajectory = algorithm.with_log_prob(trajectory)
+        finished = list(collector.finished)
+        collector.finished.clear()
+        rng_state, environments = dict(rng.bit_generator.state), own.state_dict()
+        self._process = self._process or self._site.process(self._index, algorithm)
+        return WorkerRollout(trajectory, finished, self._version, rng_state, seconds, environments, self._process)
+
+    def _act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
+        share = self._share
+        chosen = self._algorithm.act(share.padded(obs), rng)
+        own = share.batch_rows
+        return Act(chosen.action[own], extras={name: values[own] for name, values in chosen.extras.items()})
+
+    def _let_go(self) -> None:
+        if self._own is not None:
+            self._own[0].close()
+            self._own = None
+
+    def close(self) -> None:
+        """Let go of all that is kept on this machine."""
+        self._let_go()
+        self._site.close()
+
+
+class PPOLearner:
+    """Learns from the rollouts of all workers together."""
+
+    def __init__(self, config: ActorConfig | Mapping[str, Any]) -> None:
+        settings = ActorConfig.read(config)
+        self._algorithm = settings.algorithm()
+        self._rng = np.random.default_rng(derive(settings.seed, Purpose.ACTIONS, 1))
+        self._version = 0
+
+    def update(self, *rollouts: WorkerRollout) -> dict[str, float]:
+        """Learn from one rollout of each worker, in the order of workers; returns metrics.
+
+        Raises:
+            ConfigError: when one was made by another version of the policy than the current.
+        """
+        demand_fresh(rollouts, self._version)
+        metrics = self._algorithm.update(beside(rollouts), self._rng)
+        self._version += 1
+        if finished := finished_in_order(rollouts):
+            means = Moments.of(np.array(finished)).mean.tolist()
+            metrics |= dict(zip(("episode_return", "episode_length"), means, strict=True))
+        return metrics
+
+    def get_policy_state(self) -> PolicyState:
+        """What workers, and who evaluates, need to act as this learner would."""
+        return PolicyState(self._version, self._algorithm.policy.arrays())

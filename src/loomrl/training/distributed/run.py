@@ -1,0 +1,161 @@
+"""A training by several learners: Ray Train begins them, joins them, and begins them again when one is lost."""
+
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from loomrl.errors import LoomRLError
+from loomrl.training.checkpoints import Checkpoint, CheckpointStore
+from loomrl.training.distributed.calls import MAX_LOSSES, START_SECONDS
+from loomrl.training.distributed.cluster import ClusterHead, cluster
+from loomrl.training.distributed.config import DistributedConfig
+from loomrl.training.distributed.learners.coordinator import Coordinator, Updates
+from loomrl.training.distributed.learners.hosts import same_software
+from loomrl.training.distributed.learners.learner import LearnerTask, assigned, learn
+from loomrl.training.distributed.learners.learner_jobs import check_shares
+from loomrl.training.job import TrainingJob
+from loomrl.training.loop import OnRow
+
+POLL_SECONDS = 0.1
+GROUP_TIMEOUT_FACTOR = 2  # collectives wait so many times as long as a learner may be busy
+
+
+class Cancelled(LoomRLError):
+    """Whoever began a training wants no more of it."""
+
+
+def learn_on_ray(
+    job: TrainingJob,
+    rollout_length: int,
+    newest: Checkpoint | None,
+    save: Callable[[Checkpoint], None],
+    on_update: OnRow,
+    on_validation: OnRow = lambda _row: None,
+    on_restored: OnRow = lambda _row: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Checkpoint:
+    """Train until the end, from a checkpoint where there is one; each new one is saved, and the last returned.
+
+    Raises:
+        Cancelled: when `cancelled` says so, once all learners have ended.
+        ConfigError: when the cluster cannot be had, or the training cannot be divided.
+        ServiceError: when the cluster's head is gone.
+        LoomRLError: what a learner ends with, or that learners were lost more often than `max_restarts`.
+    """
+    config = job.config.distributed
+    assert config is not None, "whoever trains in one process does not come here"
+    check_shares(job, rollout_length, config)
+    with cluster(config) as ray, tempfile.TemporaryDirectory() as folder:
+        desk = _beside(Coordinator).remote(newest)
+        fitted = _begin(_trainer(assigned(job, rollout_length, desk), Path(folder)))
+        follower = _Follower(save, on_update, on_validation, on_restored)
+        head = ClusterHead(ray)
+        while not fitted.done():
+            head.demand_answer()
+            follower.follow(ray.get(desk.take.remote()))
+            if cancelled():
+                desk.fail.remote(Cancelled("training: it was cancelled"))
+            time.sleep(POLL_SECONDS)
+        follower.follow(ray.get(desk.take.remote()))
+        _demand_success(fitted, ray.get(desk.failure.remote()), config)
+        ray.kill(desk)
+    assert follower.newest is not None, "learners that end leave a checkpoint"
+    return follower.newest
+
+
+def _beside(actor: type) -> Any:
+    """An actor on the machine of this process."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=here)(actor)
+
+
+def _trainer(assignment: LearnerTask, folder: Path) -> Any:
+    """Ray Train's, with a folder for files of its own."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+
+    from loomrl.training.distributed.learners.process_group import GroupConfig
+    from loomrl.training.distributed.ray_train import Trainer
+
+    config, number = assignment.distributed, assignment.distributed.num_learners
+    function, order = same_software(learn, assignment)
+    return Trainer(
+        function,
+        train_loop_config=order,
+        scaling_config=ScalingConfig(
+            num_workers=(config.min_learners, number) if config.min_learners is not None else number,
+            use_gpu=config.resources_per_learner.get("GPU", 0.0) > 0.0,
+            elastic_resize_monitor_interval_s=config.resize_interval_seconds,
+            resources_per_worker=config.resources_per_learner,
+        ),
+        torch_config=GroupConfig(timeout_s=_patience(config)),
+        run_config=RunConfig(
+            name="loomrl",
+            storage_path=str(folder),
+            failure_config=FailureConfig(
+                max_failures=config.max_restarts, controller_failure_limit=config.max_restarts
+            ),
+        ),
+    )
+
+
+def _patience(config: DistributedConfig) -> int:
+    """Seconds that a learner waits for the others in a collective."""
+    if config.rollout_workers_per_learner == 0:
+        return math.ceil(GROUP_TIMEOUT_FACTOR * config.hang_timeout_seconds)
+    rollout = config.hang_timeout_seconds + START_SECONDS  # of a worker that has just taken a lost one's place
+    return math.ceil((MAX_LOSSES + 1) * rollout + config.hang_timeout_seconds)
+
+
+def _begin(trainer: Any) -> "Future[Any]":
+    """In a thread, which ends with the training, or with the connection to the cluster."""
+    pool = ThreadPoolExecutor(1, "ray-train")
+    fitted = pool.submit(trainer.fit)
+    pool.shutdown(wait=False)
+    return fitted
+
+
+class _Follower:
+    """Passes on what learners leave."""
+
+    def __init__(
+        self, save: Callable[[Checkpoint], None], on_update: OnRow, on_validation: OnRow, on_restored: OnRow
+    ) -> None:
+        self._save, self._on_restored = save, on_restored
+        self._on_update, self._on_validation = on_update, on_validation
+        self.newest: Checkpoint | None = None
+
+    def follow(self, news: Updates) -> None:
+        """Checkpoints are on the disk afterwards."""
+        for message in news.warnings:
+            CheckpointStore.pass_over(message)
+        for row in news.restored:
+            self._on_restored(row)
+        for row in news.updates:
+            self._on_update(row)
+        for row in news.validations:
+            self._on_validation(row)
+        for checkpoint in news.checkpoints:
+            self._save(checkpoint)
+            self.newest = checkpoint
+
+
+def _demand_success(fitted: "Future[Any]", failure: LoomRLError | None, config: DistributedConfig) -> None:
+    from ray.train import WorkerGroupError
+
+    if failure is not None:
+        raise failure
+    error = fitted.exception()
+    if isinstance(error, WorkerGroupError):
+        raise LoomRLError(
+            f"training: learners were lost more often than training.distributed.max_restarts {config.max_restarts}; "
+            f"saved checkpoints are intact, run the same command again; the last time: {error}"
+        ) from error
+    if error is not None:
+        raise LoomRLError(f"training: Ray Train failed: {error}; saved checkpoints are intact") from error

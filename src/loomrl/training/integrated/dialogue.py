@@ -1,0 +1,168 @@
+"""Episodes of the gym as a language policy plays them: the whole dialogue as one sequence of tokens.
+
+An observation of the gym holds the latest message alone, and a policy has no other memory than what it reads: here, in
+one place, prompts are made of all that was said. Each turn is `begin, text, answer, end`.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from loomrl.errors import EnvironmentFault
+from loomrl.gym.domains import get_domain
+from loomrl.gym.tasks import Task, TaskEpisode
+from loomrl.language.policies.sampling import MASKED, NO_LOG_PROB
+from loomrl.language.policies.tokens import Tokenizer
+
+
+class PolicyMessage(NamedTuple):
+    """What a policy of some version wrote, and how likely each token was to it."""
+
+    tokens: list[int]
+    log_probs: list[float]
+    version: int
+
+
+Answer = Callable[[Sequence[Sequence[int]]], Sequence[PolicyMessage]]  # one message to each prompt
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A task to attempt so many times, with the limits of an attempt."""
+
+    task: Task
+    num_attempts: int
+    max_turns: int
+    max_prompt_tokens: int
+
+    def begin(self, tokenizer: Tokenizer) -> "list[TaskAttempt]":
+        """All attempts, which have yet to be played."""
+        limits = self.max_turns, self.max_prompt_tokens
+        return [TaskAttempt(self.task, tokenizer, *limits) for _ in range(self.num_attempts)]
+
+
+class Dialogue:
+    """Tokens so far; `masks` and `log_probs` are those of the hub's wire, `version` that of the oldest policy in it."""
+
+    def __init__(self, tokenizer: Tokenizer, max_prompt_tokens: int) -> None:
+        self._tokenizer, self._max_prompt_tokens = tokenizer, max_prompt_tokens
+        self.tokens: list[int] = []
+        self.masks: list[int] = []
+        self.log_probs: list[float] = []
+        self.version: int | None = None
+
+    def hear(self, text: str) -> bool:
+        """Somebody else speaks; False, and nothing is heard, where there is no room for it in a prompt."""
+        tokens = self._tokenizer.prompt(text)
+        if len(self.tokens) + len(tokens) > self._max_prompt_tokens:
+            return False
+        self.tokens += tokens
+        self.masks += [MASKED] * len(tokens)
+        self.log_probs += [NO_LOG_PROB] * len(tokens)
+        return True
+
+    def say(self, message: PolicyMessage) -> str:
+        """The policy speaks; returns its text."""
+        self.tokens += message.tokens
+        self.masks += message.tokens
+        self.log_probs += message.log_probs
+        self.version = message.version if self.version is None else min(self.version, message.version)
+        return self._tokenizer.decode(message.tokens)
+
+
+class TaskAttempt:
+    """One episode of a task. It ends with the task, after `max_turns` messages, or when the next prompt were too long.
+
+    `fault` says what ended it where the domain broke, or the task alone is too long a prompt.
+    """
+
+    def __init__(self, task: Task, tokenizer: Tokenizer, max_turns: int, max_prompt_tokens: int) -> None:
+        self.task, self.dialogue = task, Dialogue(tokenizer, max_prompt_tokens)
+        self._turns_left = max_turns
+        self._earned = dict.fromkeys(get_domain(task.domain).weights, 0.0)
+        self._episode: TaskEpisode | None = None  # none once it is over
+        self.fault: EnvironmentFault | None = None
+        if not self.dialogue.hear(task.prompt):
+            self._fail(f"is a prompt of more than {max_prompt_tokens} tokens; raise max_sequence_tokens")
+            return
+        try:
+            self._episode = get_domain(task.domain).begin(task)
+        except Exception as error:  # noqa: BLE001 - a domain may be anybody's
+            self._fail(f"broke: {error!r}")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the policy has nothing more to say."""
+        return self._episode is None
+
+    @property
+    def score(self) -> float:
+        """What was earned so far, 0 to 1."""
+        return get_domain(self.task.domain).total(self.task, self._earned)
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether it solved the task."""
+        return get_domain(self.task.domain).is_solved(self._earned)
+
+    def say(self, message: PolicyMessage) -> None:
+        """Send a message of the policy's, and hear what follows."""
+        assert self._episode is not None, "the episode is over"
+        text = self.dialogue.say(message)
+        try:
+            turn = self._episode.step(text)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(f"broke: {error!r}")
+            return
+        self._earned = {name: value + turn.rewards.get(name, 0.0) for name, value in self._earned.items()}
+        self._turns_left -= 1
+        if not math.isfinite(self.score):
+            self._fail(f"was scored {self.score}")
+        elif turn.finished or not self._turns_left or not self.dialogue.hear(turn.text):
+            self._close()
+
+    def _fail(self, reason: str) -> None:
+        self.fault = EnvironmentFault(f"{self.task.domain}: a task of kind {self.task.kind} {reason}")
+        self._close()
+
+    def _close(self) -> None:
+        episode, self._episode = self._episode, None
+        try:
+            if episode is not None:
+                episode.close()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(f"broke: {error!r}")
+
+
+def play(attempts: Sequence[TaskAttempt], answer: Answer) -> None:
+    """Play episodes to their ends, all those that wait for the policy at once."""
+    while waiting := [attempt for attempt in attempts if not attempt.is_over]:
+        messages = answer([attempt.dialogue.tokens for attempt in waiting])
+        for attempt, message in zip(waiting, messages, strict=True):
+            attempt.say(message)
+
+
+def demonstration(task: Task, tokenizer: Tokenizer, max_prompt_tokens: int, max_message_tokens: int) -> Dialogue:
+    """The dialogue in which a task is solved, for a policy to imitate.
+
+    Raises:
+        EnvironmentFault: where the domain breaks, or there is no room for the dialogue or one of its messages.
+    """
+    messages = [tokenizer.answer(text) for text in get_domain(task.domain).messages(task, task.right)]
+    if (longest := max(map(len, messages))) > max_message_tokens:
+        raise EnvironmentFault(
+            f"{task.domain}: a task of kind {task.kind} is solved by a message of {longest} tokens, "
+            f"max_message_tokens is {max_message_tokens}; raise it, or name shorter kinds"
+        )
+    attempt = TaskAttempt(task, tokenizer, len(messages), max_prompt_tokens)
+    for tokens in messages:
+        if attempt.is_over:
+            break
+        attempt.say(PolicyMessage(tokens, [0.0] * len(tokens), 0))
+    if not attempt.has_succeeded:
+        raise attempt.fault or EnvironmentFault(
+            f"{task.domain}: a task of kind {task.kind} is not solved within {max_prompt_tokens} tokens; raise "
+            "max_sequence_tokens, or name shorter kinds"
+        )
+    return attempt.dialogue

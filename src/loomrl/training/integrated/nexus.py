@@ -1,0 +1,124 @@
+"""Trains the policy of a gym with many actors that play its episodes:
+
+nexus_worker = NexusWorker(num_workers=2)
+nexus_worker.register_gym_environments(gym.environments)
+distributed_training = nexus_worker.distribute_rl_training(gym_integration)
+results = await distributed_training.run_training_loop(max_iterations=100)
+"""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic import Field, ValidationError
+
+from loomrl.algorithms.registry import explain
+from loomrl.errors import ConfigError
+from loomrl.gym.facade import GymEnvironment
+from loomrl.gym.registered import RegisteredEnvironment
+from loomrl.system.schema import Section
+from loomrl.training.distributed.cluster import connected
+from loomrl.training.integrated import GymPPOIntegration, IntegrationResults
+from loomrl.training.integrated.players import Compression, RemotePlayers
+
+
+class NexusConfig(Section):
+    """What `NexusWorker` takes.
+
+    Raises:
+        ConfigError: naming the field, what was found and what is allowed.
+    """
+
+    num_workers: int = Field(default=2, ge=1)  # actors that play, of a CPU each
+    address: str | None = Field(
+        default=None, pattern=r"^(auto|[^:/]+:\d+)$"
+    )  # of a head; None: a cluster is begun here
+    hang_timeout_seconds: float = Field(default=300.0, gt=0)  # an actor that plays its share for longer is replaced
+    compression: Compression = "none"  # of the weights that are sent
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(explain(error, NexusConfig, "NexusWorker")) from error
+
+
+class NexusWorker:
+    """Spreads environments over the actors of a Ray cluster, and trainings over environments. Takes `NexusConfig`'s
+    fields. Where this process is connected to a cluster already (`ray.init`), that is used; one that is begun here ends
+    with this process, or with `ray.shutdown`."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.config = NexusConfig(**settings)
+        self._environments: dict[str, GymEnvironment] = {}
+
+    def register_gym_environments(self, environments: Mapping[str, GymEnvironment | RegisteredEnvironment]) -> None:
+        """Trainings that are distributed from now on are played in these, and in those registered before.
+
+        Raises:
+            ConfigError: for an environment that is of no domain, and so has no tasks to hand out.
+        """
+        for name, one in environments.items():
+            if not isinstance(one, GymEnvironment):
+                raise ConfigError(
+                    f"environment {name} is of no domain of LoomRL Gym; train in it with DistributedTrainer"
+                )
+            self._environments[name] = one
+
+    def distribute_rl_training(self, gym_integration: GymPPOIntegration) -> "DistributedGymTraining":
+        """Have the episodes of an integration played by actors, in the environments that were registered; without any
+        in the integration's own. Its policy learns in this process.
+
+        Raises:
+            ConfigError: for an environment whose domain is not the integration's, without Ray, or where the cluster
+                does not answer or has too little for the actors.
+        """
+        if self._environments:
+            gym_integration.environments.replace(self._environments)
+        return DistributedGymTraining(self.config, gym_integration)
+
+
+class DistributedGymTraining:
+    """A training whose episodes actors play. Close it when it is no longer needed, or use it in an `async with`."""
+
+    def __init__(self, config: NexusConfig, gym_integration: GymPPOIntegration) -> None:
+        ray = connected(config.num_workers, config.address, "NexusWorker.address")
+        if (there := ray.cluster_resources().get("CPU", 0.0)) < config.num_workers:
+            raise ConfigError(
+                f"NexusWorker.num_workers {config.num_workers}: the Ray cluster has {there:g} CPUs; lower it, or add "
+                "machines"
+            )
+        self._players = RemotePlayers(
+            config.num_workers,
+            gym_integration.ppo_trainer.policy,
+            gym_integration.config.max_message_tokens,
+            config.hang_timeout_seconds,
+            config.compression,
+        )
+        self.gym_integration = gym_integration
+
+    @property
+    def actors(self) -> list[Any]:
+        """Handles of those that play now."""
+        return self._players.actors
+
+    async def run_training_loop(self, max_iterations: int) -> IntegrationResults:
+        """As `GymPPOIntegration.run_training_loop`. For a seed and a number of actors the result is the same, whether
+        actors were lost or not."""
+        self.gym_integration.players = self._players
+        try:
+            return await self.gym_integration.run_training_loop(max_iterations)
+        finally:
+            self.gym_integration.players = None
+
+    async def close(self) -> None:
+        """End the actors."""
+        self._players.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

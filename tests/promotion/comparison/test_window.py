@@ -1,0 +1,116 @@
+"""What a look reads: every record once, put together to episodes, damage named."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live import decide, play, reward
+
+from loomrl.errors import ArtifactError
+from loomrl.promotion.comparison.window import read_window, records_after
+from loomrl.storage.audit.log import AuditLog
+from loomrl.storage.audit.segments import segments
+
+pytestmark = pytest.mark.usefixtures("loomrl_home")
+
+
+def test_each_record_is_read_once_over_segments_and_servers() -> None:
+    logs = [AuditLog("cartpole", segment_bytes=2_000), AuditLog("cartpole")]
+    seen, since, last = [], dict[str, int](), -1
+    for look in range(3):
+        for number in range(7):
+            play(logs[number % 2], f"{look}-{number}", [0.0, 0.1 * number])
+        window = read_window("cartpole", since, [])
+        seen += [len(episode.observations) for episode in window.episodes]
+        assert all(episode.episode_return == 2.0 for episode in window.episodes)
+        since = window.until
+        assert since[logs[0].server] > last
+        last = since[logs[0].server]
+    assert len(segments(logs[0].folder)) > 3
+    assert seen == [2] * 21
+    assert read_window("cartpole", since, []).episodes == []
+
+
+def test_an_episode_over_two_looks_has_no_return_but_both_its_parts_count() -> None:
+    log = AuditLog("cartpole")
+    for _ in range(3):
+        reward(log, decide(log, "a", "1", [0.0, 0.0, 0.0, 0.0]), "a", "1", 1.0, ended=False)
+    first = read_window("cartpole", {}, [])
+    assert first.open_episodes == [["a", "1"]]
+    play(log, "1", [0.0, 0.3])
+    play(log, "1", [0.0, 0.0, 0.0])  # the id once more: another episode
+    second = read_window("cartpole", first.until, first.open_episodes)
+    assert [len(window.episodes) for window in (first, second)] == [1, 2]
+    assert [episode.episode_return for episode in second.episodes] == [None, 3.0]
+    assert second.open_episodes == []
+
+
+def test_feedback_on_an_earlier_decision_shows_that_an_episode_was_cut() -> None:
+    log = AuditLog("cartpole")
+    early = decide(log, "a", "1", [0.0] * 4)
+    until = read_window("cartpole", {}, []).until
+    late = decide(log, "a", "1", [0.0] * 4)
+    for decision in (early, late):
+        reward(log, decision, "a", "1", 1.0, ended=decision == late)
+    (episode,) = read_window("cartpole", until, []).episodes
+    assert episode.episode_return is None
+    assert len(episode.observations) == 1
+
+
+def test_what_others_decided_is_told_apart_and_simulated_agents_are_left_out() -> None:
+    log = AuditLog("cartpole")
+    play(log, "own", [0.0])
+    play(log, "held", [0.0], override={"person": "grace"})
+    play(log, "killed", [0.0], role="kill_switch")
+    play(log, "dealt", [0.0], role="split")
+    play(log, "curious", [0.0], exploration_flag=True)
+    play(log, "other", [0.0], version="2")
+    play(log, "simulated", [0.0], agent="shadow-1-0")
+    episodes = read_window("cartpole", {}, []).episodes
+    assert [episode.part_of("1") is episode for episode in episodes] == [True, False, False, True, False, False]
+    assert [episode.part_of("1", asked=True) is episode for episode in episodes] == [False] * 4 + [True, False]
+
+
+def test_a_draw_of_the_server_leaves_no_episode_out() -> None:
+    """With a share of 0.01 nearly every long episode has an explored decision."""
+    log = AuditLog("cartpole")
+    for step in range(4):
+        told = {"exploration_flag": step == 2, "asked_to_explore": False, "propensity": 0.005 if step == 2 else 0.995}
+        reward(log, decide(log, "a", "1", [0.0] * 4, **told), "a", "1", 1.0, ended=step == 3)
+    (episode,) = read_window("cartpole", {}, []).episodes
+    assert episode.part_of("1") is episode
+    assert (episode.episode_return, episode.explored, episode.asked) == (4.0, [False, False, True, False], [False] * 4)
+    assert episode.part_of("1", asked=True) is None
+
+
+@pytest.mark.parametrize(
+    "others", [{"override": {"person": "grace"}}, {"role": "fallback"}, {"version": "2"}, {"exploration_flag": True}]
+)
+def test_an_episode_in_which_others_decide_later_is_one_that_has_not_ended(others: dict[str, Any]) -> None:
+    log = AuditLog("cartpole")
+    for step in range(4):
+        told = others if step == 2 else {}
+        reward(log, decide(log, "a", "1", [float(step)] * 4, **told), "a", "1", 1.0, ended=step == 3, cost=0.5)
+    (episode,) = read_window("cartpole", {}, []).episodes
+    part = episode.part_of("1")
+    assert part is not None
+    assert (part.ended, part.can_end, part.episode_return, part.episode_cost) == (False, True, None, None)
+    assert (len(part.actions), list(part.rewards.values()), sum(part.costs.values())) == (2, [1.0, 1.0], 1.0)
+    assert part.as_episode().obs[:, 0].tolist() == [0.0, 1.0]
+    assert (episode.ended, len(episode.actions)) == (True, 4), "the episode itself is as it was"
+
+
+def test_a_line_being_written_waits_and_a_changed_or_truncated_log_is_named() -> None:
+    log = AuditLog("cartpole")
+    play(log, "1", [0.0, 0.0])
+    (path,) = segments(log.folder)
+    whole = path.read_bytes()
+    until = read_window("cartpole", {}, []).until
+    path.write_bytes(whole + b'{"kind":"decision"')
+    assert read_window("cartpole", {}, []).until == until
+    path.write_bytes(whole.replace(b'"reward":1.0', b'"reward":9.0', 1))
+    with pytest.raises(ArtifactError, match=r"000001\.jsonl:3: the hash is not that of the content"):
+        read_window("cartpole", {}, [])
+    path.write_bytes(whole[: whole[:-1].rindex(b"\n") + 1])
+    with pytest.raises(ArtifactError, match=r"ends at record 3, but record 4 was read there before"):
+        list(records_after(Path(log.folder), until[log.server]))

@@ -1,0 +1,965 @@
+"""Controls: the newest is in force everywhere, whatever was heard first, and on record before it is."""
+
+import errno
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from filelock import FileLock
+from inside import wait_for
+from pydantic import ValidationError
+from small_disk import small_disk
+
+from loomrl.errors import ArtifactError, ConfigError, ServiceError
+from loomrl.serving.controls import elapsed
+from loomrl.serving.controls.controls import Change, Controls, SavedControls
+from loomrl.serving.controls.elapsed import Countdown
+from loomrl.serving.controls.orders import KILL_SWITCH, OVERRIDE
+from loomrl.serving.controls.overrides import Override
+from loomrl.serving.controls.plan import KillSwitch, Plan
+from loomrl.storage.audit.history import records
+from loomrl.storage.audit.log import AuditLog, AuditUnwritable
+from loomrl.storage.audit.records import operation, record
+from loomrl.storage.audit.reserve import Reserve
+from loomrl.storage.audit.verification import verify_chain
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.loomdb.records import Control
+
+ADA = {"person": "Ada", "reason": "test"}
+PATIENCE = 60.0  # seconds
+
+
+def override(action: int, agent_id: str | None = None) -> Override:
+    return Override(action=action, agent_id=agent_id, **ADA)
+
+
+def told(changes: Sequence[Change]) -> list[dict[str, object]]:
+    """Records of them."""
+    return [operation("cartpole", change.control.name, change.control.actor, "test") for change in changes]
+
+
+def actions(controls: Controls) -> list[object]:
+    return [entry.action for entry in controls.orders.active_overrides()]
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Controls]:
+    """Of two hosts, each with a home of its own."""
+    made = []
+    for name in ("one", "other"):
+        monkeypatch.setenv("LOOMRL_HOME", str(tmp_path / name))
+        made.append(Controls("cartpole"))
+    return made
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> LoomDB:
+    return LoomDB.open(f"sqlite:///{tmp_path / 'loom.db'}")
+
+
+def test_what_was_set_survives_a_restart(loomrl_home: Path) -> None:
+    controls = Controls("cartpole")
+    controls.set_override(override(1), "test")
+    controls.set_override(override(0, "a"), "test")
+    controls.set_plan(Plan(split={"2": 0.25}, fallback={"action": 0}, **ADA), "test")
+    controls.set_kill_switch(KillSwitch(**ADA), "test", "test")
+    assert Controls("cartpole").orders == controls.orders
+    assert controls.orders.override_for("a").action == 0
+    assert controls.orders.override_for("b").action == 1
+
+
+def test_a_late_reader_does_not_undo_what_was_set_meanwhile(loomrl_home: Path) -> None:
+    first, second = Controls("cartpole"), Controls("cartpole")
+    first.set_override(override(0), "test")
+    old = first.path.read_bytes()
+    second.set_override(override(1), "test")
+    first.path.write_bytes(old)  # what a slow reader still holds
+    second.refresh()
+    assert actions(second) == [1]
+
+
+def test_hosts_agree_whoever_speaks_first(hosts: list[Controls], database: LoomDB) -> None:
+    one, other = hosts
+    one.set_override(override(0), "test")
+    one.set_kill_switch(KillSwitch(**ADA), "test", "test")
+    other.set_override(override(1), "test")  # later, and of neither is anything known to the other
+    for controls in (one, other, one):
+        controls.exchange(database)
+    assert one.orders == other.orders
+    assert actions(one) == [1]
+    assert one.orders.kill_switch is not None
+    one.clear_overrides(None, "test", "over")
+    for controls in (one, other):
+        controls.exchange(database)
+    assert actions(other) == []
+    assert [(control.name, control.reason) for control in database.controls("cartpole")] == [
+        (KILL_SWITCH, "test"),
+        (OVERRIDE, "over"),
+    ]
+
+
+def test_where_nothing_changed_nothing_is_read(hosts: list[Controls], database: LoomDB) -> None:
+    one = hosts[0]
+    one.set_override(override(0), "test")
+    one.exchange(database)
+    one.exchange(database)  # it counted its own
+    stamp = one.path.stat().st_mtime_ns
+    database.controls = None  # whoever calls it fails
+    one.exchange(database)
+    assert one.path.stat().st_mtime_ns == stamp
+
+
+def test_a_host_without_loomdb_goes_its_own_way_and_tells_later(hosts: list[Controls], database: LoomDB) -> None:
+    one, other = hosts
+    for controls in hosts:
+        controls.exchange(database)
+    other.set_override(override(1, "a"), "test")
+    assert actions(other) == [1]  # LoomDB was not asked
+    other.exchange(database)
+    one.exchange(database)
+    assert actions(one) == [1]
+
+
+def test_an_order_from_a_host_whose_clock_was_ahead_can_be_replaced(hosts: list[Controls], database: LoomDB) -> None:
+    one, other = hosts
+    one.set_override(override(0), "test")
+    one.exchange(database)
+    (set_now,) = database.controls("cartpole")
+    ahead = {"revision": 4_000_000_000_000_000, "document": override(0, None).to_json()}  # as numbered by its clock
+    assert database.add_control(set_now.model_copy(update=ahead))
+    for controls in (one, other):
+        controls.exchange(database)
+    other.set_override(override(1), "test")
+    for controls in (other, one):
+        controls.exchange(database)
+    assert (actions(one), actions(other)) == ([1], [1])
+
+
+# --- hosts that were apart --------------------------------------------------------------------------------------
+
+
+def sibling_of(controls: Controls) -> Controls:
+    """Another process of its host."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOMRL_HOME", str(controls.path.parents[1]))
+        return Controls(controls.policy)
+
+
+def settle(hosts: Sequence[Controls], database: LoomDB) -> None:
+    """Each hears of what all have ordered."""
+    for controls in (*hosts, *hosts):
+        controls._compared = float("-inf")
+        controls.follow()
+        controls.exchange(database)
+
+
+def lasting(seconds: float, version: str | None = None) -> Override:
+    """An override with an end."""
+    now = time.time()
+    return Override(action=1 if version is None else None, version=version, created=now, expires=now + seconds, **ADA)
+
+
+def full(*_: object) -> None:
+    raise ArtifactError("no space left")
+
+
+def switched(controls: Controls, is_on: bool) -> None:
+    controls.set_kill_switch(KillSwitch(**ADA) if is_on else None, "test", "test")
+
+
+@pytest.mark.parametrize("is_killer_first", [True, False])
+def test_of_two_that_were_set_apart_the_kill_switch_stands(
+    hosts: list[Controls], database: LoomDB, is_killer_first: bool
+) -> None:
+    killer, releaser = hosts
+    told: list[Change] = []
+    releaser._record = told.extend
+    switched(killer, True)
+    for controls in (killer, releaser):
+        controls.exchange(database)
+    switched(killer, False)
+    killer.exchange(database)  # off, by everyone who is connected
+    for number in range(3):  # the releaser is not, and has a longer history
+        switched(releaser, bool(number % 2))
+    switched(killer, True)
+    for controls in (killer, releaser) if is_killer_first else (releaser, killer):
+        controls.exchange(database)
+    for controls in hosts:
+        controls.exchange(database)
+        assert controls.orders.kill_switch is not None
+    assert told[-1].control.document is not None
+    switched(releaser, False)  # with knowledge of it
+    for controls in (releaser, killer):
+        controls.exchange(database)
+        assert controls.orders.kill_switch is None
+
+
+def test_an_order_that_gives_way_is_named_by_the_one_that_stands(hosts: list[Controls], database: LoomDB) -> None:
+    one, other = hosts
+    told: list[Change] = []
+    other._record = told.extend
+    for action, controls in ((None, one), (0, other)):
+        controls.set_override(Override(action=action, version="2" if action is None else None, **ADA), "test")
+    one.set_override(Override(fallback=True, **ADA), "test")
+    other.set_override(Override(version="3", **ADA), "Bob")
+    for controls in (one, other):
+        controls.exchange(database)
+    assert one.orders == other.orders
+    assert one.orders.overrides[None].fallback
+    assert (told[-1].gave_way.actor, told[-1].gave_way.document["version"]) == ("Bob", "3")
+
+
+def test_an_order_is_numbered_once_also_where_its_host_died_before_it_knew(
+    hosts: list[Controls], database: LoomDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = hosts
+    switched(one, True)
+    kept = one.path.read_bytes()
+    one.exchange(database)
+    other.exchange(database)
+    switched(other, False)
+    other.exchange(database)
+    one.path.write_bytes(kept)
+    monkeypatch.setenv("LOOMRL_HOME", str(one.path.parents[1]))
+    again = Controls("cartpole")
+    assert again.orders.kill_switch is not None
+    again.exchange(database)
+    assert again.orders.kill_switch is None  # it was known to who turned it off
+    assert database.num_controls("cartpole") == 2
+
+
+@pytest.mark.parametrize("num_orders", [1, 3])
+def test_an_order_that_a_restored_loomdb_has_lost_is_not_undone_by_one_of_its_number(
+    hosts: list[Controls], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_orders: int
+) -> None:
+    monkeypatch.setattr("loomrl.serving.controls.controls._COMPARED_SECONDS", 0.0)
+    killer, other = hosts
+    with LoomDB.open(f"sqlite:///{tmp_path / 'loom.db'}") as database:
+        for is_on in (True, False):
+            switched(killer, is_on)
+            killer.exchange(database)
+        other.exchange(database)
+    shutil.copy(tmp_path / "loom.db", tmp_path / "restored.db")
+    with LoomDB.open(f"sqlite:///{tmp_path / 'loom.db'}") as database:
+        switched(killer, True)
+        killer.exchange(database)
+    told: list[Change] = []
+    killer._record = told.extend
+    with LoomDB.open(f"sqlite:///{tmp_path / 'restored.db'}") as database:
+        for _ in range(num_orders):
+            switched(other, False)
+            other.exchange(database)
+        for controls in (killer, other, killer, other):
+            controls.exchange(database)
+            assert controls.orders.kill_switch is not None
+    assert told == []
+
+
+def restored(tmp_path: Path, name: str) -> Path:
+    """A copy of LoomDB as it is now."""
+    shutil.copy(tmp_path / "loom.db", tmp_path / name)
+    return tmp_path / name
+
+
+def say(controls: Controls, what: str, is_strict: bool) -> None:
+    if what == KILL_SWITCH:
+        switched(controls, is_strict)
+    elif is_strict:
+        controls.set_override(override(1), "test")
+    else:
+        controls.clear_overrides(None, "test", "test")
+
+
+def is_strict(controls: Controls) -> bool:
+    return controls.orders.kill_switch is not None or controls.orders.overrides != {}
+
+
+@pytest.mark.parametrize("what", [KILL_SWITCH, OVERRIDE])
+@pytest.mark.parametrize("is_numbered", [True, False])
+def test_what_was_lifted_before_a_restore_lifts_nothing_that_was_set_after_it(
+    hosts: list[Controls], tmp_path: Path, what: str, is_numbered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loomrl.serving.controls.controls._COMPARED_SECONDS", 0.0)
+    lifter, other = hosts
+    with LoomDB.open(f"sqlite:///{tmp_path / 'loom.db'}") as database:
+        backup = restored(tmp_path, "restored.db")
+        for number in range(6):  # the last one lifts
+            say(lifter, what, number % 2 == 0)
+            if number < 5 or is_numbered:
+                lifter.exchange(database)
+    with LoomDB.open(f"sqlite:///{backup}") as database:
+        say(other, what, True)
+        for controls in (other, lifter, other, lifter):
+            controls.exchange(database)
+        assert is_strict(lifter)
+        assert is_strict(other)
+        monkeypatch.setenv("LOOMRL_HOME", str(lifter.path.parents[1]))
+        again = Controls("cartpole")
+        again.exchange(database)
+        assert is_strict(again)
+        say(lifter, what, False)  # with knowledge of it
+        for controls in (lifter, other, again):
+            controls.exchange(database)
+            assert not is_strict(controls)
+
+
+def test_what_was_lifted_stays_so_where_a_restored_loomdb_holds_it_still(
+    hosts: list[Controls], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = hosts
+    with LoomDB.open(f"sqlite:///{tmp_path / 'loom.db'}") as database:
+        switched(one, True)
+        one.exchange(database)
+    backup = restored(tmp_path, "restored.db")
+    with LoomDB.open(f"sqlite:///{tmp_path / 'loom.db'}") as database:
+        switched(one, False)
+        one.exchange(database)
+    monkeypatch.setenv("LOOMRL_HOME", str(one.path.parents[1]))
+    with LoomDB.open(f"sqlite:///{backup}") as database:
+        for controls in (Controls("cartpole"), one, other):
+            controls.exchange(database)
+            assert controls.orders.kill_switch is None
+
+
+def lift_while_loomdb_numbers(controls: Controls, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every order that is no end is lifted as soon as LoomDB has it, before who gave it to LoomDB knows."""
+    add_control = LoomDB.add_control
+
+    def lifted_meanwhile(self: LoomDB, control: Control) -> bool:
+        is_added = add_control(self, control)
+        if control.document is not None:
+            say(controls, what, False)
+        return is_added
+
+    monkeypatch.setattr(LoomDB, "add_control", lifted_meanwhile)
+
+
+@pytest.mark.parametrize("what", [KILL_SWITCH, OVERRIDE])
+def test_what_is_lifted_while_loomdb_numbers_it_stays_lifted(
+    hosts: list[Controls], database: LoomDB, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = hosts
+    lift_while_loomdb_numbers(one, what, monkeypatch)
+    say(one, what, True)
+    for controls in (one, one, other, one):
+        controls.exchange(database)
+    assert not is_strict(one)
+    assert not is_strict(other)
+
+
+@pytest.mark.parametrize("what", [KILL_SWITCH, OVERRIDE])
+def test_what_another_process_lifts_while_loomdb_numbers_it_stays_lifted(
+    loomrl_home: Path, database: LoomDB, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = Controls("cartpole"), Controls("cartpole")
+    lift_while_loomdb_numbers(other, what, monkeypatch)
+    say(one, what, True)
+    stays_lifted(one, other, database)
+
+
+@pytest.mark.parametrize("what", [KILL_SWITCH, OVERRIDE])
+def test_what_is_numbered_while_it_is_written_is_not_set_again_on_top_of_its_end(
+    loomrl_home: Path, database: LoomDB, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = Controls("cartpole"), Controls("cartpole")
+    write = one._write
+
+    def numbered_meanwhile(wanted: SavedControls) -> None:
+        write(wanted)
+        monkeypatch.setattr(one, "_write", write)  # once
+        with monkeypatch.context() as slow:  # who exchanges waits for the file, which is held
+            slow.setattr(one, "_save", lambda: None)
+            one.exchange(database)
+
+    monkeypatch.setattr(one, "_write", numbered_meanwhile)
+    say(one, what, True)
+    other.refresh()
+    assert is_strict(other)
+    say(other, what, False)
+    one.refresh(has_changed=True)
+    assert not is_strict(one)
+    stays_lifted(one, other, database)
+
+
+@pytest.mark.parametrize("what", [KILL_SWITCH, OVERRIDE])
+def test_what_is_lifted_before_its_number_is_written_stays_lifted(
+    loomrl_home: Path, database: LoomDB, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = Controls("cartpole"), Controls("cartpole")
+    say(one, what, True)
+    with monkeypatch.context() as slow:  # the disk takes it later
+        slow.setattr(other, "_save", lambda: None)
+        say(other, what, False)
+    one.exchange(database)
+    assert is_strict(one)
+    other.follow()
+    assert not is_strict(other)
+    one.refresh(has_changed=True)
+    stays_lifted(one, other, database)
+
+
+def stays_lifted(one: Controls, other: Controls, database: LoomDB) -> None:
+    """At both processes of a host, and in LoomDB, in whichever order they hear of it."""
+    for controls in (one, other, other, one):
+        controls.exchange(database)
+        controls.follow()
+    assert not is_strict(one)
+    assert not is_strict(other)
+    assert not is_strict(Controls("cartpole"))
+
+
+@pytest.mark.parametrize("num_changes", [65, 200])
+def test_a_host_that_was_away_for_many_changes_learns_that_its_order_is_over(
+    hosts: list[Controls], database: LoomDB, num_changes: int
+) -> None:
+    """More than LoomDB is asked for at a time; the file tells a sibling that exchanges nothing."""
+    one, other = hosts
+    sibling = sibling_of(other)
+    switched(one, True)
+    for controls in hosts:
+        controls.exchange(database)
+    sibling.follow()
+    for number in range(num_changes):
+        switched(one, number % 2 == 0 and number < num_changes - 1)
+        one.exchange(database)
+    other.exchange(database)
+    sibling.follow()
+    other.exchange(database)
+    one.exchange(database)
+    for controls in (*hosts, sibling):
+        assert not is_strict(controls)
+    (newest,) = database.controls("cartpole")
+    assert newest.document is None
+
+
+def test_an_order_that_loomdb_refuses_keeps_no_other_from_being_shared(
+    hosts: list[Controls], database: LoomDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = hosts
+    one.set_override(override(1, "a"), "test")
+    one.set_plan(Plan(challengers=["9"], **ADA), "test")
+    switched(other, True)
+    other.exchange(database)
+    add = database.add_control
+
+    def refusing(control: Control) -> bool:
+        if control.name == f"{OVERRIDE}/a":
+            raise ServiceError("LoomDB: this text cannot be kept")
+        return add(control)
+
+    monkeypatch.setattr(database, "add_control", refusing)
+    for _ in range(2):  # it is said as long as it is so
+        with pytest.raises(ServiceError, match="cannot be kept"):
+            one.exchange(database)
+    assert is_strict(one)
+    other.exchange(database)
+    assert other.orders.plan.challengers == ["9"]
+
+
+def test_no_text_keeps_an_order_from_being_in_force_and_shared(hosts: list[Controls], database: LoomDB) -> None:
+    """PostgreSQL keeps no NUL, and nothing keeps bytes of a command line that are no UTF-8."""
+    one, other = hosts
+    one.set_kill_switch(KillSwitch(**ADA), "caf\udce9", "a\0b")
+    assert is_strict(one)
+    one.exchange(database)
+    other.exchange(database)
+    assert is_strict(other)
+    (order,) = database.controls("cartpole")
+    assert (order.actor, order.reason) == ("caf?", "a?b")
+
+
+def test_no_agent_is_called_by_what_cannot_be_printed() -> None:
+    with pytest.raises(ValidationError, match="printable"):
+        override(1, "a\0b")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_hosts_that_come_and_go_agree_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: LoomDB, seed: int
+) -> None:
+    rng, hosts = np.random.default_rng(seed), []
+    for number in range(3):
+        monkeypatch.setenv("LOOMRL_HOME", str(tmp_path / str(number)))
+        hosts.append(Controls("cartpole"))
+    for _ in range(30):
+        controls, act = hosts[rng.integers(3)], rng.integers(4)
+        if act == 0:
+            switched(controls, True)
+        elif act == 1:
+            switched(controls, False)
+        elif act == 2:
+            controls.set_override(override(int(rng.integers(2)), "ab"[rng.integers(2)]), "test")
+        controls.exchange(database) if rng.random() < 0.3 else None
+    for controls in (*hosts, *hosts):
+        controls.exchange(database)
+    assert hosts[0].orders == hosts[1].orders == hosts[2].orders
+
+
+# --- elapsed time -----------------------------------------------------------------------------------------------
+
+
+def test_an_override_lapses_by_elapsed_time_and_says_so(loomrl_home: Path) -> None:
+    told: list[Change] = []
+    controls = Controls("cartpole", told.extend)
+    now = time.time()
+    controls.set_override(Override(action=1, created=now - 9e8, expires=now - 9e8 + 0.05, **ADA), "test")
+    wait_for(lambda: (controls.follow(), actions(controls) == [])[1])
+    assert [(change.control.actor, change.control.document is None) for change in told] == [
+        ("test", False),
+        ("elapsed time", True),
+    ]
+    assert actions(Controls("cartpole")) == []
+
+
+def test_of_many_overrides_whose_time_is_over_nothing_is_kept_but_that_they_are_over(loomrl_home: Path) -> None:
+    controls, now = Controls("cartpole"), time.time()
+    for number in range(40):
+        agent = {"person": "Ada", "reason": "a wheel is changed", "agent_id": f"cart-{number}"}
+        controls.set_override(Override(action=1, created=now, expires=now + 0.05, **agent), "test")
+    wait_for(lambda: (controls.follow(), controls.orders.active_overrides() == [])[1])
+    kept = json.loads(controls.path.read_bytes())
+    assert (kept["countdowns"], {one["document"] for one in kept["controls"]}) == ({}, {None})
+
+
+def test_after_a_month_nothing_is_kept_of_an_override_that_lapsed_and_loomdb_does_not_bring_it_back(
+    hosts: list[Controls], database: LoomDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = hosts
+    one.set_override(override(1, "cart-3"), "test")
+    one.clear_overrides(None, "test", "over")  # by a person: that stays
+    for number in range(3):
+        one.set_override(lasting(0.05).model_copy(update={"agent_id": f"cart-{number}"}), "test")
+    wait_for(lambda: (one.follow(), len(one.orders.overrides) == 0)[1])
+    settle(hosts, database)
+    names = {f"override/cart-{number}" for number in range(4)}
+    assert one._known.keys() == other._known.keys() == names
+    monkeypatch.setattr("loomrl.serving.controls.controls._LAPSE_KEPT", timedelta(0))
+    one.set_override(override(1, "cart-0"), "test")
+    settle(hosts, database)
+    for controls in hosts:
+        kept = SavedControls.read(controls.path).controls
+        assert {order.name for order in kept} == controls._known.keys() == {"override/cart-0", "override/cart-3"}
+        assert actions(controls) == [1]
+        before, controls._compared = controls._known, float("-inf")
+        controls.exchange(database)
+        assert controls._known is before
+    one.clear_overrides(None, "test", "over")
+    settle(hosts, database)
+    assert actions(one) == actions(other) == []
+
+
+def test_a_lapse_leaves_in_force_what_another_host_set_apart(
+    hosts: list[Controls], database: LoomDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = hosts
+    other.set_override(Override(version="3", **ADA), "test")
+    one.set_override(lasting(3_600.0), "test")
+    settle(hosts, database)
+    assert actions(one) == actions(other) == [1]  # the stricter one
+    later = elapsed._now() + 3_601.0
+    monkeypatch.setattr(elapsed, "_now", lambda: later)
+
+    def is_over() -> bool:
+        settle(hosts, database)
+        return actions(one) == actions(other) == [None]
+
+    wait_for(is_over)
+    for controls in hosts:
+        assert [found.version for found in controls.orders.active_overrides()] == ["3"]
+    assert [found.version for found in Controls("cartpole").orders.active_overrides()] == ["3"]
+
+
+def test_a_lapse_leaves_in_force_what_renewed_the_override_at_the_last_moment(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, command = Controls("cartpole"), Controls("cartpole")
+    server.set_override(lasting(0.2), "test")
+    command.follow()
+    look = Controls._look
+
+    def renewed_meanwhile(self: Controls) -> object:
+        """It has looked at the file, and is about to lift what is over."""
+        found = look(self)
+        if self is server:
+            monkeypatch.setattr(Controls, "_look", look)
+            wait_for(lambda: next(iter(server._countdowns.values())).seconds_left <= 0.0)
+            command._set(OVERRIDE, lasting(3_600.0), "test", "renewed")
+            command._save()
+        return found
+
+    monkeypatch.setattr(Controls, "_look", renewed_meanwhile)
+    server.refresh()
+    server.follow()
+    for controls in (server, command, Controls("cartpole")):
+        controls.follow()
+        assert actions(controls) == [1]
+
+
+def test_an_override_that_a_stricter_one_covers_is_counted_down_by_elapsed_time(
+    hosts: list[Controls], database: LoomDB, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also where the wall clock of a host that hears of both is a day ahead."""
+    one, other = hosts
+    monkeypatch.setenv("LOOMRL_HOME", str(tmp_path / "third"))
+    third = Controls("cartpole")
+    other.set_override(lasting(3_600.0, version="3"), "test")
+    one.set_override(lasting(3_600.0), "test")
+    for controls in hosts:
+        controls.exchange(database)
+    wall_clock = time.time
+    monkeypatch.setattr(time, "time", lambda: wall_clock() + 86_400.0)
+    third.exchange(database)
+    third.set_override(override(0, "z"), "test")
+    one.clear_overrides(None, "test", "done")  # it has not heard of the other one
+    one.exchange(database)
+    third.exchange(database)
+    third.follow()
+    monkeypatch.setattr(time, "time", wall_clock)
+    settle([third, *hosts], database)
+    for controls in (*hosts, third):
+        assert controls.orders.overrides[None].version == "3"
+
+
+def test_what_is_left_survives_a_restart_and_a_reboot(loomrl_home: Path) -> None:
+    controls = Controls("cartpole")
+    controls.set_override(Override(action=1, created=0.0, expires=60.0, **ADA), "test")
+    saved = SavedControls.read(controls.path)
+    ((override_id, countdown),) = saved.countdowns.items()
+    assert 0 < Countdown.of(1.0).seconds_left <= 1.0 < countdown.seconds_left <= 60.0
+    rebooted = countdown.model_copy(update={"boot": "another", "left": 20.0, "at": countdown.at + 1e6})
+    saved.model_copy(update={"countdowns": {override_id: rebooted}}).write(controls.path)
+    again = Controls("cartpole")
+    assert actions(again) == [1]
+    assert 0 < SavedControls.read(again.path).countdowns[override_id].seconds_left <= 20.0
+    over = rebooted.model_copy(update={"left": 0.0})
+    saved.model_copy(update={"countdowns": {override_id: over}}).write(controls.path)
+    assert actions(Controls("cartpole")) == []
+
+
+def test_a_file_from_before_there_were_countdowns_is_read(loomrl_home: Path) -> None:
+    controls = Controls("cartpole")
+    now = time.time()
+    controls.set_override(Override(action=1, created=now - 50.0, expires=now + 10.0, **ADA), "test")
+    document = json.loads(controls.path.read_bytes())
+    del document["countdowns"]
+    for control in document["controls"]:
+        del control["made_from"]
+    controls.path.write_text(json.dumps(document))
+    again = Controls("cartpole")
+    assert actions(again) == [1]
+    again.follow()
+    again.set_override(override(0, "a"), "test")
+    (countdown,) = SavedControls.read(again.path).countdowns.values()
+    assert 0 < countdown.seconds_left <= 10.0
+
+
+def test_an_order_is_on_record_before_it_is_in_force(loomrl_home: Path) -> None:
+    told: list[Change] = []
+
+    def record(changes: Sequence[Change]) -> None:
+        assert actions(controls) == []
+        told.extend(changes)
+
+    controls = Controls("cartpole", record)
+    controls.set_override(override(1), "token Ada")
+    assert actions(controls) == [1]
+    (change,) = told
+    assert (change.control.name, change.control.actor, change.control.reason) == (OVERRIDE, "token Ada", "test")
+    again: list[Change] = []
+    Controls("cartpole", again.extend)  # a server that starts says what it found
+    assert again == told
+
+
+def test_what_cannot_be_recorded_is_in_force_all_the_same(loomrl_home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def record(changes: Sequence[Change]) -> None:
+        raise AuditUnwritable("no space", full=True)
+
+    Controls("cartpole", record).set_override(override(1), "token Ada")
+    assert "not on record" in caplog.text
+    assert actions(Controls("cartpole")) == [1]
+
+
+def test_a_plan_is_changed_by_one_person_at_a_time(loomrl_home: Path) -> None:
+    controls = Controls("cartpole")
+    seen = controls.describe_plan()["revision"]
+    controls.set_plan(Plan(challengers=["2"], **ADA), "test", seen)
+    with pytest.raises(ConfigError, match="was changed meanwhile"):
+        controls.set_plan(Plan(challengers=["3"], **ADA), "test", seen)
+    assert controls.orders.plan.challengers == ["2"]
+
+
+def test_orders_that_name_nothing_they_replace_go_by_their_numbers(hosts: list[Controls], database: LoomDB) -> None:
+    one, other = hosts
+    switched(one, True)
+    one.exchange(database)
+    (on,) = database.controls("cartpole")
+    old = {"replaces": None, "created": on.created + timedelta(seconds=1)}
+    assert database.add_control(on.model_copy(update={**old, "revision": 2, "document": None}))  # by an older release
+    for controls in (one, other):
+        controls.exchange(database)
+        assert controls.orders.kill_switch is None
+    assert database.add_control(on.model_copy(update={**old, "revision": 3}))
+    for controls in (other, one):
+        controls.exchange(database)
+        assert controls.orders.kill_switch is not None
+    switched(other, False)
+    for controls in (other, one):
+        controls.exchange(database)
+        assert controls.orders.kill_switch is None
+    assert database.num_controls("cartpole") == 4
+
+
+def test_a_file_that_names_beside_the_orders_what_they_replaced_is_read(loomrl_home: Path, database: LoomDB) -> None:
+    controls = Controls("cartpole")
+    switched(controls, True)
+    controls.exchange(database)
+    switched(controls, False)
+    saved = json.loads(controls.path.read_bytes())
+    saved["replaced"] = {KILL_SWITCH: saved["controls"][0].pop("replaces")}
+    controls.path.write_text(json.dumps(saved))
+    again = Controls("cartpole")
+    again.exchange(database)
+    assert again.orders.kill_switch is None
+    assert [one.document for one in database.controls("cartpole")] == [None]
+
+
+def test_what_gave_way_stands_again_after_an_end_that_did_not_know_it(hosts: list[Controls], database: LoomDB) -> None:
+    one, other = hosts
+    one.set_override(Override(fallback=True, **ADA), "test")
+    one.exchange(database)
+    other.set_override(override(1), "test")
+    one.clear_overrides(None, "test", "over")
+    for controls in (one, other, one):
+        controls.exchange(database)
+    assert actions(one) == actions(other) == [1]
+    one.clear_overrides(None, "test", "over")  # now it is known
+    for controls in (one, other):
+        controls.exchange(database)
+        assert actions(controls) == []
+
+
+def test_what_a_newer_loomrl_set_is_left_alone(
+    hosts: list[Controls], database: LoomDB, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = hosts[0]
+    one.set_plan(Plan(challengers=["2"], **ADA), "test")
+    one.set_override(override(1), "test")
+    one.exchange(database)
+    (plan,) = (control for control in database.controls("cartpole") if control.name == "plan")
+    newer = plan.model_copy(
+        update={"revision": plan.revision + 1, "document": {"moods": 3}, "replaces": [plan.identity]}
+    )
+    assert database.add_control(newer)
+    one.exchange(database)
+    one.clear_overrides(None, "test", "test")
+    assert "plan of cartpole, by test, stays as it was" in caplog.text
+    assert (one.orders.plan.challengers, actions(one)) == (["2"], [])
+
+
+def test_a_damaged_file_changes_nothing(loomrl_home: Path) -> None:
+    controls = Controls("cartpole")
+    controls.set_override(override(1), "test")
+    controls.path.write_bytes(b"{")
+    with pytest.raises(ArtifactError, match="cartpole.json"):
+        controls.refresh()
+    assert actions(controls) == [1]
+
+
+def test_an_order_is_in_force_while_another_process_holds_the_file(loomrl_home: Path) -> None:
+    controls, other = Controls("cartpole"), Controls("cartpole")
+    order = threading.Thread(target=switched, args=(controls, True))
+    with FileLock(f"{controls.path}.lock"):
+        order.start()
+        wait_for(lambda: controls.orders.kill_switch is not None)
+        controls.refresh(has_changed=True)  # who decides does not wait
+        assert order.is_alive()
+    order.join()
+    other.refresh()
+    assert other.orders == controls.orders
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_who_decides_waits_for_no_disk_that_takes_an_order(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    """With the disk full, what hangs is the reserve."""
+    log = AuditLog("cartpole", reserves=True)
+    controls = Controls("cartpole", lambda changes: log.append_order(told(changes), keep=False), keep=log.keep_orders)
+    hangs, goes_on, fsync, write = threading.Event(), threading.Event(), os.fsync, os.write
+
+    def hanging(handle: int) -> None:
+        hangs.set()
+        assert goes_on.wait(PATIENCE)
+        fsync(handle)
+
+    def full(handle: int, data: bytes) -> int:
+        if data.startswith(b'{"kind"'):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(handle, data)
+
+    if is_full:
+        monkeypatch.setattr(os, "write", full)
+    with monkeypatch.context() as slow:
+        slow.setattr(os, "fsync", hanging)
+        order = threading.Thread(target=switched, args=(controls, True))
+        order.start()
+        assert hangs.wait(PATIENCE)
+        look = threading.Thread(target=controls.refresh, args=(True,))
+        look.start()
+        look.join(PATIENCE)
+        is_waiting = look.is_alive()
+        with suppress(AuditUnwritable):
+            log.append([record("decision", decision_id=None)])
+        assert controls.orders.kill_switch is not None
+        assert order.is_alive()  # who ordered is answered when it is kept
+        goes_on.set()
+        order.join()
+        look.join()
+    assert not is_waiting
+    assert [entry["operation"] for entry in records("cartpole") if entry["kind"] == "operation"] == [KILL_SWITCH]
+    assert Controls("cartpole").orders.kill_switch is not None
+    log.close()
+    assert verify_chain(log.folder).intact
+
+
+def test_what_is_ordered_while_another_order_is_written_is_written_too(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controls, fsync, during = Controls("cartpole"), os.fsync, list[threading.Thread]()
+
+    def ordering(handle: int) -> None:
+        if not during:
+            during.append(threading.Thread(target=controls.set_override, args=(override(1), "test")))
+            during[0].start()
+            wait_for(lambda: actions(controls) == [1])
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", ordering)
+    switched(controls, True)
+    during[0].join()
+    again = Controls("cartpole")
+    assert (again.orders.kill_switch is not None, actions(again)) == (True, [1])
+
+
+def test_two_processes_that_order_at_once_settle_as_two_hosts_do(loomrl_home: Path) -> None:
+    one, other = Controls("cartpole"), Controls("cartpole")
+    order = threading.Thread(target=switched, args=(one, True))
+    with FileLock(f"{one.path}.lock"):
+        order.start()
+        wait_for(lambda: one.orders.kill_switch is not None)
+        kept = SavedControls(controls=[], countdowns={})
+        switch = one._standing[KILL_SWITCH].model_copy(update={"document": None, "actor": "Bob"})
+        kept.model_copy(update={"controls": [switch]}).write(one.path)  # by a third, who did not know of it
+    order.join()
+    other.refresh(has_changed=True)
+    assert one.orders.kill_switch is not None
+    assert other.orders == one.orders
+
+
+def test_there_must_be_such_an_override(loomrl_home: Path) -> None:
+    controls = Controls("cartpole")
+    controls.set_override(override(1), "test")
+    with pytest.raises(ConfigError, match="no override 'nope'; in force: "):
+        controls.clear_overrides("nope", "test", "test")
+
+
+@pytest.mark.parametrize("expires", [1e17, float("inf"), float("nan"), 1.0])
+def test_an_override_lasts_ten_years_at_most(expires: float) -> None:
+    with pytest.raises(ValidationError, match="expires within ten years"):
+        Override(action=1, created=1_000.0, expires=expires, **ADA)
+
+
+def test_an_override_describes_itself() -> None:
+    pinned = Override(fallback=True, agent_id="a", created=0.0, expires=60.0, **ADA)
+    assert pinned.describe() == "the fallback for agent a until 1970-01-01 00:01:00Z, by Ada: test"
+    with pytest.raises(ValidationError, match="either an `action`, a `version` or the `fallback`"):
+        Override(fallback=True, action=1, **ADA)
+
+
+@pytest.mark.parametrize("broken", ["pread", "stat"])
+def test_a_disk_that_cannot_be_read_keeps_no_order_from_being_in_force(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    controls, stat = Controls("cartpole"), Path.stat
+
+    def failing_pread(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def failing_stat(path: Path, **options: bool) -> os.stat_result:
+        return failing_pread() if path == controls.path else stat(path, **options)  # type: ignore[return-value]
+
+    with monkeypatch.context() as failing:
+        if broken == "pread":
+            failing.setattr(os, "pread", failing_pread)
+        else:
+            failing.setattr(Path, "stat", failing_stat)
+        controls.set_kill_switch(KillSwitch(**ADA), "test", "test")
+        assert controls.orders.kill_switch is not None
+        assert controls.unsaved is not None
+        with pytest.raises(ArtifactError, match="cannot be read"):
+            controls.refresh(has_changed=True)
+    controls.follow()
+    assert Controls("cartpole").orders.kill_switch is not None
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_what_is_lifted_on_a_full_disk_stays_lifted(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, has_room: bool
+) -> None:
+    """The file still says that it is on; where the reserve has little room, that it was replaced stays known."""
+    controls, another = Controls("cartpole"), Controls("cartpole")
+    switched(controls, True)
+    another.follow()
+    monkeypatch.setattr(SavedControls, "write", full)
+    if not has_room:
+        whole = Reserve.write
+
+        def small(self: Reserve, text: bytes) -> None:
+            if len(text) > 700:
+                raise ArtifactError("no room")
+            whole(self, text)
+
+        monkeypatch.setattr(Reserve, "write", small)
+    for on in (False, True, False, True, False):
+        switched(controls, on)
+    assert controls.unsaved is None
+    another.follow()
+    for one in (another, Controls("cartpole")):
+        assert not is_strict(one)
+
+
+def test_the_first_order_is_kept_where_no_file_can_be_made(loomrl_home: Path) -> None:
+    """A server has made all it needs when it starts."""
+    with small_disk(loomrl_home / "controls") as disk:
+        controls = Controls("cartpole")
+        disk.fill_names()
+        switched(controls, True)
+        assert controls.unsaved is None
+        assert is_strict(Controls("cartpole"))
+
+
+def test_the_kill_switch_finds_room_where_overrides_of_agents_have_taken_all(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controls, another = Controls("cartpole"), Controls("cartpole")
+    monkeypatch.setattr(SavedControls, "write", full)
+    number = 0
+    while controls.unsaved is None:
+        pinned = Override(action=0, agent_id=f"agent-{number}", person="Ada", reason="a wheel is being changed" * 40)
+        controls.set_override(pinned, "test")
+        number += 1
+    controls.set_kill_switch(KillSwitch(**ADA), "test", "test")
+    assert len(controls.orders.overrides) == number
+    assert controls.unsaved is not None  # not all would outlive this process
+    another.follow()
+    for other in (another, Controls("cartpole")):
+        assert other.orders.kill_switch is not None
+        assert len(other.orders.overrides) > number // 2

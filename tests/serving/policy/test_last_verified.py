@@ -1,0 +1,116 @@
+"""A start without the registry: the roles verified last are taken, verified again, and the server says so."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from champions import make_champion
+from inside import Inside
+from policies import OBSERVATIONS, discrete_folder
+
+from loomrl.errors import ServiceError
+from loomrl.serving.policy.last_verified import LastVerified, path_of
+from loomrl.serving.policy.model import GRAPH
+from loomrl.serving.policy.roles import RoleKeeper
+from loomrl.serving.policy.sources import RegistrySource
+from loomrl.serving.settings import ServerSettings
+from loomrl.storage.audit.history import records
+from loomrl.storage.registry import CHAMPION, Registry
+
+OBS = OBSERVATIONS[0].tolist()
+BY = {"person": "Ada", "reason": "test"}
+
+
+@pytest.fixture
+def versions(ready_home: Path, tmp_path: Path) -> list[str]:
+    """Champion and challenger, as a keeper of roles found them in the registry once."""
+    registry = Registry()
+    found = [
+        registry.register("cartpole", discrete_folder(tmp_path / f"{number}", value=float(number)), f"run-{number}")
+        for number in (1, 2)
+    ]
+    make_champion(registry, found[0].version, challenger=found[1].version)
+    keeper = RoleKeeper(RegistrySource("cartpole"))
+    for _ in range(2):
+        keeper.refresh()
+    assert keeper.last is None
+    return [one.version for one in found]
+
+
+@pytest.fixture
+def away() -> Iterator[pytest.MonkeyPatch]:
+    """No registry answers, until this is undone."""
+
+    def unreachable(self: Registry, *given: object) -> None:
+        raise ServiceError("MLflow at http://127.0.0.1:9 failed: connection refused; start the server")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("aliases", "require"):
+            patch.setattr(Registry, name, unreachable)
+        yield patch
+
+
+def test_the_champion_that_was_verified_last_decides_and_it_is_said(
+    versions: list[str], away: pytest.MonkeyPatch
+) -> None:
+    with Inside(ServerSettings("cartpole")) as server:
+        status = server.ask("GET", "/status").json()
+        assert status["roles_source"]["source"] == "last verified"
+        assert "connection refused" in status["registry_error"]
+        assert "loomrl_roles_last_verified 1.0" in server.ask("GET", "/metrics").text
+        assert server.decide("a", OBS).json()["version"] == versions[0]
+        assert server.parts.roles.current.challenger.version == versions[1]
+    (told,) = (entry for entry in records("cartpole") if entry["kind"] == "roles")
+    assert (told["source"], told["roles"][CHAMPION]) == ("last verified", versions[0])
+
+
+def test_the_registry_is_followed_again_when_it_is_back(versions: list[str], away: pytest.MonkeyPatch) -> None:
+    told: list[bool] = []
+    keeper = RoleKeeper(RegistrySource("cartpole"), on_last=lambda last, why: told.append(last is not None))
+    keeper.refresh()
+    keeper.refresh()
+    assert (keeper.current.champion.version, told) == (versions[0], [True])
+    away.undo()
+    make_champion(Registry(), versions[1], challenger=None)
+    keeper.refresh()
+    assert (keeper.current.champion.version, keeper.last, told) == (versions[1], None, [True, False])
+    assert LastVerified.read(path_of("cartpole")).roles[CHAMPION] == versions[1]
+
+
+def test_files_that_were_changed_are_not_taken_and_a_person_decides_all_the_same(
+    versions: list[str], away: pytest.MonkeyPatch, ready_home: Path
+) -> None:
+    for version in versions:
+        (ready_home / "versions" / "cartpole" / version / GRAPH).write_bytes(b"changed")
+    (ready_home / "mlartifacts").rename(ready_home / "gone")  # else they are fetched again
+    with Inside(ServerSettings("cartpole")) as server:
+        assert server.parts.roles.current.champion is None
+        assert {entry["version"] for entry in server.ask("GET", "/status").json()["refused"]} == set(versions)
+        assert server.decide("a", OBS).status_code == 503
+        assert server.ask("POST", "/override", {"action": 7, **BY}).status_code == 400  # there is no such action
+        assert server.ask("POST", "/override", {"action": 1, "agent_id": "a", **BY}).status_code == 201
+        answer = server.decide("a", OBS).json()
+        assert (answer["action"], answer["role"], answer["version"]) == (1, "override", versions[0])
+        fallback = {"fallback": {"action": 0}, **BY}
+        assert server.ask("PUT", "/plan", fallback).status_code == 200
+        assert server.ask("PUT", "/kill-switch", {"on": True, **BY}).status_code == 200
+        assert server.decide("b", OBS).json()["role"] == "kill_switch"
+    assert not [entry for entry in records("cartpole") if entry["kind"] == "loaded"]
+
+
+def test_without_anything_verified_it_is_said_what_is_missing(ready_home: Path, away: pytest.MonkeyPatch) -> None:
+    with Inside(ServerSettings("cartpole")) as server:
+        assert server.ask("POST", "/override", {"action": 1, **BY}).status_code == 201
+        answer = server.decide("a", OBS)
+        assert answer.status_code == 503
+        assert "none was ever verified here" in answer.json()["error"]
+        assert "have the registry answer once" in answer.json()["error"]
+
+
+def test_a_silent_registry_is_not_waited_for(versions: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    source = RegistrySource("cartpole")
+    source._answers = False  # it was asked, and has not answered
+    keeper = RoleKeeper(source)
+    for loading in keeper.use_last("no answer"):
+        loading.join()
+    assert keeper.current.champion.version == versions[0]

@@ -1,0 +1,83 @@
+"""Intervals over episodes: hand calculations, coverage, and what dependence does to them."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from loomrl.statistics.clustered import clustered_mean, clustered_proportion, rate_over_units
+
+
+def test_the_mean_interval_by_hand() -> None:
+    """Clusters (1, 3) and (5, 7): mean 4, cluster sums of residuals -4 and 4, variance 2/1 * 32 / 16 = 4."""
+    interval = clustered_mean([1, 3, 5, 7], [0, 0, 1, 1], 0.95)
+    assert interval is not None
+    assert interval.estimate == 4.0
+    assert interval.high - interval.estimate == pytest.approx(stats.t.ppf(0.975, 1) * 2.0)
+
+
+def test_one_episode_gives_no_interval() -> None:
+    assert clustered_mean([1.0, 2.0], [0, 0], 0.95) is None
+    assert clustered_proportion([True, False], [0, 0], 0.95) is None
+    assert clustered_proportion([], [], 0.95) is None
+
+
+def test_with_one_step_per_episode_it_is_close_to_clopper_pearson() -> None:
+    events = np.arange(200) < 30
+    interval = clustered_proportion(events, np.arange(200), 0.95)
+    exact = stats.binomtest(30, 200).proportion_ci(0.95)
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx((exact.low, exact.high), abs=2e-3)
+
+
+@pytest.mark.parametrize("event", [False, True])
+def test_all_alike_counts_the_episodes(event: bool) -> None:
+    interval = clustered_proportion(np.full(1_000, event), np.repeat(np.arange(10), 100), 0.95)
+    exact = stats.binomtest(10 if event else 0, 10).proportion_ci(0.95)
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx((exact.low, exact.high))
+
+
+def test_dependent_steps_widen_the_interval() -> None:
+    rng = np.random.default_rng(0)
+    clusters = np.repeat(np.arange(20), 100)
+    dependent = np.repeat(rng.random(20) < 0.5, 100)
+    independent = rng.random(2_000) < 0.5
+    wide, narrow = (clustered_proportion(events, clusters, 0.95) for events in (dependent, independent))
+    assert wide is not None
+    assert narrow is not None
+    assert wide.high - wide.low > 5 * (narrow.high - narrow.low)
+
+
+def test_coverage_under_dependence() -> None:
+    """Episodes differ in their own rate; 95 % intervals must cover the mean rate about that often."""
+    rng = np.random.default_rng(1)
+    clusters = np.repeat(np.arange(20), 50)
+    covered = []
+    for _ in range(400):
+        events = rng.random(1_000) < np.repeat(rng.beta(2, 6, 20), 50)  # mean 0.25
+        interval = clustered_proportion(events, clusters, 0.95)
+        assert interval is not None
+        covered.append(interval.low <= 0.25 <= interval.high)
+    assert np.mean(covered) > 0.92
+
+
+@pytest.mark.parametrize("num_episodes", [10, 20, 40])
+def test_rates_of_whole_episodes_are_not_called_rarer_than_they_are(num_episodes: int) -> None:
+    """One episode in 20 breaks a limit, at each of its steps: at most one stream in 20 may be told 'at most 1 %'."""
+    rng = np.random.default_rng(2)
+    fooled = {"steps": 0, "units": 0}
+    for _ in range(200):
+        breaks = rng.random(num_episodes) < 0.05
+        interval = clustered_proportion(np.repeat(breaks, 100), np.repeat(np.arange(num_episodes), 100), 0.95)
+        assert interval is not None
+        fooled["steps"] += interval.high <= 0.01
+        fooled["units"] += rate_over_units(breaks, 0.95).high <= 0.01
+    assert fooled == {"steps": 0, "units": 0}
+
+
+def test_a_rate_over_units_holds_its_bounds_for_shares_and_counts() -> None:
+    shares = rate_over_units([0.0, 0.5, 0.25, 0.0], 0.95)
+    assert shares.low < shares.estimate == 0.1875 < shares.high
+    counts = rate_over_units(np.arange(320) < 9, 0.95)
+    assert counts.high <= 0.05 < rate_over_units(np.arange(320) < 10, 0.95).high
+    assert rate_over_units(np.arange(320) < 9, 0.95, 0.99).low < counts.low

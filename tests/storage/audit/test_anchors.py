@@ -1,0 +1,188 @@
+"""What LoomDB's anchors show of chains, segments and heads that are gone, and of LoomDB itself."""
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live import decide
+from typer.testing import CliRunner
+
+from loomrl.cli.audit import audit_app
+from loomrl.errors import ConfigError, GateRefused
+from loomrl.storage.audit import anchors, full_verification
+from loomrl.storage.audit.keeper import AuditKeeper
+from loomrl.storage.audit.legacy_heads import HEAD_TYPE, REMOVED
+from loomrl.storage.audit.log import AuditLog
+from loomrl.storage.audit.segments import segments
+from loomrl.storage.audit.verification import ChainReport
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.system.files import canonical_json
+from loomrl.system.security.signing import sign_envelope
+
+pytestmark = pytest.mark.usefixtures("loomrl_home")
+
+
+def serve(name: str, num_starts: int = 3) -> Path:
+    """A chain as a server leaves it: a segment for each start, its head anchored again and again."""
+    for _ in range(num_starts):
+        log = AuditLog("cartpole", name)
+        keeper = AuditKeeper(log)
+        with LoomDB.open() as db:
+            for number in range(3):
+                decide(log, "a", "e", [float(number)] * 4)
+                keeper.anchor(lambda db=db: db)
+        log.close()
+    return log.folder
+
+
+def verify(*options: str) -> tuple[bool, list[str]]:
+    """Whether `loomrl audit verify` finds everything whole, and what it prints."""
+    done = CliRunner().invoke(audit_app, ["verify", *options])
+    assert done.exception is None or isinstance(done.exception, GateRefused), done.exception
+    return done.exception is None, done.stdout.splitlines()
+
+
+def test_a_missing_oldest_segment_is_found() -> None:
+    chain = serve("server-0")
+    segments(chain)[0].unlink()
+    whole, lines = verify("--signed")
+    assert not whole
+    assert any("000001" in line and "records 0 to 4" in line for line in lines), lines
+
+
+def test_a_missing_chain_is_found() -> None:
+    serve("server-0")
+    shutil.rmtree(serve("server-1"))
+    whole, lines = verify("--signed")
+    assert not whole
+    assert any("cartpole/server-1" in line and "BROKEN" in line for line in lines), lines
+
+
+def test_what_a_server_states_while_its_chain_is_read_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    serve("server-0", 1)
+    before, began = full_verification.verify_chain, list[Path]()
+
+    def verify_later(folder: Path, *options: Any) -> ChainReport:
+        if not began:
+            began.append(folder)
+            serve("server-0", 2)
+        return before(folder, *options)
+
+    monkeypatch.setattr(full_verification, "verify_chain", verify_later)
+    whole, lines = verify("--signed")
+    assert whole, lines
+    assert began
+
+
+def copy_of_all(home: Path, to: Path) -> None:
+    """Chains and LoomDB as they are now."""
+    shutil.copytree(home / "audit", to / "audit", dirs_exist_ok=True)
+    shutil.copytree(home / "keys", to / "keys", dirs_exist_ok=True)
+    with closing(sqlite3.connect(home / "loom.db")) as source, closing(sqlite3.connect(to / "loom.db")) as target:
+        source.backup(target)
+
+
+def test_everything_rolled_back_together_shows_against_an_exported_anchor(
+    loomrl_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve("server-0", 1)
+    old = tmp_path / "old"
+    old.mkdir()
+    copy_of_all(loomrl_home, old)
+    serve("server-0", 1)
+    exported = str(tmp_path / "elsewhere.json")
+    assert CliRunner().invoke(audit_app, ["anchor", exported]).exit_code == 0
+    assert verify("--signed", "--anchor", exported)[0]
+    monkeypatch.setenv("LOOMRL_HOME", str(old))
+    assert verify("--signed")[0], "nothing here shows it"
+    whole, lines = verify("--anchor", exported)
+    assert not whole
+    assert any("LoomDB was rolled back" in line for line in lines)
+    assert any("segment 000002" in line and "are missing" in line for line in lines)
+
+
+def test_what_a_person_accepted_is_a_note_ever_after() -> None:
+    chain = serve("server-0")
+    segments(chain)[0].unlink()
+    arguments = ["accept", "--by", "Ada", "--reason", "the disk was lost"]
+    assert CliRunner().invoke(audit_app, arguments).exit_code == 0
+    whole, lines = verify("--signed")
+    assert whole
+    assert any("records 0 to 4" in line and "accepted by Ada" in line and "the disk was lost" in line for line in lines)
+    segments(chain)[0].unlink()
+    assert not verify()[0], "what goes missing after that is found"
+
+
+def test_chains_of_other_hosts_are_listed_and_demanded_where_all_must_be_here(
+    loomrl_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOOMRL_DATABASE_URL", f"sqlite:///{tmp_path / 'shared.db'}")
+    monkeypatch.setattr("socket.gethostname", lambda: "other")
+    chain = serve("on-other", 1)
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
+    serve("on-here", 1)
+    fetched = tmp_path / "fetched"
+    (fetched / "cartpole").mkdir(parents=True)
+    chain.rename(fetched / "cartpole" / "on-other")
+    whole, lines = verify("--signed")
+    assert whole
+    assert any(line.startswith("cartpole/on-other: not looked at: it lies on other") for line in lines)
+    whole, lines = verify("--everywhere")
+    assert not whole
+    assert any("the whole chain is missing" in line for line in lines)
+    monkeypatch.setenv("LOOMRL_AUDIT_FOLDERS", str(fetched))
+    assert verify("--everywhere", "--signed")[0]
+
+
+def test_heads_and_removals_of_an_earlier_version_are_adopted(loomrl_home: Path) -> None:
+    """As LoomDB held them: a signed head for each segment, an event for the one that `gc` removed."""
+    for _ in range(3):
+        log = AuditLog("cartpole", "server-0")
+        decide(log, "a", "e", [0.0] * 4)
+        log.close()
+        head = vars(log.head)
+        signed = sign_envelope(canonical_json(head), HEAD_TYPE).signatures[0]
+        LoomDB.open().close()
+        with closing(sqlite3.connect(loomrl_home / "loom.db")) as db:
+            values = (*head.values(), signed.sig, signed.keyid)
+            names = "server, segment, sequence, digest, signature, keyid, created"
+            db.execute(f"INSERT INTO audit_heads ({names}) VALUES (?, ?, ?, ?, ?, ?, '2026-01-01 00:00:00')", values)
+            db.commit()
+    first = segments(log.folder)[0]
+    with LoomDB.open() as database:
+        database.record_event(REMOVED, {"server": "cartpole/server-0", "segment": first.stem, "sequence": 1})
+    first.unlink()
+    assert verify()[0], "before any server of this version was there"
+    serve("server-0", 1)
+    whole, lines = verify("--signed")
+    assert whole, lines
+    assert any("records 0 to 1 are no longer kept" in line for line in lines)
+    with LoomDB.open() as database:
+        database.record_event(REMOVED, {"server": "cartpole/server-0", "segment": "000002", "sequence": 3})
+    segments(log.folder)[0].unlink()
+    assert not verify("--signed")[0], "an event that nobody adopted"
+    with closing(sqlite3.connect(loomrl_home / "loom.db")) as db:
+        db.execute("DELETE FROM audit_heads WHERE id = 1")
+        db.commit()
+    assert any("adopted from an earlier version cannot be relied on" in line for line in verify()[1])
+
+
+def test_a_chain_that_is_gone_does_not_lie_elsewhere_because_an_unsigned_statement_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOOMRL_DATABASE_URL", f"sqlite:///{tmp_path / 'shared.db'}")
+    shutil.rmtree(serve("server-0", 1))
+
+    def without_key(*_: object) -> None:
+        raise ConfigError("no key")
+
+    with monkeypatch.context() as forging, LoomDB.open() as db:
+        forging.setattr("socket.gethostname", lambda: "other")
+        forging.setattr(anchors, "sign_envelope", without_key)
+        anchors.state(db, "head", "cartpole/server-0", segment="000001", sequence=0, digest="0" * 64)
+    whole, lines = verify("--signed")
+    assert not whole
+    assert any("the whole chain is missing" in line for line in lines), lines

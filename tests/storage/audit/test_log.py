@@ -1,0 +1,160 @@
+"""Writing the audit log: order, rotation, full disks, torn tails."""
+
+import os
+import resource
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from loomrl.errors import ArtifactError
+from loomrl.storage.audit.chain import unseal
+from loomrl.storage.audit.log import AuditLog, AuditUnwritable
+from loomrl.storage.audit.records import record
+from loomrl.storage.audit.segments import segments
+from loomrl.storage.audit.verification import verify_chain
+
+pytestmark = pytest.mark.usefixtures("loomrl_home")
+
+
+def decision(**fields: object) -> dict[str, object]:
+    return record("decision", decision_id=None, **fields)
+
+
+def lines_of(folder: Path) -> list[bytes]:
+    return [line for path in segments(folder) for line in path.read_bytes().splitlines(keepends=True)]
+
+
+@contextmanager
+def file_size_limit(num_bytes: int) -> Iterator[None]:
+    """As on a full disk, writes come up short, then fail."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_records_have_the_keys_of_the_specification() -> None:
+    log = AuditLog("cartpole")
+    log.append([decision()])
+    entries = [unseal(line) for line in lines_of(log.folder)]
+    for entry in entries:
+        assert {"timestamp", "agent_id", "action_hash", "reward", "q_value", "exploration_flag"} <= entry.keys()
+    assert [entry["sequence"] for entry in entries] == [0, 1]
+    log.close()
+
+
+def test_a_record_is_in_the_file_when_append_returns() -> None:
+    log = AuditLog("cartpole")
+    (sequence,) = log.append([decision(action=3)])
+    assert unseal(lines_of(log.folder)[-1])["sequence"] == sequence
+    log.close()
+
+
+def test_a_chain_whose_writer_is_about_to_end_is_waited_for() -> None:
+    first = AuditLog("cartpole", "orders")
+    ending = threading.Timer(0.3, first.close)
+    ending.start()
+    AuditLog("cartpole", "orders", patience_seconds=60.0).close()
+    ending.join()
+
+
+def test_two_servers_have_chains_of_their_own() -> None:
+    first, second = AuditLog("cartpole"), AuditLog("cartpole")
+    assert first.folder != second.folder
+    with pytest.raises(ArtifactError, match="belongs to a running server"):
+        AuditLog("cartpole", first.folder.name)
+    first.close()
+    third = AuditLog("cartpole")
+    assert third.folder == first.folder
+    second.close()
+    third.close()
+    assert verify_chain(third.folder).intact
+
+
+def test_threads_share_one_chain() -> None:
+    log = AuditLog("cartpole", segment_bytes=20_000)
+
+    def write() -> None:
+        for _ in range(100):
+            log.append([decision(), decision()])
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    log.close()
+    report = verify_chain(log.folder)
+    assert report.intact
+    assert report.num_records == 800 + report.num_segments
+
+
+def test_a_short_write_leaves_the_chain_as_it_was_and_says_so() -> None:
+    log = AuditLog("cartpole")
+    log.append([decision()])
+    path = segments(log.folder)[-1]
+    size, before = path.stat().st_size, log.head
+    with file_size_limit(size + 50), pytest.raises(AuditUnwritable, match="no space") as refused:
+        log.append([decision()])
+    assert refused.value.full
+    assert path.stat().st_size == size
+    assert log.head == before
+    with file_size_limit(size), pytest.raises(AuditUnwritable) as again:
+        log.append([decision()])
+    assert again.value.full
+    log.append([decision()])  # space came back
+    log.close()
+    assert verify_chain(log.folder).intact
+
+
+@pytest.mark.parametrize("cut", [1, 40, 200])
+def test_a_torn_tail_is_cut_and_kept(cut: int) -> None:
+    log = AuditLog("cartpole")
+    for _ in range(5):
+        log.append([decision()])
+    log.close()
+    path = segments(log.folder)[-1]
+    whole = path.read_bytes()
+    os.truncate(path, len(whole) - cut)
+    again = AuditLog("cartpole")
+    assert again.repaired is not None
+    assert path.with_suffix(".torn").read_bytes() == whole.splitlines(keepends=True)[-1][:-cut]
+    again.close()
+    report = verify_chain(log.folder)
+    assert report.intact
+    assert "half-written" in report.notes[0]
+
+
+def test_an_edited_last_record_is_not_cut_as_if_a_crash_had_torn_it() -> None:
+    log = AuditLog("cartpole")
+    for number in range(3):
+        log.append([decision(action=number)])
+    log.close()
+    path = segments(log.folder)[-1]
+    edited = path.read_bytes().replace(b'"action":2', b'"action":0')
+    path.write_bytes(edited)
+    for _ in range(2):  # and trying again launders nothing either
+        with pytest.raises(ArtifactError, match=r"000001\.jsonl:4: .*`loomrl audit verify`.*--server NAME"):
+            AuditLog("cartpole")
+    assert segments(log.folder) == [path]
+    assert path.read_bytes() == edited
+    assert not path.with_suffix(".torn").exists()
+    assert "000001.jsonl:4" in verify_chain(log.folder).findings[0]
+    AuditLog("cartpole", "new").close()
+
+
+def test_a_chain_goes_on_over_restarts() -> None:
+    for _ in range(3):
+        log = AuditLog("cartpole")
+        log.append([decision()])
+        log.close()
+    report = verify_chain(log.folder)
+    assert (report.num_segments, report.num_records, report.intact) == (3, 6, True)
