@@ -81,7 +81,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def room_of(nodeid: str) -> str:
-    return nodeid.split("/")[1].partition("::")[0]
+    """The folder of a test, two below `tests/` at the most; its file where it lies in none."""
+    path = nodeid.partition("::")[0].split("/")
+    return "/".join(path[1:-1][:2]) or path[-1]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
