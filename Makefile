@@ -36,8 +36,13 @@ $(BIN)/loomrl:
 run: setup  ## take the CartPole policy through its whole life cycle
 	loomrl run configs/cartpole.yaml
 
-test: setup check  ## everything that must hold: format, lint, types, contracts, tests
-	pytest -m "not long" $(PYTEST)
+test: setup check  ## everything that must hold; ROOM=serving/api: the tests of that room; CHANGED=1: of what differs from HEAD
+	@files="$(if $(ROOM),tests/$(ROOM))"; \
+	if [ -n "$(CHANGED)" ]; then \
+	  files=$$(python tests/support/changed_tests.py) || exit; \
+	  [ -n "$$files" ] || { echo "no test imports what has changed"; exit 0; }; \
+	fi; \
+	pytest -m "not long" $(PYTEST) $$files
 
 long: | $(BIN)/loomrl  ## the tests that `make test` leaves out because they take long: more pages, clusters, schedules; half an hour
 	pytest -m long $(PYTEST) --keep-outcomes benchmarks/results/long.json
@@ -47,6 +52,7 @@ check: | $(BIN)/loomrl  ## format, lint, strict types, import contracts
 	ruff check .
 	mypy
 	lint-imports
+	python tests/support/house_rules.py
 
 format: | $(BIN)/loomrl  ## put the code into the project's format
 	ruff format .
