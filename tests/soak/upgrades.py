@@ -49,7 +49,7 @@ def upgraded(project: Path, commit: str) -> dict[str, Any]:
         loomrl(project, "policy", "sign", "cartpole", "--by", "Ada", "--reason", "from before versions were signed")
     decided_after = decide(project)
     loomrl(project, "audit", "verify")
-    replayed = json.loads(loomrl(project, "audit", "replay", "--json"))
+    replayed = json.loads(loomrl(project, "audit", "recompute", "--json"))
     assert replayed["num_equal"] == replayed["num_decisions"], replayed
     num_refused = _run_until_promoted(project)
     promoted = _aliases(project)
@@ -58,7 +58,7 @@ def upgraded(project: Path, commit: str) -> dict[str, Any]:
     assert _aliases(project)["champion"] == "1"
     decided_last = decide(project)
     loomrl(project, "audit", "verify")
-    last = json.loads(loomrl(project, "audit", "replay", "--json"))
+    last = json.loads(loomrl(project, "audit", "recompute", "--json"))
     assert last["num_equal"] == last["num_decisions"], last
     return {
         "signed_again": not is_signed,

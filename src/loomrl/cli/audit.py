@@ -1,5 +1,6 @@
-"""`loomrl audit`: verify, show, export, compact and replay the record of every decision."""
+"""`loomrl audit`: verify, show, export, compact and recompute the record of every decision."""
 
+import functools
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from loomrl.serving.recomputation import ReplayReport
     from loomrl.storage.audit.full_verification import AuditReport
 
-audit_app = typer.Typer(help="Read, verify and replay the record of every decision.", no_args_is_help=True)
+audit_app = typer.Typer(help="Read, verify and recompute the record of every decision.", no_args_is_help=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 AnyPolicy = Annotated[str | None, typer.Option("--policy", help="Only this policy's; all if left out.")]
@@ -137,8 +138,8 @@ def compact(policy: AnyPolicy = None) -> None:
     typer.echo(f"{len(paths)} segments compacted")
 
 
-@audit_app.command("replay")
-def replay(
+@audit_app.command("recompute")
+def recompute(
     policy: Annotated[str | None, typer.Argument(help="Only this policy's; all if left out.")] = None,
     version: Annotated[str | None, typer.Option("--version", help="Only this version's decisions.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="The first so many.")] = None,
@@ -151,17 +152,25 @@ def replay(
     """
     from loomrl.errors import GateRefused
 
-    report = _replay_with_progress(policy, version, limit, folder)
+    report = _recompute_with_progress(policy, version, limit, folder)
     if as_json:
         _print_json({"equal": report.equal, **vars(report)})
     else:
-        _print_replay(report)
+        _print_recomputed(report)
     if not report.equal:
         left_out = sum(report.not_replayed.values())
-        raise GateRefused(f"{report.num_different} decisions differ, {left_out} could not be replayed")
+        raise GateRefused(f"{report.num_different} decisions differ, {left_out} could not be recomputed")
 
 
-def _replay_with_progress(
+@audit_app.command("replay", hidden=True)
+@functools.wraps(recompute)
+def replay(**options: Any) -> None:
+    """The name of `recompute` before replay meant experience replay alone; it ends with the next release."""
+    typer.secho("loomrl audit replay is loomrl audit recompute now", fg="yellow", err=True)
+    recompute(**options)
+
+
+def _recompute_with_progress(
     policy: str | None, version: str | None, limit: int | None, folder: Path | None
 ) -> "ReplayReport":
     from rich.console import Console
@@ -171,7 +180,7 @@ def _replay_with_progress(
     from loomrl.storage.audit.history import count_decisions
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("replaying", total=limit or count_decisions(policy))
+        task = progress.add_task("recomputing", total=limit or count_decisions(policy))
         return LogRecomputation(version, limit, folder, lambda done: progress.update(task, completed=done)).run(policy)
 
 
@@ -191,12 +200,12 @@ def _print_audit(report: "AuditReport") -> None:
         typer.echo("no audit log yet; `loomrl serve` writes one")
 
 
-def _print_replay(report: "ReplayReport") -> None:
+def _print_recomputed(report: "ReplayReport") -> None:
     typer.echo(f"{report.num_decisions} decisions, {report.num_equal} bitwise equal, {report.num_different} different")
     for name, count in report.by.most_common():
         typer.echo(f"  equal, by {name}: {count}")
     for reason, count in report.not_replayed.most_common():
-        typer.echo(f"  not replayed: {count}: {reason}")
+        typer.echo(f"  not recomputed: {count}: {reason}")
     for line in report.differences + report.notes:
         typer.echo(f"  {line}")
 

@@ -1,6 +1,6 @@
 """What is done about observations: the policy's own choice, a draw where one explores, or what a shield takes instead.
 
-Equal questions get equal answers, bit for bit: the server decides with it, `loomrl audit replay` asks again.
+Equal questions get equal answers, bit for bit: the server decides with it, `loomrl audit recompute` asks again.
 """
 
 from collections.abc import Callable, Sequence
