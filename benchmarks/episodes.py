@@ -25,8 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from loomrl.statistics.intervals import interquartile_mean
-from loomrl.system.files import canonical_json, sha256
+try:
+    from loomrl.statistics.intervals import interquartile_mean
+    from loomrl.system.files import canonical_json, sha256
+except ImportError:  # the code before had other rooms
+    from loomrl.evaluation.statistics import interquartile_mean
+    from loomrl.files import canonical_json, sha256
 
 PROJECT = Path(__file__).resolve().parents[1]
 RESULTS = PROJECT / "benchmarks" / "results" / "episodes.json"
@@ -81,11 +85,16 @@ TASKS: dict[str, dict[str, Any]] = {
 
 def measure(task: str, seed: int, folder: Path) -> dict[str, Any]:
     """Train one seed of a task with the code that this process imports, and play it."""
-    from loomrl.algorithms.policies.policy import load_policy
-    from loomrl.environment.collecting.collector import run_episodes
+    try:
+        from loomrl.algorithms.policies.policy import load_policy
+        from loomrl.environment.collecting.collector import run_episodes
+        from loomrl.environment.snapshots.snapshot import take_snapshot
+    except ImportError:  # the code before had other rooms
+        from loomrl.algorithms.policy import load_policy
+        from loomrl.environment.collector import run_episodes
+        from loomrl.environment.snapshot import take_snapshot
     from loomrl.environment.config import EnvironmentConfig
     from loomrl.environment.make import make_envs
-    from loomrl.environment.snapshots.snapshot import take_snapshot
     from loomrl.training.config import TrainingConfig
     from loomrl.training.threads import one_thread
     from loomrl.training.train import train_policy

@@ -19,11 +19,17 @@ import gymnasium
 import httpx
 
 ROOT = Path(__file__).parents[2]
-COMMITS = ("cc7093e", "0375cfd")
+COMMITS = ("cc7093e", "0375cfd", "f2ebf1e")
 NUM_REQUESTS = 100  # of four agents each, every fifth explored, and as many of one agent
 SEEDS = (3, 4, 5, 6)  # of the trainings after the upgrade, until one is promoted
 _PATIENCE_SECONDS = 600
-_CLI = "from loomrl.cli.main import main; main()"
+_CLI = """
+try:
+    from loomrl.cli.main import main
+except ImportError:  # where the command line was one file
+    from loomrl.cli import main
+main()
+"""
 
 
 def run(folder: Path) -> dict[str, Any]:
