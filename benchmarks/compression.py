@@ -30,8 +30,7 @@ from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.statistics.intervals import bootstrap_interval, mean, paired_difference
 from loomrl.system.files import read_json, write_json
 from loomrl.training.checkpoints import Checkpoint
-from loomrl.training.config import TrainingConfig
-from loomrl.training.distributed.config import DistributedConfig
+from loomrl.training.config import DistributedConfig, TrainingConfig
 from loomrl.training.distributed.learners.group import DistributedLearnerGroup
 from loomrl.training.distributed.learners.learner import DistributedLearner, LearnerTask, assigned
 from loomrl.training.job import TrainingJob

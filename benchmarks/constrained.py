@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from loomrl.algorithms.policies.policy import load_policy
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.environment.collecting.collector import run_episodes
 from loomrl.environment.make import make_envs
 from loomrl.environment.seeds import BENCHMARK_SEEDS

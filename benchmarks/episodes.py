@@ -86,7 +86,7 @@ TASKS: dict[str, dict[str, Any]] = {
 def measure(task: str, seed: int, folder: Path) -> dict[str, Any]:
     """Train one seed of a task with the code that this process imports, and play it."""
     try:
-        from loomrl.algorithms.policies.policy import load_policy
+        from loomrl.algorithms.policies.loading import load_policy
         from loomrl.environment.collecting.collector import run_episodes
         from loomrl.environment.snapshots.snapshot import take_snapshot
     except ImportError:  # the code before had other rooms

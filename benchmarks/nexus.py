@@ -21,8 +21,8 @@ from loomrl import EnvironmentType, GymPPOIntegration, GymTrainingConfig, NexusW
 from loomrl.language.policies.policy import LanguagePolicy
 from loomrl.runs.stages.__main__ import ONE_THREAD
 from loomrl.system.files import write_json
+from loomrl.training.config import DistributedConfig
 from loomrl.training.distributed.cluster import cluster
-from loomrl.training.distributed.config import DistributedConfig
 from loomrl.training.integrated import IntegrationResults
 from machine import measured_on
 

@@ -27,9 +27,8 @@ from distributed import RESULTS as COSTS
 from loomrl.runs.stages.__main__ import ONE_THREAD
 from loomrl.system.files import read_json, write_json
 from loomrl.system.processors import num_processors
-from loomrl.training.config import TrainingConfig
+from loomrl.training.config import DistributedConfig, TrainingConfig
 from loomrl.training.distributed.cluster import cluster
-from loomrl.training.distributed.config import DistributedConfig
 from loomrl.training.distributed.simulation import (
     Machines,
     Work,

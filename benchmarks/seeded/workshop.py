@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from loomrl.algorithms.policies.policy import WEIGHTS, load_policy
+from loomrl.algorithms.policies.loading import load_policy
+from loomrl.algorithms.policies.policy import WEIGHTS
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.errors import EnvironmentFault, GateRefused
 from loomrl.evaluation.config import EvaluationConfig
 from loomrl.evaluation.evaluate import evaluate_policy, play
 from loomrl.runs.config import load_config
-from loomrl.safety.case.replay import replay
 from loomrl.safety.config import SafetyConfig
 from loomrl.safety.gate import build_case
+from loomrl.safety.replay import replay
 from loomrl.system.files import sha256_file, write_sums
 from loomrl.training.config import TrainingConfig
 from loomrl.training.train import train_policy

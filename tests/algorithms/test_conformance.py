@@ -25,8 +25,8 @@ from conforming import (
 from numpy.typing import NDArray
 
 from loomrl.algorithms.base import Algorithm
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.algorithms.policies.onnx_graph import INPUT, build_graph
-from loomrl.algorithms.policies.policy import load_policy
 from loomrl.environment.collecting.collector import Collector
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.resolve import resolve

@@ -9,6 +9,7 @@ from gymnasium.spaces import Box, Discrete
 from torch import nn
 
 from loomrl.algorithms.dqn import learner as dqn
+from loomrl.algorithms.dqn import losses
 from loomrl.algorithms.dqn.policy import ActionValuePolicy
 from loomrl.algorithms.dqn.torch_engine import TorchDQNEngine
 from loomrl.algorithms.replay.buffer import ReplayBuffer
@@ -35,18 +36,18 @@ def policy(dueling: bool = False, num_quantiles: int = 1) -> ActionValuePolicy:
 def test_a_plain_target_takes_the_targets_own_best_action_and_a_double_one_the_online_networks() -> None:
     target = torch.tensor([[[1.0], [5.0], [2.0]]])
     online = torch.tensor([[[0.0], [1.0], [9.0]]])
-    assert dqn.successor_quantiles(target, target).tolist() == [[5.0]]
-    assert dqn.successor_quantiles(target, online).tolist() == [[2.0]]
+    assert losses.successor_quantiles(target, target).tolist() == [[5.0]]
+    assert losses.successor_quantiles(target, online).tolist() == [[2.0]]
 
 
 def test_of_quantiles_the_mean_decides() -> None:
     target = torch.tensor([[[0.0, 9.0], [6.0, 4.0]]])  # means 4.5 and 5
-    assert dqn.successor_quantiles(target, target).tolist() == [[6.0, 4.0]]
+    assert losses.successor_quantiles(target, target).tolist() == [[6.0, 4.0]]
 
 
 def test_only_a_terminal_state_ends_the_return() -> None:
     reward, discount = torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.25])
-    targets = dqn.td_targets(reward, discount, torch.tensor([False, True]), torch.tensor([[8.0], [8.0]]))
+    targets = losses.td_targets(reward, discount, torch.tensor([False, True]), torch.tensor([[8.0], [8.0]]))
     assert targets.tolist() == [[5.0], [1.0]]
 
 
@@ -72,13 +73,13 @@ def test_n_step_targets_from_the_replay_by_hand() -> None:
         assert batch.next_obs[row].tolist() == [96.0, 97.0]  # the true successor of the third step
         successor = torch.full((200, 1), 10.0)
         reward, discount = torch.from_numpy(batch.reward), torch.from_numpy(batch.discount)
-        targets = dqn.td_targets(reward, discount, torch.from_numpy(batch.terminated), successor)
+        targets = losses.td_targets(reward, discount, torch.from_numpy(batch.terminated), successor)
         assert float(targets[row, 0]) == expected
 
 
 def test_huber_loss_is_square_within_one_and_linear_beyond() -> None:
-    losses = dqn.huber_losses(torch.tensor([[0.0], [0.0], [3.0]]), torch.tensor([[0.5], [-3.0], [3.0]]))
-    assert losses.tolist() == [0.125, 2.5, 0.0]
+    found = losses.huber_losses(torch.tensor([[0.0], [0.0], [3.0]]), torch.tensor([[0.5], [-3.0], [3.0]]))
+    assert found.tolist() == [0.125, 2.5, 0.0]
 
 
 def test_quantile_huber_loss_is_that_of_a_plain_loop() -> None:
@@ -94,8 +95,8 @@ def test_quantile_huber_loss_is_that_of_a_plain_loop() -> None:
                 huber = 0.5 * error**2 if abs(error) <= 1 else abs(error) - 0.5
                 total += abs(tau - (1.0 if error < 0 else 0.0)) * huber / 5
         expected.append(total)
-    losses = dqn.quantile_huber_losses(torch.from_numpy(quantiles).float(), torch.from_numpy(targets).float())
-    assert losses.numpy() == pytest.approx(expected, rel=1e-5)
+    found = losses.quantile_huber_losses(torch.from_numpy(quantiles).float(), torch.from_numpy(targets).float())
+    assert found.numpy() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("num_quantiles", [1, 3])

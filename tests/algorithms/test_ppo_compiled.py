@@ -12,7 +12,7 @@ from trajectories import made_up
 
 from loomrl.algorithms import ppo
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
-from loomrl.algorithms.policies.policy import load_policy
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.algorithms.ppo.compiled import CompiledPPO
 from loomrl.errors import ConfigError
 

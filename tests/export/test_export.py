@@ -10,7 +10,7 @@ import onnx
 import pytest
 from trained import Policy
 
-from loomrl.algorithms.policies.policy import load_policy
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.errors import ArtifactError, GateRefused
 from loomrl.export.admission import admit
 from loomrl.export.export import export_policy

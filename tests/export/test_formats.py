@@ -12,7 +12,7 @@ import torch
 from trained import Policy
 
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
-from loomrl.algorithms.policies.policy import load_policy
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.errors import GateRefused
 from loomrl.export import formats
 from loomrl.export.export import export_policy

@@ -9,8 +9,8 @@ import pytest
 from gymnasium import spaces
 from trained import EVALUATION, PROJECT, Policy, evaluate, examine, train
 
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.algorithms.policies.onnx_graph import build_graph
-from loomrl.algorithms.policies.policy import load_policy
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.finite.abstraction import Abstraction, demand_held, worst_case
 from loomrl.environment.make import make_env

@@ -8,13 +8,13 @@ import pytest
 from gymnasium import spaces
 from trained import Policy, examine
 
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.algorithms.policies.onnx_graph import build_graph
-from loomrl.algorithms.policies.policy import load_policy
 from loomrl.errors import ConfigError
-from loomrl.safety.case.replay import replay
 from loomrl.safety.checks.certified import CertifiedConfig, check_spaces
 from loomrl.safety.config import SafetyConfig
 from loomrl.safety.gate import check_limits, recheck_local
+from loomrl.safety.replay import replay
 from loomrl.system.files import read_json
 from loomrl.types import SafetyCase, Verdict
 

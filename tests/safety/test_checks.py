@@ -12,13 +12,13 @@ import pytest
 from gymnasium import spaces
 from trained import Policy
 
-from loomrl.algorithms.policies.policy import load_policy
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.environment.snapshots.snapshot import load_snapshot
 from loomrl.environment.spaces import space_from_json
 from loomrl.evaluation.evaluate import play
 from loomrl.evaluation.tables import TRAJECTORIES, read_table, stack_columns
 from loomrl.safety.case.evidence import EvidenceWriter
-from loomrl.safety.check import Check, Context, find_checks
+from loomrl.safety.check import Check, Context
 from loomrl.safety.checks import (
     action_bounds,
     disturbed_return,
@@ -30,6 +30,7 @@ from loomrl.safety.checks import (
 )
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
 from loomrl.safety.probing.probes import Disturbance, act_with, extreme_observations, not_members, random_observations
+from loomrl.safety.registry import find_checks
 from loomrl.system.files import read_json
 from loomrl.types import Claim, Episode, Verdict
 

@@ -8,8 +8,8 @@ from trained import Policy
 from typer.testing import CliRunner
 
 from loomrl.cli.main import app
-from loomrl.safety.check import find_checks
 from loomrl.safety.controls import known_controls, map_controls
+from loomrl.safety.registry import find_checks
 from loomrl.types import Claim, Verdict
 
 

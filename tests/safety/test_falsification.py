@@ -10,9 +10,10 @@ import pytest
 import torch
 from trained import CONSTRAINTS, Policy, evaluate, examine
 
-from loomrl.algorithms.policies.policy import WEIGHTS, load_policy
-from loomrl.safety.case.replay import replay
+from loomrl.algorithms.policies.loading import load_policy
+from loomrl.algorithms.policies.policy import WEIGHTS
 from loomrl.safety.config import SafetyConfig
+from loomrl.safety.replay import replay
 from loomrl.system.files import read_json, sha256_file, write_sums
 from loomrl.training.train import REPORT
 from loomrl.types import SafetyCase, TrainingReport, Verdict

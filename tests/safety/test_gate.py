@@ -12,14 +12,15 @@ import pytest
 from scipy.stats import binom
 from trained import CONSTRAINTS, SAFETY, Policy, examine
 
-from loomrl.algorithms.policies.policy import load_policy
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.errors import ConfigError
 from loomrl.evaluation.evaluate import evaluation_digest
+from loomrl.safety.case.decision import decide
 from loomrl.safety.case.document import check_case
 from loomrl.safety.case.standing import lapsed
-from loomrl.safety.check import configured_checks
 from loomrl.safety.config import ConstraintConfig, SafetyConfig, WaiverConfig
-from loomrl.safety.gate import apply_waivers, build_case, check_limits, decide, recheck_local
+from loomrl.safety.gate import apply_waivers, build_case, check_limits, recheck_local
+from loomrl.safety.registry import configured_checks
 from loomrl.system.files import sha256_file, sums
 from loomrl.types import Claim, EvaluationReport, SafetyCase, Verdict
 

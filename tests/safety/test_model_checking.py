@@ -8,8 +8,8 @@ import pytest
 from gymnasium import spaces
 from trained import Policy, examine
 
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.algorithms.policies.onnx_graph import build_graph
-from loomrl.algorithms.policies.policy import load_policy
 from loomrl.environment.finite.of_environment import model_of
 from loomrl.environment.make import make_env
 from loomrl.errors import ConfigError

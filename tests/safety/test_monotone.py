@@ -9,9 +9,8 @@ from gymnasium import spaces
 from policies import continuous_folder
 from trained import Policy, examine
 
-from loomrl.algorithms.policies.policy import load_policy
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.errors import ConfigError
-from loomrl.safety.case.replay import replay
 from loomrl.safety.certified.packed import pack
 from loomrl.safety.certified.policies import network_of
 from loomrl.safety.checks.monotone import (
@@ -23,6 +22,7 @@ from loomrl.safety.checks.monotone import (
     check_spaces,
 )
 from loomrl.safety.config import SafetyConfig
+from loomrl.safety.replay import replay
 from loomrl.system.files import read_json
 from loomrl.types import SafetyCase, Verdict
 

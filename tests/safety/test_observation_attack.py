@@ -8,7 +8,7 @@ from gymnasium import spaces
 from trained import SAFETY, Policy, examine
 from typer.testing import CliRunner
 
-from loomrl.algorithms.policies.policy import load_policy
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.cli.main import app
 from loomrl.safety.checks.observation_attack import Attack
 from loomrl.types import Verdict

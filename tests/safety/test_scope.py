@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from trained import Policy, examine
 
+from loomrl.safety.case.decision import decide
 from loomrl.safety.case.document import check_case
 from loomrl.safety.case.tally import tally
-from loomrl.safety.check import Check, CheckConfig, Scope, find_checks, scope_of, undecided
+from loomrl.safety.check import Check, CheckConfig, Scope, scope_of, undecided
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
-from loomrl.safety.gate import decide
 from loomrl.safety.probing import repeats
+from loomrl.safety.registry import find_checks
 from loomrl.system.files import read_json
 from loomrl.types import Bound, Claim, ClaimLabel, Episode, LabelKind, SafetyCase, Verdict
 

@@ -8,12 +8,12 @@ import pytest
 from gymnasium import spaces
 from trained import Policy, examine
 
-from loomrl.algorithms.policies.policy import load_policy
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.errors import ConfigError
-from loomrl.safety.case.replay import replay
 from loomrl.safety.checks.stability import StabilityConfig, check_spaces
 from loomrl.safety.config import SafetyConfig
 from loomrl.safety.probing.probes import noise_scale
+from loomrl.safety.replay import replay
 from loomrl.system.files import read_json
 from loomrl.types import SafetyCase, Verdict
 

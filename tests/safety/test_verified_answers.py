@@ -9,8 +9,8 @@ from user_environments import write_initials
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.evaluation.config import EvaluationConfig
-from loomrl.safety.case.replay import replay
 from loomrl.safety.config import SafetyConfig
+from loomrl.safety.replay import replay
 from loomrl.training.config import TrainingConfig, ValidationConfig
 from loomrl.types import Claim, SafetyCase, Verdict
 

@@ -21,7 +21,7 @@ from loomrl.algorithms.peers import ALONE, LayerWeights, LearnerGroup, Moments
 from loomrl.algorithms.replay.spec import Transitions
 from loomrl.algorithms.sac import learner as sac
 from loomrl.training.checkpoints import Checkpoint
-from loomrl.training.distributed.config import DistributedConfig
+from loomrl.training.config import DistributedConfig
 from loomrl.training.distributed.learners.group import DistributedLearnerGroup
 from loomrl.training.distributed.learners.joint_checkpoints import divided, part_of
 from loomrl.training.distributed.learners.learner import DistributedLearner, LearnerTask

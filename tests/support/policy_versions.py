@@ -13,7 +13,7 @@ from loomrl.evaluation.evaluate import evaluation_digest
 from loomrl.promotion.envelope import RunFacts, envelope_tags, previous_case
 from loomrl.promotion.package import build_package
 from loomrl.runs.config import PolicyConfig
-from loomrl.safety.gate import decide
+from loomrl.safety.case.decision import decide
 from loomrl.storage.registry import PolicyVersion, Registry
 from loomrl.system.files import sha256, sha256_file, write_atomic, write_sums
 from loomrl.types import (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loomrl.algorithms.policies.policy import load_policy
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.environment.collecting.collector import run_episodes
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_envs, settle_backend

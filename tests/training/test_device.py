@@ -10,7 +10,7 @@ import torch
 from on_device import build_for, environments, loop
 
 from loomrl.algorithms import ppo
-from loomrl.algorithms.policies.policy import load_policy
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.algorithms.ppo.device import DevicePPO
 from loomrl.environment.collecting.collector import Collector
 from loomrl.environment.config import EnvironmentConfig

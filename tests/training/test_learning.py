@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loomrl.algorithms.policies.policy import load_policy
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.environment.collecting.collector import run_episodes
 from loomrl.environment.make import make_envs
 from loomrl.environment.snapshots.snapshot import take_snapshot

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import VectorEnv
 
-from loomrl.algorithms.policies.policy import load_policy
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_envs
 from loomrl.environment.snapshots.snapshot import take_snapshot

@@ -1,6 +1,6 @@
 """Evaluated is one policy, handed in another."""
 
-from loomrl.algorithms.policies.policy import load_policy
+from loomrl.algorithms.policies.loading import load_policy
 
 
 def tamper(folders):

@@ -15,14 +15,14 @@ from loomrl.errors import ConfigError
 from loomrl.system.security.encryption import keyring
 
 if TYPE_CHECKING:
-    from loomrl.algorithms.dqn import learner as dqn
-    from loomrl.algorithms.sac import learner as sac
+    from loomrl.algorithms.dqn.config import DQNConfig
+    from loomrl.algorithms.sac.config import SACConfig
 
 ReplayStorage = Literal["memory", "disk"]
 
 
 def replay_spec(
-    config: "dqn.Config | sac.Config",
+    config: "DQNConfig | SACConfig",
     surroundings: TrainingContext,
     observation: gymnasium.Space[Any],
     action_shape: tuple[int, ...],
@@ -44,7 +44,7 @@ def replay_spec(
     )
 
 
-def replay_storage(config: "dqn.Config | sac.Config", surroundings: TrainingContext) -> Storage:
+def replay_storage(config: "DQNConfig | SACConfig", surroundings: TrainingContext) -> Storage:
     """Memory, or the folder that training gives; it holds what was saved as long as `TrainingContext` demands.
 
     Where keys are configured its files are encrypted.

@@ -21,7 +21,6 @@ from loomrl.system.schema import Section
 
 if TYPE_CHECKING:
     # Algorithms know nothing of training, but for the config that names them.
-    from loomrl.algorithms.policies.policy import TrainedPolicy
     from loomrl.training.config import TrainingConfig
 
 GROUP = "loomrl.algorithms"
@@ -55,14 +54,6 @@ def get_algorithm(name: str) -> AlgorithmPlugin:
     if name not in algorithms:
         raise ConfigError(f"training.algorithm: unknown algorithm {name!r}; there are: {', '.join(sorted(algorithms))}")
     return algorithms[name]
-
-
-def policy_class(name: str) -> "type[TrainedPolicy]":
-    """The class of an algorithm's policies: its plug-in's `Policy`, else actor and critic."""
-    from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
-
-    found: type[TrainedPolicy] = getattr(get_algorithm(name), "Policy", ActorCriticPolicy)
-    return found
 
 
 def find_entry_point(name: str) -> EntryPoint | None:

@@ -117,7 +117,7 @@ def _chain(model: Path, policy: Path | None, constants: dict[str, Any]) -> tuple
     if model.is_dir():
         if policy is None:
             raise ConfigError(f"{model} is an environment's snapshot: --policy names the folder of who chooses in it")
-        from loomrl.algorithms.policies.policy import load_policy
+        from loomrl.algorithms.policies.loading import load_policy
         from loomrl.safety.probing.probes import ask
 
         modelled = _modelled(model)

@@ -116,7 +116,7 @@ def _examined_again(case: Path, config: Path | None) -> tuple[Any, str | None]:
     from loomrl.errors import ConfigError
     from loomrl.runs.config import load_config
     from loomrl.safety.case.document import case_file
-    from loomrl.safety.case.rerun import rerun
+    from loomrl.safety.rerun import rerun
     from loomrl.system.home import project_root
 
     beside = case_file(case).resolve().parent.parent
@@ -149,7 +149,7 @@ def replay(
     """Play a refuted claim's counterexample again. Exit code 3 when the failure does not come back."""
     from loomrl.errors import ArtifactError
     from loomrl.safety.case.document import case_file
-    from loomrl.safety.case.replay import replay as play_again
+    from loomrl.safety.replay import replay as play_again
 
     beside = case_file(case).resolve().parent.parent
     outcome = play_again(case, claim, environment or beside / "environment", policy or beside / "training")
@@ -197,7 +197,7 @@ def schema() -> None:
 @app.command()
 def checks(as_json: JsonOption = False) -> None:
     """List the safety checks found in this installation, with the settings each accepts."""
-    from loomrl.safety.check import find_checks
+    from loomrl.safety.registry import find_checks
 
     found: list[dict[str, Any]] = [
         {

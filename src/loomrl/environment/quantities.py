@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+COST = "cost"  # the key of an info that says what a step cost
 _COMPONENT = re.compile(r"^(observation|action)\[(\d+)\]$")
 
 

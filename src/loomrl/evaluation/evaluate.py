@@ -32,7 +32,8 @@ def evaluate_policy(
         ArtifactError: when the snapshot or the policy cannot be read.
         EnvironmentFault: when the environment breaks its API.
     """
-    from loomrl.algorithms.policies.policy import WEIGHTS, load_policy
+    from loomrl.algorithms.policies.loading import load_policy
+    from loomrl.algorithms.policies.policy import WEIGHTS
     from loomrl.environment.snapshots.snapshot import load_snapshot
     from loomrl.environment.spaces import space_from_json
     from loomrl.evaluation.samples import text_samples

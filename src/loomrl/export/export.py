@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.algorithms.policies.onnx_graph import INPUT, build_graph, tensors
-from loomrl.algorithms.policies.policy import WEIGHTS, TrainedPolicy, load_policy
+from loomrl.algorithms.policies.policy import WEIGHTS, TrainedPolicy
 from loomrl.environment.finite.of_environment import shield_around
 from loomrl.environment.make import make_env
 from loomrl.errors import GateRefused

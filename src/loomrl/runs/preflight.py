@@ -14,7 +14,7 @@ def check(config: PolicyConfig, project: Path) -> None:
     from loomrl.algorithms.registry import parameters_for
     from loomrl.environment.resolve import resolve
     from loomrl.environment.vector.choose import constructed_like
-    from loomrl.safety.check import configured_checks
+    from loomrl.safety.registry import configured_checks
 
     parameters_for(config.training, config.environment.backend)
     if config.training.bounds is not None:

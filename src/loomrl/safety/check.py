@@ -1,37 +1,31 @@
-"""What a safety check is, what it is given, and how checks are found.
+"""What a safety check is, and what it is given. `loomrl.safety.registry` finds them.
 
 A check is one module in `loomrl/safety/checks/`, or one that an installed package names under the entry-point group
 `loomrl.safety_checks`. It has NAME, STAGE, LOCAL, Config and examine(). One whose claims carry counterexamples also
 has replay(failure: Failure) -> Replayed (loomrl.safety.case.counterexample), which `loomrl safety replay` calls. One
-whose
-config can be wrong for an environment has check_spaces(config, observation_space, action_space), and where that takes
-more than spaces check_environment(config, snapshot_folder): both are asked before training. One that makes no
+whose config can be wrong for an environment has check_spaces(config, observation_space, action_space), and where that
+takes more than spaces check_environment(config, snapshot_folder): both are asked before training. One that makes no
 sense in some spaces has not_applicable(observation_space, action_space): the reason, which the case then records, or
 None. scope(config, claim) -> Scope says of each of its claims what was examined, what is not established and what
 would have made it false. episode_limits(context, config) -> {claim id: ConstraintConfig} names the claims that are
 about a limit in the shared episodes, so that those about one event are counted once (loomrl.safety.probing.repeats).
 """
 
-import importlib
-import pkgutil
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
-from loomrl.errors import ConfigError
-from loomrl.safety.case.evidence import EvidenceWriter
 from loomrl.safety.config import SafetyConfig
 from loomrl.system.schema import Section
 from loomrl.types import ActFunction, Claim, EnvironmentSnapshot, Episode, Policy, Verdict
 
-GROUP = "loomrl.safety_checks"
+if TYPE_CHECKING:
+    from loomrl.safety.case.evidence import EvidenceWriter  # the case knows what a check is
 
 # The stages a claim may belong to, in the order a case lists them.
 PROVENANCE = "provenance and parity"
@@ -117,7 +111,7 @@ class Context:
     visited: NDArray[Any]
     episodes: Sequence[Episode]
     play: Callable[[ActFunction, Sequence[int]], list[Episode]]
-    evidence: EvidenceWriter
+    evidence: "EvidenceWriter"
 
     def rng(self, name: str) -> np.random.Generator:
         """A generator of a check's own: what one check draws does not depend on which others run."""
@@ -134,89 +128,3 @@ class Check(Protocol):
 
     def examine(self, context: Context, config: Any) -> list[Claim]:
         """Examine the policy; `config` is this check's Config."""
-
-
-def find_checks() -> dict[str, Check]:
-    """All checks by name: this package's folder, then entry points.
-
-    Raises:
-        ConfigError: when a check lacks a part of the contract, or two have one name.
-    """
-    from loomrl.safety import checks
-
-    modules = [
-        importlib.import_module(f"{checks.__name__}.{found.name}") for found in pkgutil.iter_modules(checks.__path__)
-    ]
-    modules += [point.load() for point in _entry_points()]
-    found: dict[str, Check] = {}
-    for module in modules:
-        check = _checked(module)
-        if check.NAME in found:
-            raise ConfigError(f"two safety checks are named {check.NAME!r}; rename the one in {_name(module)}")
-        found[check.NAME] = check
-    return dict(sorted(found.items()))
-
-
-def configured_checks(config: SafetyConfig) -> list[tuple[Check, CheckConfig]]:
-    """The enabled checks with their configs.
-
-    Raises:
-        ConfigError: for a check that does not exist, a config it does not accept, or one that switches off what must
-            not be: provenance ever, and where `safety_critical: true`, local checks that are mandatory by default.
-    """
-    found = find_checks()
-    if unknown := sorted(config.checks.keys() - found.keys()):
-        raise ConfigError(f"safety.checks.{unknown[0]}: no such check; checks: {', '.join(found)}")
-    pairs = [(check, _configure(check, config.checks.get(name, {}))) for name, check in found.items()]
-    for check, settings in pairs:
-        _refuse_switched_off(check, settings, config.safety_critical)
-    return [(check, settings) for check, settings in pairs if settings.enabled]
-
-
-def check_entry_points(config: SafetyConfig) -> list[EntryPoint]:
-    """Where the enabled checks of others come from; raises as `configured_checks` does."""
-    if not (points := _entry_points()):
-        return []
-    enabled = {check.NAME for check, _ in configured_checks(config)}
-    return [point for point in points if point.load().NAME in enabled]
-
-
-def _entry_points() -> list[EntryPoint]:
-    return sorted(entry_points(group=GROUP), key=lambda point: point.name)
-
-
-def _refuse_switched_off(check: Check, settings: CheckConfig, safety_critical: bool) -> None:
-    if check.STAGE == PROVENANCE:
-        why = "nothing is known about a policy whose chain of evidence is not whole"
-    elif safety_critical and check.LOCAL and check.Config.model_fields["mandatory"].default:
-        why = "with `safety_critical: true` this check decides"
-    else:
-        return
-    for key in ("enabled", "mandatory"):
-        if not getattr(settings, key):
-            raise ConfigError(f"safety.checks.{check.NAME}.{key}: found false, but {why}; remove this key")
-
-
-def _configure(check: Check, values: dict[str, Any]) -> CheckConfig:
-    try:
-        return check.Config.model_validate(values)
-    except ValidationError as error:
-        detail = error.errors()[0]
-        key = ".".join(["safety", "checks", check.NAME, *(str(part) for part in detail["loc"])])
-        allowed = ", ".join(sorted(check.Config.model_fields))
-        raise ConfigError(
-            f"{key}: {detail['msg']}, found {detail['input']!r}; keys of this check: {allowed}"
-        ) from error
-
-
-def _checked(module: Any) -> Check:
-    for part in ("NAME", "STAGE", "LOCAL", "Config", "examine"):
-        if not hasattr(module, part):
-            raise ConfigError(f"safety check {_name(module)} has no {part}; see docs/safety.md")
-    if module.STAGE not in STAGES:
-        raise ConfigError(f"safety check {_name(module)}: STAGE {module.STAGE!r}; stages: {', '.join(STAGES)}")
-    return cast(Check, module)
-
-
-def _name(module: Any) -> str:
-    return str(getattr(module, "__name__", module))

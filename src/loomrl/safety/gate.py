@@ -13,17 +13,15 @@ from loomrl.errors import ConfigError
 from loomrl.evaluation.evaluate import evaluation_digest, play
 from loomrl.evaluation.tables import TRAJECTORIES, read_table, stack_columns
 from loomrl.safety.case.counterexample import PLACEHOLDER
+from loomrl.safety.case.decision import MET, decide
+from loomrl.safety.case.document import CASE
 from loomrl.safety.case.evidence import EvidenceWriter
-from loomrl.safety.case.tally import tally
 from loomrl.safety.check import (
-    MODEL_CHECKING,
     PROVENANCE,
     STAGES,
-    STATISTICAL,
     Check,
     CheckConfig,
     Context,
-    configured_checks,
     scope_of,
     why_not_applicable,
 )
@@ -32,25 +30,21 @@ from loomrl.safety.constraints import check_against
 from loomrl.safety.controls import map_controls
 from loomrl.safety.probing.probes import act_with, is_recurrent
 from loomrl.safety.probing.repeats import label_repeats
+from loomrl.safety.registry import configured_checks
 from loomrl.system.files import sha256_file
 from loomrl.types import (
     Claim,
     Episode,
-    GateDecision,
-    LabelKind,
     Policy,
     SafetyCase,
     Verdict,
     Waiver,
 )
 
-CASE = "case.json"
 TOOLS = (
     *("gymnasium", "lark", "loomrl", "numba", "numpy", "onnx", "onnxruntime"),
     *("pyarrow", "safetensors", "scipy", "torch"),
 )
-BEHAVIOUR = (STATISTICAL, MODEL_CHECKING)  # stages that say what the policy does in its environment
-MET = (Verdict.PROVED, Verdict.SUPPORTED, Verdict.WAIVED)
 
 
 def build_case(
@@ -65,7 +59,8 @@ def build_case(
         ArtifactError: when an input cannot be read.
         EnvironmentFault: when the environment breaks its API.
     """
-    from loomrl.algorithms.policies.policy import WEIGHTS, load_policy
+    from loomrl.algorithms.policies.loading import load_policy
+    from loomrl.algorithms.policies.policy import WEIGHTS
 
     checks = configured_checks(config)
     check_limits(config, snapshot_folder)
@@ -139,35 +134,6 @@ def check_limits(config: SafetyConfig, snapshot_folder: Path) -> None:
         if check_environment := getattr(check, "check_environment", None):
             check_environment(settings, snapshot_folder)
     check_against(config.constraints, observation_space, action_space)
-
-
-def decide(claims: Sequence[Claim]) -> GateDecision:
-    """Pass when every mandatory claim is proved, supported or waived, and something is claimed about behaviour.
-
-    A label changes nothing for a claim that is not met: it blocks all the same. One that cannot be false says nothing
-    about behaviour.
-    """
-    mandatory = [claim for claim in claims if claim.mandatory]
-    blocking = [claim for claim in mandatory if claim.verdict not in MET]
-    if not any(claim.stage in BEHAVIOUR and not _is_vacuous(claim) for claim in mandatory):
-        reason = (
-            "the gate is empty: no mandatory claim says how the policy behaves; declare safety.constraints, give "
-            "safety.checks.minimum_return a threshold, or properties to safety.checks.model_checking"
-        )
-        return GateDecision(passed=False, blocking=[claim.id for claim in blocking], reason=reason)
-    if blocking:
-        shown = "; ".join(f"{claim.id} is {claim.verdict}: {claim.finding}" for claim in blocking)
-        return GateDecision(passed=False, blocking=[claim.id for claim in blocking], reason=shown)
-    waived = sum(claim.verdict is Verdict.WAIVED for claim in mandatory)
-    note = f", {waived} of them waived" if waived else ""
-    labelled = any(claim.label for claim in mandatory)
-    met = "every mandatory claim is met" if labelled else f"all {len(mandatory)} mandatory claims are met"
-    count = f": {tally(mandatory)}" if labelled else ""
-    return GateDecision(passed=True, blocking=[], reason=f"{met}{note}{count}")
-
-
-def _is_vacuous(claim: Claim) -> bool:
-    return claim.label is not None and claim.label.kind is LabelKind.CANNOT_BE_FALSE
 
 
 def apply_waivers(claims: Sequence[Claim], waivers: Sequence[WaiverConfig]) -> list[Claim]:

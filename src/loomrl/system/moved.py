@@ -20,7 +20,7 @@ _MOVED = {
     "storage": "runs:run_record provenance loomdb registry upkeep promotion.ledger model_signature",
     "environment": "finite",
     "algorithms": "replay",
-    "training": "distributed gym.integration:integrated training.narrator:progress_reporter",
+    "training": "distributed distributed.config:config gym.integration:integrated training.narrator:progress_reporter",
     "promotion.comparison": (
         "comparison.agents comparison.compare comparison.config comparison.live "
         "promotion.comparison:returns offpolicy:off_policy monitoring.window"
@@ -104,15 +104,14 @@ _MOVED = {
     "environment.sources": (
         "environment.source environment.roots environment.importer environment.dependencies environment.plugins"
     ),
-    "safety.case": (
-        "safety.case:document safety.evidence safety.standing safety.tally safety.counterexample "
-        "safety.replay safety.rerun"
+    "safety.case": ("safety.case:document safety.evidence safety.standing safety.tally safety.counterexample"),
+    "safety.probing": (
+        "safety.search.playing safety.probes safety.worlds safety.repeats safety.samples safety.drops safety.exploits"
     ),
-    "safety.probing": ("safety.probes safety.worlds safety.repeats safety.samples safety.drops safety.exploits"),
     "training.distributed.learners": (
         "distributed.learner distributed.learner_jobs distributed.group distributed.compression "
         "distributed.joint_checkpoints distributed.watchdog distributed.workplace:worker_directory "
-        "distributed.hosts distributed.desk:coordinator distributed.process_group distributed.session"
+        "distributed.hosts distributed.desk:coordinator distributed.process_group"
     ),
     "training.distributed.rollout_workers": (
         "distributed.actors:workers distributed.actor_config distributed.crew:pool "
@@ -128,7 +127,7 @@ _MOVED = {
     ),
     "language.trajectory.api": (
         "trajectory.app trajectory.router trajectory.bodies trajectory.posting trajectory.posts "
-        "trajectory.delivery trajectory.view trajectory.wire trajectory.upkeep trajectory.metrics "
+        "trajectory.delivery trajectory.view trajectory.upkeep trajectory.metrics "
         "trajectory.replies"
     ),
     "language.inference.api": (

@@ -11,8 +11,7 @@ from loomrl.algorithms.registry import find_entry_point
 from loomrl.environment.sources.plugins import code_of
 from loomrl.errors import ConfigError
 from loomrl.system.files import canonical_json, sha256, sha256_file
-from loomrl.training.config import TrainingConfig
-from loomrl.training.distributed.config import WHERE_IT_RUNS
+from loomrl.training.config import WHERE_IT_RUNS, TrainingConfig
 from loomrl.training.threads import processor_family
 from loomrl.types import EnvironmentSnapshot, Json
 

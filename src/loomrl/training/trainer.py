@@ -32,7 +32,7 @@ from loomrl.environment.vector.choose import Autoreset, choose, make_vector
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError
 from loomrl.system import events
-from loomrl.training.config import ValidationConfig
+from loomrl.training.config import NO_END, ValidationConfig
 from loomrl.training.loop import TrainingLoop
 from loomrl.training.remarks import no_episode_ended
 from loomrl.training.sections import PolicySection, Sections
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NO_END = 10**30  # environment steps: none takes so many, and towards them linear schedules stay where they are
 _BATCH_KEYS = ("states", "actions", "old_log_probs", "advantages", "returns")
 _EVENT_SECONDS = 0.2  # at least so long between two events about updates
 
@@ -228,7 +227,7 @@ class PPOTrainer:
         validation = loop.validation
         with one_thread(self._engine), closing(validation) if validation is not None else nullcontext():
             if self.config.distributed:
-                from loomrl.training.distributed.learners.session import train_together
+                from loomrl.training.distributed.session import train_together
 
                 train_together(loop, self.config, seed, total_timesteps, self._narrate)
             else:

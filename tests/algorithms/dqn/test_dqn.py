@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 
 from loomrl.algorithms.dqn import learner as dqn
-from loomrl.algorithms.registry import policy_class
+from loomrl.algorithms.policies.loading import policy_class
 from loomrl.algorithms.replay.prioritized import PrioritizedReplay
 from loomrl.environment.collecting.collector import Collector
 from loomrl.environment.vector.batched import BatchedVectorEnv
@@ -228,7 +228,7 @@ def test_equal_seeds_give_equal_bytes_and_a_resumed_run_goes_on_to_the_bit(
 
 
 def test_the_saved_policy_is_what_was_learnt(tmp_path: Any) -> None:
-    from loomrl.algorithms.policies.policy import load_policy
+    from loomrl.algorithms.policies.loading import load_policy
 
     algorithm = make(dueling=True, num_quantiles=3)
     train(algorithm, 2)

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Se
 
 from loomrl.algorithms.networks.preprocessing import ObservationNormalizer
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
-from loomrl.algorithms.policies.policy import load_policy
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.environment.wrappers.flat import FlatBox
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.system.files import sha256_file

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from loomrl.algorithms import ppo, recurrent_ppo
 from loomrl.algorithms.advantages import generalized_advantages
-from loomrl.algorithms.policies.policy import load_policy
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.algorithms.policies.recurrent import GatedMemory, RecurrentPolicy
 from loomrl.algorithms.recurrent_ppo import RecurrentPPO, RecurrentPPOConfig
 from loomrl.environment.collecting.collector import Collector, run_episodes

@@ -9,7 +9,7 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from served import served
 
-from loomrl.algorithms.policies.policy import load_policy
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.algorithms.sac.policy import SACPolicy
 from loomrl.errors import ConfigError
 from loomrl.export.observations import random_observations

@@ -10,7 +10,7 @@ from loomrl.errors import ArtifactError
 from loomrl.language.learning.groups import TokenGroup
 from loomrl.language.policies.sampling import TokenCompletion
 from loomrl.language.policies.transformer import TransformerConfig
-from loomrl.language.trajectory.api.wire import encode_group, parse_group
+from loomrl.language.trajectory.wire import encode_group, parse_group
 
 
 def group(**changed: Any) -> dict[str, Any]:

@@ -14,13 +14,13 @@ import pytest
 from atropos import environment, group, kill_child, registration
 
 from loomrl.errors import ConfigError
-from loomrl.language.trajectory.api.wire import EnvironmentRegistration, Invalid
 from loomrl.language.trajectory.process import HubProcess
 from loomrl.language.trajectory.server import serve
 from loomrl.language.trajectory.settings import MIB, HubSettings
 from loomrl.language.trajectory.state.environments import Environments
 from loomrl.language.trajectory.state.groups import GroupIntake
 from loomrl.language.trajectory.state.hub import Hub
+from loomrl.language.trajectory.wire import EnvironmentRegistration, Invalid
 
 NOT_FINITE = '{"tokens": [[1], [2]], "masks": [[1], [2]], "scores": [1.0, %s]}'
 

@@ -11,7 +11,7 @@ from inside import Inside
 from trained import Policy, through_the_stages
 from user_environments import write_cue
 
-from loomrl.algorithms.policies.policy import load_policy
+from loomrl.algorithms.policies.loading import load_policy
 from loomrl.environment.collecting.collector import run_episodes
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_env, make_envs

@@ -9,9 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from loomrl.errors import ConfigError
-from loomrl.training.config import TrainingConfig
+from loomrl.training.config import DistributedConfig, TrainingConfig
 from loomrl.training.distributed.cluster import cluster
-from loomrl.training.distributed.config import DistributedConfig
 from loomrl.training.inputs import inputs_digest
 from loomrl.types import EnvironmentSnapshot
 

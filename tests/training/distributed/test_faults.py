@@ -20,9 +20,9 @@ from walks import given, settings, walk
 import loomrl.training.distributed.cluster
 from loomrl.algorithms.peers import ALONE
 from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError, ServiceError
+from loomrl.training.config import DistributedConfig
 from loomrl.training.distributed import run
 from loomrl.training.distributed.cluster import ClusterHead, cluster
-from loomrl.training.distributed.config import DistributedConfig
 from loomrl.training.distributed.learners.coordinator import Coordinator
 from loomrl.training.distributed.learners.hosts import different, same_software
 from loomrl.training.distributed.learners.learner import DistributedLearner, learn

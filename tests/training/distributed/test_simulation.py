@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from loomrl.training.distributed.config import CompressionConfig, DistributedConfig
+from loomrl.training.config import CompressionConfig, DistributedConfig
 from loomrl.training.distributed.learners.compression import BlockQuantization, Largest
 from loomrl.training.distributed.simulation import (
     Machines,

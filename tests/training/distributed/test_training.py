@@ -18,8 +18,8 @@ from walks import given, settings, walk
 from loomrl.algorithms.peers import ALONE
 from loomrl.errors import ConfigError, EnvironmentFault
 from loomrl.system.files import read_json
+from loomrl.training.config import DistributedConfig
 from loomrl.training.distributed.cluster import cluster
-from loomrl.training.distributed.config import DistributedConfig
 from loomrl.training.distributed.learners.coordinator import Coordinator
 from loomrl.training.distributed.learners.joint_checkpoints import divided, joined, part_of
 from loomrl.training.distributed.learners.learner import DistributedLearner

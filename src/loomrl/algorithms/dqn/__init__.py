@@ -3,6 +3,7 @@
 The names of the plug-in; `loomrl.algorithms.dqn.learner` has the algorithm.
 """
 
-from loomrl.algorithms.dqn.learner import NAME, Config, Policy, build, choose_engine
+from loomrl.algorithms.dqn.config import Config
+from loomrl.algorithms.dqn.learner import NAME, Policy, build, choose_engine
 
 __all__ = ["NAME", "Config", "Policy", "build", "choose_engine"]

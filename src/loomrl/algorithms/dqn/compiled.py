@@ -16,6 +16,7 @@ from torch import nn
 
 from loomrl.algorithms.base import State
 from loomrl.algorithms.compiled.names import ACTIVATIONS
+from loomrl.algorithms.dqn.config import DQNConfig
 from loomrl.algorithms.dqn.policy import ActionValuePolicy, DuelingHead
 from loomrl.algorithms.peers import ALONE, LayerWeights, LearnerGroup
 from loomrl.algorithms.replay.spec import Transitions
@@ -24,12 +25,12 @@ from loomrl.types import FloatArray
 
 if TYPE_CHECKING:
     from loomrl.algorithms.compiled.dense import Layout
-    from loomrl.algorithms.dqn.learner import DQN, DQNConfig
+    from loomrl.algorithms.dqn.learner import DQN
 
 Vector = NDArray[np.float32]
 
 
-def obstacle(config: "DQNConfig", observation_space: gymnasium.Space[Any]) -> str | None:
+def obstacle(config: DQNConfig, observation_space: gymnasium.Space[Any]) -> str | None:
     """What these kernels do not have; None where they can learn the policy."""
 
     if config.activation not in ACTIVATIONS:
@@ -85,7 +86,7 @@ class GreedyNetwork:
 class CompiledDQNEngine:
     """As `dqn.TorchLearner`, within float tolerance."""
 
-    def __init__(self, config: "DQNConfig", policy: ActionValuePolicy, peers: LearnerGroup = ALONE) -> None:
+    def __init__(self, config: DQNConfig, policy: ActionValuePolicy, peers: LearnerGroup = ALONE) -> None:
         from loomrl.algorithms.compiled import dqn as kernels
 
         self._kernels, self._config, self._policy, self._peers = kernels, config, policy, peers

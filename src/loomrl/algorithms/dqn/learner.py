@@ -8,140 +8,33 @@ Where this deviates from the 2015 paper, as most implementations do: Adam in pla
 by its global norm; the target network may follow by Polyak averaging. A time limit bootstraps from the true successor:
 only `terminated` stops the return.
 
-This file holds the config, the targets and losses, and the loop; `dqn_torch.py` takes gradient steps with autograd,
-`dqn_compiled.py` the same steps as machine code.
+This file holds the loop, `config.py` the config, `losses.py` the targets and losses; `torch_engine.py` takes gradient
+steps with autograd, `compiled.py` the same steps as machine code.
 
 `docs/algorithms/dqn.md` lists the details, the metrics and what was measured.
 """
 
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
-from torch import Tensor
-from torch.nn import functional
 
 from loomrl.algorithms.base import ALONE, State, TrainingContext, below, settle_engine
+from loomrl.algorithms.dqn.config import DQNConfig
 from loomrl.algorithms.dqn.policy import ActionValuePolicy
-from loomrl.algorithms.off_policy import ReplayStorage, replay_spec, replay_storage
+from loomrl.algorithms.off_policy import replay_spec, replay_storage
 from loomrl.algorithms.peers import ALONE as NO_PEERS
 from loomrl.algorithms.peers import LearnerGroup
 from loomrl.algorithms.replay.spec import PRIORITY_LIMIT, Transitions
 from loomrl.algorithms.replay.storage import Storage
-from loomrl.system.schema import Section
 from loomrl.types import Act, FloatArray, Trajectory
 
 NAME = "dqn"
 Policy = ActionValuePolicy
 STEP_METRICS = ("loss", "td_error", "q_value", "grad_norm")  # of a gradient step
-
-
-class DQNConfig(Section):
-    """DQN's parameters; the defaults solve CartPole-v1."""
-
-    num_envs: int = Field(default=8, ge=1)
-    rollout_length: int = Field(default=8, ge=1)  # steps in each environment between two updates
-    gradient_steps: int | None = Field(default=32, ge=1)  # per update; None: as many as transitions were collected
-    batch_size: int = Field(default=64, ge=1)  # transitions per gradient step
-    learning_rate: float = Field(default=1e-3, gt=0)
-    learning_rate_schedule: Literal["constant", "linear"] = "constant"  # linear: to 0 at the last step
-    learning_starts: int = Field(default=64, ge=0)  # environment steps at random before the first gradient step
-    gamma: float = Field(default=0.99, ge=0, le=1)
-    n_step: int = Field(default=5, ge=1)
-    tau: float | None = Field(default=None, gt=0, le=1)  # Polyak averaging after each gradient step; None: 0.01
-    target_update_interval: int | None = Field(default=None, ge=1)  # environment steps between copies, in its place
-    epsilon_initial: float = Field(default=1.0, ge=0, le=1)
-    epsilon_final: float = Field(default=0.05, ge=0, le=1)
-    exploration_fraction: float = Field(default=0.16, ge=0, le=1)  # of all steps, until epsilon_final is reached
-    max_grad_norm: float = Field(default=10.0, gt=0)
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
-    double: bool = True
-    dueling: bool = False
-    num_quantiles: int | None = Field(default=None, ge=2)  # None: expected returns in place of their distribution
-    replay_capacity: int = Field(default=100_000, ge=1)  # transitions
-    replay_storage: ReplayStorage = "memory"  # disk: files beside the checkpoints, for more than memory holds
-    prioritized: bool = False
-    priority_exponent: float = Field(default=0.6, ge=0, le=1)  # alpha; 0 is uniform
-    importance_exponent: float = Field(default=0.4, ge=0, le=1)  # beta at the start; 1 at the last step
-    engine: Literal["auto", "compiled", "torch"] = "auto"  # auto: compiled where it has what the policy needs
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "DQNConfig":
-        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
-            raise ValueError(f"hidden_sizes {list(self.hidden_sizes)}: give one or more positive layer widths")
-        if self.dueling and len(self.hidden_sizes) < 2:
-            raise ValueError("`dueling` gives each stream the last of hidden_sizes and shares the others; give two")
-        if self.tau is not None and self.target_update_interval is not None:
-            raise ValueError(
-                "`tau` averages after each gradient step, `target_update_interval` copies; give one of them"
-            )
-        if self.epsilon_final > self.epsilon_initial:
-            raise ValueError(
-                f"epsilon_final {self.epsilon_final} is above epsilon_initial {self.epsilon_initial}; swap them"
-            )
-        if self.batch_size > self.replay_capacity:
-            raise ValueError(f"batch_size {self.batch_size} is above replay_capacity {self.replay_capacity}; lower it")
-        if self.replay_capacity % self.num_envs:
-            raise ValueError(
-                f"replay_capacity {self.replay_capacity} is no multiple of num_envs {self.num_envs}; "
-                f"use {self.replay_capacity // self.num_envs * self.num_envs or self.num_envs}"
-            )
-        return self
-
-    @property
-    def averaging(self) -> float:
-        """`tau`, or its default; 0 where the target network is copied."""
-        return 0.0 if self.target_update_interval is not None else self.tau or 0.01
-
-
-Config = DQNConfig  # as all plug-ins of this kind name it
-
-
-# --- targets and losses -----------------------------------------------------------------------------------------
-
-
-def successor_quantiles(target: Tensor, choosing: Tensor) -> Tensor:
-    """Values of the next states, (B, N): those `target` (B, n, N) gives to the actions `choosing` (B, n, N) prefers.
-
-    `choosing` is the online network's in double Q-learning (arXiv 1509.06461, equation 4), else `target` itself.
-    """
-    return take_action(target, choosing.mean(-1).argmax(-1))
-
-
-def take_action(quantiles: Tensor, action: Tensor) -> Tensor:
-    """(B, n, N) and indices (B,) -> (B, N)."""
-    return quantiles[torch.arange(len(action)), action]
-
-
-def td_targets(reward: Tensor, discount: Tensor, terminated: Tensor, successor: Tensor) -> Tensor:
-    """reward + discount * successor, without the latter where the episode terminated; (B,) x 3 and (B, N) -> (B, N)."""
-    return reward.unsqueeze(-1) + (discount * ~terminated).unsqueeze(-1) * successor
-
-
-def huber_losses(values: Tensor, targets: Tensor) -> Tensor:
-    """Huber's loss with threshold 1 of each of B values; (B, 1) x 2 -> (B,)."""
-    return functional.smooth_l1_loss(values, targets, reduction="none").squeeze(-1)
-
-
-def quantile_huber_losses(quantiles: Tensor, targets: Tensor) -> Tensor:
-    """Quantile Huber loss with threshold 1, summed over quantiles, mean over targets; (B, N) x 2 -> (B,).
-
-    arXiv 1710.10044, equations 9 and 10, at the midpoints of N equal parts (lemma 2).
-    """
-    num_quantiles = quantiles.shape[-1]
-    midpoint = (torch.arange(num_quantiles, dtype=torch.float32) + 0.5) / num_quantiles
-    error = targets.unsqueeze(1) - quantiles.unsqueeze(2)  # (B, quantile, target)
-    huber = torch.where(error.abs() <= 1.0, 0.5 * error.square(), error.abs() - 0.5)
-    weight = (midpoint.view(1, -1, 1) - (error.detach() < 0.0).float()).abs()
-    return (weight * huber).mean(2).sum(1)
-
-
-# --- learning from a batch --------------------------------------------------------------------------------------
 
 
 class DQNEngine(Protocol):
@@ -161,9 +54,6 @@ class DQNEngine(Protocol):
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`, in place."""
-
-
-# --- the algorithm ----------------------------------------------------------------------------------------------
 
 
 class DQN:

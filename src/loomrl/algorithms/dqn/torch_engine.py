@@ -1,4 +1,4 @@
-"""DQN's gradient steps with autograd: for every policy torch can express, and what `dqn_compiled` is held to."""
+"""DQN's gradient steps with autograd: for every policy torch can express, and what `compiled.py` is held to."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from loomrl.algorithms.base import State
-from loomrl.algorithms.dqn.learner import (
-    DQNConfig,
+from loomrl.algorithms.dqn.config import DQNConfig
+from loomrl.algorithms.dqn.losses import (
     huber_losses,
     quantile_huber_losses,
     successor_quantiles,

@@ -12,7 +12,6 @@ import numpy as np
 import safetensors.torch
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from loomrl.algorithms.architecture import ARCHITECTURE, WEIGHTS, PolicyArchitecture
@@ -20,11 +19,11 @@ from loomrl.algorithms.networks.preprocessing import ObservationNormalizer, Prep
 from loomrl.algorithms.peers import ALONE, LearnerGroup
 from loomrl.environment.spaces import space_from_json, space_to_json
 from loomrl.environment.wrappers.flat import FlatBox, is_one_array
-from loomrl.errors import ArtifactError, ConfigError
+from loomrl.errors import ConfigError
 from loomrl.system.files import atomic_path
 from loomrl.types import Act
 
-__all__ = ["ARCHITECTURE", "WEIGHTS", "PolicyArchitecture", "TrainedPolicy", "describe", "load_policy"]
+__all__ = ["ARCHITECTURE", "WEIGHTS", "PolicyArchitecture", "TrainedPolicy", "describe"]
 
 ROWS = 16  # batches are padded to a multiple: see TrainedPolicy._evaluate
 
@@ -153,21 +152,3 @@ def describe(
         action=space_to_json(action_space),
         **network,
     )
-
-
-def load_policy(folder: Path) -> TrainedPolicy:
-    """Read a policy that `TrainedPolicy.save` wrote, as the class its algorithm names (`Policy`).
-
-    Raises:
-        ArtifactError: naming the file that is missing, torn or does not fit.
-    """
-    from loomrl.algorithms.registry import policy_class
-
-    architecture = PolicyArchitecture.read(folder / ARCHITECTURE)
-    policy = policy_class(architecture.algorithm)(architecture)
-    path = folder / WEIGHTS
-    try:
-        policy.load_state_dict(safetensors.torch.load(path.read_bytes()))
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise ArtifactError(f"{path} does not hold this policy's weights: {error}; train it again") from error
-    return policy.eval()

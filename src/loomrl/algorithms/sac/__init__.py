@@ -3,6 +3,7 @@
 The names of the plug-in; `loomrl.algorithms.sac.learner` has the algorithm.
 """
 
-from loomrl.algorithms.sac.learner import NAME, Config, Policy, build, choose_engine
+from loomrl.algorithms.sac.config import Config
+from loomrl.algorithms.sac.learner import NAME, Policy, build, choose_engine
 
 __all__ = ["NAME", "Config", "Policy", "build", "choose_engine"]

@@ -1,4 +1,4 @@
-"""Gradient steps of soft actor-critic as machine code: the same as `sac_torch`'s, on the memory of the same policy."""
+"""Gradient steps of soft actor-critic as machine code: those of `torch_engine`, on the memory of the same policy."""
 
 import math
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from loomrl.algorithms.compiled.names import ACTIVATIONS
 from loomrl.algorithms.peers import ALONE, LayerWeights, LearnerGroup
 from loomrl.algorithms.replay.spec import Transitions
-from loomrl.algorithms.sac import learner as sac
+from loomrl.algorithms.sac.config import ACTOR, CRITICS, STEP_METRICS, TEMPERATURE, SACConfig
 from loomrl.algorithms.sac.policy import LOG_STD_HIGH, LOG_STD_LOW, SACPolicy
 from loomrl.system.processors import num_processors
 
 
-def obstacle(config: sac.SACConfig, action_space: gymnasium.Space[Any]) -> str | None:
+def obstacle(config: SACConfig, action_space: gymnasium.Space[Any]) -> str | None:
     """What these kernels do not have; None where they can learn the policy."""
     if isinstance(action_space, gymnasium.spaces.Discrete):
         return f"discrete actions {action_space}"
@@ -32,7 +32,7 @@ class CompiledSACEngine:
     """Holds the parameters in flat vectors; the policy's own become views of them."""
 
     def __init__(
-        self, config: sac.SACConfig, policy: SACPolicy, target_entropy: float, peers: LearnerGroup = ALONE
+        self, config: SACConfig, policy: SACPolicy, target_entropy: float, peers: LearnerGroup = ALONE
     ) -> None:
         from loomrl.algorithms.compiled import sac as kernels  # here: numba takes a while to import
         from loomrl.algorithms.compiled import sac_memory as memory
@@ -120,12 +120,12 @@ class CompiledSACEngine:
         kernels, peers, networks, work = self._kernels, self._peers, self._networks, self._work
         for number, step in enumerate(range(int(self._steps) + 1, int(self._steps) + 1 + len(data.obs))):
             kernels.critics_gradient(number, networks, data, work, self._settings)
-            peers.join_gradient(work.critics_gradient, sac.CRITICS)
+            peers.join_gradient(work.critics_gradient, CRITICS)
             kernels.move_critics(step, networks, work, self._settings)
             kernels.actor_and_temperature_gradient(number, networks, data, work, self._settings)
-            peers.join_gradient(work.actor_gradients[0], sac.ACTOR)
+            peers.join_gradient(work.actor_gradients[0], ACTOR)
             if self._settings.learns_temperature:
-                peers.join_gradient(networks.log_temperature[self._memory.SLOPE :], sac.TEMPERATURE)
+                peers.join_gradient(networks.log_temperature[self._memory.SLOPE :], TEMPERATURE)
             kernels.move_actor(step, networks, work, self._settings)
 
     def _run(self, data: Any, settings: Any) -> None:
@@ -147,7 +147,7 @@ class CompiledSACEngine:
 # --- memory -----------------------------------------------------------------------------------------------------
 
 
-def _networks(memory: Any, config: sac.SACConfig, policy: SACPolicy) -> tuple[Any, tuple[Any, ...]]:
+def _networks(memory: Any, config: SACConfig, policy: SACPolicy) -> tuple[Any, tuple[Any, ...]]:
     """Vectors with the policy's parameters, whose own memory they become, and the layouts of actor and critics."""
     from loomrl.algorithms.compiled.dense import Layout
 
@@ -236,5 +236,5 @@ def _work(memory: Any, num_rows: int, policy: SACPolicy, actor: Any, critic: Any
         critic_scratch=zeros(2, room),
         critics_gradient=zeros(2 * critic.end),
         turned=zeros(2, sum(one * other for one, other in zip(hidden, hidden[1:], strict=False))),
-        sums=np.zeros((2, len(sac.STEP_METRICS)), np.float64),
+        sums=np.zeros((2, len(STEP_METRICS)), np.float64),
     )

@@ -6,149 +6,41 @@ temperature and the actor; the temperature of a step is the one before its own u
 the temperature, is what Adam moves; discrete actions aim by default at 0.5, not 0.98, of the greatest
 entropy. A time limit bootstraps from the true successor: only `terminated` stops the return.
 
-This file holds the config, the losses and the loop; `sac_torch.py` takes gradient steps with autograd,
-`sac_compiled.py` the same steps as machine code. `docs/algorithms/sac.md` lists the details, the metrics and what was
-measured.
+This file holds the loop, `config.py` the config, `losses.py` the losses; `torch_engine.py` takes gradient steps with
+autograd, `compiled.py` the same steps as machine code. `docs/algorithms/sac.md` lists the details, the metrics and what
+was measured.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 from torch import Tensor
-from torch.nn import functional
 
 from loomrl.algorithms.base import ALONE, State, TrainingContext, below, check_threads, settle_engine
 from loomrl.algorithms.noise import gaussian_noise, negated_gumbel
-from loomrl.algorithms.off_policy import ReplayStorage, replay_spec, replay_storage
+from loomrl.algorithms.off_policy import replay_spec, replay_storage
 from loomrl.algorithms.peers import ALONE as NO_PEERS
 from loomrl.algorithms.peers import LearnerGroup
 from loomrl.algorithms.replay.buffer import ReplayBuffer
 from loomrl.algorithms.replay.spec import ReplaySpec, Transitions
+from loomrl.algorithms.sac.config import STEP_METRICS, SACConfig
 from loomrl.algorithms.sac.policy import SACPolicy
-from loomrl.system.schema import Section
 from loomrl.types import Act, Trajectory
 
 NAME = "sac"
 Policy = SACPolicy
-STEP_METRICS = ("critic_loss", "q_value", "actor_loss", "entropy", "td_error")  # means over an update's gradient steps
 DISCRETE_ENTROPY_SHARE = 0.5
 MOST_STEPS_AT_ONCE = 64  # gradient steps whose batches are drawn together
-CRITICS, ACTOR, TEMPERATURE = range(
-    3
-)  # the vectors that learners have in common, in the order of `LearnerGroup.follow`
-
-
-class SACConfig(Section):
-    """SAC's parameters; the defaults solve Pendulum-v1."""
-
-    num_envs: int = Field(default=1, ge=1)
-    rollout_length: int = Field(default=32, ge=1)  # steps in each environment between two updates
-    gradient_steps: int | None = Field(default=None, ge=1)  # per update; None: as many as transitions were collected
-    batch_size: int = Field(default=256, ge=2)  # transitions per gradient step
-    learning_starts: int = Field(default=1000, ge=0)  # environment steps with uniform actions before learning
-    replay_capacity: int = Field(default=1_000_000, ge=1)  # transitions
-    replay_storage: ReplayStorage = "memory"  # disk: files beside the checkpoints, for more than memory holds
-    n_step: int = Field(default=1, ge=1)
-    gamma: float = Field(default=0.99, ge=0, le=1)
-    tau: float = Field(default=0.005, gt=0, le=1)  # Polyak averaging of the target critics, after each gradient step
-    actor_learning_rate: float = Field(default=3e-4, gt=0)
-    critic_learning_rate: float = Field(default=3e-4, gt=0)
-    temperature: float | None = Field(default=None, gt=0)  # None: learnt
-    initial_temperature: float = Field(default=1.0, gt=0)
-    temperature_learning_rate: float = Field(default=3e-4, gt=0)
-    target_entropy: float | None = None  # [nats]; None: -dim for actions in [-1, 1]; discrete: 0.5 log n
-    hidden_sizes: tuple[int, ...] = (256, 256)
-    activation: Literal["tanh", "relu", "elu", "silu"] = "relu"
-    normalize_observations: bool = False
-    engine: Literal["auto", "compiled", "torch"] = "auto"  # auto: compiled where it can express the policy
-    num_threads: Literal[1, 2] | None = None  # of the compiled engine, the same bits on either; None: 2
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "SACConfig":
-        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
-            raise ValueError(f"hidden_sizes {list(self.hidden_sizes)}: give one or more positive layer widths")
-        if self.batch_size > self.replay_capacity:
-            raise ValueError(f"batch_size {self.batch_size} is above replay_capacity {self.replay_capacity}; lower it")
-        if self.replay_capacity % self.num_envs:
-            raise ValueError(
-                f"replay_capacity {self.replay_capacity} is no multiple of num_envs {self.num_envs}; "
-                f"use {self.replay_capacity // self.num_envs * self.num_envs or self.num_envs}"
-            )
-        if self.temperature is not None and self.target_entropy is not None:
-            raise ValueError("a fixed `temperature` aims at no `target_entropy`; give one of them")
-        return self
-
-
-Config = SACConfig  # as all plug-ins of this kind name it
-
-
-# --- samples, targets and losses --------------------------------------------------------------------------------
-
-
-def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """tanh(mean + std * noise), (N, A), and its log-density (N,); all inputs (N, A).
-
-    log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), which stays finite where tanh saturates (arXiv 1801.01290,
-    appendix C, equation 21).
-    """
-    before = mean + torch.exp(log_std) * noise
-    log_normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2.0 * math.pi)
-    log_slope = 2.0 * (math.log(2.0) - before - functional.softplus(-2.0 * before))
-    return torch.tanh(before), (log_normal - log_slope).sum(-1)
-
-
-def soft_value(values: Tensor, log_prob: Tensor, temperature: float) -> Tensor:
-    """min_k Q_k - alpha log pi, (N,), of the twins' values (2, N) of one sampled action (arXiv 1812.05905, eq. 3)."""
-    return values.amin(0) - temperature * log_prob
-
-
-def soft_value_discrete(values: Tensor, log_probs: Tensor, temperature: float) -> Tensor:
-    """sum_a pi(a) (min_k Q_k(a) - alpha log pi(a)), (N,), of values (2, N, n) (arXiv 1910.07207, equation 10)."""
-    return (log_probs.exp() * (values.amin(0) - temperature * log_probs)).sum(-1)
-
-
-def soft_targets(reward: Tensor, discount: Tensor, terminated: Tensor, next_value: Tensor) -> Tensor:
-    """reward + discount * V(next), without the latter where the episode terminated; all (N,)."""
-    return reward + discount * ~terminated * next_value
-
-
-def critic_loss(values: Tensor, target: Tensor) -> Tensor:
-    """Half the squared error, mean over rows and summed over the twins (arXiv 1812.05905, eq. 5); (2, N) and (N,)."""
-    return 0.5 * (values - target).square().mean(-1).sum()
-
-
-def td_error(values: Tensor, target: Tensor) -> Tensor:
-    """How far the twins are from their targets, the mean of |Q_k - y|; (2, N) and (N,)."""
-    return (values - target).abs().mean()
-
-
-def actor_loss(values: Tensor, log_prob: Tensor, temperature: float) -> Tensor:
-    """The mean of alpha log pi - min_k Q_k (arXiv 1812.05905, equation 9)."""
-    return -soft_value(values, log_prob, temperature).mean()
-
-
-def actor_loss_discrete(values: Tensor, log_probs: Tensor, temperature: float) -> Tensor:
-    """The mean over rows of the expectation over actions (arXiv 1910.07207, equation 12)."""
-    return -soft_value_discrete(values, log_probs, temperature).mean()
-
-
-def temperature_loss(log_temperature: Tensor, entropy: Tensor, target_entropy: float) -> Tensor:
-    """log alpha (H - H_target): falls where entropy is above its target (arXiv 1812.05905, equation 18)."""
-    return log_temperature * (entropy - target_entropy)
-
-
-# --- the algorithm ----------------------------------------------------------------------------------------------
 
 
 class SACEngine(Protocol):
-    """Takes gradient steps on a policy it holds; `sac_torch` and `sac_compiled` give the same numbers."""
+    """Takes gradient steps on a policy it holds; `torch_engine` and `compiled` give the same numbers."""
 
     def sample(self, features: Tensor, noise: NDArray[np.float32]) -> NDArray[Any]:
         """Features (B, dim) -> actions: in [-1, 1] (B, A) by Gaussian noise, or indices (B,) by Gumbel noise (B, n)."""

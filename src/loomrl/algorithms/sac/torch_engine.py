@@ -13,7 +13,8 @@ from torch.nn import functional
 from loomrl.algorithms.flat import FlatAdam, FlatParameters
 from loomrl.algorithms.peers import ALONE, LearnerGroup
 from loomrl.algorithms.replay.spec import Transitions
-from loomrl.algorithms.sac import learner as sac
+from loomrl.algorithms.sac import losses
+from loomrl.algorithms.sac.config import ACTOR, CRITICS, TEMPERATURE, SACConfig
 from loomrl.algorithms.sac.policy import SACPolicy
 
 
@@ -21,7 +22,7 @@ class TorchSACEngine:
     """One Adam each for the actor, both critics and the temperature; the targets follow by one `lerp_`."""
 
     def __init__(
-        self, config: sac.SACConfig, policy: SACPolicy, target_entropy: float, peers: LearnerGroup = ALONE
+        self, config: SACConfig, policy: SACPolicy, target_entropy: float, peers: LearnerGroup = ALONE
     ) -> None:
         self.config, self.policy, self.target_entropy, self._peers = config, policy, target_entropy, peers
         self._actor, self._critics = FlatParameters(policy.actor), FlatParameters(policy.critics)
@@ -51,7 +52,7 @@ class TorchSACEngine:
         if self.policy.is_discrete:
             index: NDArray[np.int64] = (self.policy.actor(features).numpy() + noise).argmax(-1)
             return index
-        action, _ = sac.squashed_sample(*self.policy.moments(features), torch.from_numpy(noise))
+        action, _ = losses.squashed_sample(*self.policy.moments(features), torch.from_numpy(noise))
         return action.numpy()
 
     def learn(self, batches: Transitions, num_steps: int, rng: np.random.Generator) -> NDArray[np.float64]:
@@ -84,20 +85,20 @@ class TorchSACEngine:
         if self.policy.is_discrete:
             log_probs = functional.log_softmax(self.policy.actor(features), -1)
             return log_probs, log_probs
-        return sac.squashed_sample(*self.policy.moments(features), noise)
+        return losses.squashed_sample(*self.policy.moments(features), noise)
 
     @torch.no_grad()
     def _target(self, batches: Transitions, rows: slice, features: Tensor, noise: Tensor, temperature: float) -> Tensor:
         action, log_prob = self._imagine(features, noise)
         if self.policy.is_discrete:
-            value = sac.soft_value_discrete(self._targets(features), log_prob, temperature)
+            value = losses.soft_value_discrete(self._targets(features), log_prob, temperature)
         else:
             values = self._targets(torch.cat([features, action], -1)).squeeze(-1)
-            value = sac.soft_value(values, log_prob, temperature)
+            value = losses.soft_value(values, log_prob, temperature)
         reward, discount, terminated = (
             torch.from_numpy(part[rows]) for part in (batches.reward, batches.discount, batches.terminated)
         )
-        return sac.soft_targets(reward, discount, terminated, value)
+        return losses.soft_targets(reward, discount, terminated, value)
 
     def _improve_critics(self, features: Tensor, action: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One step of both on features (N, D), actions (N, *action) and targets (N,); their loss, mean value and mean
@@ -107,11 +108,11 @@ class TorchSACEngine:
             values = self.policy.critics(features).gather(-1, index).squeeze(-1)  # (2, N)
         else:
             values = self.policy.critics(torch.cat([features, action], -1)).squeeze(-1)
-        loss = sac.critic_loss(values, target)
+        loss = losses.critic_loss(values, target)
         self._critics.gradient.zero_()
         torch.autograd.backward(loss)
-        self._move("critics", self._critics.gradient, sac.CRITICS)
-        return loss.detach(), values.detach().mean(), sac.td_error(values.detach(), target)
+        self._move("critics", self._critics.gradient, CRITICS)
+        return loss.detach(), values.detach().mean(), losses.td_error(values.detach(), target)
 
     def _improve_actor(
         self, features: Tensor, imagined: tuple[Tensor, Tensor], temperature: float
@@ -119,22 +120,22 @@ class TorchSACEngine:
         action, log_prob = imagined
         self.policy.critics.requires_grad_(False)  # their gradients by this loss are needed nowhere
         if self.policy.is_discrete:
-            loss = sac.actor_loss_discrete(self.policy.critics(features), log_prob, temperature)
+            loss = losses.actor_loss_discrete(self.policy.critics(features), log_prob, temperature)
             entropy = -(log_prob.exp() * log_prob).sum(-1).mean()
         else:
             values = self.policy.critics(torch.cat([features, action], -1)).squeeze(-1)
-            loss = sac.actor_loss(values, log_prob, temperature)
+            loss = losses.actor_loss(values, log_prob, temperature)
             entropy = -log_prob.mean()
         self.policy.critics.requires_grad_(True)
         self._actor.gradient.zero_()
         torch.autograd.backward(loss)
-        self._move("actor", self._actor.gradient, sac.ACTOR)
+        self._move("actor", self._actor.gradient, ACTOR)
         return loss.detach(), entropy.detach()
 
     def _improve_temperature(self, entropy: Tensor) -> None:
         self._temperature_slope.zero_()
-        torch.autograd.backward(sac.temperature_loss(self._log_temperature, entropy, self.target_entropy))
-        self._move("temperature", self._temperature_slope.view(1), sac.TEMPERATURE)
+        torch.autograd.backward(losses.temperature_loss(self._log_temperature, entropy, self.target_entropy))
+        self._move("temperature", self._temperature_slope.view(1), TEMPERATURE)
 
     def _move(self, name: str, gradient: Tensor, number: int) -> None:
         """A step of one optimiser, along the gradient of all learners."""

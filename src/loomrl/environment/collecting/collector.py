@@ -12,7 +12,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from loomrl.environment.collecting.episode_log import COST, EpisodeLog
+from loomrl.environment.collecting.episode_log import EpisodeLog
+from loomrl.environment.quantities import COST
 from loomrl.environment.vector.states import State
 from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
 from loomrl.types import Act, ActFunction, Episode, FloatArray, Trajectory

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loomrl.environment.quantities import COST
 from loomrl.errors import ConfigError, EnvironmentFault
 from loomrl.types import Episode, FloatArray
 
-COST = "cost"  # the key of an info that says what a step cost
 _FIRST_CAPACITY = 128  # steps
 _IDLE = -1
 

@@ -10,9 +10,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from loomrl.environment.collecting.episode_log import COST
 from loomrl.environment.config import EpisodeBounds
-from loomrl.environment.quantities import absent_from, component, kind_of
+from loomrl.environment.quantities import COST, absent_from, component, kind_of
 from loomrl.errors import ConfigError
 
 

@@ -5,16 +5,19 @@
 
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from loomrl.errors import ArtifactError
-from loomrl.promotion.config import PromotionConfig
 from loomrl.promotion.package import EPISODES
 from loomrl.statistics.paired_returns import ReturnComparison, compare_returns
 
+if TYPE_CHECKING:
+    from loomrl.promotion.config import PromotionConfig  # which has the config of this package within
 
-def compare(challenger: Path, champion: Path, config: PromotionConfig) -> ReturnComparison | str:
+
+def compare(challenger: Path, champion: Path, config: "PromotionConfig") -> ReturnComparison | str:
     """Compare two versions' folders on the champion's seeds; why they cannot be compared, where they cannot.
 
     Every seed of the champion must be there: a challenger that was evaluated on fewer, or on others, might have been

@@ -34,7 +34,7 @@ def plugin_code(stage: str, config: PolicyConfig) -> PluginCode:
 
         points += [point for point in [find_entry_point(config.training.algorithm)] if point is not None]
     if stage in _CHECKED and entry_points(group=CHECKS):
-        from loomrl.safety.check import check_entry_points
+        from loomrl.safety.registry import check_entry_points
 
         points += check_entry_points(config.safety)
     return code_of(points)

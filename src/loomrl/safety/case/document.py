@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from loomrl.errors import ArtifactError, ConfigError
-from loomrl.safety.gate import CASE, decide
+from loomrl.safety.case.decision import decide
 from loomrl.system.files import canonical_json, sha256_file
 from loomrl.types import Claim, Evidence, Json, SafetyCase
 
-SCHEMA = Path(__file__).with_name("case.schema.json")
+CASE = "case.json"
+SCHEMA = Path(__file__).parents[1] / "case.schema.json"
 
 
 def read_case(place: Path) -> SafetyCase:
@@ -60,7 +61,7 @@ def cited_evidence(case: SafetyCase) -> list[Evidence]:
 
 
 def schema() -> Json:
-    """The JSON Schema of `case.json`; `case.schema.json` beside this module holds the same."""
+    """The JSON Schema of `case.json`; `loomrl/safety/case.schema.json` holds the same."""
     described = SafetyCase.model_json_schema(mode="serialization")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **described}
 

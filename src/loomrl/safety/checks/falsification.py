@@ -15,11 +15,11 @@ from pydantic import Field
 from loomrl.safety.case.counterexample import Failure, Replayed, observation_counterexample, recorded
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.config import ConstraintConfig
+from loomrl.safety.probing.playing import Field as PlayingField
+from loomrl.safety.probing.playing import Lead
 from loomrl.safety.probing.probes import ask, is_recurrent, to_texts, told_to_the_shield
 from loomrl.safety.search.drift import drift_claims, replay_drift
 from loomrl.safety.search.lone_choices import STEEPEST, WIDEST, LoneChoice, find_lone_choices
-from loomrl.safety.search.playing import Field as PlayingField
-from loomrl.safety.search.playing import Lead
 from loomrl.safety.search.recovery import RECOVERED, Failing, RecoverySearch, Scale, broken
 from loomrl.types import Bound, Claim, Episode, Verdict
 

@@ -21,7 +21,7 @@ from loomrl.environment.text import TextBox
 from loomrl.safety.check import Context
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.safety.constraints import violations
-from loomrl.safety.search.playing import Answer, Field, Lead
+from loomrl.safety.probing.playing import Answer, Field, Lead
 from loomrl.types import Claim, ClaimLabel, Episode, LabelKind
 
 _SWAYED = 8  # episodes for each action, at each share

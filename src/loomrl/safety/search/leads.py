@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from loomrl.safety.search.playing import Field, Lead
+from loomrl.safety.probing.playing import Field, Lead
 
 _PUSHES = (1, 2, 3, 4, 5, 6, 8, 12)  # steps
 _BIASES = (0.5, 1.0, 2.0, 3.0, 4.0)  # standard deviations of a component

@@ -11,9 +11,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from loomrl.safety.probing.playing import Answer, Field, Seen
 from loomrl.safety.probing.probes import ask, sample_visited
 from loomrl.safety.search.confidence import between, choices, usual_confidence
-from loomrl.safety.search.playing import Answer, Field, Seen
 
 _KEPT = 2_048  # ordinary observations that are looked up
 _NEAREST = 7

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.safety.constraints import violations
+from loomrl.safety.probing.playing import Field, Lead
 from loomrl.safety.search.leads import draw_leads, neighbours
-from loomrl.safety.search.playing import Field, Lead
 from loomrl.safety.search.recoveries import Recoveries
 from loomrl.types import Episode
 

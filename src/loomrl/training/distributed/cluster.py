@@ -12,7 +12,7 @@ from typing import Any
 from loomrl.errors import ConfigError, ServiceError
 from loomrl.system.home import home
 from loomrl.system.processors import num_processors
-from loomrl.training.distributed.config import DistributedConfig
+from loomrl.training.config import DistributedConfig
 
 ANSWER_SECONDS = 10.0
 GONE_SECONDS = 30.0  # a head that does not answer for so long is gone; Ray itself takes a minute

@@ -10,9 +10,9 @@ from typing import Any
 
 from loomrl.errors import LoomRLError
 from loomrl.training.checkpoints import Checkpoint, CheckpointStore
+from loomrl.training.config import DistributedConfig
 from loomrl.training.distributed.calls import MAX_LOSSES, START_SECONDS
 from loomrl.training.distributed.cluster import ClusterHead, cluster
-from loomrl.training.distributed.config import DistributedConfig
 from loomrl.training.distributed.learners.coordinator import Coordinator, Updates
 from loomrl.training.distributed.learners.hosts import same_software
 from loomrl.training.distributed.learners.learner import LearnerTask, assigned, learn

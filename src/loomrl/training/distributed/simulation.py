@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loomrl.training.distributed.config import CompressionConfig, DistributedConfig
+from loomrl.training.config import CompressionConfig, DistributedConfig
 from loomrl.training.distributed.learners.compression import BLOCK
 from loomrl.types import FloatArray
 

@@ -15,10 +15,9 @@ from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.collecting import OwnEnvironments
-from loomrl.training.config import TrainingConfig
+from loomrl.training.config import DistributedConfig, TrainingConfig
 from loomrl.training.distributed import calls
 from loomrl.training.distributed.cluster import cluster
-from loomrl.training.distributed.config import DistributedConfig
 from loomrl.training.distributed.learners.learner import DistributedLearner, assigned
 from loomrl.training.distributed.learners.learner_jobs import demand_work
 from loomrl.training.distributed.learners.worker_directory import WorkerDirectory, packed

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from loomrl.language.inference.engine import Prompt, Sampling
 from loomrl.language.policies.sampling import Temperature
 from loomrl.language.policies.tokens import Tokenizer
-from loomrl.language.trajectory.api.wire import Body, Int64
+from loomrl.language.trajectory.wire import Body, Int64
 
 _MAX_PROMPTS = 1_024  # of one request
 _MAX_STOPS, _MAX_STOP = 64, 256

@@ -23,7 +23,7 @@ from loomrl.language.inference.builtin import BuiltinEngine
 from loomrl.language.inference.engine import Completions
 from loomrl.language.inference.scheduler import Busy
 from loomrl.language.policies.tokens import Tokenizer
-from loomrl.language.trajectory.api.wire import parse
+from loomrl.language.trajectory.wire import parse
 from loomrl.serving.api.budget import check_lists
 from loomrl.system.http.asgi import ClientGone, Response, as_json
 from loomrl.system.http.problems import Problem

@@ -18,7 +18,7 @@ from loomrl.language.inference.builtin import BuiltinEngine
 from loomrl.language.inference.engine import PauseMode
 from loomrl.language.inference.weights import check_kinds, read_folder, unpacked, with_weights
 from loomrl.language.policies.policy import LanguagePolicy
-from loomrl.language.trajectory.api.wire import Body, parse
+from loomrl.language.trajectory.wire import Body, parse
 from loomrl.system.http.asgi import Response, as_json
 from loomrl.system.http.problems import Problem
 from loomrl.system.http.request import Request

@@ -12,7 +12,11 @@ from loomrl.language.trajectory.api.posts import Posts
 from loomrl.language.trajectory.api.router import Router, intake_for
 from loomrl.language.trajectory.api.upkeep import Upkeep
 from loomrl.language.trajectory.api.view import PATHS, View
-from loomrl.language.trajectory.api.wire import (
+from loomrl.language.trajectory.settings import HubSettings
+from loomrl.language.trajectory.state.hub import Hub
+from loomrl.language.trajectory.storage.journal import HubJournal
+from loomrl.language.trajectory.storage.store import Store
+from loomrl.language.trajectory.wire import (
     EnvironmentIdentifier,
     EnvironmentRegistration,
     Registration,
@@ -20,10 +24,6 @@ from loomrl.language.trajectory.api.wire import (
     TrainerPolicyVersion,
     parse,
 )
-from loomrl.language.trajectory.settings import HubSettings
-from loomrl.language.trajectory.state.hub import Hub
-from loomrl.language.trajectory.storage.journal import HubJournal
-from loomrl.language.trajectory.storage.store import Store
 from loomrl.system.http.access import ANYONE, LOOKS, RUNS, TAKES_PART
 from loomrl.system.http.asgi import ClientGone, Receive, Response, Scope, Send, as_json, respond
 from loomrl.system.http.problems import Problem

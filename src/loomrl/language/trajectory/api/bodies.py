@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from loomrl.language.trajectory.api.wire import Invalid, refused
 from loomrl.language.trajectory.state.fragments import Fragment, compress, gunzip, gzip_of, plain_of
+from loomrl.language.trajectory.wire import Invalid, refused
 from loomrl.system.http.asgi import CLOSE, ClientGone, Receive, Response, Scope, header
 from loomrl.system.http.compression import accepted
 from loomrl.system.http.problems import Problem

@@ -11,10 +11,10 @@ from pydantic import Field
 
 from loomrl.language.trajectory.api.bodies import spliced
 from loomrl.language.trajectory.api.metrics import HubMetrics
-from loomrl.language.trajectory.api.wire import NO_EXAMPLE
 from loomrl.language.trajectory.state.changes import GroupBatch
 from loomrl.language.trajectory.state.fragments import listed
 from loomrl.language.trajectory.storage.journal import HubJournal
+from loomrl.language.trajectory.wire import NO_EXAMPLE
 from loomrl.system.http.asgi import Response, as_json
 from loomrl.system.http.problems import Problem
 from loomrl.system.http.request import Request

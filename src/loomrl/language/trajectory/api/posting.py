@@ -10,13 +10,13 @@ import orjson
 from loomrl.errors import ServiceError
 from loomrl.language.trajectory.api.metrics import HubMetrics
 from loomrl.language.trajectory.api.posts import Posts, digest_of
-from loomrl.language.trajectory.api.wire import Detail, Invalid, ScoredGroup, parse_group, parse_groups
 from loomrl.language.trajectory.settings import HubSettings
 from loomrl.language.trajectory.state.changes import Post
 from loomrl.language.trajectory.state.fragments import Fragment
 from loomrl.language.trajectory.state.groups import GroupIntake, describe_rejected, parse_version
 from loomrl.language.trajectory.state.packing import TrajectoryGroup
 from loomrl.language.trajectory.storage.journal import HubJournal
+from loomrl.language.trajectory.wire import Detail, Invalid, ScoredGroup, parse_group, parse_groups
 from loomrl.serving.api.budget import check_lists
 from loomrl.system.http.asgi import Response
 from loomrl.system.http.problems import Problem

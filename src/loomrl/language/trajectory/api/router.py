@@ -10,7 +10,7 @@ from typing import Any
 from loomrl.errors import ServiceError
 from loomrl.language.trajectory.api.bodies import BadGzip, Bodies, check_json
 from loomrl.language.trajectory.api.replies import TEXT_TYPE, WireRefusal
-from loomrl.language.trajectory.api.wire import Invalid
+from loomrl.language.trajectory.wire import Invalid
 from loomrl.system.http import routing
 from loomrl.system.http.access import RUNS, check_role
 from loomrl.system.http.asgi import ClientGone, Receive, Response, Scope, as_json, header, unread

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from loomrl.language.trajectory.api.wire import EnvironmentRegistration
 from loomrl.language.trajectory.settings import HubSettings
 from loomrl.language.trajectory.state.queue import GroupQueue
+from loomrl.language.trajectory.wire import EnvironmentRegistration
 
 MIN_WEIGHT = 0.01  # no environment starves
 _RECENT = 0.05  # weight of the newest group in the running mean of scores

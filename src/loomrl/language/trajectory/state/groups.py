@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loomrl.language.trajectory.api.wire import Invalid, ScoredGroup, encode_group, refused
 from loomrl.language.trajectory.settings import HubSettings
 from loomrl.language.trajectory.state.fragments import Fragment, compress
 from loomrl.language.trajectory.state.hub import Hub
 from loomrl.language.trajectory.state.packing import TrajectoryGroup, find_subset
+from loomrl.language.trajectory.wire import Invalid, ScoredGroup, encode_group, refused
 from loomrl.system.http.problems import Problem
 
 _RETRY = {"Retry-After": "5"}

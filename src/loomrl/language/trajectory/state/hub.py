@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from loomrl.language.trajectory.api.wire import EnvironmentRegistration, Registration
 from loomrl.language.trajectory.settings import HubSettings
 from loomrl.language.trajectory.state.changes import Changes, GroupBatch
 from loomrl.language.trajectory.state.contents import Contents
@@ -13,6 +12,7 @@ from loomrl.language.trajectory.state.environments import Environments, HubEnvir
 from loomrl.language.trajectory.state.fragments import Fragment
 from loomrl.language.trajectory.state.packing import TrajectoryGroup, find_subset, form_batches
 from loomrl.language.trajectory.state.queue import GroupQueue
+from loomrl.language.trajectory.wire import EnvironmentRegistration, Registration
 
 
 @dataclass

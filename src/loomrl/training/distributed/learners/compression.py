@@ -14,7 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 
 from loomrl.algorithms.base import State
 from loomrl.algorithms.peers import LayerWeights
-from loomrl.training.distributed.config import CompressionConfig
+from loomrl.training.config import CompressionConfig
 
 BLOCK = 256  # numbers that share a scale
 FIRST_POWERSGD = 2  # calls that are averaged whole before; torch demands two

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from loomrl.algorithms.base import State, below
 from loomrl.algorithms.peers import LayerWeights, Moments, Vector
-from loomrl.training.distributed.config import DistributedConfig
+from loomrl.training.config import DistributedConfig
 from loomrl.training.distributed.learners.compression import make_averaging
 from loomrl.training.distributed.learners.watchdog import Watchdog
 from loomrl.types import FloatArray, Json

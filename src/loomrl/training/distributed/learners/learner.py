@@ -13,7 +13,7 @@ from loomrl.algorithms.peers import ALONE, LearnerGroup
 from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.system.processors import keep_to
 from loomrl.training.checkpoints import Checkpoint
-from loomrl.training.distributed.config import DistributedConfig
+from loomrl.training.config import DistributedConfig
 from loomrl.training.distributed.learners.learner_jobs import share_of
 from loomrl.training.distributed.learners.watchdog import Watchdog
 from loomrl.training.distributed.learners.worker_directory import WorkerDirectory, packed, unpacked

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from loomrl.algorithms.base import AlgorithmPlugin
 from loomrl.algorithms.registry import explain, find_algorithms, get_algorithm
 from loomrl.errors import ConfigError
-from loomrl.training.distributed.config import DistributedConfig
+from loomrl.training.config import DistributedConfig
 from loomrl.training.job import TrainingJob
 
 _DIVIDED = ("num_envs", "batch_size")  # parameters that are of all learners together, as is `replay_capacity`

@@ -4,23 +4,25 @@ what the trainer has."""
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from loomrl.algorithms import ppo
 from loomrl.algorithms.base import below
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.training.checkpoints import Checkpoint
-from loomrl.training.config import TrainingConfig
-from loomrl.training.distributed.config import DistributedConfig
+from loomrl.training.config import NO_END, DistributedConfig, TrainingConfig
 from loomrl.training.distributed.learners.joint_checkpoints import divided
 from loomrl.training.distributed.run import Cancelled, learn_on_ray
 from loomrl.training.job import TrainingJob
 from loomrl.training.loop import OnRow, TrainingLoop
-from loomrl.training.trainer import NO_END, PPOConfig
+
+if TYPE_CHECKING:
+    from loomrl.training.trainer import PPOConfig  # whose `train` begins this session
 
 
 def train_together(
-    loop: TrainingLoop, config: PPOConfig, seed: int, total_env_steps: int | None, on_update: OnRow
+    loop: TrainingLoop, config: "PPOConfig", seed: int, total_env_steps: int | None, on_update: OnRow
 ) -> None:
     """Train a loop's algorithm on Ray and leave in the loop, which does not run, what its own run would have.
 
@@ -50,7 +52,7 @@ def train_together(
     loop.algorithm.load_state_dict(below("algorithm.", whole.arrays) | whole.values["algorithm"])
 
 
-def _job(config: PPOConfig, folder: Path, seed: int, total_env_steps: int | None) -> TrainingJob:
+def _job(config: "PPOConfig", folder: Path, seed: int, total_env_steps: int | None) -> TrainingJob:
     assert config.environment is not None
     environment = EnvironmentConfig(id=config.environment, fingerprint_episodes=1)
     take_snapshot(environment, Path.cwd(), folder)

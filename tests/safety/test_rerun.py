@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 
 from loomrl.cli.safety import app
 from loomrl.errors import ArtifactError
-from loomrl.safety.case import rerun
-from loomrl.safety.case.replay import replay
-from loomrl.safety.gate import decide
+from loomrl.safety import rerun
+from loomrl.safety.case.decision import decide
+from loomrl.safety.replay import replay
 from loomrl.system.files import read_json, sha256_file, write_json
 from loomrl.types import SafetyCase
 

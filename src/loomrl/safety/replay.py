@@ -6,7 +6,7 @@ from loomrl.errors import ArtifactError, ConfigError
 from loomrl.evaluation.tables import read_table, steps_table
 from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.case.document import case_file, find_claim, read_case
-from loomrl.safety.check import find_checks
+from loomrl.safety.registry import find_checks
 from loomrl.system.files import read_json, sha256_file
 from loomrl.system.schema import Document
 from loomrl.types import Claim, Evidence, SafetyCase
@@ -52,7 +52,8 @@ def replay(case_folder: Path, name: str, snapshot_folder: Path, policy_folder: P
 
 
 def _failure(case: SafetyCase, claim: Claim, folder: Path, snapshot_folder: Path, policy_folder: Path) -> Failure:
-    from loomrl.algorithms.policies.policy import WEIGHTS, load_policy
+    from loomrl.algorithms.policies.loading import load_policy
+    from loomrl.algorithms.policies.policy import WEIGHTS
     from loomrl.environment.snapshots.snapshot import load_snapshot
     from loomrl.environment.spaces import space_from_json
 

@@ -10,8 +10,8 @@ from trained import PROJECT
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.environment.spaces import space_from_json
+from loomrl.safety.probing.playing import Field, Lead, opposite
 from loomrl.safety.search.leads import draw_leads, neighbours
-from loomrl.safety.search.playing import Field, Lead, opposite
 
 
 class Weak:

@@ -1,0 +1,41 @@
+"""DQN's targets and losses."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def successor_quantiles(target: Tensor, choosing: Tensor) -> Tensor:
+    """Values of the next states, (B, N): those `target` (B, n, N) gives to the actions `choosing` (B, n, N) prefers.
+
+    `choosing` is the online network's in double Q-learning (arXiv 1509.06461, equation 4), else `target` itself.
+    """
+    return take_action(target, choosing.mean(-1).argmax(-1))
+
+
+def take_action(quantiles: Tensor, action: Tensor) -> Tensor:
+    """(B, n, N) and indices (B,) -> (B, N)."""
+    return quantiles[torch.arange(len(action)), action]
+
+
+def td_targets(reward: Tensor, discount: Tensor, terminated: Tensor, successor: Tensor) -> Tensor:
+    """reward + discount * successor, without the latter where the episode terminated; (B,) x 3 and (B, N) -> (B, N)."""
+    return reward.unsqueeze(-1) + (discount * ~terminated).unsqueeze(-1) * successor
+
+
+def huber_losses(values: Tensor, targets: Tensor) -> Tensor:
+    """Huber's loss with threshold 1 of each of B values; (B, 1) x 2 -> (B,)."""
+    return functional.smooth_l1_loss(values, targets, reduction="none").squeeze(-1)
+
+
+def quantile_huber_losses(quantiles: Tensor, targets: Tensor) -> Tensor:
+    """Quantile Huber loss with threshold 1, summed over quantiles, mean over targets; (B, N) x 2 -> (B,).
+
+    arXiv 1710.10044, equations 9 and 10, at the midpoints of N equal parts (lemma 2).
+    """
+    num_quantiles = quantiles.shape[-1]
+    midpoint = (torch.arange(num_quantiles, dtype=torch.float32) + 0.5) / num_quantiles
+    error = targets.unsqueeze(1) - quantiles.unsqueeze(2)  # (B, quantile, target)
+    huber = torch.where(error.abs() <= 1.0, 0.5 * error.square(), error.abs() - 0.5)
+    weight = (midpoint.view(1, -1, 1) - (error.detach() < 0.0).float()).abs()
+    return (weight * huber).mean(2).sum(1)
