@@ -13,7 +13,7 @@ from policies import discrete_folder
 
 from loomrl.cli.main import app
 from loomrl.serving.process import ServerProcess
-from loomrl.serving.server import GRACE_SECONDS
+from loomrl.serving.uvicorn_server import GRACE_SECONDS
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 Manifests = dict[tuple[str, str], dict[str, Any]]

@@ -14,7 +14,7 @@ from inside import Inside
 from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.errors import ConfigError
-from loomrl.serving.api.requests import MAX_ROWS, flat, leading_shape, shown
+from loomrl.serving.decisions.requests import MAX_ROWS, flat, leading_shape, shown
 from loomrl.serving.settings import ServerSettings
 from loomrl.storage.audit.history import records
 from loomrl.storage.audit.records import DECISION, FULL_BATCH

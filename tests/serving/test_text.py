@@ -12,10 +12,10 @@ from loomrl.errors import ArtifactError
 from loomrl.language.algorithms.policy import TextPolicy
 from loomrl.promotion.comparison.off_policy.log import CannotEstimate
 from loomrl.promotion.comparison.off_policy.ratios import demand_same_actions
-from loomrl.serving.api.packing import packed
-from loomrl.serving.api.requests import observation_arrays
 from loomrl.serving.config import ExplorationConfig
 from loomrl.serving.decisions.actions import check_action
+from loomrl.serving.decisions.packing import packed
+from loomrl.serving.decisions.requests import observation_arrays
 from loomrl.serving.policy.distance import action_distance
 from loomrl.serving.policy.exploration import demand_askable, demand_fit
 from loomrl.serving.policy.model import ServedPolicy

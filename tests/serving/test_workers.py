@@ -25,7 +25,7 @@ from loomrl.serving.process import ServerProcess
 from loomrl.serving.recomputation import LogRecomputation
 from loomrl.serving.server import bind
 from loomrl.serving.settings import ServerSettings
-from loomrl.serving.workers import supervisor
+from loomrl.serving.supervision import supervisor
 from loomrl.serving.workers.agreement import Agreement
 from loomrl.storage.audit.history import records
 from loomrl.storage.audit.verification import verify_chain

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from loomrl.errors import ConfigError, LoomRLError
 from loomrl.serving.config import ExplorationConfig
-from loomrl.serving.server import GRACE_SECONDS, serve
+from loomrl.serving.server import serve
 from loomrl.serving.settings import ServerSettings
+from loomrl.serving.uvicorn_server import GRACE_SECONDS
 from loomrl.system.lifetime import die_with_parent
 
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loomrl.errors import ArtifactError, LoomRLError
-from loomrl.serving.api.dashboard.history import History
-from loomrl.serving.api.retries import Retries
 from loomrl.serving.controls.controls import Change, Controls
 from loomrl.serving.controls.orders import PLAN, ActiveOrders
+from loomrl.serving.decisions.asking_tokens import AskingTokens
 from loomrl.serving.decisions.authority import challengers
 from loomrl.serving.decisions.decider import Decider
 from loomrl.serving.decisions.feedback import FeedbackLedger
 from loomrl.serving.decisions.limits import RateLimiter
 from loomrl.serving.decisions.memory import Memories
+from loomrl.serving.decisions.retries import Retries
 from loomrl.serving.guardian.consequences import EVENTS
 from loomrl.serving.guardian.guardian import Guardian, GuardianHooks
 from loomrl.serving.guardian.quarantine import MONITORS, Quarantine, Quarantined
@@ -29,11 +29,11 @@ from loomrl.serving.policy.last_verified import LastVerified
 from loomrl.serving.policy.model import ServedPolicy, runtime
 from loomrl.serving.policy.roles import RoleKeeper
 from loomrl.serving.settings import ServerSettings
+from loomrl.serving.telemetry.history import History
 from loomrl.serving.telemetry.metrics import ServerMetrics
 from loomrl.serving.telemetry.statistics import InferenceStatistics
 from loomrl.serving.workers.address import WorkerAddress, token_prefix
 from loomrl.serving.workers.agreement import Agreement
-from loomrl.serving.workers.asking_tokens import AskingTokens
 from loomrl.serving.workers.shared_limits import SharedRateLimiter
 from loomrl.storage.audit.keeper import AuditKeeper
 from loomrl.storage.audit.log import AuditLog

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Literal
 
 from loomrl.errors import ConfigError
-from loomrl.serving.api.requests import MAX_ROWS
 from loomrl.serving.config import ExplorationConfig
+from loomrl.serving.decisions.requests import MAX_ROWS
 from loomrl.serving.policy.sources import FolderSource, PolicySource, RegistrySource
 from loomrl.system.names import checked_name
 

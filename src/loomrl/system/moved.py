@@ -47,13 +47,14 @@ _MOVED = {
         "serving.hosts monitoring.tail"
     ),
     "serving.api": (
-        "serving.app serving.batching serving.bodies serving.budget serving.control serving.hot "
-        "serving.inference_protocol serving.packing serving.replies serving.requests serving.rollback "
-        "serving.tensors serving.retries serving.dashboard serving.policy_api"
+        "serving.app serving.status serving.several:worker_group serving.batching serving.bodies "
+        "serving.budget serving.control serving.hot serving.inference_protocol serving.replies "
+        "serving.rollback serving.tensors serving.dashboard serving.policy_api"
     ),
     "serving.decisions": (
-        "serving.decider serving.authority serving.choosing serving.groups serving.memory "
-        "serving.feedback serving.limits serving.decision_records:records serving.actions"
+        "serving.requests serving.packing serving.retries serving.asking:asking_tokens serving.decider "
+        "serving.authority serving.choosing serving.groups serving.memory serving.feedback serving.limits "
+        "serving.decision_records:records serving.actions"
     ),
     "serving.policy": (
         "serving.model serving.shield serving.exploration serving.roles serving.sources serving.aliases "
@@ -69,12 +70,11 @@ _MOVED = {
         "monitoring.units monitoring.version_monitors monitoring.watch monitoring.weigher"
     ),
     "serving.workers": (
-        "serving.supervisor serving.worker serving.place:address serving.agreement "
-        "serving.shared_limits serving.siblings:peers serving.several:group serving.joining "
-        "serving.asking:asking_tokens"
+        "serving.place:address serving.agreement serving.shared_limits serving.siblings:peers serving.joining"
     ),
     "serving.mirror": "serving.shadow_child:child serving.shadow_process:process serving.shadow_state:state",
-    "serving.telemetry": "serving.metrics serving.statistics serving.status",
+    "serving.telemetry": "serving.metrics serving.statistics serving.dashboard.history",
+    "serving.supervision": "serving.supervisor serving.worker",
     "serving": "serving.replay:recomputation serving.parts:context",
     "algorithms.policies": (
         "algorithms.policy algorithms.actor_critic algorithms.recurrent algorithms.distributions "

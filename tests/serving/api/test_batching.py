@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from policies import OBSERVATIONS, discrete_folder, recurrent_folder
 
-from loomrl.serving.api.requests import DecisionRequests
+from loomrl.serving.decisions.requests import DecisionRequests
 from loomrl.serving.process import ServerProcess
 from loomrl.serving.recomputation import LogRecomputation
 from loomrl.storage.audit.history import records

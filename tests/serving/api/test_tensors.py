@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from policies import OBSERVATIONS
 
-from loomrl.serving.api.requests import as_dtype
 from loomrl.serving.api.tensors import DATATYPES, read_tensor, split, write_tensor
+from loomrl.serving.decisions.requests import as_dtype
 from loomrl.serving.process import ServerProcess
 from loomrl.system.http.problems import Problem
 

@@ -12,7 +12,6 @@ import pytest
 from policies import BALANCING, OBSERVATIONS, discrete_folder, recurrent_folder
 
 from loomrl.environment.finite.shield import Shield
-from loomrl.serving.api.requests import DecisionRequests, Feedback
 from loomrl.serving.controls.controls import Controls
 from loomrl.serving.controls.overrides import Override
 from loomrl.serving.controls.plan import Fallback, KillSwitch, Plan
@@ -22,6 +21,7 @@ from loomrl.serving.decisions.feedback import FeedbackLedger
 from loomrl.serving.decisions.groups import RequestDecisions, answers_of
 from loomrl.serving.decisions.limits import RateLimiter
 from loomrl.serving.decisions.memory import Memories
+from loomrl.serving.decisions.requests import DecisionRequests, Feedback
 from loomrl.serving.policy.exploration import Draws
 from loomrl.serving.policy.model import NoState, ServedPolicy
 from loomrl.serving.policy.roles import Roles

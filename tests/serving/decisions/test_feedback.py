@@ -2,8 +2,8 @@
 
 import pytest
 
-from loomrl.serving.api.requests import Feedback
 from loomrl.serving.decisions.feedback import FeedbackLedger
+from loomrl.serving.decisions.requests import Feedback
 from loomrl.storage.audit.history import records
 from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.audit.records import decisions, record

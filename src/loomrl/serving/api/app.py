@@ -17,15 +17,22 @@ from loomrl.serving.api.batching import Batcher, DecisionRequest
 from loomrl.serving.api.budget import Budget, check_lists
 from loomrl.serving.api.control import ControlRoutes, is_order
 from loomrl.serving.api.dashboard.routes import Dashboard
-from loomrl.serving.api.packing import num_lists
-from loomrl.serving.api.packing import packed as packed_observations
-from loomrl.serving.api.requests import LARGE, DecisionRequests, check_shapes, parse_asks, parse_feedback, parse_json
 from loomrl.serving.api.rollback import Rollback
+from loomrl.serving.api.worker_group import WorkerGroup
 from loomrl.serving.context import ServerContext
 from loomrl.serving.decisions.decider import Outcome
 from loomrl.serving.decisions.groups import answers_of
+from loomrl.serving.decisions.packing import num_lists
+from loomrl.serving.decisions.packing import packed as packed_observations
+from loomrl.serving.decisions.requests import (
+    LARGE,
+    DecisionRequests,
+    check_shapes,
+    parse_asks,
+    parse_feedback,
+    parse_json,
+)
 from loomrl.serving.policy.model import NoAnswer, ServedPolicy
-from loomrl.serving.workers.group import WorkerGroup
 from loomrl.serving.workers.peers import is_from_sibling
 from loomrl.storage.audit.log import AuditUnwritable, NotDurable
 from loomrl.system.http.asgi import (

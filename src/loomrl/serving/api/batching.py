@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from loomrl.serving.api.requests import DecisionRequests
 from loomrl.serving.decisions.groups import RequestDecisions
+from loomrl.serving.decisions.requests import DecisionRequests
 from loomrl.system.http.asgi import Response, Scope
 
 Reply = Callable[[Response], None]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
-from loomrl.serving.api.requests import MAX_ID
+from loomrl.serving.decisions.requests import MAX_ID
 
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID, description="Printable text.", examples=["cart-7"])]
 Size = Annotated[int, Field(ge=0)]

@@ -9,8 +9,8 @@ that its headers say, is not read. Bodies below `LARGE` are free.
 import time
 from collections import OrderedDict
 
-from loomrl.serving.api.requests import LARGE
 from loomrl.serving.decisions.limits import TokenBucket
+from loomrl.serving.decisions.requests import LARGE
 from loomrl.system.http.asgi import Scope
 from loomrl.system.http.guard import holder_name
 from loomrl.system.http.problems import Problem

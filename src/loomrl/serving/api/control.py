@@ -10,15 +10,15 @@ from pydantic import Field, ValidationError
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.serving.api.bodies import Index, Load
 from loomrl.serving.api.replies import IndexEntry, Lifted, Loaded, Monitors, Overrides, PlanInForce
-from loomrl.serving.api.requests import parse_json
+from loomrl.serving.api.status import Status, describe, show_roles
 from loomrl.serving.api.tensors import parameters_of
 from loomrl.serving.context import ServerContext
 from loomrl.serving.controls.overrides import Override, OverrideOrder
 from loomrl.serving.controls.plan import KillSwitchOrder, PlanOrder
 from loomrl.serving.decisions.actions import check_action
+from loomrl.serving.decisions.requests import parse_json
 from loomrl.serving.mirror.state import shadow_folder
 from loomrl.serving.policy.model import ServedPolicy
-from loomrl.serving.telemetry.status import Status, describe, show_roles
 from loomrl.serving.workers.peers import ENSURE, is_from_sibling
 from loomrl.storage.audit.history import read_lines
 from loomrl.storage.audit.records import DECISION, SHADOW, operation
@@ -31,7 +31,7 @@ from loomrl.system.http.tokens import OBSERVE, OPERATE
 from loomrl.system.schema import Document
 
 if TYPE_CHECKING:
-    from loomrl.serving.workers.group import WorkerGroup
+    from loomrl.serving.api.worker_group import WorkerGroup
 
 _MAX_LINES = 10_000
 METRICS, LINES = b"text/plain; version=0.0.4; charset=utf-8", b"application/x-ndjson"

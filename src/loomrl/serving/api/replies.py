@@ -5,9 +5,9 @@ from typing import Any, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from loomrl.serving.api.bodies import Size
+from loomrl.serving.api.status import RolesStatus
 from loomrl.serving.controls.overrides import Override
 from loomrl.serving.controls.plan import KillSwitch, Plan
-from loomrl.serving.telemetry.status import RolesStatus
 
 
 class RefusalReply(TypedDict):

@@ -6,8 +6,8 @@ from pydantic import Field, ValidationError
 from typing_extensions import TypedDict
 
 from loomrl.errors import ConfigError, ServiceError
-from loomrl.serving.api.requests import parse_json
 from loomrl.serving.context import ServerContext
+from loomrl.serving.decisions.requests import parse_json
 from loomrl.serving.guardian.consequences import take_back
 from loomrl.storage.audit.records import operation
 from loomrl.system.http.asgi import Response, Scope, as_json

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.serving.api.requests import MAX_ROWS, as_dtype, check_kinds, check_rows, flat, leading_shape, shown
+from loomrl.serving.decisions.requests import MAX_ROWS, as_dtype, check_kinds, check_rows, flat, leading_shape, shown
 from loomrl.system.http.problems import Problem
 
 DATATYPES = {

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from loomrl.serving.api.packing import goes_on
-from loomrl.serving.api.requests import check_kinds
+from loomrl.serving.decisions.packing import goes_on
+from loomrl.serving.decisions.requests import check_kinds
 from loomrl.serving.policy.model import TEXT, ServedPolicy
 from loomrl.system.http.problems import Problem
 

@@ -9,7 +9,6 @@ from itertools import chain
 
 import numpy as np
 
-from loomrl.serving.api.requests import DecisionRequests
 from loomrl.serving.controls.controls import Controls
 from loomrl.serving.decisions import records as decision_records
 from loomrl.serving.decisions.authority import Authority, DecisionSource
@@ -18,6 +17,7 @@ from loomrl.serving.decisions.feedback import FeedbackLedger
 from loomrl.serving.decisions.groups import DecisionBatch, RequestDecisions
 from loomrl.serving.decisions.limits import RateLimiter, Who
 from loomrl.serving.decisions.memory import Memories
+from loomrl.serving.decisions.requests import DecisionRequests
 from loomrl.serving.policy.exploration import Draws
 from loomrl.serving.policy.model import STATE_OUT, NoAnswer, ServedPolicy
 from loomrl.serving.policy.roles import Roles

@@ -7,12 +7,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from loomrl.serving.api.packing import packed
-from loomrl.serving.api.requests import DecisionRequests, observation_arrays
 from loomrl.serving.controls.overrides import Override
 from loomrl.serving.decisions.authority import DecisionSource
 from loomrl.serving.decisions.choosing import Substitute
 from loomrl.serving.decisions.memory import Recalled
+from loomrl.serving.decisions.packing import packed
+from loomrl.serving.decisions.requests import DecisionRequests, observation_arrays
 from loomrl.serving.policy.exploration import demand_askable
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.storage.audit.records import joined_row_ids, row_ids

@@ -2,10 +2,10 @@
 
 import time
 
-from loomrl.serving.api.dashboard.history import NUM_POINTS
+from loomrl.serving.api.status import describe
 from loomrl.serving.context import ServerContext
 from loomrl.serving.guardian.consequences import EVENT
-from loomrl.serving.telemetry.status import describe
+from loomrl.serving.telemetry.history import NUM_POINTS
 from loomrl.storage.loomdb.records import Event
 from loomrl.types import Json
 

@@ -1,5 +1,5 @@
-"""`python -m loomrl.serving.workers.worker`: one of several workers; their supervisor writes what it is to do to its
-input.
+"""`python -m loomrl.serving.supervision.worker`: one of several workers; their supervisor writes what it is to do to
+its input.
 """
 
 import logging
@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from loomrl.errors import LoomRLError
-from loomrl.serving.server import GRACE_SECONDS, make, run
 from loomrl.serving.settings import ServerSettings
+from loomrl.serving.uvicorn_server import GRACE_SECONDS, make, run
 from loomrl.serving.workers.address import WorkerAddress
 from loomrl.system.lifetime import die_with_parent
 

@@ -20,12 +20,12 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from loomrl.errors import ArtifactError, ServiceError
-from loomrl.serving.server import GRACE_SECONDS
 from loomrl.serving.settings import ServerSettings
+from loomrl.serving.supervision.worker import TASK, WorkerTask
+from loomrl.serving.uvicorn_server import GRACE_SECONDS
 from loomrl.serving.workers.address import WorkerAddress, chain_of, door_of, doors
 from loomrl.serving.workers.agreement import Agreement, begin_anew
 from loomrl.serving.workers.shared_limits import LIMITS_BYTES
-from loomrl.serving.workers.worker import TASK, WorkerTask
 from loomrl.storage.audit.log import default_name
 from loomrl.system.home import inside
 from loomrl.system.lifetime import pause_seconds
@@ -164,7 +164,7 @@ class Supervisor:
         place = worker.place
         worker.started = time.monotonic()
         worker.process = subprocess.Popen(
-            [sys.executable, "-m", "loomrl.serving.workers.worker"],
+            [sys.executable, "-m", "loomrl.serving.supervision.worker"],
             stdin=subprocess.PIPE,
             pass_fds=(place.port, place.door),
         )

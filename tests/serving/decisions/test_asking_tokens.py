@@ -5,7 +5,7 @@ import resource
 import signal
 from pathlib import Path
 
-from loomrl.serving.workers.asking_tokens import AskingTokens
+from loomrl.serving.decisions.asking_tokens import AskingTokens
 
 
 def test_what_one_adds_all_know(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from policies import OBSERVATIONS, continuous_folder
 
-from loomrl.serving.api.requests import DecisionRequests
-from loomrl.serving.api.retries import Retries
 from loomrl.serving.client import PolicyClient
+from loomrl.serving.decisions.requests import DecisionRequests
+from loomrl.serving.decisions.retries import Retries
 from loomrl.serving.process import ServerProcess
 from loomrl.storage.audit.history import records
 from loomrl.system.http.problems import Problem

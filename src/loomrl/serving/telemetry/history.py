@@ -3,13 +3,15 @@
 import time
 from collections import Counter, deque
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loomrl.serving.mirror.process import Shadow
 from loomrl.serving.telemetry.metrics import ServerMetrics
 from loomrl.types import FloatArray, Json
+
+if TYPE_CHECKING:
+    from loomrl.serving.mirror.process import Shadow
 
 NUM_POINTS = 600  # one a second
 
@@ -17,7 +19,7 @@ NUM_POINTS = 600  # one a second
 class History:
     """A ring of differences between counters. Points of several servers may be added up, and so may their latencies."""
 
-    def __init__(self, metrics: ServerMetrics, shadow: Shadow) -> None:
+    def __init__(self, metrics: ServerMetrics, shadow: "Shadow") -> None:
         self._metrics, self._shadow = metrics, shadow
         self._points: deque[Json] = deque(maxlen=NUM_POINTS)
         self._before, self._at = self.counts(), time.monotonic()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.serving.api.requests import array_of, shown
+from loomrl.serving.decisions.requests import array_of, shown
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.system.http.problems import Problem
 from loomrl.types import Json

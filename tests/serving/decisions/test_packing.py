@@ -12,8 +12,8 @@ from served import served
 
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 from loomrl.environment.wrappers.flat import FlatBox
-from loomrl.serving.api.packing import packed
-from loomrl.serving.api.requests import observation_arrays
+from loomrl.serving.decisions.packing import packed
+from loomrl.serving.decisions.requests import observation_arrays
 from loomrl.serving.policy.model import GRAPH, MANIFEST, ServedPolicy
 from loomrl.serving.settings import ServerSettings
 from loomrl.system.files import write_sums

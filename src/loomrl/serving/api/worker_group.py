@@ -14,9 +14,9 @@ from urllib.parse import parse_qs
 import orjson
 
 from loomrl.serving.api.inference_protocol import DEFAULT_AGENT
-from loomrl.serving.api.requests import parse_asks, parse_feedback, parse_json
 from loomrl.serving.api.tensors import parameters_of, split
 from loomrl.serving.context import GUARDIAN, ServerContext
+from loomrl.serving.decisions.requests import parse_asks, parse_feedback, parse_json
 from loomrl.serving.policy.roles import Roles
 from loomrl.serving.workers import joining
 from loomrl.serving.workers.address import WorkerAddress

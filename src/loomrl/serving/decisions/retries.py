@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from loomrl.serving.api.requests import DecisionRequests, check_kinds, flat, leading_shape
+from loomrl.serving.decisions.requests import DecisionRequests, check_kinds, flat, leading_shape
 from loomrl.storage.audit.records import DECISION, DECISIONS, column, expand
 from loomrl.storage.audit.sealing import is_sealed
 from loomrl.system.http.problems import Problem
