@@ -22,7 +22,7 @@ class SegmentCollector(Protocol):
     finished: list[tuple[float, int]]
 
     def collect(self, act: ActFunction, num_steps: int, rng: np.random.Generator) -> Trajectory:
-        """Take `num_steps` steps in every environment."""
+        """A trajectory of `num_steps` steps in every environment: arrays (T, B, ...)."""
 
 
 class Collecting(Protocol):
@@ -54,7 +54,7 @@ class Collecting(Protocol):
 
 
 class OwnEnvironments:
-    """So many environments of this process."""
+    """Collects in `num_envs` environments of this process."""
 
     def __init__(self, algorithm: Algorithm, make_envs: MakeEnvs, num_envs: int) -> None:
         self._algorithm, self._make_envs, self._num_envs = algorithm, make_envs, num_envs
@@ -64,11 +64,12 @@ class OwnEnvironments:
 
     @property
     def is_resumable(self) -> bool:
-        """See `Collecting`."""
+        """Whether the environments can be saved and continue in the next segment; False before the first rollout."""
         return getattr(self._collector, "is_resumable", False)
 
     def begin(self, seed: int, num_rollouts: int | None = None) -> SegmentCollector:  # noqa: ARG002
-        """See `Collecting`."""
+        """The collector of the next segment of `num_rollouts` rollouts (None: any number). Where environments begin
+        anew, number i is seeded with `seed + i`."""
         if not self.is_resumable:
             self.close()
             envs = self._kept.enter_context(closing(self._make_envs(self._num_envs, "resumable")))
@@ -91,25 +92,27 @@ class OwnEnvironments:
             events.emit("warning", message=message)
 
     def counts(self) -> dict[str, float]:
-        """See `Collecting`."""
+        """An empty dictionary: no worker can be lost that would have to be counted."""
         return {}
 
     def processes(self) -> list[Json]:
-        """See `Collecting`."""
+        """An empty list: no process but the learner's own collects."""
         return []
 
     def state_dict(self) -> State:
-        """See `Collecting`."""
+        """The state of the environments between two segments, arrays (B, ...) by name; empty where they cannot be
+        saved."""
         if not self.is_resumable:
             return self._saved
         state: State = self._collector.state_dict()
         return state
 
     def load_state_dict(self, state: State) -> None:
-        """See `Collecting`."""
+        """Let the first segment continue from `state_dict()`; environments that cannot be restored begin a new episode,
+        with a warning."""
         self._saved = state
 
     def close(self) -> None:
-        """See `Collecting`."""
+        """Close the environments; `begin` makes new ones."""
         self._collector = None
         self._kept.close()

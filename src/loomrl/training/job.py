@@ -57,16 +57,16 @@ class TrainingJob:
 
     @cached_property
     def snapshot(self) -> EnvironmentSnapshot:
-        """What the folder holds."""
+        """The environment snapshot that `snapshot_folder` holds."""
         return load_snapshot(self.snapshot_folder)
 
     def validation(self) -> Validation:
-        """Of the policy while it learns, in environments without bounds."""
+        """A new `Validation` of the policy while it learns, in environments without the training's bounds."""
         return Validation(self.config.validation, self.environments, self.snapshot.spec.reward_threshold)
 
     @cached_property
     def spaces(self) -> tuple[Any, Any]:
-        """Of observations and actions."""
+        """The observation space and the action space of the environment, as the snapshot describes them."""
         spec = self.snapshot.spec
         return space_from_json(spec.observation), space_from_json(spec.action)
 
@@ -95,11 +95,11 @@ class TrainingJob:
         return inputs_digest(self.config, self.snapshot, self.backend, self.device)
 
     def environments(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
-        """To be judged in."""
+        """A vector of `num_envs` environments for validation, without the training's bounds."""
         return make_envs(self.snapshot_folder, num_envs, autoreset, self.backend)
 
     def environments_to_learn_from(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
-        """With training's bounds."""
+        """A vector of `num_envs` environments for training, with the training's bounds where it has any."""
         bounds = self.config.bounds
         return make_envs(self.snapshot_folder, num_envs, autoreset, self.learning_backend, bounds)
 
@@ -122,7 +122,7 @@ class TrainingJob:
         )
 
     def process(self, name: str, algorithm: Algorithm) -> Json:
-        """What this process, which computes with an algorithm of this job, says of itself."""
+        """A description of this process, which computes with an algorithm of this job: JSON values."""
         return describe_process(name, algorithm, self.config.algorithm, self.learning_backend)
 
     def loop(

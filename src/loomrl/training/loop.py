@@ -96,7 +96,7 @@ class TrainingLoop:
                     yield self.checkpoint()
 
     def stop(self, reason: str) -> None:
-        """End after the update under way."""
+        """End training after the update under way; `reason` becomes `stop_reason`."""
         self.stop_reason = reason
 
     def _run_segment(self) -> None:
@@ -182,7 +182,7 @@ class TrainingLoop:
     # --- state ---
 
     def checkpoint(self) -> Checkpoint:
-        """Everything, between two segments."""
+        """The state of the training between two segments: all that a bit-identical continuation needs."""
         state = self.algorithm.state_dict()
         arrays = {f"algorithm.{name}": value for name, value in state.items() if isinstance(value, np.ndarray)}
         values: Json = {

@@ -40,7 +40,7 @@ class PolicySection(Section):
 
 
 class EnvironmentSection(Section):
-    """What is learnt in."""
+    """The section `env_config`: which environment is learnt in, and how many each worker steps."""
 
     env_id: str
     num_envs: int = Field(default=16, ge=1)  # of each worker

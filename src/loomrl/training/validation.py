@@ -122,7 +122,7 @@ class Validation:
             self._without_progress += 1
 
     def stop_reason(self) -> str | None:
-        """`stop_at_return`, `stagnation` or None."""
+        """Why training should end after the last validation: `stop_at_return`, `stagnation`, or None to go on."""
         config = self.config
         if config.stop_at_return is not None and self._reached() >= config.stop_after_validations:
             return "stop_at_return"

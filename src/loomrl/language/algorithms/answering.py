@@ -41,7 +41,7 @@ class Answered:
 
     @property
     def num_transitions(self) -> int:
-        """B."""
+        """The number of answers, B: each answer is one transition of one environment."""
         return self.reward.size
 
     @property
@@ -70,7 +70,7 @@ class Student(Protocol):
 
     @property
     def version(self) -> int:
-        """Of the policy."""
+        """How many reinforcement updates the policy has had; 0 until the warm start has ended."""
         ...
 
     def sampling(self) -> SamplingConfig:

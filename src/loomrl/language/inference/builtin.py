@@ -49,12 +49,12 @@ class BuiltinEngine(InferenceEngine):
 
     @property
     def scheduler(self) -> Scheduler:
-        """What it does now."""
+        """The scheduler that decodes this engine's requests: its queue lengths and whether it is paused."""
         return self._scheduler
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can answer."""
+        """Whether the decoding thread runs; after it has ended every request fails."""
         return self._scheduler.is_alive
 
     @property

@@ -49,7 +49,7 @@ class Decoder:
 
     @property
     def sequences(self) -> list[DecodedAnswer]:
-        """Those that go on."""
+        """The answers that are still being decoded, in the order of their rows in the batch."""
         return [row for row in self._rows if row is not None]
 
     @torch.inference_mode()
@@ -82,7 +82,11 @@ class Decoder:
         return [one for one in sequences if one.finish_reason is not None]
 
     def drop(self, sequence: DecodedAnswer) -> None:
-        """Go on without one."""
+        """Stop decoding an answer and free its row.
+
+        Raises:
+            ValueError: when it is not being decoded.
+        """
         self._rows[self._rows.index(sequence)] = None
 
     def _leave(self) -> None:

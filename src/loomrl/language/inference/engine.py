@@ -65,7 +65,7 @@ class InferenceEngine(ABC):
     @property
     @abstractmethod
     def version(self) -> int:
-        """Of the policy that is served now; -1 before there is one."""
+        """The version of the policy that is served now; -1 before there is one."""
 
     @abstractmethod
     def complete(self, prompts: Sequence[Prompt], *, n: int = 1, sampling: Sampling | None = None) -> list[Completions]:
@@ -86,11 +86,11 @@ class InferenceEngine(ABC):
 
     @abstractmethod
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Begin waiting completions and continue kept ones, after `pause`."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back threads and connections."""
+        """Release threads and connections. What is unanswered fails with ServiceError."""
 
     def load_policy(self, policy: Any) -> int:
         """Serve a policy as the next version; returns that."""

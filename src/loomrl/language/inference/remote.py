@@ -32,7 +32,7 @@ class SavedPolicy(Protocol):
     """A policy that the engine can read from a folder: its own format, which for vLLM and SGLang is Hugging Face's."""
 
     def save(self, folder: Path) -> None:
-        """Write all that the engine needs."""
+        """Write all files that the engine needs into a folder."""
         ...
 
 
@@ -100,7 +100,7 @@ class EngineConnection:
             raise ServiceError(f"{method} {url}: the answer is no JSON; is this an inference engine?") from error
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all HTTP connections to the engine; later requests fail."""
         self._client.close()
 
 

@@ -20,7 +20,7 @@ class GymState(Protocol):
 
     @property
     def text(self) -> str:
-        """The text to answer."""
+        """The prompt to answer: the environment's latest message, as plain text."""
         ...
 
 

@@ -42,12 +42,12 @@ class _Served:
 
 
 class Scheduler:
-    """Decides what is decoded when.
+    """Decides which completions are decoded when.
 
     Args:
         max_running: sequences decoded at once.
-        max_waiting: sequences that wait for their turn.
-        observe: told of each completion.
+        max_waiting: sequences that may wait for their turn.
+        observe: called with each completion.
     """
 
     def __init__(self, max_running: int, max_waiting: int, observe: Callable[[Completion], None]) -> None:
@@ -71,12 +71,12 @@ class Scheduler:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs."""
+        """Whether the decoding thread runs; after it has ended, `submit` raises ServiceError."""
         return self._thread.is_alive()
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing new is begun."""
+        """Whether the scheduler is paused and begins no new completion."""
         return not self._begins
 
     @property
@@ -118,7 +118,7 @@ class Scheduler:
                 self._changed.wait_for(lambda: self._is_closed or self._begins or not self._works())
 
     def resume(self) -> None:
-        """Go on."""
+        """Begin waiting completions and continue kept ones, after `pause`."""
         with self._changed:
             self._begins = self._steps = True
             self._changed.notify_all()

@@ -25,7 +25,7 @@ from loomrl.system.schema import Section
 
 
 class LearnerConfig(Section):
-    """What both algorithms take."""
+    """The settings that GRPO and PPO on tokens share: learning rate, epochs, clipping, KL penalty and staleness."""
 
     learning_rate: float = Field(default=1e-3, gt=0)  # at its highest
     warmup_updates: int = Field(default=30, ge=0)  # over which it rises to that, for Adam knows little at first

@@ -20,7 +20,7 @@ from loomrl.language.policies.policy import LanguagePolicy
 
 
 class LanguagePPOConfig(LearnerConfig):
-    """What PPO takes besides."""
+    """The settings of PPO on tokens: those of `LearnerConfig`, the discounts and the value loss."""
 
     gamma: float = Field(default=1.0, ge=0, le=1)
     gae_lambda: float = Field(default=0.95, ge=0, le=1)

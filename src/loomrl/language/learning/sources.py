@@ -22,22 +22,22 @@ log = logging.getLogger(__name__)
 
 
 class GroupSource(Protocol):
-    """Gives what an update learns from, and hears when it was made."""
+    """Supplies the groups that updates learn from, and is notified after each update."""
 
     def collect(self, policy: LanguagePolicy, version: int) -> list[TokenGroup]:
         """Groups for the next update; `policy` is of this version."""
         ...
 
     def learnt(self, version: int) -> None:
-        """The groups collected last were learnt from; the policy is of this version now."""
+        """Confirm that the groups collected last were learnt from; `version` is the policy's after that update."""
         ...
 
     def state_dict(self) -> State:
-        """All that going on to the bit needs."""
+        """All state that a bit-identical continuation needs: arrays, numbers and texts by name."""
         ...
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`."""
+        """Continue where `state_dict()` of an equal source was taken."""
         ...
 
 
@@ -69,7 +69,7 @@ class TaskSource:
         ]
 
     def learnt(self, version: int) -> None:
-        """Nothing waits for it."""
+        """Do nothing: tasks are drawn in this process, and no server waits for a confirmation."""
 
     def state_dict(self) -> State:
         return {"tasks": json.dumps(self._tasks.state_dict()), "generator": self._generator.get_state().numpy()}
@@ -112,11 +112,11 @@ class HubSource:
         self._client.set_policy_version(version)
 
     def state_dict(self) -> State:
-        """Nothing: what waits is the hub's, which keeps it."""
+        """An empty dictionary: the hub itself keeps the batches that wait."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """Nothing to continue from."""
+        """Do nothing: the hub itself keeps the batches that wait."""
 
     def _readable(self, batch: LeasedBatch, policy: LanguagePolicy) -> list[TokenGroup]:
         found = []

@@ -29,7 +29,7 @@ class KeyValueCache:
     def empty(
         cls, num_layers: int, num_sequences: int, num_heads: int, capacity: int, head_width: int
     ) -> "KeyValueCache":
-        """One that holds nothing."""
+        """A cache without tokens, with room for `capacity` columns: keys and values (L, B, H, C, D), unwritten."""
         shape = (num_layers, num_sequences, num_heads, capacity, head_width)
         return cls(torch.empty(shape), torch.empty(shape))
 

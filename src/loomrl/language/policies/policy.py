@@ -67,7 +67,7 @@ class LanguagePolicy:
         return generate(self.model, [self.tokenizer.prompt(text) for text in prompts], num_samples, sampling, generator)
 
     def text(self, completion: TokenCompletion) -> str:
-        """What a completion says."""
+        """The text of a completion, decoded from its tokens; special tokens such as the end are left out."""
         return self.tokenizer.decode(completion.token_ids)
 
     def with_model(self, model: LanguageModel) -> Self:

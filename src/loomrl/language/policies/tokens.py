@@ -23,7 +23,7 @@ class Tokenizer(ABC):
 
     @property
     def vocabulary_size(self) -> int:
-        """Special tokens and symbols."""
+        """How many token ids there are: the three special tokens and all symbols."""
         return _NUM_SPECIAL + self.num_symbols
 
     @abstractmethod

@@ -59,7 +59,7 @@ class HubClient:
         self._patience_seconds = patience_seconds
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all HTTP connections to the hub; later calls fail."""
         self._client.close()
 
     def __enter__(self) -> Self:
@@ -155,7 +155,7 @@ class HubClient:
         return version
 
     def status(self) -> dict[str, Any]:
-        """Queues, counts and environments."""
+        """The hub's `/hub` document: registration, queue lengths, counts and environments."""
         return self._ask("GET", "/hub")
 
     # --- inside ---------------------------------------------------------------------------------------------------

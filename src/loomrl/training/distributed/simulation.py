@@ -55,7 +55,7 @@ class Machines:
 
 
 def bytes_per_synchronisation(compression: CompressionConfig, work: Work) -> float:
-    """What one learner contributes."""
+    """Bytes of payload that one learner sends in one synchronisation, with this compression."""
     count = work.num_parameters
     match compression.method:
         case "none":

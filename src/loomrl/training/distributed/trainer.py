@@ -81,7 +81,7 @@ class DistributedTrainer:
         return rollouts
 
     def close(self) -> None:
-        """End the actors."""
+        """End the rollout workers and the learner; what was learnt and not read is lost."""
         import ray
 
         self._crew.close()

@@ -99,7 +99,7 @@ class DistributedGymTraining:
 
     @property
     def actors(self) -> list[Any]:
-        """Handles of those that play now."""
+        """The Ray handles of the actors that play now."""
         return self._players.actors
 
     async def run_training_loop(self, max_iterations: int) -> IntegrationResults:
@@ -112,7 +112,7 @@ class DistributedGymTraining:
             self.gym_integration.players = None
 
     async def close(self) -> None:
-        """End the actors."""
+        """End the actors that play; the policy stays in the integration."""
         self._players.close()
 
     async def __aenter__(self) -> Self:

@@ -173,7 +173,7 @@ class RemotePlayers:
         return [found[place] for place in range(len(exercises))]
 
     def close(self) -> None:
-        """End the actors."""
+        """End the actors that play; `play` fails from then on."""
         import ray
 
         for actor in self.actors:

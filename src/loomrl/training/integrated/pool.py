@@ -33,12 +33,12 @@ class TaskEnvironment:
 
     @property
     def difficulty(self) -> float:
-        """In levels."""
+        """The level of the tasks it draws now, as its curriculum has it: a number of levels, from 0."""
         return self.tasks.curriculum.difficulty(self.domain)
 
     @property
     def is_quarantined(self) -> bool:
-        """Whether it takes part no more."""
+        """Whether it takes no more part, after MAX_FAILURES broken groups in a row."""
         return self.failures >= MAX_FAILURES
 
 
@@ -56,7 +56,7 @@ class AttemptGroup:
 
     @property
     def version(self) -> int:
-        """Of the oldest policy that took part."""
+        """The version of the oldest policy that wrote a message in any attempt."""
         return min(attempt.dialogue.version or 0 for attempt in self.attempts)
 
     def to_wire(self, env_id: int) -> dict[str, Any]:

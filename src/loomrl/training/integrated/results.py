@@ -43,7 +43,7 @@ class IntegrationResults:
 
     @property
     def num_episodes(self) -> int:
-        """That were learnt from."""
+        """How many episodes the policy has learnt from, over all iterations; 0 before the first."""
         return self.iterations[-1].num_episodes if self.iterations else 0
 
     @property

@@ -119,7 +119,7 @@ class GymPPOIntegration:
             return success_rates(tasks, self.config, self.ppo_trainer.policy, generator)
 
     def close(self) -> None:
-        """Close the engine."""
+        """Close the inference engine; training and evaluation end with it."""
         self.inference_engine.close()
 
     # --- the loop ---

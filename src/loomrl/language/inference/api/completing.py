@@ -37,19 +37,24 @@ T = TypeVar("T")
 
 
 class Completing:
-    """Hands prompts to the engine; a request whose sender goes away is decoded no further."""
+    """The routes of completions. A request whose sender disconnects is not decoded any further."""
 
     def __init__(self, engine: BuiltinEngine, metrics: EngineMetrics) -> None:
         self._engine, self._metrics = engine, metrics
 
     async def health(self, request: Request) -> Response:
-        """Whether it can answer."""
+        """An empty 200 while the engine's decoding thread runs.
+
+        Raises:
+            Problem: 503 when the thread has ended.
+        """
         if not self._engine.is_alive:
             raise Problem(503, "the engine's thread has ended; restart the server")
         return Response(b"")
 
     async def models(self, request: Request) -> Response:
-        """What OpenAI's clients ask for."""
+        """The one model there is, `loomrl`, with its context length in tokens, in the form of OpenAI's `GET
+        /v1/models`."""
         longest = self._engine.policy.model.config.max_tokens
         return as_json({"object": "list", "data": [{"id": _MODEL, "object": "model", "max_model_len": longest}]})
 
@@ -73,7 +78,11 @@ class Completing:
         return await self._answer(request, ask, lambda answers: as_sglang(answers, ask))
 
     async def completions(self, request: Request) -> Response:
-        """`/v1/completions` of OpenAI."""
+        """The completions of one or several prompts, as OpenAI's `POST /v1/completions` answers.
+
+        Raises:
+            Problem: 400 for a prompt that the policy cannot take, 503 while too many completions wait.
+        """
         _check(request)
         asked = await _apart(request, lambda: parse(OpenAICompletion, request.body))
         return await self._answer(
@@ -81,7 +90,11 @@ class Completing:
         )
 
     async def chat(self, request: Request) -> Response:
-        """`/v1/chat/completions` of OpenAI."""
+        """The next messages of a conversation, as OpenAI's `POST /v1/chat/completions` answers.
+
+        Raises:
+            Problem: 400 for messages that the tokenizer or the policy cannot take, 503 while too many completions wait.
+        """
         _check(request)
         asked = await _apart(request, lambda: parse(OpenAIChat, request.body))
         try:

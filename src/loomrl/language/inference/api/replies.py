@@ -14,7 +14,7 @@ class Model(TypedDict):
 
 
 class Models(TypedDict):
-    """The one there is."""
+    """The answer of `GET /v1/models`: a list with the only model, `loomrl`."""
 
     object: Literal["list"]
     data: list[Model]
@@ -89,7 +89,7 @@ class Updated(TypedDict):
 
 
 class Told(TypedDict):
-    """What was done."""
+    """The answer of a route that changes the engine: a message on what was done."""
 
     message: str
     status: NotRequired[str]
@@ -114,19 +114,19 @@ class IsPaused(TypedDict):
 
 
 class Paused(TypedDict):
-    """Whether it is paused, or goes on."""
+    """The answer of `POST /pause` and `POST /resume`: whether the engine is paused or running."""
 
     status: Literal["paused", "resumed"]
 
 
 class Reloaded(TypedDict):
-    """What each process answered."""
+    """The answer of `POST /collective_rpc`: one null for each process that loaded the weights; there is one process."""
 
     results: list[None]
 
 
 class Renamed(TypedDict):
-    """The version from now on."""
+    """The answer of `POST /update_weight_version`: the version that is served from now on."""
 
     success: bool
     message: str

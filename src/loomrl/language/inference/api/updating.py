@@ -31,19 +31,19 @@ _PAUSE_GENERATION_MODES: dict[str, PauseMode] = {"abort": "abort", "retract": "k
 
 
 class PauseGeneration(Body):
-    """SGLang's."""
+    """The body of SGLang's `POST /pause_generation`: whether running requests are aborted or kept."""
 
     mode: Literal["abort", "retract", "in_place"] = "abort"
 
 
 class PauseQuery(Document):
-    """vLLM's, of `/pause`: what becomes of what runs."""
+    """The query of vLLM's `POST /pause`: whether running requests are aborted, finished or kept."""
 
     mode: PauseMode = "abort"
 
 
 class FromDisk(Body):
-    """SGLang's `/update_weights_from_disk`."""
+    """The body of SGLang's `POST /update_weights_from_disk`: a folder with the new weights, and their version."""
 
     model_path: str
     load_format: str | None = None
@@ -53,7 +53,7 @@ class FromDisk(Body):
 
 
 class FromTensor(Body):
-    """SGLang's `/update_weights_from_tensor`, with safetensors where that has pickles."""
+    """The body of SGLang's `POST /update_weights_from_tensor`: base64 safetensors in place of SGLang's pickles."""
 
     serialized_named_tensors: Annotated[list[str], Field(min_length=1, max_length=1_024)]
     load_format: Literal["safetensors"]
@@ -63,7 +63,7 @@ class FromTensor(Body):
 
 
 class NewVersion(Body):
-    """`/update_weight_version` of both."""
+    """The body of `POST /update_weight_version` of vLLM and SGLang: the version to give the served weights."""
 
     new_version: Version
 
@@ -88,13 +88,13 @@ class UpdateWeights(Body):
 
 
 class FinishUpdate(Body):
-    """vLLM's `/finish_weight_update`."""
+    """The body of vLLM's `POST /finish_weight_update`: the version of the new weights, or null for the next number."""
 
     weight_version: Version | None = None
 
 
 class ReloadArguments(Body):
-    """Where the weights are."""
+    """The arguments of vLLM's method `reload_weights`: the folder that holds the new weights."""
 
     weights_path: str
 
@@ -107,7 +107,7 @@ class Reload(Body):
 
 
 class Updating:
-    """Takes weights, one update after the other."""
+    """The routes of weights and pauses. One update is made at a time."""
 
     def __init__(self, engine: BuiltinEngine, metrics: EngineMetrics) -> None:
         self._engine, self._metrics = engine, metrics
@@ -122,17 +122,19 @@ class Updating:
         return as_json({"status": "ok", "message": "Generation paused successfully."})
 
     async def continue_generation(self, request: Request) -> Response:
-        """Go on."""
+        """Begin waiting requests and continue kept ones, after `/pause_generation`."""
         self._engine.resume()
         return as_json({"status": "ok", "message": "Generation continued successfully."})
 
     async def from_disk(self, request: Request) -> Response:
-        """Weights from a folder."""
+        """Serve the weights of a folder from now on; the answer has SGLang's `success`, 400 where the weights are
+        refused."""
         said = parse(FromDisk, request.body)
         return await self._sglang(lambda: read_folder(said.model_path), said.weight_version, said.abort_all_requests)
 
     async def from_tensor(self, request: Request) -> Response:
-        """Weights from the body."""
+        """Serve the weights in the body from now on; the answer has SGLang's `success`, 400 where the weights are
+        refused."""
         said = parse(FromTensor, request.body)
         return await self._sglang(
             lambda: with_weights(self._engine.policy, unpacked(*said.serialized_named_tensors)),
@@ -160,16 +162,16 @@ class Updating:
         return as_json({"status": "paused"})
 
     async def resume(self, request: Request) -> Response:
-        """Go on."""
+        """Begin waiting requests and continue kept ones, after `/pause`."""
         self._engine.resume()
         return as_json({"status": "resumed"})
 
     async def is_paused(self, request: Request) -> Response:
-        """Whether nothing new is begun."""
+        """Whether the engine is paused and begins no new request."""
         return as_json({"is_paused": self._engine.scheduler.is_paused})
 
     async def init_transfer(self, request: Request) -> Response:
-        """Agree on nothing."""
+        """Accept vLLM's start of a weight transfer; weights come over HTTP, so there is nothing to set up."""
         parse(InitTransfer, request.body)
         return as_json({"message": "Weight transfer initialized"})
 
@@ -180,7 +182,11 @@ class Updating:
         return as_json({"message": "Weight update started"})
 
     async def take(self, request: Request) -> Response:
-        """Some or all of the weights, which wait for `finish`."""
+        """Receive some or all of the weights; they are served after `/finish_weight_update`.
+
+        Raises:
+            Problem: 409 before `/start_weight_update`, 400 for what is no weight of the policy.
+        """
         info = parse(UpdateWeights, request.body).update_info
         async with self._turn:
             if self._received is None:
@@ -206,17 +212,17 @@ class Updating:
         return as_json({"results": [None]})
 
     async def weight_info(self, request: Request) -> Response:
-        """The version."""
+        """The version of the served weights, a whole number as text."""
         return as_json({"weight_version": str(self._engine.version)})
 
     async def world_size(self, request: Request) -> Response:
-        """One process has all the weights."""
+        """The number of processes that hold the weights: always 1."""
         return as_json({"world_size": 1})
 
     # --- both -----------------------------------------------------------------------------------------------------
 
     async def rename(self, request: Request) -> Response:
-        """The same weights as another version."""
+        """Serve the same weights under another version number."""
         version = parse(NewVersion, request.body).new_version
         async with self._turn:
             await self._serve(lambda: self._engine.policy, version)

@@ -37,7 +37,7 @@ _MAX_ENVIRONMENTS = 100_000
 
 
 class HubServer:
-    """Answers environments and trainers."""
+    """The ASGI application of a hub: the Trajectory API for environments and trainers, metrics and dashboard."""
 
     def __init__(self, settings: HubSettings, store: Store, tokens: Tokens) -> None:
         self._journal = HubJournal(store, settings)

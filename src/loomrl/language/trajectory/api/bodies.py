@@ -14,7 +14,7 @@ _RETRY = {"Retry-After": "1", **CLOSE}
 
 
 class BadGzip(Exception):
-    """Becomes the wire's 400."""
+    """A body that is not valid gzip, raised while it is read. `response` is Atropos' 400 for it."""
 
     response = Response(b"Invalid gzip payload", 400, _TEXT)
 

@@ -37,21 +37,26 @@ class _Prepared:
 
 
 class Posting:
-    """Takes groups, each request once; answers when they outlive the process."""
+    """The routes that take groups, each request once. They answer after the groups are in the database."""
 
     def __init__(self, settings: HubSettings, journal: HubJournal, posts: Posts, metrics: HubMetrics) -> None:
         self._journal, self._posts, self._metrics = journal, posts, metrics
         self._intake = GroupIntake(settings)
 
     async def one(self, request: Request) -> Response:
-        """One group."""
+        """Take one group; the answer says whether it is queued or buffered.
+
+        Raises:
+            Invalid: for a group that the hub refuses (422).
+            Problem: 503 while too many groups wait, 422 for a bad header.
+        """
         self._check(request)
         prepared = await beside(len(request.body), lambda: self._read_one(request))
         digest = digest_of([prepared.fragment.deflated])
         return await self._once(request, digest, lambda now: self._take_one(prepared, now))
 
     async def several(self, request: Request) -> Response:
-        """A list of groups; the bad ones of it cost the good ones nothing."""
+        """Take a list of groups. Groups the hub refuses are reported in the answer and cost the others nothing."""
         self._check(request)
         prepared, bad = await beside(len(request.body), lambda: self._read_several(request))
         digest = digest_of([*(one.fragment.deflated for one in prepared.values()), repr(sorted(bad)).encode()])

@@ -27,7 +27,7 @@ class Posts:
     _last_id: int = -1
 
     def next_id(self) -> int:
-        """For a new post."""
+        """A new id for a post: 0 at first, then one more than the largest so far."""
         self._last_id += 1
         return self._last_id
 
@@ -57,7 +57,7 @@ class Posts:
         return post if post is not None and post.created > now - self.retry_seconds else None
 
     def remember(self, post: Post) -> None:
-        """Keep an answer under its key."""
+        """Store a post's answer under its key, or under its body where equal bodies are one request."""
         if post.key is None and self.equal_once:
             self._unanswered[post.path, post.digest] = post
         if post.key is not None:
@@ -66,22 +66,22 @@ class Posts:
                 del self._by_key[next(iter(self._by_key))]
 
     def drop(self, post: Post) -> None:
-        """Its groups were not kept."""
+        """Remove an answer whose groups were not stored, so that the request can be sent again."""
         self._unanswered.pop((post.path, post.digest), None)
         if post.key is not None:
             self._by_key.pop(post.key, None)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all remembered answers, as after a reset of the hub."""
         self._by_key, self._unanswered = {}, {}
 
     def was_lost(self, post: Post) -> None:
-        """The sender went away before it was answered."""
+        """Remember an answer whose sender disconnected before it was sent: an equal body will be answered by it."""
         if post.key is None:
             self._unanswered[post.path, post.digest] = post
 
     def forget(self, now: float) -> None:
-        """Drop what is too old."""
+        """Remove answers that are too old; `now` is in seconds since the epoch."""
         self._unanswered = {key: one for key, one in self._unanswered.items() if one.created > now - self.retry_seconds}
         for key in [key for key, one in self._by_key.items() if one.created <= now - KEEP_KEYS_SECONDS]:
             del self._by_key[key]

@@ -22,7 +22,7 @@ class WireRefusal(TypedDict):
 
 
 class Greeting(TypedDict):
-    """The wire's."""
+    """The answer of `GET /`: the text by which Atropos clients recognise a hub."""
 
     message: str
 
@@ -35,7 +35,7 @@ class Sizes(TypedDict):
 
 
 class WandbNames(TypedDict):
-    """Where the trainer logs."""
+    """The Weights & Biases group and project that the trainer registered; null before it did."""
 
     group: str | None
     project: str | None
@@ -49,7 +49,7 @@ class QueueStatus(TypedDict):
 
 
 class Registered(TypedDict):
-    """The trainer's number."""
+    """The answer of `POST /register`: a random number that identifies the trainer."""
 
     uuid: int
 

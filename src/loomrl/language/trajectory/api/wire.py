@@ -30,7 +30,7 @@ class Invalid(Exception):
 
 
 class Body(BaseModel):
-    """Unknown fields are dropped."""
+    """Base of request bodies: numbers must be finite, and unknown fields are ignored."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -59,7 +59,7 @@ class EnvironmentRegistration(Body):
 
 
 class EnvironmentIdentifier(Body):
-    """Which environment asks."""
+    """The body of a request by a registered environment: its `env_id`."""
 
     env_id: Int64
 

@@ -41,7 +41,7 @@ class HubEnvironment:
 
     @property
     def claim(self) -> float:
-        """What its weight is in proportion to."""
+        """The product that its share of batches is proportional to: longest sequence in tokens times weight."""
         return self.max_token_length * self.weight
 
     def document(self) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class HubEnvironment:
         return asdict(self)
 
     def has_posted(self, mean_score: float | None, now: float) -> None:
-        """Note a good group."""
+        """Count a group that was accepted at `now` (seconds since the epoch), and update the running mean score."""
         self.last_seen = self.last_group = now
         self.num_groups += 1
         self.rejections = 0
@@ -58,13 +58,13 @@ class HubEnvironment:
             self.mean_score = before + _RECENT * (mean_score - before)
 
     def was_rejected(self, now: float) -> None:
-        """Note a bad group."""
+        """Count a group that was rejected at `now` (seconds since the epoch)."""
         self.last_seen = now
         self.num_rejected += 1
         self.rejections += 1
 
     def fault(self, settings: HubSettings, now: float) -> str | None:
-        """Why it should have no share of the batches."""
+        """The reason for which the environment should have no share of batches at `now`; None where there is none."""
         if not self.connected:
             return None
         if now - self.last_seen > settings.silent_seconds:
@@ -77,7 +77,7 @@ class HubEnvironment:
 
 
 class Environments:
-    """All of them, by id, with the sums over those that take part."""
+    """All environments of a hub, by id, with the total weights and minima of those that take part."""
 
     def __init__(self, settings: HubSettings, known: list[HubEnvironment] | None = None) -> None:
         self._settings = settings
@@ -94,11 +94,12 @@ class Environments:
         return iter(self._all)
 
     def find(self, env_id: int | None) -> HubEnvironment | None:
-        """An environment that registered."""
+        """The environment with this id, or None where none is registered under it."""
         return self._all[env_id] if env_id is not None and 0 <= env_id < len(self._all) else None
 
     def add(self, said: EnvironmentRegistration, now: float) -> HubEnvironment:
-        """Register one."""
+        """Register an environment at `now` (seconds since the epoch); returns its entry, with the next id and a unique
+        name."""
         shown = f"{said.desired_name}_{self._names[said.desired_name]}"
         environment = HubEnvironment(
             env_id=len(self._all),
@@ -122,12 +123,12 @@ class Environments:
         self._sum_up()
 
     def revive(self, now: float) -> None:
-        """After a restart all have time to be heard of again."""
+        """Restart the silence timers of all environments, after the hub was restarted."""
         for environment in self._all:
             environment.last_seen = environment.last_group = now
 
     def look_after(self, now: float) -> list[HubEnvironment]:
-        """Quarantine the silent and failing, take the others back; returns those that changed."""
+        """Quarantine environments that are silent or failing, and readmit the others; returns those that changed."""
         changed = []
         for environment in self._all:
             fault = environment.fault(self._settings, now)

@@ -139,7 +139,7 @@ class Hub:
         return batch_id < self.state.next_batch and batch_id not in self.batches
 
     def set_policy_version(self, version: int) -> None:
-        """The trainer has a new policy."""
+        """Store which policy version the trainer has; older groups than the settings allow are dropped from now on."""
         self.state.policy_version = version
         self._note_state()
 
@@ -191,7 +191,7 @@ class Hub:
     # --- environments ---------------------------------------------------------------------------------------------
 
     def register_environment(self, said: EnvironmentRegistration, now: float) -> HubEnvironment:
-        """An environment registers."""
+        """Register an environment at `now` (seconds since the epoch); returns its entry, marked to be stored."""
         environment = self.environments.add(said, now)
         self.note_environment(environment)
         return environment
@@ -231,7 +231,7 @@ class Hub:
         return newest - group.policy_version > limit
 
     def note_environment(self, environment: HubEnvironment) -> None:
-        """An environment changed."""
+        """Mark an environment's entry to be written to the database with the next changes."""
         self._changes.environments[environment.env_id] = environment.document()
 
     # --- inside ---------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class Store:
         return store
 
     def close(self) -> None:
-        """Let the database go."""
+        """Release the lock on the database and close all connections to it."""
         self._held.close()
         self._engine.dispose()
 

@@ -27,7 +27,7 @@ _RECEIVER = "gloo_tcp_loop"  # name of Gloo's thread that waits for messages
 
 
 class Followed:
-    """A vector of parameters that the learners have in common, and how it becomes one."""
+    """A parameter vector that all learners share, and how their copies become equal."""
 
     def __init__(
         self, parameters: Tensor, matrices: Sequence[LayerWeights], config: DistributedConfig, group: dist.ProcessGroup
@@ -40,7 +40,8 @@ class Followed:
         self._outer = torch.optim.SGD([self._agreed], config.outer_learning_rate, momentum, nesterov=momentum > 0)
 
     def synchronise(self) -> int:
-        """One outer step along the mean of how far the learners moved; returns the bytes of payload."""
+        """Take one outer step along the learners' mean movement and set the parameters to the result; returns the bytes
+        of payload sent."""
         moved = self._agreed.data - self._parameters
         num_bytes = self.averaging.average(moved)
         self._agreed.grad = moved
@@ -49,7 +50,7 @@ class Followed:
         return num_bytes
 
     def state_dict(self) -> State:
-        """Asked when the parameters are one: the outer momentum, and what averaging keeps."""
+        """The outer momentum, and what the averaging carries; taken while all learners' parameters are equal."""
         state: State = {f"averaging.{name}": value for name, value in self.averaging.state_dict().items()}
         momentum = self._outer.state[self._agreed].get("momentum_buffer")
         return state if momentum is None else {**state, "momentum": momentum.numpy().copy()}
@@ -65,7 +66,8 @@ class Followed:
 
 
 class DistributedLearnerGroup:
-    """One learner's view of all of them. Bytes are payload: what this learner contributes to collectives."""
+    """The learners of one process group, seen from one of them. Bytes are payload: what this learner contributes to
+    collectives."""
 
     def __init__(self, config: DistributedConfig, watchdog: Watchdog, group: dist.ProcessGroup | None = None) -> None:
         found = group or dist.group.WORLD
@@ -80,23 +82,25 @@ class DistributedLearnerGroup:
 
     @property
     def steps_alone(self) -> float:
-        """See `Peers`."""
+        """How many more gradient steps this learner may take before the parameters are synchronised; infinite where
+        every gradient is averaged."""
         return math.inf if self.joins_gradients else self._config.sync_frequency - self._steps
 
     # --- parameters ---
 
     def follow(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
-        """The first learner's parameters become everyone's."""
+        """Register a parameter vector (P,) and the matrices in it; all learners' copies become the first learner's."""
         with self._meeting():
             self._followed.append(Followed(torch.as_tensor(parameters), matrices, self._config, self._group))
 
     def join_gradient(self, gradient: Vector, number: int = 0) -> None:
-        """The mean of the learners' gradients: of batches of one size, that of all of them together."""
+        """Replace a gradient (P,) in place by the mean over all learners; `number` is that of the vector, in the order
+        of `follow`."""
         with self._meeting():
             self._bytes += self._followed[number].averaging.average(torch.as_tensor(gradient))
 
     def stepped(self, num_steps: int) -> None:
-        """See `Peers`."""
+        """Count gradient steps this learner has taken; synchronises the parameters after `sync_frequency` of them."""
         if self.joins_gradients:
             return
         self._steps += num_steps
@@ -104,7 +108,8 @@ class DistributedLearnerGroup:
             self.synchronise()
 
     def synchronise(self) -> None:
-        """See `Peers`."""
+        """Make all learners' parameters equal by an outer step; does nothing where no step was taken since the last
+        time."""
         if self._steps == 0:
             return
         with self._meeting():
@@ -114,7 +119,7 @@ class DistributedLearnerGroup:
     # --- numbers ---
 
     def join_moments(self, moments: Moments) -> Moments:
-        """See `Peers`: Chan, Golub and LeVeque (1979), for any number of batches."""
+        """Mean, variance and count of all learners' values together (Chan, Golub and LeVeque, 1979)."""
         shape = np.shape(moments.mean)
         rows = self._gathered(np.concatenate([[moments.count], moments.mean.ravel(), moments.var.ravel()]))
         count = rows[:, :1]
@@ -127,7 +132,7 @@ class DistributedLearnerGroup:
         return Moments(mean.reshape(shape), var.reshape(shape), total)
 
     def mean(self, values: FloatArray) -> FloatArray:
-        """See `Peers`."""
+        """The mean of an array (K,) over all learners, float64 (K,)."""
         found: FloatArray = self._gathered(values).mean(0)
         return found
 
@@ -141,7 +146,7 @@ class DistributedLearnerGroup:
         return found
 
     def from_first(self, compute: Callable[[], Json]) -> Json:
-        """See `Peers`."""
+        """The result of `compute` on the first learner, sent to all; the others do not compute it."""
         found: list[Any] = [compute() if self.rank == 0 else None]
         with self._meeting():
             dist.broadcast_object_list(found, group=self._group, group_src=0)
@@ -156,15 +161,15 @@ class DistributedLearnerGroup:
             yield
 
     def metrics(self) -> dict[str, float]:
-        """Bytes since this was last asked: gradients, parameters and moments, not what `from_first` tells, nor the
-        parameters that are sent once when learners begin."""
+        """`bytes_sent`: payload of gradients, parameters and moments since the last call, without `from_first` and the
+        first broadcast."""
         num_bytes, self._bytes = self._bytes, 0
         return {"bytes_sent": float(num_bytes)}
 
     # --- state ---
 
     def state_dict(self) -> State:
-        """Asked when the parameters are one: that of each vector."""
+        """The state of each shared parameter vector, by its number; taken while all learners' parameters are equal."""
         states = enumerate(followed.state_dict() for followed in self._followed)
         return {f"{number}.{name}": value for number, state in states for name, value in state.items()}
 

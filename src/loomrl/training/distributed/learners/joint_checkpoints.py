@@ -50,12 +50,12 @@ def joined(parts: Sequence[Checkpoint]) -> Checkpoint:
 
 
 def num_learners(checkpoint: Checkpoint) -> int:
-    """How many left it."""
+    """The number of learners whose states a joint checkpoint holds, at least 1."""
     return 1 + sum(1 for name in checkpoint.values if _OTHERS.match(name))
 
 
 def part_of(checkpoint: Checkpoint, rank: int) -> Checkpoint:
-    """What one learner left of it."""
+    """The checkpoint of one learner, by its rank, as it is contained in a joint checkpoint."""
     arrays = {name: array for name, array in checkpoint.arrays.items() if not _OTHERS.match(name)}
     values = {name: value for name, value in checkpoint.values.items() if not _OTHERS.match(name)}
     if rank > 0:

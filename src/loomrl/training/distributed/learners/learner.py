@@ -30,7 +30,7 @@ TELL_SECONDS = 0.2  # at least so long between two updates that are told
 
 @dataclass(frozen=True)
 class LearnerTask:
-    """What a learner is given: the whole job. `files` are the snapshot's, by relative path: there may be no shared
+    """What each learner is given: the whole job. `files` are the snapshot's, by relative path: there may be no shared
     folders."""
 
     job: TrainingJob
@@ -41,7 +41,7 @@ class LearnerTask:
 
 
 def assigned(job: TrainingJob, rollout_length: int, desk: Any) -> LearnerTask:
-    """Whoever learns gets this."""
+    """The task that every learner of a training gets, with the snapshot's files and a handle of the coordinator."""
     config = job.config.distributed
     assert config is not None, "whoever trains in one process does not come here"
     return LearnerTask(job, rollout_length, config, packed(job.snapshot_folder), desk)

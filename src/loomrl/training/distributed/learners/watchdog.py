@@ -37,7 +37,7 @@ class Watchdog:
         self._ended.set()
 
     def alive(self) -> None:
-        """A sign of life."""
+        """Report that the watched thread makes progress; the timeout starts again."""
         self._deadline = time.monotonic() + self._timeout
 
     @contextmanager

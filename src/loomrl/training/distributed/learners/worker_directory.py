@@ -47,7 +47,7 @@ class WorkerDirectory:
         return unpacked(self._packed, self._files, self._folder / "snapshot")
 
     def algorithm(self) -> Algorithm:
-        """See `loomrl.training.distributed.rollout_workers.workers.WorkerSetup`.
+        """A new algorithm equal to the learner's before it has learnt anything, made on this machine.
 
         Raises:
             ConfigError: when this machine has other software than the learner's.
@@ -56,13 +56,13 @@ class WorkerDirectory:
         return self._job.algorithm(self._folder)
 
     def environments(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
-        """See `loomrl.training.distributed.rollout_workers.workers.WorkerSetup`."""
+        """`num_envs` training environments, with the job's bounds, made from the snapshot's files on this machine."""
         return self._job.environments_to_learn_from(num_envs, autoreset)
 
     def process(self, index: int, algorithm: Algorithm) -> Json:
-        """See `loomrl.training.distributed.rollout_workers.workers.WorkerSetup`."""
+        """A description of the process of worker `index` of this learner, JSON values."""
         return self._job.process(f"worker {index} of learner {self._learner}", algorithm)
 
     def close(self) -> None:
-        """See `loomrl.training.distributed.rollout_workers.workers.WorkerSetup`."""
+        """Delete the snapshot's files from this machine."""
         shutil.rmtree(self._folder, ignore_errors=True)

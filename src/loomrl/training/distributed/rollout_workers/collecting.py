@@ -30,11 +30,12 @@ class CollectedByWorkers:
 
     @property
     def is_resumable(self) -> bool:
-        """See `Collecting`."""
+        """Whether the workers' environments can be saved; False before the first rollout."""
         return bool(self._crew.state)
 
     def begin(self, seed: int, num_rollouts: int | None) -> "CollectedByWorkers":
-        """See `Collecting`."""
+        """The collector of the next segment of `num_rollouts` rollouts (None: any number). Where environments begin
+        anew, number i is seeded with `seed + i`."""
         self._num_left = float("inf") if num_rollouts is None else num_rollouts
         self.finished.clear()
         self._crew.begin(seed, self._saved or self._crew.state)
@@ -69,22 +70,23 @@ class CollectedByWorkers:
         return self._crew.ask(state, np.random.default_rng(rng.integers(2**63)), with_log_prob=True)
 
     def counts(self) -> dict[str, float]:
-        """See `Collecting`."""
+        """`workers_replaced`: how many workers were replaced since the last call."""
         told, self._num_told = self._num_told, self._crew.num_replaced
         return {"workers_replaced": float(self._num_told - told)}
 
     def processes(self) -> list[Json]:
-        """See `Collecting`."""
+        """Descriptions of the workers' processes that have collected so far, JSON values without repetitions."""
         return self._processes
 
     def state_dict(self) -> State:
-        """See `Collecting`."""
+        """The state of all workers' environments between two segments, arrays (B, ...) by name; empty where they cannot
+        be saved."""
         return self._saved or self._crew.state
 
     def load_state_dict(self, state: State) -> None:
-        """See `Collecting`."""
+        """Let the first segment continue from `state_dict()`."""
         self._saved = state
 
     def close(self) -> None:
-        """See `Collecting`."""
+        """End the processes of all rollout workers; nothing is collected afterwards."""
         self._crew.close()

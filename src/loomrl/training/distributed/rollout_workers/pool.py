@@ -28,7 +28,7 @@ SLOW_SECONDS = 1.0  # where its rollouts take so long that it matters
 
 @dataclass(frozen=True)
 class RolloutTask:
-    """A rollout that all workers were asked for."""
+    """A rollout that was requested from all workers and is under way."""
 
     state: Any  # reference to a `PolicyState`
     rng: np.random.Generator
@@ -37,9 +37,10 @@ class RolloutTask:
 
 
 class RolloutWorkerPool:
-    """The workers of one learner with `num_envs` environments. `num_replaced` counts those that are gone.
+    """The rollout workers of one learner with `num_envs` environments. `num_replaced` counts workers that were
+    replaced.
 
-    `warn` is told of those; `waiting` is entered while nothing is done but waiting for workers.
+    `warn` is called with a message for each of those; `waiting` is entered while the learner only waits for workers.
     """
 
     def __init__(
@@ -183,7 +184,7 @@ class RolloutWorkerPool:
         self._speeds.pop(index, None)
 
     def close(self) -> None:
-        """End the workers."""
+        """Close the environments of all workers and end their processes."""
         import ray
 
         closed = [worker.close.remote() for worker in self.workers]
@@ -193,7 +194,7 @@ class RolloutWorkerPool:
 
 
 def options(resources: Mapping[str, float]) -> dict[str, Any]:
-    """An actor's, of Ray resources by name."""
+    """The options of a Ray actor that needs these resources, by Ray's names for them."""
     named = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
     known = {named[name]: amount for name, amount in resources.items() if name in named}
     others = {name: amount for name, amount in resources.items() if name not in named}

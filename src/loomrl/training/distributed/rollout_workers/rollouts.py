@@ -27,9 +27,9 @@ class PolicyState:
 
 @dataclass(frozen=True)
 class WorkerRollout:
-    """One worker's, with (return, length) of the episodes that ended in it, the state of the generator that drew its
-    noise afterwards, how long stepping took, the state of the environments afterwards, empty where they cannot be
-    saved, and what the worker's process says of itself."""
+    """The rollout of one worker: (return, length) of the episodes that ended in it, the generator's state after it, the
+    seconds it took, the state of the environments after it (empty where they cannot be saved), and a description of
+    the worker's process."""
 
     trajectory: Trajectory
     finished: list[tuple[float, int]]
@@ -41,7 +41,7 @@ class WorkerRollout:
 
     @property
     def speed(self) -> float:
-        """Environment steps per second."""
+        """Environment steps per second while this rollout was collected."""
         return self.trajectory.num_transitions / max(self.seconds, 1e-9)
 
 

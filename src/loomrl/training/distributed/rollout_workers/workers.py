@@ -29,27 +29,27 @@ from loomrl.types import Act, Json
 
 
 class WorkerSetup(Protocol):
-    """What a worker makes its policy and its environments from, on whichever machine it is."""
+    """What a worker needs to create its policy and its environments, on whichever machine it runs."""
 
     @property
     def seed(self) -> int:
-        """Of the training."""
+        """The seed of the training, from which workers derive those of actions and episodes."""
 
     @property
     def num_workers(self) -> int:
-        """Of the learner."""
+        """How many rollout workers the learner has."""
 
     def algorithm(self) -> Algorithm:
-        """That of the learner, before it has learnt anything."""
+        """A new algorithm equal to the learner's before it has learnt anything."""
 
     def environments(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
-        """To learn from."""
+        """A vector of `num_envs` training environments; `autoreset` as `loomrl.environment.vector.choose` has it."""
 
     def process(self, index: int, algorithm: Algorithm) -> Json:
-        """What the process of worker `index` says of itself."""
+        """A description of the process of worker `index`, JSON values; empty where no report needs it."""
 
     def close(self) -> None:
-        """Let go of what is kept on this machine."""
+        """Delete what the worker keeps on this machine."""
 
 
 class RolloutWorker:
