@@ -54,34 +54,34 @@ class LearnerGroup(Protocol):
     num_learners: int
 
     @property
-    def joins_gradients(self) -> bool:
-        """Whether `join_gradient` must be called before every gradient step."""
+    def all_reduces_gradients(self) -> bool:
+        """Whether `all_reduce_gradient` must be called before every gradient step."""
 
     @property
-    def steps_alone(self) -> float:
-        """How many gradient steps may be taken before `stepped` must be called; infinite where it never has to be."""
+    def steps_until_synchronisation(self) -> float:
+        """How many gradient steps may be taken before `count_steps` must be called; infinite where it never must."""
 
-    def follow(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
+    def register_parameters(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
         """Register a parameter vector (P,) and the matrices in it; called once for each optimiser. All copies become
         the first learner's."""
 
-    def join_gradient(self, gradient: Vector, number: int = 0) -> None:
+    def all_reduce_gradient(self, gradient: Vector, number: int = 0) -> None:
         """Replace a gradient (P,) of a mean loss in place by the mean over all learners, whose batches are of one size.
-        `number` is that of the vector, in the order of `follow`."""
+        `number` counts vectors in the order of `register_parameters`."""
 
-    def stepped(self, num_steps: int) -> None:
+    def count_steps(self, num_steps: int) -> None:
         """Count gradient steps this learner has taken; parameters are synchronised where that is due."""
 
     def synchronise(self) -> None:
         """Make all learners' parameters equal now; does nothing where no step was taken since they were."""
 
-    def join_moments(self, moments: Moments) -> Moments:
+    def all_reduce_moments(self, moments: Moments) -> Moments:
         """Mean, variance and count of all learners' values together, of the shape that is given."""
 
-    def mean(self, values: FloatArray) -> FloatArray:
+    def all_reduce_mean(self, values: FloatArray) -> FloatArray:
         """The mean of an array (K,) over all learners, (K,)."""
 
-    def from_first(self, compute: Callable[[], Json]) -> Json:
+    def broadcast_from_first(self, compute: Callable[[], Json]) -> Json:
         """The result of `compute` on the first learner, sent to all; the others do not compute it."""
 
     def metrics(self) -> dict[str, float]:
@@ -98,30 +98,30 @@ class SingleLearner:
     """A group of one learner: nothing is sent, and every value stays as it is."""
 
     rank, num_learners = 0, 1
-    joins_gradients = False
-    steps_alone = math.inf
+    all_reduces_gradients = False
+    steps_until_synchronisation = math.inf
 
-    def follow(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
+    def register_parameters(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
         """Do nothing: no other learner has a copy of the parameters."""
 
-    def join_gradient(self, gradient: Vector, number: int = 0) -> None:
+    def all_reduce_gradient(self, gradient: Vector, number: int = 0) -> None:
         """Leave the gradient (P,) as it is: the mean over one learner."""
 
-    def stepped(self, num_steps: int) -> None:
+    def count_steps(self, num_steps: int) -> None:
         """Do nothing: there is no synchronisation to count steps for."""
 
     def synchronise(self) -> None:
         """Do nothing: one learner's parameters equal themselves."""
 
-    def join_moments(self, moments: Moments) -> Moments:
+    def all_reduce_moments(self, moments: Moments) -> Moments:
         """The moments as they are: one learner has all values."""
         return moments
 
-    def mean(self, values: FloatArray) -> FloatArray:
+    def all_reduce_mean(self, values: FloatArray) -> FloatArray:
         """The array (K,) as it is: the mean over one learner."""
         return values
 
-    def from_first(self, compute: Callable[[], Json]) -> Json:
+    def broadcast_from_first(self, compute: Callable[[], Json]) -> Json:
         """The result of `compute`: the only learner is the first."""
         return compute()
 

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class SegmentCollector(Protocol):
-    """`loomrl.environment.collecting.collector.Collector`, or what does the same elsewhere."""
+    """Collects the rollouts of one segment, as `loomrl.environment.collecting.collector.Collector` does."""
 
     finished: list[tuple[float, int]]
 
@@ -26,31 +26,32 @@ class SegmentCollector(Protocol):
 
 
 class Collecting(Protocol):
-    """Collects for one learner. Whatever is collected is learnt from before `collect` is called again."""
+    """Collects the trajectories of one learner. Each is learnt from before `collect` is called again."""
 
     @property
     def is_resumable(self) -> bool:
-        """Whether episodes go on from one segment to the next, and from a saved state; asked after the first rollout.
-        Where not, the environments of every segment begin anew."""
+        """Whether the environments can be saved and continue in the next segment; read after the first rollout. Where
+        not, the environments of every segment begin anew."""
 
     def begin(self, seed: int, num_rollouts: int | None) -> SegmentCollector:
-        """A segment of so many rollouts, or of any number: the first, or one whose environments begin anew, has
-        environment i seeded with `seed + i`."""
+        """The collector of the next segment of `num_rollouts` rollouts (None: any number). Where environments begin
+        anew, number i is seeded with `seed + i`."""
 
     def counts(self) -> dict[str, float]:
-        """How often what has happened since this was last asked; the same names on all learners."""
+        """Counts of events since the last call, by name; the names are the same on all learners."""
 
     def processes(self) -> list[Json]:
-        """Of the others that have collected, as `loomrl.training.processes` describes them."""
+        """Descriptions of the processes that have collected beside this one, see `loomrl.training.processes`."""
 
     def state_dict(self) -> State:
-        """Of the environments, between two segments: arrays (B, ...). Empty where they are not resumable."""
+        """The state of the environments between two segments, arrays (B, ...) by name; empty where they cannot be
+        saved."""
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state_dict()` with the first segment."""
+        """Let the first segment continue from `state_dict()`."""
 
     def close(self) -> None:
-        """Let go of the environments."""
+        """Close the environments, or end the processes that step them."""
 
 
 class OwnEnvironments:

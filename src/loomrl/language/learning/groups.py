@@ -64,11 +64,11 @@ class TokenGroup:
                 weights would be none afterwards, which the wire does not rule out.
         """
         tokens, masks, num_samples = group["tokens"], group["masks"], len(group["tokens"])
-        _demand_lengths("scores", [group["scores"]], [num_samples])
+        _require_lengths("scores", [group["scores"]], [num_samples])
         for key in ("masks", "inference_logprobs", "advantages"):
             if group.get(key) is not None:
-                _demand_lengths(key, [group[key]], [num_samples])
-                _demand_lengths(key, group[key], [len(sequence) for sequence in tokens])
+                _require_lengths(key, [group[key]], [num_samples])
+                _require_lengths(key, group[key], [len(sequence) for sequence in tokens])
         if num_samples == 0 or min(map(len, tokens)) < 2:
             raise ArtifactError(
                 "a group has no sample, or one of fewer than two tokens; there is nothing to learn from"
@@ -76,11 +76,11 @@ class TokenGroup:
         learnt = [[mask != MASKED for mask in sequence] for sequence in masks]
         if not any(any(sequence[1:]) for sequence in learnt):
             raise ArtifactError(f"a group's masks are {MASKED} everywhere behind the first tokens; nothing is learnt")
-        _demand_log_probs(group.get("inference_logprobs") or [], learnt)
-        _demand_bounded("scores", [group["scores"]])
-        _demand_bounded("advantages", group.get("advantages") or [])
+        _require_log_probs(group.get("inference_logprobs") or [], learnt)
+        _require_bounded("scores", [group["scores"]])
+        _require_bounded("advantages", group.get("advantages") or [])
         overrides = group.get("overrides") or [{}] * num_samples
-        _demand_lengths("overrides", [overrides], [num_samples])
+        _require_lengths("overrides", [overrides], [num_samples])
         return cls(
             tokens=tokens,
             learnt=learnt,
@@ -111,7 +111,7 @@ class TokenGroup:
             ],
         }
 
-    def demand_readable(self, config: ModelConfig) -> None:
+    def require_readable(self, config: ModelConfig) -> None:
         """Check that a model can read all tokens.
 
         Raises:
@@ -148,12 +148,12 @@ def _temperature(group: Mapping[str, Any], override: Mapping[str, Any]) -> float
     return float(temperature)
 
 
-def _demand_bounded(key: str, rows: Sequence[Sequence[float]]) -> None:
+def _require_bounded(key: str, rows: Sequence[Sequence[float]]) -> None:
     if wrong := [value for row in rows for value in row if not abs(value) <= _LARGEST_WORTH]:
         raise ArtifactError(f"{wrong[0]} is one of a group's {key}, which lie within {_LARGEST_WORTH:.0e}; scale them")
 
 
-def _demand_log_probs(rows: Sequence[Sequence[float]], learnt: Sequence[Sequence[bool]]) -> None:
+def _require_log_probs(rows: Sequence[Sequence[float]], learnt: Sequence[Sequence[bool]]) -> None:
     """Of every learnt token; the first of a sample is none, whatever its mask says."""
     pairs = (pair for row, flags in zip(rows, learnt, strict=False) for pair in zip(row[1:], flags[1:], strict=True))
     if wrong := [value for value, is_learnt in pairs if is_learnt and not value <= _HIGHEST_LOG_PROB]:
@@ -163,7 +163,7 @@ def _demand_log_probs(rows: Sequence[Sequence[float]], learnt: Sequence[Sequence
         )
 
 
-def _demand_lengths(key: str, rows: Sequence[Sequence[Any]], lengths: Sequence[int]) -> None:
+def _require_lengths(key: str, rows: Sequence[Sequence[Any]], lengths: Sequence[int]) -> None:
     found = [len(row) for row in rows]
     if found != list(lengths):
         raise ArtifactError(f"a group's {key} have lengths {found}, its tokens {list(lengths)}; they must be the same")

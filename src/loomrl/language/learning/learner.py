@@ -76,7 +76,7 @@ class LanguageLearner(ABC):
             LoomRLError: when a gradient is not finite; the weights stay finite.
         """
         for group in groups:
-            group.demand_readable(self.policy.model.config)
+            group.require_readable(self.policy.model.config)
         fresh = [group for group in groups if self._lag(group) <= self.config.max_staleness]
         told = [group for group in fresh if self._teaches(group)]
         metrics = {

@@ -123,7 +123,7 @@ class HubSource:
         for wire, policy_version in zip(batch.groups, batch.policy_versions, strict=True):
             try:
                 group = TokenGroup.from_wire(wire, policy_version)
-                group.demand_readable(policy.model.config)
+                group.require_readable(policy.model.config)
             except ArtifactError as error:
                 log.warning("a group of environment %s is left out: %s", wire.get("env_id"), error)
             else:

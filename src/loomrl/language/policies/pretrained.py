@@ -63,7 +63,7 @@ class PretrainedModel(LanguageModel):
         self.config, self.end_token_ids = config, config.end_token_ids
         self.causal = causal.requires_grad_(True).eval()
         self.value_head = _silent_head(causal.config.hidden_size) if config.value_head else None
-        self._demand_agreement()
+        self._require_agreement()
 
     def forward(self, tokens: Tensor, valid: Tensor, memory: TokenMemory) -> Tensor:
         num_new = tokens.shape[1]
@@ -110,7 +110,7 @@ class PretrainedModel(LanguageModel):
         return {f"value_head.{name}": value for name, value in self.value_head.state_dict().items()}
 
     @torch.no_grad()
-    def _demand_agreement(self) -> None:
+    def _require_agreement(self) -> None:
         """Compare with the model's own pass over a few tokens: padded, and in two pieces."""
         tokens = torch.arange(6)[None] % self.config.vocabulary_size
         padding, first, rest = torch.zeros(1, 2, dtype=torch.int64), tokens[:, :4], tokens[:, 4:]

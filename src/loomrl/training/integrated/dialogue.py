@@ -17,7 +17,7 @@ from loomrl.language.policies.tokens import Tokenizer
 
 
 class PolicyMessage(NamedTuple):
-    """What a policy of some version wrote, and how likely each token was to it."""
+    """A message that a policy wrote: its tokens, their log-probabilities, and the policy's version."""
 
     tokens: list[int]
     log_probs: list[float]
@@ -37,7 +37,7 @@ class Exercise:
     max_prompt_tokens: int
 
     def begin(self, tokenizer: Tokenizer) -> "list[TaskAttempt]":
-        """All attempts, which have yet to be played."""
+        """`num_attempts` new attempts at the task, none of them played yet."""
         limits = self.max_turns, self.max_prompt_tokens
         return [TaskAttempt(self.task, tokenizer, *limits) for _ in range(self.num_attempts)]
 
@@ -93,17 +93,17 @@ class TaskAttempt:
 
     @property
     def is_over(self) -> bool:
-        """Whether the policy has nothing more to say."""
+        """Whether the episode has ended, so that the policy writes no more messages."""
         return self._episode is None
 
     @property
     def score(self) -> float:
-        """What was earned so far, 0 to 1."""
+        """The total reward so far, 0 to 1."""
         return get_domain(self.task.domain).total(self.task, self._earned)
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether it solved the task."""
+        """Whether the task counts as solved by the rewards so far."""
         return get_domain(self.task.domain).is_solved(self._earned)
 
     def say(self, message: PolicyMessage) -> None:

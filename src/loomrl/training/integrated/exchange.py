@@ -55,13 +55,13 @@ class HubExchange:
         self._stack.close()
 
     def post(self, groups: Sequence[AttemptGroup]) -> None:
-        """Hand in what was played."""
+        """Post groups to the hub, each with the version of the oldest policy in it."""
         for version in sorted({group.version for group in groups}):
             posted = [self._on_the_wire(group) for group in groups if group.version == version]
             self._poster.post_several(posted, policy_version=version)
 
     def take(self) -> LeasedBatch | None:
-        """The next batch, or None while too few groups wait."""
+        """The next batch, leased until it is acknowledged; None while too few groups wait."""
         return self._trainer.take()
 
     def missing_groups(self) -> int:
@@ -70,12 +70,12 @@ class HubExchange:
         return max(1, math.ceil((self._batch_size - waiting) / self._config.group_size))
 
     def acknowledge(self, batch: LeasedBatch, version: int) -> None:
-        """The batch was learnt from, and there is a new policy."""
+        """Confirm to the hub that a batch was learnt from, and report the new policy's version."""
         self._trainer.acknowledge(batch)
         self._trainer.set_policy_version(version)
 
     def part_with(self, names: Sequence[str]) -> None:
-        """Environments that post no more leave."""
+        """Disconnect these environments from the hub: their share of batches goes to the others."""
         for name in names:
             if name in self._env_ids:
                 self._poster.leave(self._env_ids.pop(name))

@@ -38,7 +38,7 @@ def pack(policy: LanguagePolicy, compression: Compression) -> Weights:
 
 
 def unpack(weights: Weights, policy: LanguagePolicy) -> None:
-    """Give a policy the weights that were sent."""
+    """Load weights, as `pack` encoded them, into a policy, in place."""
     vector = torch.from_numpy(weights.copy())
     if vector.dtype == torch.uint8:
         vector = BlockQuantization(sum(parameter.numel() for parameter in policy.model.parameters())).decode(vector)
@@ -47,14 +47,14 @@ def unpack(weights: Weights, policy: LanguagePolicy) -> None:
 
 @dataclass(frozen=True)
 class PlayerShare:
-    """What one actor plays: exercises, the place each has among those of all actors, and the seed of all."""
+    """What one actor plays: exercises, each one's index among all exercises, and the seed they all share."""
 
     exercises: list[Exercise]
     places: list[int]
     seed: int
 
     def begin(self, policy: LanguagePolicy) -> "list[list[_Turn]]":
-        """The attempts at each exercise."""
+        """The attempts at each exercise, not yet played, each with its own generator."""
         return [
             [
                 _Turn(attempt, np.random.default_rng([self.seed, place * exercise.num_attempts + number, 0]))
@@ -165,7 +165,7 @@ class RemotePlayers:
 
         for index in range(len(shares)):
             play_by(index)
-        played = calls.answers(play_again, "actor {} of the gym was lost {} times in one batch")
+        played = calls.wait_for_results(play_again, "actor {} of the gym was lost {} times in one batch")
         self._new.clear()
         found: dict[int, list[TaskAttempt]] = {}
         for index, share in enumerate(shares):

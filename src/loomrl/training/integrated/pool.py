@@ -44,14 +44,14 @@ class TaskEnvironment:
 
 @dataclass(frozen=True)
 class AttemptGroup:
-    """Attempts of one environment at one task."""
+    """The attempts of one environment at one task."""
 
     environment: TaskEnvironment
     attempts: list[TaskAttempt]
 
     @property
     def fault(self) -> EnvironmentFault | None:
-        """What broke an attempt, if anything did: then the group is worth nothing."""
+        """The first error that broke an attempt, or None; a group with one is not learnt from."""
         return next((attempt.fault for attempt in self.attempts if attempt.fault), None)
 
     @property
@@ -60,7 +60,7 @@ class AttemptGroup:
         return min(attempt.dialogue.version or 0 for attempt in self.attempts)
 
     def to_wire(self, env_id: int) -> dict[str, Any]:
-        """The group as a hub takes it."""
+        """The group as the body that a hub's `/scored_data` takes."""
         dialogues = [attempt.dialogue for attempt in self.attempts]
         return {
             "tokens": [dialogue.tokens for dialogue in dialogues],
@@ -92,12 +92,12 @@ class EnvironmentPool:
 
     @property
     def quarantined(self) -> list[str]:
-        """The names of environments that take part no more."""
+        """The names of the environments that are in quarantine and draw no more tasks."""
         return [name for name, one in self.environments.items() if one.is_quarantined]
 
     @property
     def difficulties(self) -> dict[str, float]:
-        """Of each domain, in levels."""
+        """The mean difficulty of each domain's environments, in levels."""
         return means((one.domain, one.difficulty) for one in self.environments.values())
 
     def replace(self, environments: Mapping[str, GymEnvironment]) -> None:
@@ -140,7 +140,7 @@ class EnvironmentPool:
     def play_by(
         self, num_groups: int, attempt: Callable[[Sequence[Exercise]], Sequence[list[TaskAttempt]]]
     ) -> list[AttemptGroup]:
-        """As `play`, but `attempt` has exercises attempted to their ends, wherever that is."""
+        """As `play`, but `attempt` plays the exercises, here or in other processes, and returns each one's attempts."""
         taking_part = [self._next() for _ in range(num_groups)]
         attempted = attempt([self._exercise(environment) for environment in taking_part])
         groups = [
@@ -151,7 +151,7 @@ class EnvironmentPool:
         return [group for group in groups if group.fault is None]
 
     def state_dict(self) -> dict[str, Any]:
-        """All that going on needs, JSON values."""
+        """Turn, task streams and failures of all environments, JSON values: what an equal continuation needs."""
         return {"turn": self._turn, "environments": self._states()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

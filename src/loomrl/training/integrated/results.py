@@ -38,7 +38,7 @@ class IntegrationResults:
 
     @property
     def policy_version(self) -> int:
-        """Of the newest policy; 0 is that of the warm start."""
+        """The version of the newest policy; 0 is the warm start's."""
         return self.iterations[-1].policy_version if self.iterations else 0
 
     @property
@@ -48,12 +48,12 @@ class IntegrationResults:
 
     @property
     def difficulties(self) -> Rates:
-        """The level the curriculum reached in each domain."""
+        """The level that the curriculum has reached in each domain; empty before the first iteration."""
         return self.iterations[-1].difficulties if self.iterations else {}
 
 
 def means(found: Iterable[tuple[str, float]]) -> Rates:
-    """The mean of each domain's values."""
+    """The mean value of each name in (name, value) pairs."""
     values: dict[str, list[float]] = {}
     for domain, value in found:
         values.setdefault(domain, []).append(value)

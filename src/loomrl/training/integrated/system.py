@@ -45,10 +45,10 @@ class Players(Protocol):
     """Whoever plays the episodes of an iteration in place of the integration itself."""
 
     def update(self, policy: LanguagePolicy, version: int) -> None:
-        """Play by this policy from now on."""
+        """Use this policy, of this version, from now on."""
 
     def play(self, exercises: Sequence[Exercise], seed: int) -> Sequence[list[TaskAttempt]]:
-        """All attempts at each exercise, in their order."""
+        """The attempts at each exercise, played to their ends, in the order of the exercises."""
 
 
 class GymPPOIntegration:
@@ -75,7 +75,7 @@ class GymPPOIntegration:
         self.config, self.ppo_config = gym_config, ppo_config or PPOConfig(batch_size=64)
         self._seed = self.ppo_config.seed
         policy = policy or _fresh_policy(gym_config, self._seed)
-        _demand_room(policy, gym_config)
+        _require_room(policy, gym_config)
         self.ppo_trainer = make_learner(self.ppo_config, policy, gym_config)
         self.inference_engine = engine or BuiltinEngine()
         self.environments = EnvironmentPool(gym_config, policy.tokenizer, self._seed)
@@ -286,7 +286,7 @@ def _fresh_policy(config: GymTrainingConfig, seed: int) -> LanguagePolicy:
     return LanguagePolicy.fresh(derive(seed, Purpose.WEIGHTS), max_tokens=config.max_sequence_tokens, value_head=True)
 
 
-def _demand_room(policy: LanguagePolicy, config: GymTrainingConfig) -> None:
+def _require_room(policy: LanguagePolicy, config: GymTrainingConfig) -> None:
     if (room := policy.model.config.max_tokens) < config.max_sequence_tokens:
         raise ConfigError(
             f"the policy reads {room} tokens, max_sequence_tokens is {config.max_sequence_tokens}; lower that"

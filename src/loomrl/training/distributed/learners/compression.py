@@ -38,21 +38,21 @@ class Averaging(Protocol):
         """Continue where `state_dict()` of an equal averaging was taken."""
 
 
-def make_averaging(
+def create_averaging(
     config: CompressionConfig, size: int, matrices: Sequence[LayerWeights], group: dist.ProcessGroup
 ) -> Averaging:
     """The averaging that a config selects, for vectors of `size` numbers that contain these matrices."""
     match config.method:
         case "powersgd":
-            return PowerSGD(config.rank, matrices, group)
+            return PowerSGDAveraging(config.rank, matrices, group)
         case "int8":
-            return ErrorFeedback(BlockQuantization(size), size, group)
+            return ErrorFeedbackAveraging(BlockQuantization(size), size, group)
         case "top_k":
-            return ErrorFeedback(Largest(config.share, size), size, group)
+            return ErrorFeedbackAveraging(TopKSelection(config.share, size), size, group)
         case "none":
-            return Whole(group)
+            return AllReduceAveraging(group)
         case _:
-            return Hooked(config.method, group)
+            return HalfPrecisionAveraging(config.method, group)
 
 
 class GradientBucket:
@@ -84,7 +84,7 @@ class GradientBucket:
         return True
 
 
-class Whole:
+class AllReduceAveraging:
     """Averages in full precision by one all-reduce. torch's hook is not used: its future wakes two more threads for
     each gradient."""
 
@@ -106,7 +106,7 @@ class Whole:
         """Do nothing: an all-reduce carries nothing from call to call."""
 
 
-class Hooked:
+class HalfPrecisionAveraging:
     """Averages in 16 bits (`fp16` or `bf16`), by torch's own communication hooks."""
 
     _HOOKS: dict[str, Callable[..., Any]] = {
@@ -131,8 +131,8 @@ class Hooked:
         """Do nothing: rounding to 16 bits carries nothing from call to call."""
 
 
-class PowerSGD:
-    """torch's PowerSGD: matrices are sent as products of two thin ones, with error feedback (Vogels et al., arXiv
+class PowerSGDAveraging:
+    """torch's PowerSGD: matrices are sent as products of thin ones, with error feedback (Vogels et al., arXiv
     1905.13727)."""
 
     def __init__(self, rank: int, matrices: Sequence[LayerWeights], group: dist.ProcessGroup) -> None:
@@ -195,7 +195,7 @@ class BlockQuantization:
         return blocks.view(-1)[: self._size]
 
 
-class Largest:
+class TopKSelection:
     """Encodes the `share` of numbers with the largest magnitudes, at least one, and their positions."""
 
     def __init__(self, share: float, size: int) -> None:
@@ -214,7 +214,7 @@ class Largest:
         return vector
 
 
-class ErrorFeedback:
+class ErrorFeedbackAveraging:
     """Sends a code of the vector and of what earlier codes left out (Karimireddy et al., arXiv 1901.09847).
 
     All decode all messages and add them up in the order of ranks.

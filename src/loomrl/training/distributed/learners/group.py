@@ -19,21 +19,21 @@ from torch import Tensor, nn
 from loomrl.algorithms.base import State, below
 from loomrl.algorithms.peers import LayerWeights, Moments, Vector
 from loomrl.training.distributed.config import DistributedConfig
-from loomrl.training.distributed.learners.compression import make_averaging
+from loomrl.training.distributed.learners.compression import create_averaging
 from loomrl.training.distributed.learners.watchdog import Watchdog
 from loomrl.types import FloatArray, Json
 
 _RECEIVER = "gloo_tcp_loop"  # name of Gloo's thread that waits for messages
 
 
-class Followed:
+class SharedParameters:
     """A parameter vector that all learners share, and how their copies become equal."""
 
     def __init__(
         self, parameters: Tensor, matrices: Sequence[LayerWeights], config: DistributedConfig, group: dist.ProcessGroup
     ) -> None:
         self._parameters = parameters  # (P,), the algorithm's own
-        self.averaging = make_averaging(config.compression, parameters.numel(), matrices, group)
+        self.averaging = create_averaging(config.compression, parameters.numel(), matrices, group)
         dist.broadcast(parameters, group=group, group_src=0)
         self._agreed = nn.Parameter(parameters.clone())
         momentum = config.outer_momentum
@@ -75,33 +75,33 @@ class DistributedLearnerGroup:
         calm_receiver()
         self._config, self._watchdog, self._group = config, watchdog, found
         self.rank, self.num_learners = found.rank(), found.size()
-        self.joins_gradients = config.sync_frequency == 1
-        self._followed: list[Followed] = []
+        self.all_reduces_gradients = config.sync_frequency == 1
+        self._shared: list[SharedParameters] = []
         self._steps = 0  # since the parameters were one
         self._bytes = 0  # since `metrics` was asked
 
     @property
-    def steps_alone(self) -> float:
+    def steps_until_synchronisation(self) -> float:
         """How many more gradient steps this learner may take before the parameters are synchronised; infinite where
         every gradient is averaged."""
-        return math.inf if self.joins_gradients else self._config.sync_frequency - self._steps
+        return math.inf if self.all_reduces_gradients else self._config.sync_frequency - self._steps
 
     # --- parameters ---
 
-    def follow(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
+    def register_parameters(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
         """Register a parameter vector (P,) and the matrices in it; all learners' copies become the first learner's."""
-        with self._meeting():
-            self._followed.append(Followed(torch.as_tensor(parameters), matrices, self._config, self._group))
+        with self._collective():
+            self._shared.append(SharedParameters(torch.as_tensor(parameters), matrices, self._config, self._group))
 
-    def join_gradient(self, gradient: Vector, number: int = 0) -> None:
-        """Replace a gradient (P,) in place by the mean over all learners; `number` is that of the vector, in the order
-        of `follow`."""
-        with self._meeting():
-            self._bytes += self._followed[number].averaging.average(torch.as_tensor(gradient))
+    def all_reduce_gradient(self, gradient: Vector, number: int = 0) -> None:
+        """Replace a gradient (P,) in place by the mean over all learners; `number` counts vectors in the order of
+        `register_parameters`."""
+        with self._collective():
+            self._bytes += self._shared[number].averaging.average(torch.as_tensor(gradient))
 
-    def stepped(self, num_steps: int) -> None:
+    def count_steps(self, num_steps: int) -> None:
         """Count gradient steps this learner has taken; synchronises the parameters after `sync_frequency` of them."""
-        if self.joins_gradients:
+        if self.all_reduces_gradients:
             return
         self._steps += num_steps
         if self._steps == self._config.sync_frequency:
@@ -112,13 +112,13 @@ class DistributedLearnerGroup:
         time."""
         if self._steps == 0:
             return
-        with self._meeting():
-            self._bytes += sum(followed.synchronise() for followed in self._followed)
+        with self._collective():
+            self._bytes += sum(shared.synchronise() for shared in self._shared)
         self._steps = 0
 
     # --- numbers ---
 
-    def join_moments(self, moments: Moments) -> Moments:
+    def all_reduce_moments(self, moments: Moments) -> Moments:
         """Mean, variance and count of all learners' values together (Chan, Golub and LeVeque, 1979)."""
         shape = np.shape(moments.mean)
         rows = self._gathered(np.concatenate([[moments.count], moments.mean.ravel(), moments.var.ravel()]))
@@ -131,7 +131,7 @@ class DistributedLearnerGroup:
         var = (count * (variances + (means - mean) ** 2)).sum(0) / total
         return Moments(mean.reshape(shape), var.reshape(shape), total)
 
-    def mean(self, values: FloatArray) -> FloatArray:
+    def all_reduce_mean(self, values: FloatArray) -> FloatArray:
         """The mean of an array (K,) over all learners, float64 (K,)."""
         found: FloatArray = self._gathered(values).mean(0)
         return found
@@ -140,29 +140,29 @@ class DistributedLearnerGroup:
         """Every learner's values (K,), in the order of ranks: (learners, K)."""
         own = torch.from_numpy(np.ascontiguousarray(values, np.float64))
         rows = [torch.empty_like(own) for _ in range(self.num_learners)]
-        with self._meeting(own.nbytes):
+        with self._collective(own.nbytes):
             dist.all_gather(rows, own, self._group)
         found: FloatArray = torch.stack(rows).numpy()
         return found
 
-    def from_first(self, compute: Callable[[], Json]) -> Json:
+    def broadcast_from_first(self, compute: Callable[[], Json]) -> Json:
         """The result of `compute` on the first learner, sent to all; the others do not compute it."""
         found: list[Any] = [compute() if self.rank == 0 else None]
-        with self._meeting():
+        with self._collective():
             dist.broadcast_object_list(found, group=self._group, group_src=0)
         answer: Json = found[0]
         return answer
 
     @contextmanager
-    def _meeting(self, num_bytes: int = 0) -> Iterator[None]:
+    def _collective(self, num_bytes: int = 0) -> Iterator[None]:
         """Whoever waits for others does not hang."""
         self._bytes += num_bytes
         with self._watchdog.at_rest():
             yield
 
     def metrics(self) -> dict[str, float]:
-        """`bytes_sent`: payload of gradients, parameters and moments since the last call, without `from_first` and the
-        first broadcast."""
+        """`bytes_sent`: payload of gradients, parameters and moments since the last call. Not counted are
+        `broadcast_from_first` and the first broadcast of the parameters."""
         num_bytes, self._bytes = self._bytes, 0
         return {"bytes_sent": float(num_bytes)}
 
@@ -170,13 +170,13 @@ class DistributedLearnerGroup:
 
     def state_dict(self) -> State:
         """The state of each shared parameter vector, by its number; taken while all learners' parameters are equal."""
-        states = enumerate(followed.state_dict() for followed in self._followed)
+        states = enumerate(shared.state_dict() for shared in self._shared)
         return {f"{number}.{name}": value for number, state in states for name, value in state.items()}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`, when the algorithm has its parameters again."""
-        for number, followed in enumerate(self._followed):
-            followed.load_state_dict(below(f"{number}.", state))
+        for number, shared in enumerate(self._shared):
+            shared.load_state_dict(below(f"{number}.", state))
         self._steps = 0
 
 

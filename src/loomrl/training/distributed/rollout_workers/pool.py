@@ -45,7 +45,7 @@ class RolloutWorkerPool:
 
     def __init__(
         self,
-        site: WorkerSetup,
+        setup: WorkerSetup,
         num_envs: int,
         resources: Mapping[str, float],
         hang_timeout_seconds: float,
@@ -54,7 +54,7 @@ class RolloutWorkerPool:
     ) -> None:
         import ray
 
-        self._site = ray.put(site)  # sent once to each machine
+        self._setup = ray.put(setup)  # sent once to each machine
         self._class = ray.remote(**options(resources))(RolloutWorker)
         self._num_envs, self._timeout = num_envs, hang_timeout_seconds
         self._warn, self._waiting = warn, waiting
@@ -66,24 +66,25 @@ class RolloutWorkerPool:
         self._is_first = True  # the rollout under way, since environments began anew
         self._losses = Counter[int]()  # of each worker, in that rollout
         self.num_replaced = 0
-        self.workers = [self._made(index) for index in range(site.num_workers)]
-        self._seed = derive(site.seed, Purpose.EPISODES)
-        self.shares = divided(num_envs, [1.0] * site.num_workers)
+        self.workers = [self._made(index) for index in range(setup.num_workers)]
+        self._seed = derive(setup.seed, Purpose.EPISODES)
+        self.shares = divided(num_envs, [1.0] * setup.num_workers)
 
     def _made(self, index: int) -> Any:
         self._new.add(index)
-        return self._class.remote(self._site, index)
+        return self._class.remote(self._setup, index)
 
     # --- shares ---
 
     @property
     def state(self) -> State:
-        """Of all environments after the last rollout, in their order; empty before it, and where they have none."""
+        """The state of all environments after the last rollout, arrays (B, ...) by name; empty before it, and where
+        they cannot be saved."""
         return self._state
 
     def begin(self, seed: int, state: State) -> None:
-        """All environments go on from a state. Without one they begin anew, and number i is seeded with `seed + i`.
-        Here workers' shares may change."""
+        """Let all environments continue from a state. Without one they begin anew, and number i is seeded with `seed +
+        i`. Workers' shares may change here."""
         self._seed = seed
         before = self.shares
         self._replace_slow()
@@ -128,9 +129,9 @@ class RolloutWorkerPool:
 
     # --- rollouts ---
 
-    def ask(self, state: Any, rng: np.random.Generator, with_log_prob: bool = False) -> RolloutTask:
-        """Have everyone collect a rollout with a policy, by reference, and noise from a generator, which stays as it
-        is."""
+    def request_rollouts(self, state: Any, rng: np.random.Generator, with_log_prob: bool = False) -> RolloutTask:
+        """Have every worker collect a rollout with a policy (a reference to a `PolicyState`) and noise from a
+        generator, which is copied."""
         task = RolloutTask(state, rng, with_log_prob, Calls(self._timeout, "training.distributed.hang_timeout_seconds"))
         for index in range(len(self.workers)):
             self._send(index, task)
@@ -142,13 +143,13 @@ class RolloutWorkerPool:
         rollout = worker.collect_rollout.remote(task.rng, task.with_log_prob)
         task.calls.add(index, rollout, before, index in self._new)
 
-    def answers(self, task: RolloutTask) -> list[WorkerRollout]:
-        """Wait for all rollouts, in the order of workers. One that is lost is collected again by another worker: the
-        same one, from the state after the last rollout; where there is none, or for the second time, with other
-        episodes.
+    def wait_for_rollouts(self, task: RolloutTask) -> list[WorkerRollout]:
+        """The rollouts of all workers, in the order of workers. A rollout that is lost is collected again by another
+        worker: the same one, from the state after the last rollout; without such a state, or after a second loss,
+        with other episodes.
 
         Raises:
-            LoomRLError: of a worker, such as an `EnvironmentFault`; or when workers are lost again and again.
+            LoomRLError: that a worker raised, such as an `EnvironmentFault`; or when workers are lost again and again.
         """
 
         def collect_again(index: int, reason: str) -> None:
@@ -157,7 +158,7 @@ class RolloutWorkerPool:
             self._send(index, task)
 
         with self._waiting():
-            found = task.calls.answers(collect_again, "rollout worker {} was lost {} times in one rollout")
+            found = task.calls.wait_for_results(collect_again, "rollout worker {} was lost {} times in one rollout")
         rollouts = [found[index] for index in range(len(self.workers))]
         self._measure(rollouts)
         self._new.clear()

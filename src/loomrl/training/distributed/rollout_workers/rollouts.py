@@ -19,7 +19,7 @@ _ARRAYS = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
 
 @dataclass(frozen=True)
 class PolicyState:
-    """All of a policy that acting needs, the normaliser's statistics too."""
+    """All arrays that a policy needs to act, the normaliser's statistics included, and its version."""
 
     version: int
     arrays: dict[str, NDArray[Any]]
@@ -45,9 +45,12 @@ class WorkerRollout:
         return self.trajectory.num_transitions / max(self.seconds, 1e-9)
 
 
-def demand_fresh(rollouts: Sequence[WorkerRollout], version: int, max_staleness: int = 0) -> None:
-    """Raise `ConfigError` where a rollout was made by a policy more than `max_staleness` updates older than the
-    current, or newer: PPO learns from its own."""
+def require_fresh(rollouts: Sequence[WorkerRollout], version: int, max_staleness: int = 0) -> None:
+    """Check that each rollout's policy was at most `max_staleness` updates older than `version`, and not newer.
+
+    Raises:
+        ConfigError: for a rollout of another version.
+    """
     for rollout in rollouts:
         if not 0 <= version - rollout.policy_version <= max_staleness:
             raise ConfigError(
