@@ -61,7 +61,7 @@ class OwnEnvironments:
         self._algorithm, self._make_envs, self._num_envs = algorithm, make_envs, num_envs
         self._collector: Any = None
         self._saved: State = {}
-        self._kept = ExitStack()
+        self._resources = ExitStack()
 
     @property
     def is_resumable(self) -> bool:
@@ -73,14 +73,14 @@ class OwnEnvironments:
         anew, number i is seeded with `seed + i`."""
         if not self.is_resumable:
             self.close()
-            envs = self._kept.enter_context(closing(self._make_envs(self._num_envs, "resumable")))
+            envs = self._resources.enter_context(closing(self._make_envs(self._num_envs, "resumable")))
             self._collector = getattr(self._algorithm, "collector", Collector)(envs, seed)
             if self._saved:
-                self._go_on()
+                self._restore()
         collector: SegmentCollector = self._collector
         return collector
 
-    def _go_on(self) -> None:
+    def _restore(self) -> None:
         num_lost = self._collector.load_state_dict(self._saved)
         self._saved = {}
         if num_lost:
@@ -116,4 +116,4 @@ class OwnEnvironments:
     def close(self) -> None:
         """Close the environments; `begin` makes new ones."""
         self._collector = None
-        self._kept.close()
+        self._resources.close()

@@ -79,7 +79,8 @@ class BuiltinEngine(InferenceEngine):
     def submit(
         self, prompts: Sequence[Prompt], *, n: int = 1, sampling: Sampling | None = None
     ) -> "list[Future[Completions]]":
-        """As `complete`, without waiting; a future that is cancelled is decoded no further.
+        """Futures of the completions of each prompt, as `complete` returns them; a cancelled future is not decoded any
+        further.
 
         Raises:
             ConfigError: for a prompt the policy cannot take, or too many completions.

@@ -28,7 +28,7 @@ class GroupSource(Protocol):
         """Groups for the next update; `policy` is of this version."""
         ...
 
-    def learnt(self, version: int) -> None:
+    def acknowledge(self, version: int) -> None:
         """Confirm that the groups collected last were learnt from; `version` is the policy's after that update."""
         ...
 
@@ -68,7 +68,7 @@ class TaskSource:
             for task, completions in zip(drawn, answered, strict=True)
         ]
 
-    def learnt(self, version: int) -> None:
+    def acknowledge(self, version: int) -> None:
         """Do nothing: tasks are drawn in this process, and no server waits for a confirmation."""
 
     def state_dict(self) -> State:
@@ -99,14 +99,14 @@ class HubSource:
         self._batch: LeasedBatch | None = None
 
     def collect(self, policy: LanguagePolicy, version: int) -> list[TokenGroup]:
-        """As above; waits until environments have filled a batch."""
+        """The groups of the hub's next batch; waits until environments have filled one."""
         self._client.set_policy_version(version)
-        while (batch := self._client.take()) is None:
+        while (batch := self._client.next_batch()) is None:
             time.sleep(self._poll_seconds)
         self._batch = batch
         return list(self._readable(batch, policy))
 
-    def learnt(self, version: int) -> None:
+    def acknowledge(self, version: int) -> None:
         assert self._batch is not None, "groups are collected before they are learnt from"
         self._client.acknowledge(self._batch)
         self._client.set_policy_version(version)

@@ -14,7 +14,8 @@ class TokenMemory(Protocol):
     """Takes the keys and values of new tokens, and gives those of all tokens so far."""
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of T new tokens (B, H, T, D) -> those of all S so far (B, H, S, D)."""
+        """Store the keys and values of T new tokens (B, H, T, D); returns those of all S tokens so far, (B, H,
+        S, D)."""
         ...
 
 
@@ -40,7 +41,7 @@ class KeyValueCache:
         return self._keys[layer, :, :, :end], self._values[layer, :, :, :end]
 
     def advance(self, num_columns: int) -> None:
-        """All layers have taken so many columns."""
+        """Count columns that all layers have written."""
         self._length += num_columns
 
     def select(self, sequences: Tensor) -> "KeyValueCache":

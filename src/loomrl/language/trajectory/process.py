@@ -97,7 +97,7 @@ class ServiceProcess:
         return code
 
     def log(self) -> str:
-        """What the server wrote so far."""
+        """The text the server has logged so far."""
         return self._log.read_text(errors="replace")
 
     def _default_options(self) -> dict[str, object]:

@@ -52,19 +52,19 @@ def learn_on_ray(
     with cluster(config) as ray, tempfile.TemporaryDirectory() as folder:
         coordinator = _beside(Coordinator).remote(newest)
         fitted = _begin(_trainer(create_task(job, rollout_length, coordinator), Path(folder)))
-        follower = _Follower(save, on_update, on_validation, on_restored)
+        publisher = _Publisher(save, on_update, on_validation, on_restored)
         head = ClusterHead(ray)
         while not fitted.done():
             head.require_answer()
-            follower.follow(ray.get(coordinator.take_updates.remote()))
+            publisher.publish(ray.get(coordinator.take_updates.remote()))
             if cancelled():
                 coordinator.report_failure.remote(Cancelled("training: it was cancelled"))
             time.sleep(POLL_SECONDS)
-        follower.follow(ray.get(coordinator.take_updates.remote()))
+        publisher.publish(ray.get(coordinator.take_updates.remote()))
         _require_success(fitted, ray.get(coordinator.failure.remote()), config)
         ray.kill(coordinator)
-    assert follower.newest is not None, "learners that end leave a checkpoint"
-    return follower.newest
+    assert publisher.newest is not None, "learners that end leave a checkpoint"
+    return publisher.newest
 
 
 def _beside(actor: type) -> Any:
@@ -121,7 +121,7 @@ def _begin(trainer: Any) -> "Future[Any]":
     return fitted
 
 
-class _Follower:
+class _Publisher:
     """Passes on what learners leave."""
 
     def __init__(
@@ -131,7 +131,7 @@ class _Follower:
         self._on_update, self._on_validation = on_update, on_validation
         self.newest: Checkpoint | None = None
 
-    def follow(self, updates: Updates) -> None:
+    def publish(self, updates: Updates) -> None:
         """Checkpoints are on the disk afterwards."""
         for message in updates.warnings:
             CheckpointStore.pass_over(message)

@@ -94,21 +94,21 @@ class Player:
         with one_thread():
             while waiting := [turn for turn in turns if not turn.attempt.is_over]:
                 for first in range(0, len(waiting), MAX_ROWS):
-                    self._say(waiting[first : first + MAX_ROWS])
+                    self._write_messages(waiting[first : first + MAX_ROWS])
         return [[turn.attempt for turn in ones] for ones in begun]
 
-    def _say(self, turns: Sequence[_Turn]) -> None:
+    def _write_messages(self, turns: Sequence[_Turn]) -> None:
         """One message in each."""
         limit = self._sampling.max_tokens
         answers = [
             DecodedAnswer(tuple(turn.attempt.dialogue.tokens), self._sampling, turn.rng, limit) for turn in turns
         ]
         decoder = Decoder(self._policy)
-        decoder.join(answers)
+        decoder.add(answers)
         while decoder.sequences:
             decoder.step()
         for turn, answer in zip(turns, answers, strict=True):
-            turn.attempt.say(PolicyMessage(answer.token_ids, answer.log_probs, self._version))
+            turn.attempt.step(PolicyMessage(answer.token_ids, answer.log_probs, self._version))
 
 
 class RemotePlayers:
@@ -151,7 +151,7 @@ class RemotePlayers:
             LoomRLError: of an actor, or when actors are lost again and again.
         """
         shares = [
-            PlayerShare([exercises[place] for place in places], places, seed) for places in self._dealt(exercises)
+            PlayerShare([exercises[place] for place in places], places, seed) for places in self._assigned(exercises)
         ]
         calls = Calls(self._timeout, "hang_timeout_seconds")
 
@@ -179,7 +179,7 @@ class RemotePlayers:
         for actor in self.actors:
             ray.kill(actor)
 
-    def _dealt(self, exercises: Sequence[Exercise]) -> list[list[int]]:
+    def _assigned(self, exercises: Sequence[Exercise]) -> list[list[int]]:
         """The places of each actor's exercises: of every domain as many as the others', for they differ in length."""
         order = sorted(range(len(exercises)), key=lambda place: exercises[place].task.domain)
         return [sorted(order[index :: len(self.actors)]) for index in range(len(self.actors))]

@@ -84,7 +84,7 @@ class EnvironmentPool:
         self._config, self._tokenizer, self._seed = config, tokenizer, seed
         curricula = {name: Curriculum(config.curriculum(config.difficulty), [name]) for name in config.domains}
         self.environments: dict[str, TaskEnvironment] = {}
-        self._remembered: dict[str, Any] = {}  # states of environments, also of those that take no part now
+        self._saved_states: dict[str, Any] = {}  # states of environments, also of those that take no part now
         for number in range(config.environments_per_type):
             for domain, curriculum in curricula.items():
                 self._add(f"{domain}-{number}", curriculum, domain, config.kinds_of(domain), config.max_turns)
@@ -115,13 +115,13 @@ class EnvironmentPool:
                     f"environment {name} is of the domain {one.domain!r}, which GymTrainingConfig.enabled_env_types "
                     f"does not name; it names {', '.join(self._config.domains)}"
                 )
-        self._remembered |= self._states()
+        self._saved_states |= self._states()
         self.environments, self._turn = {}, 0
         for name, one in environments.items():
             curriculum = Curriculum(self._config.curriculum(level_of(one.config.difficulty)), [one.domain])
             kinds = one.config.kinds or self._config.kinds_of(one.domain)
             self._add(f"gym/{name}", curriculum, one.domain, kinds, min(one.config.max_steps, self._config.max_turns))
-        self._remember()
+        self._restore()
 
     def play(self, num_groups: int, answer: Answer) -> list[AttemptGroup]:
         """Have `num_groups` tasks attempted here; returns those groups that did not break.
@@ -157,17 +157,17 @@ class EnvironmentPool:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken; the tasks that follow are the same to the byte."""
         self._turn = int(state["turn"]) % len(self.environments)
-        self._remembered = dict(state["environments"])
-        self._remember()
+        self._saved_states = dict(state["environments"])
+        self._restore()
 
     def _states(self) -> dict[str, Any]:
         return {
             name: {"tasks": one.tasks.state_dict(), "failures": one.failures} for name, one in self.environments.items()
         }
 
-    def _remember(self) -> None:
-        for name in self.environments.keys() & self._remembered.keys():
-            environment, state = self.environments[name], self._remembered[name]
+    def _restore(self) -> None:
+        for name in self.environments.keys() & self._saved_states.keys():
+            environment, state = self.environments[name], self._saved_states[name]
             environment.tasks.load_state_dict(state["tasks"])
             environment.failures = int(state["failures"])
 

@@ -129,7 +129,7 @@ class GymPPOIntegration:
         if checkpoint is not None:
             self._load(checkpoint)
         else:
-            self._imitate()
+            self._run_warm_start()
             if self._stop.is_set():
                 return  # the next call goes on with it
             self._warm_start = self.evaluate()
@@ -142,7 +142,7 @@ class GymPPOIntegration:
             if acting is not None:
                 acting.update(self.ppo_trainer.policy, self.ppo_trainer.version)
 
-    def _imitate(self) -> None:
+    def _run_warm_start(self) -> None:
         wanted = self.config.warm_start_accuracy
         with one_thread(), events.progress("warm start", round(100 * wanted)) as reporter:
 
@@ -170,7 +170,7 @@ class GymPPOIntegration:
                 if iteration.number % self.config.checkpoint_interval == 0:
                     self._save()
                 reporter.update(iteration.number, **iteration.success_rates)
-                self._narrate(iteration)
+                self._report(iteration)
         self._save()
         assert self._warm_start is not None
         quarantined = self.environments.quarantined
@@ -179,16 +179,16 @@ class GymPPOIntegration:
     def _iterate(self, exchange: HubExchange) -> Iteration:
         """One batch: environments fill it, the trainer learns from it, the engine gets the policy it made."""
         played: list[AttemptGroup] = []
-        while (batch := exchange.take()) is None:
+        while (batch := exchange.next_batch()) is None:
             groups = self._play(exchange.missing_groups())
             exchange.post(groups)
-            exchange.part_with(self.environments.quarantined)
+            exchange.disconnect(self.environments.quarantined)
             played += groups
         delivered = zip(batch.groups, batch.policy_versions, strict=True)
         learning = self.ppo_trainer.update([TokenGroup.from_wire(group, version) for group, version in delivered])
         self._publish()
         exchange.acknowledge(batch, self.ppo_trainer.version)
-        return self._told(played, learning)
+        return self._iteration(played, learning)
 
     def _play(self, num_groups: int) -> list[AttemptGroup]:
         if (players := self.players) is None:
@@ -218,7 +218,7 @@ class GymPPOIntegration:
     def _num_episodes(self) -> int:
         return len(self._iterations) * self.ppo_config.batch_size
 
-    def _told(self, played: list[AttemptGroup], learning: dict[str, float]) -> Iteration:
+    def _iteration(self, played: list[AttemptGroup], learning: dict[str, float]) -> Iteration:
         attempts = [attempt for group in played for attempt in group.attempts]
         return Iteration(
             number=len(self._iterations) + 1,
@@ -230,7 +230,7 @@ class GymPPOIntegration:
             learning=learning,
         )
 
-    def _narrate(self, iteration: Iteration) -> None:
+    def _report(self, iteration: Iteration) -> None:
         events.emit("metrics", step=iteration.num_episodes, **iteration.learning)
         if iteration.number % self.ppo_config.log_interval == 0:
             log.info("iteration %d: %s at %s", iteration.number, iteration.success_rates, iteration.difficulties)

@@ -73,7 +73,7 @@ class SamplingFields(Body):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_what_is_not_done(cls, data: Any) -> Any:
+    def _validate_unsupported(cls, data: Any) -> Any:
         if isinstance(data, dict):
             for name, neutral in cls.neutral.items():
                 if (value := data.get(name)) is not None and value not in neutral:
@@ -106,7 +106,7 @@ class TokensPrompt(Body):
     prompt: str | None = None
 
     @model_validator(mode="after")
-    def _is_one(self) -> "TokensPrompt":
+    def _validate_one_prompt(self) -> "TokensPrompt":
         if (self.prompt_token_ids is None) == (self.prompt is None):
             raise ValueError("give either prompt_token_ids or prompt")
         return self
@@ -119,7 +119,7 @@ class VLLMGenerate(SamplingFields):
     max_tokens: Annotated[int, Field(ge=1)] | None = 16
     logprobs: Annotated[int, Field(ge=0, le=0)] | None = None  # 0: of the tokens that were drawn
 
-    def ask(self) -> CompletionRequest:
+    def to_request(self) -> CompletionRequest:
         """This body as a `CompletionRequest` for its one prompt; 2**31 tokens at most where `max_tokens` is null."""
         prompt: Prompt
         if isinstance(self.prompt, TokensPrompt):
@@ -147,14 +147,14 @@ class SGLangGenerate(Body):
     stream: bool | None = False
 
     @model_validator(mode="after")
-    def _is_one(self) -> "SGLangGenerate":
+    def _validate_one_prompt(self) -> "SGLangGenerate":
         if (self.text is None) == (self.input_ids is None):
             raise ValueError("give either text or input_ids")
         if self.stream:
             raise ValueError("this engine does not stream; leave stream out")
         return self
 
-    def ask(self) -> CompletionRequest:
+    def to_request(self) -> CompletionRequest:
         """This body as a `CompletionRequest` for all of its prompts; `is_single` where one came outside a list."""
         given = self.text if self.text is not None else self.input_ids
         assert given is not None
@@ -176,7 +176,7 @@ class OpenAICompletion(SamplingFields):
     logprobs: Annotated[int, Field(ge=0, le=1)] | None = None
     return_token_ids: bool | None = None
 
-    def ask(self) -> CompletionRequest:
+    def to_request(self) -> CompletionRequest:
         """This body as a `CompletionRequest` for all of its prompts; `is_single` where one came outside a list."""
         given = self.prompt
         is_list = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
@@ -186,20 +186,20 @@ class OpenAICompletion(SamplingFields):
 
 
 class Tokenize(Body):
-    """`POST /tokenize` of vLLM and SGLang."""
+    """The body of `POST /tokenize` of vLLM and SGLang: the text to tokenize."""
 
     prompt: str
 
 
 class TextPart(Body):
-    """A part of a message."""
+    """A text part of a chat message's content."""
 
     type: str
     text: str
 
 
 class ChatMessage(Body):
-    """One message of a conversation."""
+    """One message of a conversation: its role, and its text or text parts."""
 
     role: str
     content: str | list[TextPart]
@@ -220,7 +220,7 @@ class OpenAIChat(SamplingFields):
     logprobs: bool | None = None
     return_token_ids: bool | None = None
 
-    def ask(self, tokenizer: Tokenizer) -> CompletionRequest:
+    def to_request(self, tokenizer: Tokenizer) -> CompletionRequest:
         """This body as a `CompletionRequest` whose one prompt is the conversation, as `Tokenizer.chat` writes it: for
         pretrained models with their chat template.
 

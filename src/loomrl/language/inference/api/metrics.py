@@ -21,5 +21,5 @@ class EngineMetrics(ServiceMetrics):
         self._tokens.inc(len(completion.token_ids))
 
     def count_update(self, is_served: bool) -> None:
-        """Count one update of weights."""
+        """Add one weight update to the counter, as served or as refused."""
         self._updates.labels("served" if is_served else "refused").inc()

@@ -21,7 +21,7 @@ class Models(TypedDict):
 
 
 class Tokenized(TypedDict):
-    """The tokens of a text."""
+    """The answer of `POST /tokenize`: token ids, their number, and the context length in tokens."""
 
     tokens: list[int]
     count: int
@@ -41,7 +41,7 @@ class VLLMGenerated(TypedDict):
 
 
 class SGLangGenerated(TypedDict):
-    """A completion as SGLang tells it."""
+    """One completion in SGLang's form: text, token ids, and `meta_info` with version and finish reason."""
 
     text: str
     output_ids: list[int]
@@ -52,7 +52,7 @@ Generated = VLLMGenerated | SGLangGenerated | list[SGLangGenerated]
 
 
 class Usage(TypedDict):
-    """How many tokens came and went."""
+    """Numbers of tokens: of the prompt, of the completions, and in total."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -73,7 +73,7 @@ class OpenAIAnswer(TypedDict):
 
 
 class ModelInfo(TypedDict):
-    """What SGLang says of a model."""
+    """The answer of SGLang's `GET /model_info`: the model and the version of its weights."""
 
     model_path: str
     is_generation: bool
@@ -81,14 +81,14 @@ class ModelInfo(TypedDict):
 
 
 class Updated(TypedDict):
-    """Whether new weights are served, and if not, why."""
+    """The answer of SGLang's weight updates: whether the new weights are served, and if not, why."""
 
     success: bool
     message: str
     num_paused_requests: int
 
 
-class Told(TypedDict):
+class MessageReply(TypedDict):
     """The answer of a route that changes the engine: a message on what was done."""
 
     message: str
@@ -96,19 +96,19 @@ class Told(TypedDict):
 
 
 class WeightInfo(TypedDict):
-    """The version that is served."""
+    """The answer of vLLM's `GET /weight_info`: the version of the served weights."""
 
     weight_version: str
 
 
 class WorldSize(TypedDict):
-    """How many processes have the weights."""
+    """The answer of vLLM's `GET /get_world_size`: the number of processes that hold the weights."""
 
     world_size: int
 
 
 class IsPaused(TypedDict):
-    """Whether nothing new is begun."""
+    """The answer of vLLM's `GET /is_paused`: whether the engine begins no new request."""
 
     is_paused: bool
 

@@ -69,7 +69,7 @@ class NewVersion(Body):
 
 
 class InitTransfer(Body):
-    """vLLM's `/init_weight_transfer_engine`; nothing has to be agreed on."""
+    """The body of vLLM's `POST /init_weight_transfer_engine`, which is read and not needed."""
 
     init_info: dict[str, object]
 
@@ -100,13 +100,13 @@ class ReloadArguments(Body):
 
 
 class Reload(Body):
-    """vLLM's `/collective_rpc`, of which one method is known."""
+    """The body of vLLM's `POST /collective_rpc`; its only known method is `reload_weights`."""
 
     method: Literal["reload_weights"]
     arguments: Annotated[ReloadArguments, Field(alias="kwargs")]
 
 
-class Updating:
+class WeightRoutes:
     """The routes of weights and pauses. One update is made at a time."""
 
     def __init__(self, engine: BuiltinEngine, metrics: EngineMetrics) -> None:
@@ -117,7 +117,7 @@ class Updating:
     # --- SGLang ---------------------------------------------------------------------------------------------------
 
     async def pause_generation(self, request: Request) -> Response:
-        """End or keep what runs; begin nothing new."""
+        """Pause the engine: running requests are aborted or kept, by the body's mode, and no new one is begun."""
         await self._pause(_PAUSE_GENERATION_MODES[_parse(PauseGeneration, request.body).mode])
         return as_json({"status": "ok", "message": "Generation paused successfully."})
 
@@ -147,13 +147,17 @@ class Updating:
         return as_json({"model_path": "loomrl", "is_generation": True, "weight_version": str(self._engine.version)})
 
     async def flush_cache(self, request: Request) -> Response:
-        """There is no cache beyond a request."""
+        """SGLang's answer, without effect: the engine keeps no cache beyond a request."""
         return Response(b"Cache flushed.\n", content_type=b"text/plain; charset=utf-8")
 
     # --- vLLM -----------------------------------------------------------------------------------------------------
 
     async def pause(self, request: Request) -> Response:
-        """End, wait for or keep what runs, by `?mode=`; begin nothing new."""
+        """Pause the engine: running requests are aborted, finished or kept, by `?mode=`, and no new one is begun.
+
+        Raises:
+            Problem: 400 for an unknown mode.
+        """
         query = parse_qs(request.scope["query_string"].decode("latin-1"))
         mode = query.get("mode", ["abort"])[-1]
         if mode not in _PAUSE_MODES:
@@ -176,12 +180,12 @@ class Updating:
         return as_json({"message": "Weight transfer initialized"})
 
     async def start(self, request: Request) -> Response:
-        """Begin an update; one that was begun before and never finished is forgotten."""
+        """Begin a weight update over several requests; an unfinished one before it is discarded."""
         async with self._turn:
             self._received = {}
         return as_json({"message": "Weight update started"})
 
-    async def take(self, request: Request) -> Response:
+    async def receive(self, request: Request) -> Response:
         """Receive some or all of the weights; they are served after `/finish_weight_update`.
 
         Raises:
@@ -195,7 +199,11 @@ class Updating:
         return as_json({"message": "Weights updated"})
 
     async def finish(self, request: Request) -> Response:
-        """Serve what came since `start`, if that is everything."""
+        """Serve the weights received since `/start_weight_update` from now on.
+
+        Raises:
+            Problem: 409 before `/start_weight_update`, 400 where weights are missing or wrong.
+        """
         version = _parse(FinishUpdate, request.body).weight_version
         async with self._turn:
             received, self._received = self._received, None
@@ -205,7 +213,11 @@ class Updating:
         return as_json({"message": "Weight update finished"})
 
     async def reload(self, request: Request) -> Response:
-        """Weights from a folder, as the next version."""
+        """Serve the weights of a folder from now on, as the next version.
+
+        Raises:
+            Problem: 400 where the weights are refused; the old ones stay.
+        """
         path = parse(Reload, request.body).arguments.weights_path
         async with self._turn:
             await self._serve(lambda: read_folder(path), None)
@@ -221,7 +233,7 @@ class Updating:
 
     # --- both -----------------------------------------------------------------------------------------------------
 
-    async def rename(self, request: Request) -> Response:
+    async def set_version(self, request: Request) -> Response:
         """Serve the same weights under another version number."""
         version = parse(NewVersion, request.body).new_version
         async with self._turn:
@@ -253,14 +265,14 @@ class Updating:
         try:
             policy = await asyncio.to_thread(read)
             if aborts:
-                await self._end_what_runs()
+                await self._abort_running()
             await asyncio.to_thread(self._engine.update, policy, number)
         except (ArtifactError, ConfigError) as error:
             self._metrics.count_update(is_served=False)
             raise Problem(400, f"version {self._engine.version} goes on being served: {error}") from error
         self._metrics.count_update(is_served=True)
 
-    async def _end_what_runs(self) -> None:
+    async def _abort_running(self) -> None:
         was_paused = self._engine.scheduler.is_paused
         await self._pause("abort")
         if not was_paused:

@@ -88,14 +88,14 @@ def packed(scope: Scope, response: Response) -> Response:
 
 
 def spliced(scope: Scope, pieces: Sequence[Fragment]) -> Response:
-    """An answer of pieces that are packed already."""
+    """A response made of compressed pieces: as gzip where the client accepts it and the body is long, else unpacked."""
     if sum(piece.num_bytes for piece in pieces) < MIN_PACKED_BYTES or not wants_gzip(scope):
         return Response(plain_of(pieces))
     return Response(gzip_of(pieces), headers=_PACKED)
 
 
 def wants_gzip(scope: Scope) -> bool:
-    """Whether the client takes gzip."""
+    """Whether the client accepts gzip."""
     return accepted(header(scope, b"accept-encoding")) == "gzip"
 
 

@@ -14,7 +14,7 @@ class Contents:
         self.num_bytes = 0
 
     def put(self, group_id: int, fragment: Fragment) -> None:
-        """Hold a group's content if there is room."""
+        """Hold a group's content in memory if there is room."""
         if self.num_bytes + len(fragment.deflated) <= self._max_bytes:
             self._held[group_id] = fragment
             self.num_bytes += len(fragment.deflated)

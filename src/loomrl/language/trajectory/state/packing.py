@@ -13,7 +13,7 @@ from itertools import islice
 
 @dataclass(slots=True)
 class TrajectoryGroup:
-    """What the hub knows of a group without looking into it."""
+    """The hub's entry of a group, without its content."""
 
     id: int
     size: int  # sequences

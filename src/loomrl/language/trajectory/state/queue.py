@@ -55,7 +55,7 @@ class GroupQueue:
         return max(self._sizes.get(env_id, ()), default=0)
 
     def num_groups_of(self, env_id: int) -> int:
-        """How many groups of an environment wait."""
+        """The number of an environment's groups that are queued."""
         return sum(self._sizes.get(env_id, Counter()).values())
 
 

@@ -70,7 +70,7 @@ def divided(checkpoint: Checkpoint, number: int, num_envs: int) -> Checkpoint:
     old = [part_of(checkpoint, rank) for rank in range(num_learners(checkpoint))]
     if len(old) == number:
         return checkpoint
-    replays = _dealt_replays(old, number, num_envs)
+    replays = _divided_replays(old, number, num_envs)
     environments = states.joined([below(ENVIRONMENTS, part.arrays) for part in old])
     return joined([_part(old, rank, num_envs, replays[rank], environments) for rank in range(number)])
 
@@ -105,7 +105,7 @@ def _common(arrays: list[NDArray[Any]], rank: int) -> NDArray[Any]:
     return mean
 
 
-def _dealt_replays(old: list[Checkpoint], number: int, num_envs: int) -> list[State]:
+def _divided_replays(old: list[Checkpoint], number: int, num_envs: int) -> list[State]:
     """Empty states of algorithms without a replay."""
     states = [below(_REPLAY, part.arrays) | below("replay.", part.values["algorithm"]) for part in old]
     return dealt(states, number, num_envs) if states[0] else [{} for _ in range(number)]

@@ -61,16 +61,16 @@ class RolloutWorkerPool:
         self._speeds: dict[int, float] = {}  # environment steps per second
         self._seconds: dict[int, float] = {}  # of the last rollout
         self._new, self._replaced_as_slow = set[int](), set[int]()
-        self._begun: dict[int, list[Any]] = {}  # what began a worker's segment, until its next rollout
+        self._started: dict[int, list[Any]] = {}  # what began a worker's segment, until its next rollout
         self._state: State = {}  # of all environments, after the last rollout
         self._is_first = True  # the rollout under way, since environments began anew
         self._losses = Counter[int]()  # of each worker, in that rollout
         self.num_replaced = 0
-        self.workers = [self._made(index) for index in range(setup.num_workers)]
+        self.workers = [self._create_worker(index) for index in range(setup.num_workers)]
         self._seed = derive(setup.seed, Purpose.EPISODES)
         self.shares = divided(num_envs, [1.0] * setup.num_workers)
 
-    def _made(self, index: int) -> Any:
+    def _create_worker(self, index: int) -> Any:
         self._new.add(index)
         return self._class.remote(self._setup, index)
 
@@ -97,7 +97,7 @@ class RolloutWorkerPool:
 
     def _begin(self, index: int, seed: int, state: State) -> None:
         share = self.shares[index]
-        self._begun[index] = [self.workers[index].begin.remote(share, seed, rows_of(state, share.rows))]
+        self._started[index] = [self.workers[index].begin.remote(share, seed, rows_of(state, share.rows))]
 
     def _divide(self) -> None:
         if len(self._speeds) < len(self.workers):
@@ -139,7 +139,7 @@ class RolloutWorkerPool:
 
     def _send(self, index: int, task: RolloutTask) -> None:
         worker = self.workers[index]
-        before = [*self._begun.pop(index, []), worker.sync_policy.remote(task.state)]
+        before = [*self._started.pop(index, []), worker.sync_policy.remote(task.state)]
         rollout = worker.collect_rollout.remote(task.rng, task.with_log_prob)
         task.calls.add(index, rollout, before, index in self._new)
 
@@ -181,7 +181,7 @@ class RolloutWorkerPool:
         self.num_replaced += 1
         self._warn(f"rollout worker {index} is replaced: {reason}")
         ray.kill(self.workers[index])
-        self.workers[index] = self._made(index)
+        self.workers[index] = self._create_worker(index)
         self._speeds.pop(index, None)
 
     def close(self) -> None:

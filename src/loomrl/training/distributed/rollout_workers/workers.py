@@ -67,15 +67,15 @@ class RolloutWorker:
         self._version = 0
         self._share = divided(self._algorithm.num_envs, [1.0] * self._setup.num_workers)[index]
         self._seed, self._state = derive(self._setup.seed, Purpose.EPISODES), dict[str, Any]()
-        self._own: tuple[OwnEnvironments, SegmentCollector] | None = None
+        self._environments: tuple[OwnEnvironments, SegmentCollector] | None = None
 
     def begin(self, share: EnvironmentShare, seed: int, state: State) -> None:
         """Go on with these environments, from their state; without one they begin anew, and number i of the learner's
         is seeded with `seed + i`."""
-        self._let_go()
+        self._close_environments()
         self._share, self._seed, self._state = share, seed, state
 
-    def _begun(self) -> tuple[OwnEnvironments, SegmentCollector]:
+    def _started(self) -> tuple[OwnEnvironments, SegmentCollector]:
         own = OwnEnvironments(self._algorithm, self._setup.environments, self._share.num_envs)
         own.load_state_dict(self._state)
         return own, own.begin(self._seed + self._share.first)
@@ -96,7 +96,7 @@ class RolloutWorker:
         algorithm: Any = self._algorithm
         rng = rng or self._rng
         with one_thread(getattr(algorithm, "engine", "torch")):
-            own, collector = self._own = self._own or self._begun()
+            own, collector = self._environments = self._environments or self._started()
             began = time.perf_counter()
             noise = ShareOfNoise(rng, self._share)
             trajectory = collector.collect(self._act, algorithm.rollout_length, noise)
@@ -115,14 +115,14 @@ class RolloutWorker:
         own = share.batch_rows
         return Act(chosen.action[own], extras={name: values[own] for name, values in chosen.extras.items()})
 
-    def _let_go(self) -> None:
-        if self._own is not None:
-            self._own[0].close()
-            self._own = None
+    def _close_environments(self) -> None:
+        if self._environments is not None:
+            self._environments[0].close()
+            self._environments = None
 
     def close(self) -> None:
         """Let go of all that is kept on this machine."""
-        self._let_go()
+        self._close_environments()
         self._setup.close()
 
 
