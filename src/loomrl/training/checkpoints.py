@@ -109,7 +109,7 @@ class CheckpointStore:
             raise self._unwritable(error) from error
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that is intact. Corrupt ones are reported and passed over."""
+        """The newest intact checkpoint, or None. Corrupt ones are reported by a warning and skipped."""
         return next(self.intact(), None)
 
     def intact(self) -> Iterator[Checkpoint]:

@@ -54,7 +54,7 @@ class TrainingConfig(Section):
 
     @property
     def bounds(self) -> EpisodeBounds | None:
-        """Of the episodes that are learnt from; None without any."""
+        """The bounds of training episodes: their boundaries and limits on cost; None where there are none."""
         if not self.boundaries and self.max_episode_cost is None:
             return None
         return EpisodeBounds(tuple(self.boundaries), self.max_episode_cost)

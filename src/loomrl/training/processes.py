@@ -34,8 +34,8 @@ def union(*groups: Iterable[Json]) -> list[Json]:
 
 
 def common(processes: Iterable[ComputingProcess], fact: str) -> str:
-    """A fact of all processes; where they differ, each value once with the first process that has it, as
-    `A (learner 0), B (learner 1)`."""
+    """A field of all processes as text; where they differ, each value with the first process that has it: `A (learner
+    0), B (learner 1)`."""
     first: dict[str, str] = {}
     for process in processes:
         first.setdefault(str(getattr(process, fact)), process.name)

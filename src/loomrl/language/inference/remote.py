@@ -241,22 +241,24 @@ def tensors_of(folder: Path) -> list[str]:
     return [base64.b64encode(path.read_bytes()).decode() for path in sorted(folder.glob("*.safetensors"))]
 
 
-def version_of(told: object) -> int:
+def version_of(answer: object) -> int:
     """A weight version as a number; 0 for weights that were given none."""
-    return int(told) if isinstance(told, str) and told.isascii() and told.isdigit() else 0
+    return int(answer) if isinstance(answer, str) and answer.isascii() and answer.isdigit() else 0
 
 
-def field_of(said: Any, *names: str | int) -> Any:
+def field_of(answer: Any, *names: str | int) -> Any:
     """The value in a JSON answer at a path of keys and indices.
 
     Raises:
         ServiceError: when there is nothing.
     """
-    found = said
+    found = answer
     for name in names:
         try:
             found = found[name]
         except (KeyError, IndexError, TypeError) as error:
             place = ".".join(map(str, names))
-            raise ServiceError(f"the engine's answer has no {place}: {str(said)[:200]}; is it of this kind?") from error
+            raise ServiceError(
+                f"the engine's answer has no {place}: {str(answer)[:200]}; is it of this kind?"
+            ) from error
     return found

@@ -35,15 +35,15 @@ class SGLangEngine(RemoteEngine):
         else:
             path = "/update_weights_from_tensor"
             body |= {"serialized_named_tensors": tensors_of(folder), "load_format": "safetensors"}
-        said = self._connection.request_once("POST", path, body)
-        if field_of(said, "success") is not True:
-            raise EngineRefused(f"SGLang refused the weights: {said.get('message')}", 200)
+        answer = self._connection.request_once("POST", path, body)
+        if field_of(answer, "success") is not True:
+            raise EngineRefused(f"SGLang refused the weights: {answer.get('message')}", 200)
 
     def _complete(self, prompt: Prompt, n: int, sampling: Sampling) -> Completions:
         token_ids = self._tokens_of(prompt)
-        asked = {"input_ids": token_ids, "sampling_params": _params(n, sampling), "return_logprob": True}
-        said = self._connection.request("POST", "/generate", asked)
-        answers = said if isinstance(said, list) else [said]
+        body = {"input_ids": token_ids, "sampling_params": _params(n, sampling), "return_logprob": True}
+        answer = self._connection.request("POST", "/generate", body)
+        answers = answer if isinstance(answer, list) else [answer]
         if len(answers) != n:
             raise ServiceError(f"SGLang answered {len(answers)} completions of {n}; see its log")
         return Completions(token_ids, [_completion(answer) for answer in answers])

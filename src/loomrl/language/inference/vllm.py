@@ -30,10 +30,10 @@ class VLLMEngine(RemoteEngine):
     @property
     def version(self) -> int:
         try:
-            said = self._connection.request("GET", "/weight_info")
+            answer = self._connection.request("GET", "/weight_info")
         except EngineRefused as error:
             raise ServiceError(f"{error}; start vLLM with VLLM_SERVER_DEV_MODE=1") from error
-        return version_of(field_of(said, "weight_version"))
+        return version_of(field_of(answer, "weight_version"))
 
     def resume(self) -> None:
         self._connection.request("POST", "/resume")
@@ -68,8 +68,8 @@ class VLLMEngine(RemoteEngine):
     def _complete(self, prompt: Prompt, n: int, sampling: Sampling) -> Completions:
         while True:
             before = self.version
-            said = self._connection.request("POST", "/v1/completions", _request_body(prompt, n, sampling))
-            choices = sorted(field_of(said, "choices"), key=lambda choice: int(field_of(choice, "index")))
+            answer = self._connection.request("POST", "/v1/completions", _request_body(prompt, n, sampling))
+            choices = sorted(field_of(answer, "choices"), key=lambda choice: int(field_of(choice, "index")))
             if len(choices) != n:
                 raise ServiceError(f"vLLM answered {len(choices)} completions of {n}; see its log")
             if "weight_version" in choices[0] or self.version == before:
@@ -78,7 +78,7 @@ class VLLMEngine(RemoteEngine):
 
 
 def _request_body(prompt: Prompt, n: int, sampling: Sampling) -> dict[str, Any]:
-    asked = {
+    body = {
         "prompt": prompt if isinstance(prompt, str) else list(prompt),
         "n": n,
         "max_tokens": sampling.max_tokens,
@@ -91,7 +91,7 @@ def _request_body(prompt: Prompt, n: int, sampling: Sampling) -> dict[str, Any]:
         "logprobs": 0,
         "return_token_ids": True,
     }
-    return asked if sampling.seed is None else {**asked, "seed": sampling.seed}
+    return body if sampling.seed is None else {**body, "seed": sampling.seed}
 
 
 def _completion(choice: Mapping[str, Any], version: int) -> Completion:

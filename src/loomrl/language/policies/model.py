@@ -26,7 +26,7 @@ class ModelConfig(Section):
 
 
 class MemoryShape(NamedTuple):
-    """What a model remembers of each token: keys and values of so many numbers, in so many heads of so many layers."""
+    """The size of the keys and values that a model keeps of each token: layers, heads, and numbers per head."""
 
     num_layers: int
     num_heads: int
