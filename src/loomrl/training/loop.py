@@ -232,7 +232,7 @@ class TrainingLoop:
 
 
 class _Episodes(NamedTuple):
-    """That have ended: how many, and the sums of their returns and lengths."""
+    """Sums over the episodes that have ended: their number, returns and lengths."""
 
     num: float
     returns: float
@@ -240,7 +240,7 @@ class _Episodes(NamedTuple):
 
     @classmethod
     def of(cls, finished: list[tuple[float, int]]) -> "_Episodes":
-        """Of their returns and lengths."""
+        """The sums over episodes that are given as (return, length)."""
         return cls(float(len(finished)), *np.array(finished or [(0.0, 0)]).sum(0).tolist())
 
 

@@ -123,7 +123,7 @@ class _Columns:
         self._length = 0  # columns in use
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of one new token of each row, (B, H, 1, D)."""
+        """Store the keys and values of one new token of each row, (B, H, 1, D); returns those of all columns so far."""
         end = self._length + 1
         self._keys[layer, :, :, self._length : end] = keys
         self._values[layer, :, :, self._length : end] = values

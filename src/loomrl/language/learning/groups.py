@@ -154,7 +154,8 @@ def _require_bounded(key: str, rows: Sequence[Sequence[float]]) -> None:
 
 
 def _require_log_probs(rows: Sequence[Sequence[float]], loss_mask: Sequence[Sequence[bool]]) -> None:
-    """Of every learnt token; the first of a sample is none, whatever its mask says."""
+    """Raise ArtifactError for a log-probability of a learnt token above 0. The first token of a sample has none,
+    whatever its mask says."""
     pairs = (pair for row, flags in zip(rows, loss_mask, strict=False) for pair in zip(row[1:], flags[1:], strict=True))
     if wrong := [value for value, is_learnt in pairs if is_learnt and not value <= _HIGHEST_LOG_PROB]:
         raise ArtifactError(

@@ -122,7 +122,7 @@ def _begin(trainer: Any) -> "Future[Any]":
 
 
 class _Publisher:
-    """Passes on what learners leave."""
+    """Passes the learners' updates on to the callbacks of the training."""
 
     def __init__(
         self, save: Callable[[Checkpoint], None], on_update: OnRow, on_validation: OnRow, on_restored: OnRow
@@ -132,7 +132,7 @@ class _Publisher:
         self.newest: Checkpoint | None = None
 
     def publish(self, updates: Updates) -> None:
-        """Checkpoints are on the disk afterwards."""
+        """Call the callbacks for all updates; checkpoints are on the disk afterwards."""
         for message in updates.warnings:
             CheckpointStore.pass_over(message)
         for row in updates.restored:

@@ -98,7 +98,7 @@ class Player:
         return [[turn.attempt for turn in ones] for ones in begun]
 
     def _write_messages(self, turns: Sequence[_Turn]) -> None:
-        """One message in each."""
+        """Let the policy write one message in each of these attempts."""
         limit = self._sampling.max_tokens
         answers = [
             DecodedAnswer(tuple(turn.attempt.dialogue.tokens), self._sampling, turn.rng, limit) for turn in turns
@@ -112,14 +112,15 @@ class Player:
 
 
 class RemotePlayers:
-    """So many actors on the Ray cluster this process is connected to. One that is lost or hangs is replaced.
+    """Ray actors that play episodes, on the cluster this process is connected to. An actor that is lost or hangs is
+    replaced.
 
     Args:
-        num_workers: actors.
-        policy: of the kind that is trained.
-        max_message_tokens: that it writes at once.
+        num_workers: how many actors.
+        policy: of the kind that is trained; its weights are sent by `update`.
+        max_message_tokens: the most tokens of one message.
         hang_timeout_seconds: how long an actor may play one share.
-        compression: of the weights. What is played is stamped with how likely it was by the weights that arrived.
+        compression: of the weights that are sent; messages carry the log-probabilities by the weights that arrived.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ class Fragment:
     num_bytes: int  # plain
 
     def plain(self) -> bytes:
-        """The piece's bytes, unpacked."""
+        """The piece's bytes, unpacked: `num_bytes` of them."""
         return isal_zlib.decompressobj(_RAW).decompress(self.deflated)
 
 

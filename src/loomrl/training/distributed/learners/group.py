@@ -155,7 +155,7 @@ class DistributedLearnerGroup:
 
     @contextmanager
     def _collective(self, num_bytes: int = 0) -> Iterator[None]:
-        """Whoever waits for others does not hang."""
+        """Enter a collective: while this learner waits for the others, the watchdog does not count it as hanging."""
         self._bytes += num_bytes
         with self._watchdog.at_rest():
             yield

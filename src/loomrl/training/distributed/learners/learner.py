@@ -75,7 +75,7 @@ def learn(config: dict[str, LearnerTask]) -> None:
 
 
 def _create_group(config: DistributedConfig, watchdog: Watchdog) -> LearnerGroup:
-    """Those of the process group that Ray Train has made."""
+    """The group of the learners in Ray Train's process group; `ALONE` for one learner."""
     if config.num_learners == 1:
         return ALONE
     from loomrl.training.distributed.learners.group import DistributedLearnerGroup
@@ -116,7 +116,7 @@ class DistributedLearner:
         return share_of(given.job, given.rollout_length, given.distributed, self._num_learners)
 
     def _workers(self, share: TrainingJob, algorithm: Algorithm) -> CollectedByWorkers:
-        """That collect for this learner."""
+        """The rollout workers that collect for this learner, as the loop's `Collecting`."""
         config = self._task.distributed
         directory = WorkerDirectory(share, self._task.files, config.rollout_workers_per_learner, self._rank)
         pool = RolloutWorkerPool(

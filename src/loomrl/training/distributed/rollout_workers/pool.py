@@ -108,7 +108,7 @@ class RolloutWorkerPool:
             self.shares = shares
 
     def _replace_slow(self) -> None:
-        """Elsewhere it may do better; if not, it is its environments that fit, or all there is."""
+        """Replace workers that are much slower than the others, each once: on another machine they may be faster."""
         for index, speed in [*self._speeds.items()]:
             others = [other for number, other in self._speeds.items() if number != index]
             if index in self._replaced_as_slow or not others or self._seconds[index] < SLOW_SECONDS:
@@ -119,7 +119,7 @@ class RolloutWorkerPool:
             self._replace(index, f"it does {speed:.3g} environment steps per second, others {max(others):.3g}")
 
     def _measure(self, rollouts: list[WorkerRollout]) -> None:
-        """Not those of new workers: the first one compiles."""
+        """Update the workers' speeds; a new worker's first rollout is not counted, since it compiles."""
         for index, rollout in enumerate(rollouts):
             if index in self._new:
                 continue
@@ -168,7 +168,8 @@ class RolloutWorkerPool:
         return rollouts
 
     def _begin_again(self, index: int) -> None:
-        """Where the rollout began; once, for what was lost there may be lost there again."""
+        """Begin where the rollout began, once; after a second loss with other episodes, since these may end the worker
+        again."""
         self._losses[index] += 1
         if self._losses[index] == 1 and (self._state or self._is_first):
             self._begin(index, self._seed, self._state)
@@ -203,5 +204,5 @@ def options(resources: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _longest(shares: list[EnvironmentShare], speeds: list[float]) -> float:
-    """Seconds of a step in all environments."""
+    """Seconds that the slowest worker takes for a step in all of its environments."""
     return max(share.num_envs / speed for share, speed in zip(shares, speeds, strict=True))
