@@ -32,7 +32,7 @@ from loomrl.system.files import read_json, write_json
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.config import DistributedConfig, TrainingConfig
 from loomrl.training.distributed.learners.group import DistributedLearnerGroup
-from loomrl.training.distributed.learners.learner import DistributedLearner, LearnerTask, assigned
+from loomrl.training.distributed.learners.learner import DistributedLearner, LearnerTask, create_task
 from loomrl.training.job import TrainingJob
 from machine import measured_on
 from process_group import ProcessGroup
@@ -120,7 +120,7 @@ def measure(task: Task, setting: str, seed: int, snapshot: Path, groups: dict[in
     )
     shared = config.distributed
     assert shared is not None
-    assignment = assigned(TrainingJob.of(config, snapshot), task.parameters["rollout_length"], None)
+    assignment = create_task(TrainingJob.of(config, snapshot), task.parameters["rollout_length"], None)
     started = time.monotonic()
     last = groups[shared.num_learners].run(learn, assignment)[0]
     updates = last.values["rows"]["rows"]
@@ -142,14 +142,14 @@ def learn(assignment: LearnerTask) -> Checkpoint:
     """One learner's part of a training; what it leaves at the end."""
     left: list[Checkpoint] = []
 
-    def ask(method: str, *arguments: Any) -> None:
-        if method == "leave":
+    def call(method: str, *arguments: Any) -> None:
+        if method == "submit_checkpoint":
             left.append(arguments[2])
 
     def peers(config: DistributedConfig, watchdog: Any) -> Any:
         return ALONE if config.num_learners == 1 else DistributedLearnerGroup(config, watchdog)
 
-    DistributedLearner(assignment, dist.get_rank(), dist.get_world_size(), ask).run(peers)
+    DistributedLearner(assignment, dist.get_rank(), dist.get_world_size(), call).run(peers)
     return left[-1]
 
 

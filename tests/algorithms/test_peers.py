@@ -17,8 +17,8 @@ from loomrl.algorithms.sac import learner as sac
 SPACES = {"discrete": Discrete(4), "box": Box(-0.5, 0.5, (2,), np.float32)}
 
 
-class JoinsGradients(SingleLearner):
-    joins_gradients = True
+class AllReducesGradients(SingleLearner):
+    all_reduces_gradients = True
 
 
 class MeetsEvery(SingleLearner):
@@ -28,10 +28,10 @@ class MeetsEvery(SingleLearner):
         self.limit, self.steps, self.meetings = limit, 0, 0
 
     @property
-    def steps_alone(self) -> float:  # type: ignore[override]
+    def steps_until_synchronisation(self) -> float:  # type: ignore[override]
         return self.limit - self.steps
 
-    def stepped(self, num_steps: int) -> None:
+    def count_steps(self, num_steps: int) -> None:
         self.steps += num_steps
         assert self.steps <= self.limit
         if self.steps == self.limit:
@@ -56,7 +56,7 @@ def learnt(engine: str, space: str, peers: LearnerGroup) -> tuple[dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    "peers", [JoinsGradients, partial(MeetsEvery, 4), partial(MeetsEvery, 7), partial(MeetsEvery, 99)]
+    "peers", [AllReducesGradients, partial(MeetsEvery, 4), partial(MeetsEvery, 7), partial(MeetsEvery, 99)]
 )
 @pytest.mark.parametrize(("engine", "space"), [("compiled", "box"), ("compiled", "discrete"), ("torch", "box")])
 def test_meeting_nobody_changes_no_bit(engine: str, space: str, peers: Any) -> None:
@@ -82,7 +82,7 @@ def test_no_other_algorithm_changes_a_bit_where_it_meets_nobody(name: str) -> No
     plugin, space, values = OTHERS[name]
     config = plugin.Config.model_validate({"num_envs": 4, "rollout_length": 32, "hidden_sizes": (16,), **values})
     states = []
-    for peers in (SingleLearner(), JoinsGradients()):
+    for peers in (SingleLearner(), AllReducesGradients()):
         observation, rng = Box(-10.0, 10.0, (3,), np.float32), np.random.default_rng(0)
         algorithm = plugin.build(config, observation, SPACES[space], seed=1, total_env_steps=512, peers=peers)
         trajectory = made_up(algorithm, 0, 32)
@@ -102,7 +102,7 @@ def test_steps_are_counted_over_updates() -> None:
 @pytest.mark.parametrize("engine", ["compiled", "torch"])
 def test_others_are_told_of_all_matrices(engine: str) -> None:
     class Told(SingleLearner):
-        def follow(self, parameters: Any, matrices: Any) -> None:
+        def register_parameters(self, parameters: Any, matrices: Any) -> None:
             self.parameters, self.matrices = np.asarray(parameters), [LayerWeights(*one) for one in matrices]
 
     peers = Told()

@@ -37,11 +37,11 @@ def test_a_policy_reads_all_that_was_said_before_its_turn() -> None:
     product = json.loads(answer)["answer"]
     played = attempt(task)
     assert played.dialogue.tokens == [BOS, *TOKENIZER.encode(task.prompt)]
-    played.say(said(call, version=4))
+    played.step(said(call, version=4))
     reply = [BOS, *TOKENIZER.encode(json.dumps({"result": product}))]
     before = [BOS, *TOKENIZER.encode(task.prompt), *TOKENIZER.encode(call), EOS, *reply]
     assert played.dialogue.tokens == before
-    played.say(said(answer, version=3))
+    played.step(said(answer, version=3))
     assert played.is_over
     assert played.has_succeeded
     assert played.dialogue.tokens == before + TOKENIZER.answer(answer)
@@ -52,8 +52,8 @@ def test_only_what_the_policy_wrote_is_learnt() -> None:
     task = drawn("tool_call", "product")
     call, answer = task.right.split("\n")
     played = attempt(task)
-    played.say(said(call))
-    played.say(said(answer))
+    played.step(said(call))
+    played.step(said(answer))
     dialogue = played.dialogue
     own = [token for token, mask in zip(dialogue.tokens, dialogue.masks, strict=True) if mask != MASKED]
     assert own == TOKENIZER.answer(call) + TOKENIZER.answer(answer)
@@ -80,7 +80,7 @@ def test_an_episode_ends_after_so_many_messages() -> None:
     played = attempt(drawn("tool_call", "product"), max_turns=2)
     for _ in range(2):
         assert not played.is_over
-        played.say(said("nonsense"))
+        played.step(said("nonsense"))
     assert played.is_over
     assert played.score == 0.0
     assert played.fault is None
@@ -91,7 +91,7 @@ def test_an_episode_ends_where_a_reply_does_not_fit() -> None:
     call = task.right.split("\n")[0]
     room = 1 + len(task.prompt) + len(TOKENIZER.answer(call)) + 3
     played = attempt(task, max_prompt_tokens=room)
-    played.say(said(call))
+    played.step(said(call))
     assert played.is_over
     assert played.fault is None
     assert len(played.dialogue.tokens) == room - 3
@@ -111,7 +111,7 @@ def test_what_a_domain_breaks_is_told_with_the_task(monkeypatch: pytest.MonkeyPa
     domain, task = get_domain("math"), drawn("math", "addition")
     monkeypatch.setattr(domain, "verify", broken)
     played = attempt(task)
-    played.say(said("4"))
+    played.step(said("4"))
     assert played.is_over
     assert "math: a task of kind addition broke: RuntimeError('the board fell off the table')" in str(played.fault)
     monkeypatch.setattr(domain, "begin", broken)
@@ -122,7 +122,7 @@ def test_an_episode_that_cannot_be_closed_is_a_fault(monkeypatch: pytest.MonkeyP
     task = drawn("math", "addition")
     monkeypatch.setattr(type(get_domain("math").begin(task)), "close", broken)
     played = attempt(task)
-    played.say(said("4"))
+    played.step(said("4"))
     assert played.is_over
     assert "broke: RuntimeError('the board fell off the table')" in str(played.fault)
 
@@ -131,7 +131,7 @@ def test_a_score_that_is_no_number_is_a_fault(monkeypatch: pytest.MonkeyPatch) -
     domain = get_domain("math")
     monkeypatch.setattr(domain, "verify", lambda *_: dict.fromkeys(domain.weights, float("nan")))
     played = attempt(drawn("math", "addition"))
-    played.say(said("4"))
+    played.step(said("4"))
     assert "was scored nan" in str(played.fault)
 
 

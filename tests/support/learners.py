@@ -117,12 +117,12 @@ def scheduling_classes(process_group: Any) -> dict[str, set[int]]:
 def averages(process_group: Any, compression: dict[str, Any], calls: int) -> tuple[list[np.ndarray], list[float]]:
     """Means of `own_vector` in so many calls, and the bytes of each."""
     group = group_of(process_group, compression=compression)
-    group.follow(np.zeros(1000, np.float32), [LayerWeights(0, 20, 30), LayerWeights(700, 10, 20)])
+    group.register_parameters(np.zeros(1000, np.float32), [LayerWeights(0, 20, 30), LayerWeights(700, 10, 20)])
     group.metrics()
     means, num_bytes = [], []
     for call in range(calls):
         means.append(own_vector(group.rank, call))
-        group.join_gradient(means[-1])
+        group.all_reduce_gradient(means[-1])
         num_bytes.append(group.metrics()["bytes_sent"])
     return means, num_bytes
 
@@ -131,13 +131,13 @@ def resumed_averages(process_group: Any, compression: dict[str, Any]) -> tuple[n
     """The fourth mean of a group, and of one that was restored from the first's state after three."""
     first, second = (group_of(process_group, compression=compression) for _ in range(2))
     for group in (first, second):
-        group.follow(np.zeros(1000, np.float32), [LayerWeights(0, 20, 30), LayerWeights(700, 10, 20)])
+        group.register_parameters(np.zeros(1000, np.float32), [LayerWeights(0, 20, 30), LayerWeights(700, 10, 20)])
     for call in range(3):
-        first.join_gradient(own_vector(first.rank, call))
+        first.all_reduce_gradient(own_vector(first.rank, call))
     second.load_state_dict(first.state_dict())
     vectors = [own_vector(first.rank, 3) for _ in range(2)]
     for group, vector in zip((first, second), vectors, strict=True):
-        group.join_gradient(vector)
+        group.all_reduce_gradient(vector)
     return vectors[0], vectors[1]
 
 
@@ -146,18 +146,18 @@ def moments(process_group: Any, sizes: list[int]) -> Moments:
     rank = process_group.rank()
     rows = np.random.default_rng(rank).normal(rank, 1 + rank, (sizes[rank], 3))
     none = Moments(np.zeros(3), np.zeros(3), 0.0)
-    return group_of(process_group).join_moments(Moments.of(rows) if len(rows) else none)
+    return group_of(process_group).all_reduce_moments(Moments.of(rows) if len(rows) else none)
 
 
 def local_steps(process_group: Any, config: dict[str, Any], counts: list[int]) -> list[np.ndarray]:
-    """Parameters after each of several `stepped(count)`, before which each learner moved its own way."""
+    """Parameters after each of several `count_steps(count)`, before which each learner moved its own way."""
     group = group_of(process_group, **config)
     parameters = np.full(4, 10.0 * group.rank, np.float32)  # the first learner's are everyone's
-    group.follow(parameters, [])
+    group.register_parameters(parameters, [])
     seen = [parameters.copy()]
     for count in counts:
         parameters += np.float32(count * (group.rank + 1))
-        group.stepped(count)
+        group.count_steps(count)
         seen.append(parameters.copy())
     return seen
 
@@ -166,18 +166,18 @@ def synchronised(process_group: Any, config: dict[str, Any], calls: int) -> list
     """Parameters after each of several synchronisations, before which each learner moved its own way."""
     group = group_of(process_group, **config)
     parameters = own_vector(group.rank)
-    group.follow(parameters, [LayerWeights(0, 20, 30), LayerWeights(700, 10, 20)])
+    group.register_parameters(parameters, [LayerWeights(0, 20, 30), LayerWeights(700, 10, 20)])
     seen = []
     for call in range(calls):
         parameters += own_vector(group.rank, call)
-        group.stepped(config["sync_frequency"])
+        group.count_steps(config["sync_frequency"])
         seen.append(parameters.copy())
     return seen
 
 
 def first_says(process_group: Any) -> dict[str, Any]:
     group = group_of(process_group)
-    return group.from_first(lambda: {"rank": group.rank, "row": [0.1, None, "due"]})
+    return group.broadcast_from_first(lambda: {"rank": group.rank, "row": [0.1, None, "due"]})
 
 
 def updated(process_group: Any, engine: str, action: str, values: dict[str, Any]) -> tuple[Any, ...]:
@@ -186,7 +186,7 @@ def updated(process_group: Any, engine: str, action: str, values: dict[str, Any]
     share = {"num_envs": NUM_ENVS // group.num_learners, "batch_size": values["batch_size"] // group.num_learners}
     algorithm = built(engine, action, values | share, peers=group)
     metrics = algorithm.update(shared(joined_rollout(engine, action, values), group), OrderOf(group.rank))
-    joined = dict(zip(metrics, group.mean(np.array([*metrics.values()])).tolist(), strict=True))
+    joined = dict(zip(metrics, group.all_reduce_mean(np.array([*metrics.values()])).tolist(), strict=True))
     return joined, algorithm.policy.arrays(), gradient_of(algorithm)
 
 
@@ -201,15 +201,15 @@ def trained(process_group: Any, assignment: LearnerTask, begun: Checkpoint | Non
     """What a learner leaves of a whole training, or of its rest; nobody joins it with the others' parts."""
     left: list[Checkpoint] = []
 
-    def ask(method: str, *arguments: Any) -> Checkpoint | None:
-        if method == "leave":
+    def call(method: str, *arguments: Any) -> Checkpoint | None:
+        if method == "submit_checkpoint":
             left.append(arguments[2])
-        if begun is None or method != "begin":
+        if begun is None or method != "register_learner":
             return None
         rank, number, num_envs = arguments
         return part_of(divided(begun, number, num_envs), rank)
 
-    learner = DistributedLearner(assignment, process_group.rank(), process_group.size(), ask)
+    learner = DistributedLearner(assignment, process_group.rank(), process_group.size(), call)
     learner.run(lambda config, watchdog: DistributedLearnerGroup(config, watchdog, process_group))
     return left
 
@@ -218,12 +218,12 @@ def resumed(process_group: Any, assignment: LearnerTask, parts: list[Checkpoint]
     """What a learner told of the state it went on with, from its part of a checkpoint."""
     told: list[Json] = []
 
-    def ask(method: str, *arguments: Any) -> Any:
-        if method == "tell" and arguments[0] == "restored":
+    def call(method: str, *arguments: Any) -> Any:
+        if method == "report" and arguments[0] == "restored":
             told.append(arguments[1])
-        return parts[process_group.rank()] if method == "begin" else None
+        return parts[process_group.rank()] if method == "register_learner" else None
 
-    learner = DistributedLearner(assignment, process_group.rank(), process_group.size(), ask)
+    learner = DistributedLearner(assignment, process_group.rank(), process_group.size(), call)
     learner.run(lambda config, watchdog: DistributedLearnerGroup(config, watchdog, process_group))
     return told[0]
 

@@ -6,7 +6,7 @@ from typing import Any
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.training.config import TrainingConfig
-from loomrl.training.distributed.learners.learner import LearnerTask, assigned
+from loomrl.training.distributed.learners.learner import LearnerTask, create_task
 from loomrl.training.job import TrainingJob
 
 
@@ -41,7 +41,9 @@ def walk(folder: Path, **mishaps: int) -> Path:
 
 
 def given(
-    taken: Path, distributed: dict[str, Any], rollout_length: int = 32, desk: Any = None, **training: Any
+    taken: Path, distributed: dict[str, Any], rollout_length: int = 32, coordinator: Any = None, **training: Any
 ) -> LearnerTask:
     """What each learner gets."""
-    return assigned(TrainingJob.of(settings(distributed=distributed, **training), taken), rollout_length, desk)
+    return create_task(
+        TrainingJob.of(settings(distributed=distributed, **training), taken), rollout_length, coordinator
+    )

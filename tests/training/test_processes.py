@@ -12,7 +12,7 @@ from loomrl.training import processes
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.config import TrainingConfig
 from loomrl.training.distributed import run
-from loomrl.training.distributed.learners.learner import DistributedLearner, assigned
+from loomrl.training.distributed.learners.learner import DistributedLearner, create_task
 from loomrl.training.job import TrainingJob
 from loomrl.training.processes import common, union
 from loomrl.training.threads import processor_family
@@ -45,16 +45,18 @@ def test_the_report_names_the_processes_that_learnt_and_not_the_one_that_began(
     """The learner runs on what says it is another processor, and after a loss on yet another."""
     left: list[Checkpoint] = []
 
-    def ask(method: str, *arguments: Any) -> Any:
-        if method == "leave":
+    def call(method: str, *arguments: Any) -> Any:
+        if method == "submit_checkpoint":
             left.append(arguments[2])
-        return left[1] if method == "begin" and left else None
+        return left[1] if method == "register_learner" and left else None
 
     def learn_elsewhere(job: TrainingJob, rollout_length: int, *rest: Any, **hooks: Any) -> Checkpoint:
         for processor in ("x86_64 first", "x86_64 second"):
             with monkeypatch.context() as there:
                 there.setattr(processes, "processor_family", lambda here=processor: here)
-                DistributedLearner(assigned(job, rollout_length, None), 0, 1, ask).run(lambda config, watchdog: ALONE)
+                DistributedLearner(create_task(job, rollout_length, None), 0, 1, call).run(
+                    lambda config, watchdog: ALONE
+                )
         return left[-1]
 
     monkeypatch.setattr(run, "learn_on_ray", learn_elsewhere)

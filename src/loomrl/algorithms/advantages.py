@@ -56,7 +56,7 @@ def needs_successor_value(ended: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 def normalized(advantage: FloatArray, peers: LearnerGroup = ALONE) -> FloatArray:
     """Advantages (T, B) with mean 0 and standard deviation 1 over all learners' rollouts together."""
-    joined = peers.join_moments(Moments.of(advantage.ravel()))
+    joined = peers.all_reduce_moments(Moments.of(advantage.ravel()))
     scaled: FloatArray = (advantage - joined.mean) / (np.sqrt(joined.var) + 1e-8)
     return scaled
 
@@ -84,7 +84,7 @@ class RewardScaler:
     def __call__(self, reward: FloatArray, ended: NDArray[np.bool_]) -> FloatArray:
         """Learn from rewards (T, B), then scale them."""
         discounted = self._discounted(reward, ended)
-        joined = self._peers.join_moments(Moments.of(discounted.ravel()))
+        joined = self._peers.all_reduce_moments(Moments.of(discounted.ravel()))
         self._merge(float(joined.mean), float(joined.var), int(joined.count))
         scaled: FloatArray = np.clip(reward / self._deviation, -self.CLIP, self.CLIP)
         return scaled

@@ -29,7 +29,7 @@ class Moments:
 
     @classmethod
     def of(cls, rows: NDArray[Any]) -> "Moments":
-        """Those of the columns of rows (N, ...)."""
+        """Mean, variance and count of the columns of rows (N, ...)."""
         values = rows.astype(np.float64, copy=False)
         return cls(np.asarray(values.mean(0)), np.asarray(values.var(0)), float(len(rows)))
 
@@ -43,96 +43,98 @@ class LayerWeights(NamedTuple):
 
 
 class LearnerGroup(Protocol):
-    """All learners of a policy, as one of them meets them. Vectors, arrays or tensors of float32, are changed in place.
+    """All learners of a policy, as one of them sees them. Vectors are float32 arrays or tensors and are changed in
+    place.
 
-    The learners either join every gradient, or take steps of their own and make their parameters one from time to time.
+    The learners either average every gradient, or take steps of their own and synchronise their parameters from time to
+    time.
     """
 
     rank: int  # this learner's, from 0
     num_learners: int
 
     @property
-    def joins_gradients(self) -> bool:
-        """Whether `join_gradient` is to be called before every step."""
+    def all_reduces_gradients(self) -> bool:
+        """Whether `all_reduce_gradient` must be called before every gradient step."""
 
     @property
-    def steps_alone(self) -> float:
-        """How many gradient steps may be taken until `stepped` must be told."""
+    def steps_until_synchronisation(self) -> float:
+        """How many gradient steps may be taken before `count_steps` must be called; infinite where it never must."""
 
-    def follow(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
-        """Called by the algorithm once for each of its optimisers: the vector (P,) that it changes, and the matrices in
-        it."""
+    def register_parameters(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
+        """Register a parameter vector (P,) and the matrices in it; called once for each optimiser. All copies become
+        the first learner's."""
 
-    def join_gradient(self, gradient: Vector, number: int = 0) -> None:
-        """Replace a gradient (P,) of a mean loss by that of all learners' batches together, which are of one size.
-        `number` tells the vectors apart, in the order of `follow`."""
+    def all_reduce_gradient(self, gradient: Vector, number: int = 0) -> None:
+        """Replace a gradient (P,) of a mean loss in place by the mean over all learners, whose batches are of one size.
+        `number` counts vectors in the order of `register_parameters`."""
 
-    def stepped(self, num_steps: int) -> None:
-        """So many gradient steps were taken; the parameters become one where that is due."""
+    def count_steps(self, num_steps: int) -> None:
+        """Count gradient steps this learner has taken; parameters are synchronised where that is due."""
 
     def synchronise(self) -> None:
-        """Make the parameters one now, if steps were taken since they last were."""
+        """Make all learners' parameters equal now; does nothing where no step was taken since they were."""
 
-    def join_moments(self, moments: Moments) -> Moments:
-        """Those of all learners' values together."""
+    def all_reduce_moments(self, moments: Moments) -> Moments:
+        """Mean, variance and count of all learners' values together, of the shape that is given."""
 
-    def mean(self, values: FloatArray) -> FloatArray:
-        """The mean over the learners, (K,)."""
+    def all_reduce_mean(self, values: FloatArray) -> FloatArray:
+        """The mean of an array (K,) over all learners, (K,)."""
 
-    def from_first(self, compute: Callable[[], Json]) -> Json:
-        """What the first learner computes; the others do not."""
+    def broadcast_from_first(self, compute: Callable[[], Json]) -> Json:
+        """The result of `compute` on the first learner, sent to all; the others do not compute it."""
 
     def metrics(self) -> dict[str, float]:
-        """What meeting has cost since this was last asked, on this learner."""
+        """What communication has cost this learner since the last call, such as `bytes_sent`; empty where nothing."""
 
     def state_dict(self) -> State:
-        """What continuing needs that is neither in the policy nor in the algorithm."""
+        """The state of the communication, such as outer momentum: what neither policy nor algorithm holds."""
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`, after the algorithm has."""
+        """Continue from `state_dict()`; called after the algorithm has loaded its own state."""
 
 
 class SingleLearner:
-    """The only learner."""
+    """A group of one learner: nothing is sent, and every value stays as it is."""
 
     rank, num_learners = 0, 1
-    joins_gradients = False
-    steps_alone = math.inf
+    all_reduces_gradients = False
+    steps_until_synchronisation = math.inf
 
-    def follow(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
-        """Nobody else has them."""
+    def register_parameters(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
+        """Do nothing: no other learner has a copy of the parameters."""
 
-    def join_gradient(self, gradient: Vector, number: int = 0) -> None:
-        """It is whole."""
+    def all_reduce_gradient(self, gradient: Vector, number: int = 0) -> None:
+        """Leave the gradient (P,) as it is: the mean over one learner."""
 
-    def stepped(self, num_steps: int) -> None:
-        """Nobody waits for them."""
+    def count_steps(self, num_steps: int) -> None:
+        """Do nothing: there is no synchronisation to count steps for."""
 
     def synchronise(self) -> None:
-        """They are one."""
+        """Do nothing: one learner's parameters equal themselves."""
 
-    def join_moments(self, moments: Moments) -> Moments:
-        """They are of all values."""
+    def all_reduce_moments(self, moments: Moments) -> Moments:
+        """The moments as they are: one learner has all values."""
         return moments
 
-    def mean(self, values: FloatArray) -> FloatArray:
-        """Of one."""
+    def all_reduce_mean(self, values: FloatArray) -> FloatArray:
+        """The array (K,) as it is: the mean over one learner."""
         return values
 
-    def from_first(self, compute: Callable[[], Json]) -> Json:
-        """It is the first."""
+    def broadcast_from_first(self, compute: Callable[[], Json]) -> Json:
+        """The result of `compute`: the only learner is the first."""
         return compute()
 
     def metrics(self) -> dict[str, float]:
-        """It costs nothing."""
+        """An empty dictionary: a single learner sends nothing."""
         return {}
 
     def state_dict(self) -> State:
-        """Nothing."""
+        """An empty dictionary: a single learner has no state of communication."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """Nothing."""
+        """Do nothing: a single learner has no state of communication."""
 
 
 ALONE = SingleLearner()

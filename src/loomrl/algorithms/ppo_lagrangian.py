@@ -200,7 +200,7 @@ class PPOLagrangian(PPO):
         super().__init__(config, policy, total_env_steps, peers)
         self._cost_critic = CostCritic(policy, config, seed)
         self._cost_flat = FlatParameters(self._cost_critic)
-        peers.follow(self._cost_flat.vector.data, self._cost_flat.matrices)
+        peers.register_parameters(self._cost_flat.vector.data, self._cost_flat.matrices)
         self._cost_optimizer = FlatAdam(self._cost_flat.vector, config.learning_rate, eps=1e-5)
         self._cost_scaler = RewardScaler(config.num_envs, config.cost_gamma, peers)
         self._costs = EpisodeCosts(config.num_envs)
@@ -246,7 +246,7 @@ class PPOLagrangian(PPO):
     def _mean_cost(self) -> float | None:
         """Of an episode, in the mean over the learners that have seen one end."""
         own = self._costs.mean
-        joined = self._peers.join_moments(Moments(np.array(own or 0.0), np.array(0.0), float(own is not None)))
+        joined = self._peers.all_reduce_moments(Moments(np.array(own or 0.0), np.array(0.0), float(own is not None)))
         return float(joined.mean) if joined.count else None
 
     def _valued(self, trajectory: Trajectory, features: Tensor, next_features: Tensor) -> CostBatch:
@@ -260,7 +260,7 @@ class PPOLagrangian(PPO):
             trajectory.terminated, trajectory.truncated, self.config.cost_gamma, self.config.cost_gae_lambda,
         )  # fmt: skip
         target = torch.from_numpy((advantage + value).astype(np.float32)).ravel()
-        joined = self._peers.join_moments(Moments.of(advantage.reshape(-1)))
+        joined = self._peers.all_reduce_moments(Moments.of(advantage.reshape(-1)))
         centred = (advantage - joined.mean) / max(math.sqrt(joined.var), LEAST_DEVIATION)
         cost_advantage = torch.from_numpy(centred.astype(np.float32)).ravel()
         multiplier = self._multiplier.value
@@ -274,8 +274,8 @@ class PPOLagrangian(PPO):
         self._cost_flat.gradient.zero_()
         loss = functional.mse_loss(self._cost_critic(batch.features), batch.cost_target)
         torch.autograd.backward(loss)
-        if self._peers.joins_gradients:
-            self._peers.join_gradient(self._cost_flat.gradient, _COST_CRITIC)
+        if self._peers.all_reduces_gradients:
+            self._peers.all_reduce_gradient(self._cost_flat.gradient, _COST_CRITIC)
         self._cost_flat.clip_gradient(self.config.max_grad_norm)
         self._cost_optimizer.learning_rate = self._optimizer.learning_rate
         self._cost_optimizer.step()

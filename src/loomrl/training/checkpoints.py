@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that continuing to the bit needs."""
+    """All state that a bit-identical continuation of a training needs: arrays and JSON values, at a step."""
 
     step: int  # environment steps so far
     arrays: dict[str, NDArray[Any]]
@@ -109,11 +109,11 @@ class CheckpointStore:
             raise self._unwritable(error) from error
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that is intact. Corrupt ones are reported and passed over."""
+        """The newest intact checkpoint, or None. Corrupt ones are reported by a warning and skipped."""
         return next(self.intact(), None)
 
     def intact(self) -> Iterator[Checkpoint]:
-        """Those that are intact, newest first. Corrupt ones are reported and passed over."""
+        """The intact checkpoints, newest first. Corrupt ones are reported by a warning and skipped."""
         for folder in self._all():
             try:
                 checkpoint = _read(folder)
@@ -124,7 +124,7 @@ class CheckpointStore:
 
     @staticmethod
     def pass_over(message: str) -> None:
-        """Tell whoever follows the training."""
+        """Log a warning and emit it as an event to whoever follows the training."""
         log.warning(message)
         events.emit("warning", message=message)
 

@@ -17,68 +17,70 @@ log = logging.getLogger(__name__)
 
 
 class SegmentCollector(Protocol):
-    """`loomrl.environment.collecting.collector.Collector`, or what does the same elsewhere."""
+    """Collects the rollouts of one segment, as `loomrl.environment.collecting.collector.Collector` does."""
 
     finished: list[tuple[float, int]]
 
     def collect(self, act: ActFunction, num_steps: int, rng: np.random.Generator) -> Trajectory:
-        """Take `num_steps` steps in every environment."""
+        """A trajectory of `num_steps` steps in every environment: arrays (T, B, ...)."""
 
 
 class Collecting(Protocol):
-    """Collects for one learner. Whatever is collected is learnt from before `collect` is called again."""
+    """Collects the trajectories of one learner. Each is learnt from before `collect` is called again."""
 
     @property
     def is_resumable(self) -> bool:
-        """Whether episodes go on from one segment to the next, and from a saved state; asked after the first rollout.
-        Where not, the environments of every segment begin anew."""
+        """Whether the environments can be saved and continue in the next segment; read after the first rollout. Where
+        not, the environments of every segment begin anew."""
 
     def begin(self, seed: int, num_rollouts: int | None) -> SegmentCollector:
-        """A segment of so many rollouts, or of any number: the first, or one whose environments begin anew, has
-        environment i seeded with `seed + i`."""
+        """The collector of the next segment of `num_rollouts` rollouts (None: any number). Where environments begin
+        anew, number i is seeded with `seed + i`."""
 
     def counts(self) -> dict[str, float]:
-        """How often what has happened since this was last asked; the same names on all learners."""
+        """Counts of events since the last call, by name; the names are the same on all learners."""
 
     def processes(self) -> list[Json]:
-        """Of the others that have collected, as `loomrl.training.processes` describes them."""
+        """Descriptions of the processes that have collected beside this one, see `loomrl.training.processes`."""
 
     def state_dict(self) -> State:
-        """Of the environments, between two segments: arrays (B, ...). Empty where they are not resumable."""
+        """The state of the environments between two segments, arrays (B, ...) by name; empty where they cannot be
+        saved."""
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from `state_dict()` with the first segment."""
+        """Let the first segment continue from `state_dict()`."""
 
     def close(self) -> None:
-        """Let go of the environments."""
+        """Close the environments, or end the processes that step them."""
 
 
 class OwnEnvironments:
-    """So many environments of this process."""
+    """Collects in `num_envs` environments of this process."""
 
     def __init__(self, algorithm: Algorithm, make_envs: MakeEnvs, num_envs: int) -> None:
         self._algorithm, self._make_envs, self._num_envs = algorithm, make_envs, num_envs
         self._collector: Any = None
         self._saved: State = {}
-        self._kept = ExitStack()
+        self._resources = ExitStack()
 
     @property
     def is_resumable(self) -> bool:
-        """See `Collecting`."""
+        """Whether the environments can be saved and continue in the next segment; False before the first rollout."""
         return getattr(self._collector, "is_resumable", False)
 
     def begin(self, seed: int, num_rollouts: int | None = None) -> SegmentCollector:  # noqa: ARG002
-        """See `Collecting`."""
+        """The collector of the next segment of `num_rollouts` rollouts (None: any number). Where environments begin
+        anew, number i is seeded with `seed + i`."""
         if not self.is_resumable:
             self.close()
-            envs = self._kept.enter_context(closing(self._make_envs(self._num_envs, "resumable")))
+            envs = self._resources.enter_context(closing(self._make_envs(self._num_envs, "resumable")))
             self._collector = getattr(self._algorithm, "collector", Collector)(envs, seed)
             if self._saved:
-                self._go_on()
+                self._restore()
         collector: SegmentCollector = self._collector
         return collector
 
-    def _go_on(self) -> None:
+    def _restore(self) -> None:
         num_lost = self._collector.load_state_dict(self._saved)
         self._saved = {}
         if num_lost:
@@ -91,25 +93,27 @@ class OwnEnvironments:
             events.emit("warning", message=message)
 
     def counts(self) -> dict[str, float]:
-        """See `Collecting`."""
+        """An empty dictionary: no worker can be lost that would have to be counted."""
         return {}
 
     def processes(self) -> list[Json]:
-        """See `Collecting`."""
+        """An empty list: no process but the learner's own collects."""
         return []
 
     def state_dict(self) -> State:
-        """See `Collecting`."""
+        """The state of the environments between two segments, arrays (B, ...) by name; empty where they cannot be
+        saved."""
         if not self.is_resumable:
             return self._saved
         state: State = self._collector.state_dict()
         return state
 
     def load_state_dict(self, state: State) -> None:
-        """See `Collecting`."""
+        """Let the first segment continue from `state_dict()`; environments that cannot be restored begin a new episode,
+        with a warning."""
         self._saved = state
 
     def close(self) -> None:
-        """See `Collecting`."""
+        """Close the environments; `begin` makes new ones."""
         self._collector = None
-        self._kept.close()
+        self._resources.close()

@@ -39,10 +39,10 @@ class ValidationConfig(Section):
 
 
 class CompressionConfig(Section):
-    """What learners send one another of a gradient, or of how far their parameters moved.
+    """How learners compress what they exchange: gradients, or how far their parameters moved.
 
     `fp16`, `bf16` and `powersgd` (Vogels et al., arXiv 1905.13727) are torch's. `int8` sends bytes, with a scale for
-    every block, `top_k` the largest numbers only; what either leaves out is added to the next (error feedback,
+    every block, `top_k` the largest numbers only; what either leaves out is added to the next message (error feedback,
     Karimireddy et al., arXiv 1901.09847).
     """
 
@@ -122,7 +122,7 @@ class DistributedConfig(Section):
 
     @property
     def fewest_learners(self) -> int:
-        """That training goes on with."""
+        """The smallest number of learners that training continues with."""
         return self.num_learners if self.min_learners is None else self.min_learners
 
     def resources(self, num_learners: int) -> dict[str, float]:
@@ -160,7 +160,7 @@ class TrainingConfig(Section):
 
     @property
     def bounds(self) -> EpisodeBounds | None:
-        """Of the episodes that are learnt from; None without any."""
+        """The bounds of training episodes: their boundaries and limits on cost; None where there are none."""
         if not self.boundaries and self.max_episode_cost is None:
             return None
         return EpisodeBounds(tuple(self.boundaries), self.max_episode_cost)

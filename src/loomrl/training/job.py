@@ -57,22 +57,22 @@ class TrainingJob:
 
     @cached_property
     def snapshot(self) -> EnvironmentSnapshot:
-        """What the folder holds."""
+        """The environment snapshot that `snapshot_folder` holds."""
         return load_snapshot(self.snapshot_folder)
 
     def validation(self) -> Validation:
-        """Of the policy while it learns, in environments without bounds."""
+        """A new `Validation` of the policy while it learns, in environments without the training's bounds."""
         return Validation(self.config.validation, self.environments, self.snapshot.spec.reward_threshold)
 
     @cached_property
     def spaces(self) -> tuple[Any, Any]:
-        """Of observations and actions."""
+        """The observation space and the action space of the environment, as the snapshot describes them."""
         spec = self.snapshot.spec
         return space_from_json(spec.observation), space_from_json(spec.action)
 
     @cached_property
     def device(self) -> str:
-        """What environments, and whoever learns from them, run on: "cpu", or the name of the GPU."""
+        """Where environments and their learner run: "cpu", or the name of the GPU."""
         if self.backend != "device":
             return "cpu"
         from loomrl.environment.vector.device import best_device, device_name
@@ -81,7 +81,7 @@ class TrainingJob:
 
     @cached_property
     def engine(self) -> str:
-        """What computes the updates: the algorithm's own choice where it has one, else torch.
+        """The name of the engine that computes the updates: the algorithm's own choice where it has one, else "torch".
 
         Raises:
             ConfigError: when the engine that is asked for cannot learn in these spaces.
@@ -91,15 +91,15 @@ class TrainingJob:
 
     @cached_property
     def inputs_digest(self) -> str:
-        """SHA-256 over everything the result depends on."""
+        """The SHA-256 digest of everything the training's result depends on: config, snapshot, software and device."""
         return inputs_digest(self.config, self.snapshot, self.backend, self.device)
 
     def environments(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
-        """To be judged in."""
+        """A vector of `num_envs` environments for validation, without the training's bounds."""
         return make_envs(self.snapshot_folder, num_envs, autoreset, self.backend)
 
     def environments_to_learn_from(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
-        """With training's bounds."""
+        """A vector of `num_envs` environments for training, with the training's bounds where it has any."""
         bounds = self.config.bounds
         return make_envs(self.snapshot_folder, num_envs, autoreset, self.learning_backend, bounds)
 
@@ -110,7 +110,7 @@ class TrainingJob:
             ConfigError: for spaces the algorithm does not accept.
         """
         build: Callable[..., Algorithm] = get_algorithm(self.config.algorithm).build
-        surroundings = surroundings_of(self.snapshot, folder, self.config.checkpoint_interval_env_steps)
+        surroundings = create_training_context(self.snapshot, folder, self.config.checkpoint_interval_env_steps)
         offered = {"surroundings": surroundings, "peers": peers}
         accepted = inspect.signature(build).parameters
         return build(
@@ -122,7 +122,7 @@ class TrainingJob:
         )
 
     def process(self, name: str, algorithm: Algorithm) -> Json:
-        """What this process, which computes with an algorithm of this job, says of itself."""
+        """A description of this process, which computes with an algorithm of this job: JSON values."""
         return describe_process(name, algorithm, self.config.algorithm, self.learning_backend)
 
     def loop(
@@ -134,7 +134,7 @@ class TrainingJob:
         on_validation: OnRow = lambda _row: None,
         collecting: Collecting | None = None,
     ) -> TrainingLoop:
-        """The loop that trains an algorithm of this job."""
+        """A `TrainingLoop` that trains an algorithm of this job, with the job's limits, validation and seed."""
         config = self.config
         return TrainingLoop(
             algorithm,
@@ -153,8 +153,8 @@ class TrainingJob:
         )
 
 
-def surroundings_of(snapshot: EnvironmentSnapshot, folder: Path, segment_env_steps: int) -> TrainingContext:
-    """What an algorithm that learns in a snapshot's environment may know, with a folder for its files."""
+def create_training_context(snapshot: EnvironmentSnapshot, folder: Path, segment_env_steps: int) -> TrainingContext:
+    """The context of an algorithm that learns in a snapshot's environment, with a folder for its files."""
     return TrainingContext(folder, segment_env_steps, frames_of(snapshot))
 
 

@@ -92,11 +92,11 @@ class TrainingLoop:
                 self._run_segment()
                 self._segment += 1
                 self.processes = union(self.processes, self._process, self._collecting.processes())
-                if self.stop_reason is not None or self._peers.from_first(lambda: {"due": due()})["due"]:
+                if self.stop_reason is not None or self._peers.broadcast_from_first(lambda: {"due": due()})["due"]:
                     yield self.checkpoint()
 
     def stop(self, reason: str) -> None:
-        """End after the update under way."""
+        """End training after the update under way; `reason` becomes `stop_reason`."""
         self.stop_reason = reason
 
     def _run_segment(self) -> None:
@@ -116,9 +116,9 @@ class TrainingLoop:
 
     def _update(self, trajectory: Trajectory, finished: list[tuple[float, int]], last: bool) -> None:
         step = self.env_steps + trajectory.num_transitions * self._peers.num_learners
-        _demand_rewards(trajectory, step)
+        _require_rewards(trajectory, step)
         if self._needs_costs and self.env_steps == 0:
-            _demand_costs(trajectory)
+            _require_costs(trajectory)
         metrics = self.algorithm.update(trajectory, self._rng)
         self.env_steps = step
         metrics, episodes = self._joined(metrics, self._collecting.counts(), finished)
@@ -147,7 +147,7 @@ class TrainingLoop:
         """In one meeting: metrics' means over the learners, the sums of counts, where there was anything to count, and
         the episodes of all of them."""
         own = [*metrics.values(), *counts.values(), *_Episodes.of(finished)]
-        means = self._peers.mean(np.array(own))
+        means = self._peers.all_reduce_mean(np.array(own))
         sums = means * self._peers.num_learners
         first_sum, last_sum = len(metrics), len(metrics) + len(counts)
         joined = dict(zip(metrics, means[:first_sum].tolist(), strict=True))
@@ -160,7 +160,7 @@ class TrainingLoop:
         validation = self.validation
         if validation is not None and self._validates():
             policy, cost_limit = self.algorithm.policy, getattr(self.algorithm, "cost_limit", None)
-            row = self._peers.from_first(lambda: validation.play(policy, self.env_steps, cost_limit))
+            row = self._peers.broadcast_from_first(lambda: validation.play(policy, self.env_steps, cost_limit))
             validation.judge(row, policy)
             self._on_validation(row)
             ended = ended or validation.stop_reason()
@@ -182,7 +182,7 @@ class TrainingLoop:
     # --- state ---
 
     def checkpoint(self) -> Checkpoint:
-        """Everything, between two segments."""
+        """The state of the training between two segments: all that a bit-identical continuation needs."""
         state = self.algorithm.state_dict()
         arrays = {f"algorithm.{name}": value for name, value in state.items() if isinstance(value, np.ndarray)}
         values: Json = {
@@ -232,7 +232,7 @@ class TrainingLoop:
 
 
 class _Episodes(NamedTuple):
-    """That have ended: how many, and the sums of their returns and lengths."""
+    """Sums over the episodes that have ended: their number, returns and lengths."""
 
     num: float
     returns: float
@@ -240,11 +240,11 @@ class _Episodes(NamedTuple):
 
     @classmethod
     def of(cls, finished: list[tuple[float, int]]) -> "_Episodes":
-        """Of their returns and lengths."""
+        """The sums over episodes that are given as (return, length)."""
         return cls(float(len(finished)), *np.array(finished or [(0.0, 0)]).sum(0).tolist())
 
 
-def _demand_rewards(trajectory: Trajectory, step: int) -> None:
+def _require_rewards(trajectory: Trajectory, step: int) -> None:
     """Before anything is learnt from them: normalised rewards hide a fault."""
     if (found := trajectory.unusable_reward()) is not None:
         environment, reward = found
@@ -254,7 +254,7 @@ def _demand_rewards(trajectory: Trajectory, step: int) -> None:
         )
 
 
-def _demand_costs(trajectory: Trajectory) -> None:
+def _require_costs(trajectory: Trajectory) -> None:
     """Once costs are told, a step that tells none costs nothing."""
     if trajectory.cost is None:
         raise ConfigError(

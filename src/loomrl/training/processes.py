@@ -11,7 +11,7 @@ from loomrl.types import ComputingProcess, Json
 
 
 def describe_process(name: str, algorithm: Algorithm, algorithm_name: str, backend: str) -> Json:
-    """A `ComputingProcess` about this process, which computes with `algorithm`."""
+    """A description (`ComputingProcess`, as JSON values) of this process, which computes with `algorithm`."""
     engine = getattr(algorithm, "engine", "torch")
     torch = None if engine == "compiled" else sys.modules.get("torch")  # that engine's threads change no number
     return ComputingProcess(
@@ -25,7 +25,7 @@ def describe_process(name: str, algorithm: Algorithm, algorithm_name: str, backe
 
 
 def union(*groups: Iterable[Json]) -> list[Json]:
-    """What is in any of them, once, in the order in which it came."""
+    """The distinct entries of several lists, in the order in which they first occur."""
     found: list[Json] = []
     for process in (one for group in groups for one in group):
         if process not in found:
@@ -34,8 +34,8 @@ def union(*groups: Iterable[Json]) -> list[Json]:
 
 
 def common(processes: Iterable[ComputingProcess], fact: str) -> str:
-    """A fact of all processes; where they differ, each value once with the first process that has it, as
-    `A (learner 0), B (learner 1)`."""
+    """A field of all processes as text; where they differ, each value with the first process that has it: `A (learner
+    0), B (learner 1)`."""
     first: dict[str, str] = {}
     for process in processes:
         first.setdefault(str(getattr(process, fact)), process.name)

@@ -1,4 +1,4 @@
-"""Tells how a training goes."""
+"""Reports the progress of a training."""
 
 import math
 import time
@@ -10,9 +10,9 @@ from loomrl.types import Json
 
 
 class ProgressReporter:
-    """Tells how training goes: a progress bar, and events for whoever started the process.
+    """Reports the progress of a training: a progress bar, and events for the process that started it.
 
-    Updates are told a few times a second, the last one always; `curves.json` has the whole curve.
+    Updates are reported a few times a second, the last one always; `curves.json` has the whole curve.
     """
 
     SECONDS = 0.2
@@ -20,8 +20,8 @@ class ProgressReporter:
     def __init__(self, bar: events.Reporter, engine: str) -> None:
         self._bar = bar
         self._started, self._from_step = time.monotonic(), 0
-        self._told = -math.inf
-        self._untold: Json | None = None
+        self._reported_at = -math.inf
+        self._pending: Json | None = None
         self._return = float("nan")
         events.emit("engine", engine=engine)
 
@@ -31,32 +31,33 @@ class ProgressReporter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._tell()
+        self._report()
 
     def resumed(self, step: int) -> None:
         self._from_step = step
         events.emit("resumed", step=step)
 
     def restored(self, row: Json) -> None:
-        """One of several learners goes on from a checkpoint: `learner`, `step`, and the `digest` of its state."""
+        """Report that one of several learners continues from a checkpoint: `learner`, `step`, and the `digest` of its
+        state."""
         events.emit("restored", **row)
 
     def update(self, row: Json) -> None:
-        self._untold = row
+        self._pending = row
         self._return = row.get("episode_return", self._return)
-        if time.monotonic() - self._told >= self.SECONDS:
-            self._tell()
+        if time.monotonic() - self._reported_at >= self.SECONDS:
+            self._report()
 
-    def _tell(self) -> None:
-        if (row := self._untold) is None:
+    def _report(self) -> None:
+        if (row := self._pending) is None:
             return
-        self._told, self._untold = time.monotonic(), None
-        speed = (row["step"] - self._from_step) / max(self._told - self._started, 1e-9)
+        self._reported_at, self._pending = time.monotonic(), None
+        speed = (row["step"] - self._from_step) / max(self._reported_at - self._started, 1e-9)
         events.emit("metrics", **row, steps_per_second=speed)
         shown = {"return": self._return} if self._return == self._return else {}
         self._bar.update(row["step"], **shown, steps_per_second=speed)
 
     def validation(self, row: Json) -> None:
-        self._tell()
+        self._report()
         values = {f"validation_{name}": value for name, value in row.items() if name != "step"}
         events.emit("metrics", step=row["step"], **values)

@@ -1,11 +1,11 @@
-"""What a training has to say about itself, beside its figures."""
+"""Warnings about a finished training: what its figures do not show."""
 
 from loomrl.training.job import TrainingJob
 from loomrl.training.loop import TrainingLoop
 
 
-def remarks(job: TrainingJob, loop: TrainingLoop) -> list[str]:
-    """Sentences, each with what to do about it; none where all is well."""
+def training_warnings(job: TrainingJob, loop: TrainingLoop) -> list[str]:
+    """Warnings about a training that has ended, each a sentence that names the fix; empty where there are none."""
     found = []
     if loop.num_episodes == 0:
         found.append(no_episode_ended(loop.env_steps, loop.algorithm.num_envs, job.snapshot.spec.max_episode_steps))
@@ -18,12 +18,12 @@ def remarks(job: TrainingJob, loop: TrainingLoop) -> list[str]:
 
 
 def no_episode_ended(env_steps: int, num_envs: int, max_episode_steps: int | None) -> str:
-    """The sentence about a training of so many steps in so many environments."""
+    """The warning that no episode has ended in a training of so many steps in so many environments."""
     each = env_steps // num_envs
-    said = f"no episode ended in {env_steps} environment steps: each of {num_envs} environments took {each}"
+    sentence = f"no episode ended in {env_steps} environment steps: each of {num_envs} environments took {each}"
     if max_episode_steps is None:
-        return f"{said}, and an episode has no time limit; set environment.max_episode_steps below that"
+        return f"{sentence}, and an episode has no time limit; set environment.max_episode_steps below that"
     return (
-        f"{said}, and an episode may take {max_episode_steps}; raise training.total_env_steps above "
+        f"{sentence}, and an episode may take {max_episode_steps}; raise training.total_env_steps above "
         f"{num_envs * max_episode_steps}, or lower training.parameters.num_envs or environment.max_episode_steps"
     )

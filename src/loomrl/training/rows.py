@@ -21,7 +21,7 @@ class CurveRows:
         self.latest: Json = {}
 
     def add(self, row: Json) -> None:
-        """Add an update's row, of `step` and other numbers; of those, some rows may lack some."""
+        """Add an update's row: its `step` and other numbers, which need not be the same in all rows."""
         self.latest = row
         self._pending.append(row)
         if len(self._pending) == self._every:
@@ -45,7 +45,7 @@ class CurveRows:
 
 
 def mean_row(rows: list[Json]) -> Json:
-    """One row for several: each number's mean over the rows that have it, the counts of the last."""
+    """One row for several: each number's mean over the rows that have it; of `step` and `num_episodes` the last."""
     if len(rows) == 1:
         return rows[0]
     names = dict.fromkeys(name for row in rows for name in row)

@@ -40,7 +40,7 @@ class PolicySection(Section):
 
 
 class EnvironmentSection(Section):
-    """What is learnt in."""
+    """The section `env_config`: which environment is learnt in, and how many each worker steps."""
 
     env_id: str
     num_envs: int = Field(default=16, ge=1)  # of each worker
@@ -55,12 +55,20 @@ class Sections(Section):
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "Sections":
-        """Raises ConfigError naming the key, what was found and what is allowed."""
+        """The dictionary as checked sections.
+
+        Raises:
+            ConfigError: naming the key, what was found and what is allowed.
+        """
         return read_section(cls, dict(config), "config")
 
     @property
     def num_workers(self) -> int | None:
-        """As `training_config` says; raises ConfigError for what is no number of workers."""
+        """The number of workers in `training_config`, or None where it is not given.
+
+        Raises:
+            ConfigError: for what is no whole number from 1.
+        """
         found = self.training_config.get("num_workers")
         if found is not None and (isinstance(found, bool) or not isinstance(found, int) or found < 1):
             raise ConfigError(f"training_config.num_workers: {found!r}; give a whole number from 1")
@@ -68,9 +76,10 @@ class Sections(Section):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What `training_config` says beside `num_workers`, and the policy's layers where `encoder_dims` states them.
+        """The algorithm's parameters: `training_config` without `num_workers`, with `hidden_sizes` from `encoder_dims`.
 
-        Raises ConfigError where `hidden_sizes` does so as well.
+        Raises:
+            ConfigError: where both `encoder_dims` and `hidden_sizes` are given.
         """
         given = {name: value for name, value in self.training_config.items() if name != "num_workers"}
         if self.policy_config.encoder_dims is None:

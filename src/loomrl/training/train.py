@@ -22,7 +22,7 @@ from loomrl.training.job import TrainingJob
 from loomrl.training.loop import TrainingLoop
 from loomrl.training.processes import common
 from loomrl.training.progress_reporter import ProgressReporter
-from loomrl.training.remarks import remarks
+from loomrl.training.remarks import training_warnings
 from loomrl.training.saver import Saver
 from loomrl.training.threads import one_thread
 from loomrl.training.validation import Validation
@@ -127,7 +127,7 @@ def _write(job: TrainingJob, loop: TrainingLoop, validation: Validation, folder:
         num_threads=max(process.num_threads for process in learners),
         processor=common(learners, "processor"),
         processes=processes,
-        warnings=remarks(job, loop),
+        warnings=training_warnings(job, loop),
     )
     for warning in report.warnings:
         log.warning(warning)

@@ -220,7 +220,7 @@ class PPOTrainer:
             validation=Validation(validation, self._environments, self._definition.reward_threshold)
             if validation
             else None,
-            on_update=self._narrate,
+            on_update=self._report,
         )
 
     def _run(self, loop: TrainingLoop, total_timesteps: int | None, seed: int) -> TrainingResult:
@@ -229,7 +229,7 @@ class PPOTrainer:
             if self.config.distributed:
                 from loomrl.training.distributed.session import train_together
 
-                train_together(loop, self.config, seed, total_timesteps, self._narrate)
+                train_together(loop, self.config, seed, total_timesteps, self._report)
             else:
                 for _ in loop.run():
                     pass
@@ -248,7 +248,7 @@ class PPOTrainer:
             loop.env_steps, loop.num_episodes, str(loop.stop_reason), metrics, loop.rows.all(), validations
         )
 
-    def _narrate(self, row: Json) -> None:
+    def _report(self, row: Json) -> None:
         if time.monotonic() - self._told >= _EVENT_SECONDS:
             self._told = time.monotonic()
             events.emit("metrics", **row)

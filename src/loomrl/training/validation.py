@@ -101,7 +101,7 @@ class Validation:
                 self.close()
 
     def close(self) -> None:
-        """Close the environments that are kept."""
+        """Close the environments that are kept from one validation to the next."""
         envs, self._envs = self._envs, None
         if envs is not None:
             envs.close()
@@ -122,7 +122,7 @@ class Validation:
             self._without_progress += 1
 
     def stop_reason(self) -> str | None:
-        """`stop_at_return`, `stagnation` or None."""
+        """Why training should end after the last validation: `stop_at_return`, `stagnation`, or None to go on."""
         config = self.config
         if config.stop_at_return is not None and self._reached() >= config.stop_after_validations:
             return "stop_at_return"
@@ -140,7 +140,7 @@ class Validation:
         return count
 
     def state_dict(self) -> Json:
-        """All but the best policy's arrays."""
+        """Curves, best figures and counters, as JSON values; the best policy's arrays are in `best`."""
         return {
             "rows": self.rows.copy(),
             "best_step": self.best_step,
@@ -152,7 +152,7 @@ class Validation:
         }
 
     def load_state_dict(self, state: Json, best: dict[str, NDArray[Any]]) -> None:
-        """Continue from `state_dict()` and the best policy's arrays."""
+        """Restore curves and counters from `state_dict()`, and the best policy's arrays."""
         self.rows, self.best, self.best_step = list(state["rows"]), best, state["best_step"]
         self._without_progress = state["without_progress"]
         if self.rows:

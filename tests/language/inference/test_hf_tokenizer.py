@@ -27,7 +27,7 @@ def test_environments_read_and_write_as_the_engine_does(tokenizer: Tokenizer, sy
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert [theirs.encode(text) for text in texts] == [tokenizer.prompt(text) for text in texts]
     assert [theirs.decode(one, skip_special_tokens=True) for one in ids] == [tokenizer.decode(one) for one in ids]
-    [prompt] = OpenAIChat.model_validate({"messages": messages}).ask(tokenizer).prompts
+    [prompt] = OpenAIChat.model_validate({"messages": messages}).to_request(tokenizer).prompts
     said = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert said == f"{tokenizer.begin}{prompt}"
     special = [theirs.pad_token_id, theirs.bos_token_id, theirs.eos_token_id, theirs.model_max_length]

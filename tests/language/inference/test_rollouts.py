@@ -61,7 +61,7 @@ def test_a_scored_group_goes_to_the_hub_with_its_version() -> None:
     with HubProcess() as hub, HubClient(hub.url) as trainer:
         trainer.register(batch_size=2, max_token_len=48, num_steps=1)
         trainer.post(scored_group(group, [1.0, 0.0]), policy_version=group[0].version)
-        batch = trainer.take(lease_seconds=60)
+        batch = trainer.next_batch(lease_seconds=60)
     assert batch is not None
     assert batch.policy_versions == [1]
     assert batch.groups[0]["tokens"] == [one.token_ids for one in group]
@@ -107,7 +107,7 @@ def test_a_trainer_hands_its_weights_over_before_it_asks() -> None:
         for version in range(3):
             [group, *_] = groups = trainer.source.collect(trainer.learner.policy, version)
             assert {one.policy_version for one in groups} == {engine.version} == {version}
-            prompt = group.learnt[0].index(True)
+            prompt = group.loss_mask[0].index(True)
             told = group.log_probs[0][prompt:]
             expected = log_probs_of(
                 trainer.learner.policy, group.tokens[0][:prompt], group.tokens[0][prompt:], temperature=1.3

@@ -204,7 +204,7 @@ def test_what_is_wrong_with_weights_leaves_the_old_ones_served(server: httpx.Cli
     language_policy(1, max_tokens=20).save(tmp_path / "other")
     disk, tensor = "/update_weights_from_disk", "/update_weights_from_tensor"
     cases: list[tuple[str, dict[str, Any], str]] = [
-        (disk, {"model_path": str(tmp_path / "nowhere")}, "policy.json is missing"),
+        (disk, {"model_path": str(tmp_path / "nowhere")}, "no folder that can be read"),
         (disk, {"model_path": "policies/1"}, "no absolute path"),
         (disk, {"model_path": str(broken_folder(tmp_path / "torn"))}, "does not hold this policy's weights"),
         (disk, {"model_path": str(tmp_path / "infinite")}, "not finite"),

@@ -30,7 +30,7 @@ def plain_rows(model: Transformer, all_groups: list[TokenGroup]) -> list[torch.T
     """log p of each sample's learnt tokens, one sample at a time."""
     rows = []
     for group in all_groups:
-        for number, (tokens, learnt) in enumerate(zip(group.tokens, group.learnt, strict=True)):
+        for number, (tokens, learnt) in enumerate(zip(group.tokens, group.loss_mask, strict=True)):
             temperature = group.temperatures[number] if group.temperatures else 1.0
             rows.append(plain_log_probs(model, tokens, temperature)[torch.tensor(learnt[1:])])
     return rows
@@ -41,7 +41,7 @@ def test_log_probs_are_those_of_one_sample_at_a_time(all_groups: list[TokenGroup
     model = small_policy(noise=0.3).model
     batch = TokenBatch.of_groups(all_groups)
     found = token_log_probs(model, batch, answer_states(model, batch))
-    for row, learnt, expected in zip(found, batch.learnt, plain_rows(model, all_groups), strict=True):
+    for row, learnt, expected in zip(found, batch.loss_mask, plain_rows(model, all_groups), strict=True):
         torch.testing.assert_close(row[learnt], expected, atol=1e-5, rtol=1e-5)
         assert not row[~learnt].any()
 
@@ -65,8 +65,8 @@ def test_values_belong_to_the_state_before_a_token() -> None:
     batch = TokenBatch.of_groups(all_groups)
     found = token_values(model, batch, answer_states(model, batch))
     sequences = [tokens for group in all_groups for tokens in group.tokens]
-    masks = [learnt for group in all_groups for learnt in group.learnt]
-    for row, counted, tokens, learnt in zip(found, batch.learnt, sequences, masks, strict=True):
+    masks = [learnt for group in all_groups for learnt in group.loss_mask]
+    for row, counted, tokens, learnt in zip(found, batch.loss_mask, sequences, masks, strict=True):
         expected = model.values(plain_hidden(model, tokens))[:-1][torch.tensor(learnt[1:])]
         torch.testing.assert_close(row[counted], expected, atol=1e-5, rtol=1e-5)
 

@@ -88,4 +88,4 @@ def test_what_does_not_fit_together_is_named(changed: dict[str, Any], said: str)
 def test_what_a_policy_cannot_read_is_named(tokens: list[int], said: str) -> None:
     made = TokenGroup([tokens], [[False] + [True] * (len(tokens) - 1)], [1.0])
     with pytest.raises(ArtifactError, match=said):
-        made.demand_readable(TransformerConfig(vocabulary_size=15, max_tokens=24))
+        made.require_readable(TransformerConfig(vocabulary_size=15, max_tokens=24))

@@ -47,7 +47,7 @@ def samples(groups: list[TokenGroup]) -> list[tuple[list[int], Tensor, Tensor]]:
     return [
         (tokens, torch.tensor(learnt[1:]), torch.tensor(log_probs[1:]))
         for group in groups
-        for tokens, learnt, log_probs in zip(group.tokens, group.learnt, group.log_probs or [], strict=True)
+        for tokens, learnt, log_probs in zip(group.tokens, group.loss_mask, group.log_probs or [], strict=True)
     ]
 
 

@@ -43,7 +43,7 @@ def test_answers_are_scored_and_heard_of() -> None:
     again = tasks()
     for group, (_, task) in zip(source.collect(policy, version=7), again, strict=False):
         assert (len(group), group.policy_version) == (20, 7)
-        for tokens, learnt, score in zip(group.tokens, group.learnt, group.scores, strict=True):
+        for tokens, learnt, score in zip(group.tokens, group.loss_mask, group.scores, strict=True):
             start = learnt.index(True)
             assert policy.tokenizer.decode(tokens[:start]) == task.prompt
             assert score == get_domain("math").score(task, policy.tokenizer.decode(tokens[start:])).total
@@ -73,7 +73,7 @@ def test_what_crosses_a_hub_teaches_the_same(hub: HubProcess) -> None:
         client.post_several([group.to_wire() for group in groups], policy_version=0)
         (heard,) = LanguageTrainer(over_the_wire, HubSource(client)).run(1)
         assert client.policy_version() == 1
-        assert client.take() is None  # acknowledged
+        assert client.next_batch() is None  # acknowledged
     assert heard == told
     first, second = straight.learner.state_dict(), over_the_wire.state_dict()
     assert all(bytes(memoryview(first[name])) == bytes(memoryview(second[name])) for name in first if "policy" in name)
@@ -89,12 +89,12 @@ def test_a_batch_that_was_not_learnt_from_comes_again_and_unusable_groups_are_le
     with HubClient(hub.url) as client:
         client.register(batch_size=40, max_token_len=24, num_steps=10)
         client.post_several([good[0].to_wire(), misfit, good[1].to_wire(), unknown, good[2].to_wire()])
-        batch = client.take(lease_seconds=0.1)
+        batch = client.next_batch(lease_seconds=0.1)
         assert batch is not None
         source = HubSource(client)
         taken = source.collect(policy, version=0)
         assert [group.tokens for group in taken] == [group.tokens for group in good]
-        source.learnt(1)
-        assert client.take() is None
+        source.acknowledge(1)
+        assert client.next_batch() is None
     assert "scores have lengths" in caplog.text
     assert "from 1 to 99" in caplog.text

@@ -61,7 +61,7 @@ def test_learning_reads_the_log_probabilities_that_were_drawn(folder: Path) -> N
     batch = TokenBatch.of_groups(groups)
     found = token_log_probs(policy.model, batch, answer_states(policy.model, batch))
     drawn = batch.aligned([row for group in groups for row in group.log_probs or []], groups)
-    torch.testing.assert_close(found, drawn * batch.learnt, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found, drawn * batch.loss_mask, atol=1e-4, rtol=1e-4)
 
 
 def test_gradients_are_those_of_transformers_own_loss(folder: Path) -> None:

@@ -14,23 +14,23 @@ from loomrl.language.trajectory.process import HubProcess
 def test_an_environment_and_a_trainer_of_ones_own(own_hub: HubProcess) -> None:
     with HubClient(own_hub.url) as trainer, HubClient(own_hub.url) as environment:
         with pytest.raises(HubRefused, match="not registered"):
-            trainer.take()
+            trainer.next_batch()
         trainer.register(batch_size=4, max_token_len=64, num_steps=10)
-        assert trainer.take() is None
-        env_id = environment.join("arithmetic", group_size=2, max_token_length=64)
+        assert trainer.next_batch() is None
+        env_id = environment.register_environment("arithmetic", group_size=2, max_token_length=64)
         assert environment.post(group(2, 0, env_id=env_id), policy_version=3) == {"status": "received"}
         long = group(2, 1, env_id=env_id, messages=[[{"role": "user", "content": "x" * 5_000}]])
         answer = environment.post_several([long, {"tokens": 1}])
         assert (answer["groups_processed"], answer["rejected"][0]["index"]) == (1, 1)
         assert environment.environment_status(env_id)["queue_size"] == 2
-        batch = trainer.take()
+        batch = trainer.next_batch()
         assert batch is not None
         assert [one["tokens"][0][0] for one in batch.groups] == [0, 1]
         assert (batch.policy_versions, batch.received_steps) == ([3, None], [0, 0])
         trainer.acknowledge(batch)
         trainer.set_policy_version(5)
         assert environment.policy_version() == 5
-        environment.leave(env_id)
+        environment.disconnect_environment(env_id)
         assert trainer.status()["environments"][0]["state"] == "gone"
         with pytest.raises(HubRefused, match="scores"):
             environment.post({"tokens": [[1]], "masks": [[1]]})

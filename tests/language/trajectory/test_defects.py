@@ -98,12 +98,12 @@ def test_a_silent_environment_with_a_minimum_does_not_stall_the_trainer() -> Non
     for _ in range(4):
         _add(hub, 2, now, env_id=talks)
     assert hub.next_batch(now + 30) is None
-    hub.environment_status(hub.environments.find(talks), now + 61)
+    hub.environment_status(hub.environments.get(talks), now + 61)
     batch = hub.next_batch(now + 61)
     assert batch is not None
-    assert hub.environments.find(silent).quarantine == "silent for 60 s"
-    hub.environment_status(hub.environments.find(silent), now + 62)
-    assert hub.environments.look_after(now + 62) == [hub.environments.find(silent)]
+    assert hub.environments.get(silent).quarantine == "silent for 60 s"
+    hub.environment_status(hub.environments.get(silent), now + 62)
+    assert hub.environments.update_quarantine(now + 62) == [hub.environments.get(silent)]
     assert hub.environments.minima() == {talks: 0.5, silent: 0.5}
 
 
@@ -122,12 +122,12 @@ def test_nor_does_one_that_talks_but_posts_nothing_or_only_bad_groups() -> None:
     one = environments.add(EnvironmentRegistration(**environment()), 0.0)
     one.last_seen = 601.0
     assert one.fault(settings, 601.0) == "no group for 600 s"
-    one.has_posted(1.0, 602.0)
+    one.record_accepted(1.0, 602.0)
     assert one.fault(settings, 602.0) is None
     for _ in range(3):
-        one.was_rejected(603.0)
+        one.record_rejected(603.0)
     assert one.fault(settings, 603.0) == "3 groups in a row were rejected"
-    one.has_posted(1.0, 604.0)
+    one.record_accepted(1.0, 604.0)
     assert one.fault(settings, 604.0) is None
 
 

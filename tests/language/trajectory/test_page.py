@@ -40,8 +40,8 @@ def page() -> Iterator[Page]:
 def test_the_page_shows_environments_queues_and_scores(own_hub: HubProcess, page: Page) -> None:
     with HubClient(own_hub.url) as client:
         client.register(batch_size=4, max_token_len=64, num_steps=10)
-        client.take()
-        env_id = client.join("<b>arithmetic</b>", group_size=2, max_token_length=64)
+        client.next_batch()
+        env_id = client.register_environment("<b>arithmetic</b>", group_size=2, max_token_length=64)
         page.goto(f"{own_hub.url}/dashboard")
         expect(page.get_by_role("status")).to_have_text("A trainer is registered: batches of 4 sequences")
         expect(page.get_by_role("row", name="<b>arithmetic</b>_0 taking part")).to_be_visible()

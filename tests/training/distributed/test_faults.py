@@ -69,11 +69,11 @@ def test_a_head_that_is_gone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(loomrl.training.distributed.cluster, "_ASK_SECONDS", 0.0)
     with cluster(DistributedConfig(num_learners=1)) as ray:
         head = ClusterHead(ray)
-        head.demand_answer()
-    head.demand_answer()  # not yet
+        head.require_answer()
+    head.require_answer()  # not yet
     monkeypatch.setattr(loomrl.training.distributed.cluster, "GONE_SECONDS", 0.0)
     with pytest.raises(ServiceError, match="has not answered for 0 s; saved checkpoints are intact"):
-        head.demand_answer()
+        head.require_answer()
 
 
 def test_the_interface_is_the_one_with_the_hosts_address() -> None:
@@ -123,32 +123,34 @@ def test_what_differs_between_two_hosts_is_named() -> None:
 # --- what a learner meets ---
 
 
-def learner(folder: Path, desk: Coordinator, **values: Any) -> DistributedLearner:
+def learner(folder: Path, coordinator: Coordinator, **values: Any) -> DistributedLearner:
     """One without Ray."""
-    assignment = given(walk(folder / "walk", **values.pop("mishaps", {})), ONE_LEARNER, desk=desk, **values)
+    assignment = given(
+        walk(folder / "walk", **values.pop("mishaps", {})), ONE_LEARNER, coordinator=coordinator, **values
+    )
 
-    def ask(method: str, *arguments: Any) -> Any:
-        return getattr(desk, method)(*arguments)
+    def call(method: str, *arguments: Any) -> Any:
+        return getattr(coordinator, method)(*arguments)
 
-    return DistributedLearner(assignment, 0, 1, ask)
+    return DistributedLearner(assignment, 0, 1, call)
 
 
 def test_a_learner_that_produces_nan_ends_training_with_the_metric(tmp_path: Path) -> None:
-    desk = Coordinator(None)
+    coordinator = Coordinator(None)
     parameters = settings().parameters | {"learning_rate": 1e30, "max_grad_norm": 1e30}
     with pytest.raises(LoomRLError, match=r"training: \w+ is nan after \d+ environment steps; saved checkpoints"):
-        learner(tmp_path, desk, parameters=parameters).run(lambda config, watchdog: ALONE)
+        learner(tmp_path, coordinator, parameters=parameters).run(lambda config, watchdog: ALONE)
 
 
 def test_an_environment_that_gets_no_memory_ends_training_with_its_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = Coordinator(None)
-    alone = learner(tmp_path, desk, mishaps={"memory": 600})
+    coordinator = Coordinator(None)
+    alone = learner(tmp_path, coordinator, mishaps={"memory": 600})
     monkeypatch.setattr(Mishaps, "num_steps", 0)
     with pytest.raises(EnvironmentFault, match="MemoryError"):
         alone.run(lambda config, watchdog: ALONE)
-    (saved,) = desk.take().checkpoints
+    (saved,) = coordinator.take_updates().checkpoints
     assert saved.step == 512
 
 
@@ -188,10 +190,10 @@ def test_a_learner_that_is_killed_as_for_want_of_memory_ends_training_with_what_
 def test_a_host_with_other_software_is_named(tmp_path: Path) -> None:
     import ray
 
-    desk = ray.remote(Coordinator).remote(None)
-    begin, order = same_software(learn, given(walk(tmp_path / "walk"), ONE_LEARNER, desk=desk))
+    coordinator = ray.remote(Coordinator).remote(None)
+    begin, order = same_software(learn, given(walk(tmp_path / "walk"), ONE_LEARNER, coordinator=coordinator))
     order["software"]["versions"]["torch"] = "1.0"
     message = f"host {socket.gethostname()} has other software .*: versions torch .* there, 1.0 here; install the same"
     with pytest.raises(ConfigError, match=message):
         begin(order)
-    assert re.search(message, str(ray.get(desk.failure.remote())))
+    assert re.search(message, str(ray.get(coordinator.failure.remote())))

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from loomrl.training.config import CompressionConfig, DistributedConfig
-from loomrl.training.distributed.learners.compression import BlockQuantization, Largest
+from loomrl.training.distributed.learners.compression import BlockQuantization, TopKSelection
 from loomrl.training.distributed.simulation import (
     Machines,
     Work,
@@ -84,17 +84,17 @@ def test_bytes_of_what_is_reduced(compression: dict[str, str], expected: int) ->
 
 def test_bytes_are_those_of_the_messages() -> None:
     vector = torch.randn(1_000, generator=torch.Generator().manual_seed(0))
-    for method, code in (("int8", BlockQuantization(1_000)), ("top_k", Largest(0.01, 1_000))):
+    for method, code in (("int8", BlockQuantization(1_000)), ("top_k", TopKSelection(0.01, 1_000))):
         assert bytes_per_synchronisation(CompressionConfig(method=method), WORK) == len(code.encode(vector))
 
 
 def test_bytes_of_powersgd_are_those_it_says_it_sends() -> None:
-    from loomrl.training.distributed.learners.compression import FIRST_POWERSGD, PowerSGD
+    from loomrl.training.distributed.learners.compression import FIRST_POWERSGD, PowerSGDAveraging
 
     shape = (20, 40)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        averaging = PowerSGD(2, [(100, *shape)], dist.group.WORLD)
+        averaging = PowerSGDAveraging(2, [(100, *shape)], dist.group.WORLD)
         sent = [averaging.average(torch.randn(1_000)) for _ in range(FIRST_POWERSGD + 2)]
     finally:
         dist.destroy_process_group()
@@ -106,10 +106,10 @@ def test_a_group_that_met_with_powersgd_can_be_left() -> None:
     """In a process of its own: torch ended one in a few that let go of the group at once."""
     program = """
 import torch, torch.distributed as dist
-from loomrl.training.distributed.learners.compression import PowerSGD
+from loomrl.training.distributed.learners.compression import PowerSGDAveraging
 for _ in range(100):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    averaging = PowerSGD(1, [(0, 8, 8)], dist.group.WORLD)
+    averaging = PowerSGDAveraging(1, [(0, 8, 8)], dist.group.WORLD)
     for _ in range(4):
         averaging.average(torch.randn(80))
     del averaging

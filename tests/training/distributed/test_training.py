@@ -70,13 +70,13 @@ def ray_cluster() -> Iterator[None]:
 
 def test_one_learner_learns_what_the_stage_learns_by_itself(quiet: Path, tmp_path: Path) -> None:
     train_policy(settings(), quiet, tmp_path / "out", tmp_path / "home")
-    desk = Coordinator(None)
+    coordinator = Coordinator(None)
 
-    def ask(method: str, *arguments: Any) -> Any:
-        return getattr(desk, method)(*arguments)
+    def call(method: str, *arguments: Any) -> Any:
+        return getattr(coordinator, method)(*arguments)
 
-    DistributedLearner(given(quiet, {"num_learners": 1}), 0, 1, ask).run(lambda config, watchdog: ALONE)
-    (left,) = desk.take().checkpoints
+    DistributedLearner(given(quiet, {"num_learners": 1}), 0, 1, call).run(lambda config, watchdog: ALONE)
+    (left,) = coordinator.take_updates().checkpoints
     _, curves = learnt(tmp_path / "out")
     assert left.values["rows"]["rows"] == curves["updates"]
     assert left.values["validation"]["rows"] == curves["validations"]

@@ -24,7 +24,7 @@ class Normalizer:
 
     def update(self, features: NDArray[np.float32], peers: LearnerGroup = ALONE) -> None:
         """Merge a batch (N, I), and those of other learners, into the statistics."""
-        batch = peers.join_moments(Moments.of(features))
+        batch = peers.all_reduce_moments(Moments.of(features))
         total = self.count + batch.count
         delta = batch.mean - self.mean
         squares = self.var * self.count + batch.var * batch.count + delta**2 * self.count * batch.count / total

@@ -104,7 +104,7 @@ class CompiledDQNEngine:
         _bind(policy, self._layout, self._networks.parameters)
         self.network = GreedyNetwork(policy, self._layout, self._networks.parameters, activation)
         policy.compiled = self.network
-        peers.follow(self._networks.parameters, self._matrices())
+        peers.register_parameters(self._networks.parameters, self._matrices())
         self.copy_target()
 
     def _matrices(self) -> list[LayerWeights]:
@@ -127,13 +127,13 @@ class CompiledDQNEngine:
         self._num_steps += 1
         given = (self._networks, self._shape, rows, config.double)
         how = (self._num_steps, learning_rate, config.max_grad_norm, config.averaging)
-        if self._peers.joins_gradients:
+        if self._peers.all_reduces_gradients:
             kernels.batch_gradient(*given, metrics)
-            self._peers.join_gradient(self._networks.gradient)
+            self._peers.all_reduce_gradient(self._networks.gradient)
             metrics[kernels.GRAD_NORM] = kernels.apply_gradient(self._networks, *how)
         else:
             kernels.gradient_step(*given, *how, metrics)
-        self._peers.stepped(1)
+        self._peers.count_steps(1)
         return metrics, rows.td_error
 
     def _rows(self, batch: Transitions) -> Any:

@@ -31,7 +31,7 @@ class TorchDQNEngine:
         self.target = ActionValuePolicy(policy.architecture)
         self._flat, self._flat_target = FlatParameters(policy), FlatParameters(self.target)
         self._optimizer = FlatAdam(self._flat.vector, config.learning_rate)
-        peers.follow(self._flat.vector.data, self._flat.matrices)
+        peers.register_parameters(self._flat.vector.data, self._flat.matrices)
         self.copy_target()
 
     @torch.no_grad()
@@ -48,14 +48,14 @@ class TorchDQNEngine:
         losses = (quantile_huber_losses if config.num_quantiles else huber_losses)(quantiles, targets)
         loss = (torch.from_numpy(batch.weight) * losses).mean()
         torch.autograd.backward(loss)
-        if self._peers.joins_gradients:
-            self._peers.join_gradient(self._flat.gradient)
+        if self._peers.all_reduces_gradients:
+            self._peers.all_reduce_gradient(self._flat.gradient)
         grad_norm = self._flat.clip_gradient(config.max_grad_norm)
         self._optimizer.learning_rate = learning_rate
         self._optimizer.step()
         if config.averaging:
             self._flat_target.vector.data.lerp_(self._flat.vector.data, config.averaging)
-        self._peers.stepped(1)
+        self._peers.count_steps(1)
         with torch.no_grad():
             td_error = (targets.mean(-1) - quantiles.mean(-1)).abs()
             metrics = torch.stack([loss, td_error.mean(), quantiles.mean(), grad_norm])

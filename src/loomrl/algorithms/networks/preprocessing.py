@@ -148,7 +148,7 @@ class ObservationNormalizer(nn.Module):
 
     def update(self, features: NDArray[Any], peers: LearnerGroup = ALONE) -> None:
         """Merge a batch (N, dim + pixels), and those of other learners, into the statistics."""
-        batch = peers.join_moments(Moments.of(features[:, : len(self.mean)]))
+        batch = peers.all_reduce_moments(Moments.of(features[:, : len(self.mean)]))
         self.merge(torch.from_numpy(batch.mean), torch.from_numpy(batch.var), int(batch.count))
 
     def merge(self, batch_mean: Tensor, batch_var: Tensor, batch_count: int) -> None:

@@ -64,7 +64,7 @@ class CompiledPPO:
         self._num_threads = min(config.num_threads, num_processors())
         self._helper = ThreadPoolExecutor(1, "ppo") if self._num_threads > 1 else None
         matrices = [*policy.critic.matrices(), *policy.actor.matrices()]
-        peers.follow(policy.parameters, [LayerWeights(*place) for place in matrices])
+        peers.register_parameters(policy.parameters, [LayerWeights(*place) for place in matrices])
 
     @property
     def policy(self) -> CompiledPolicy:
@@ -124,7 +124,7 @@ class CompiledPPO:
             num_steps += len(epoch)
             if not self._schedules.follow_divergence:
                 continue
-            (kl,) = self._peers.mean(epoch[:, KL].mean(keepdims=True)).tolist()
+            (kl,) = self._peers.all_reduce_mean(epoch[:, KL].mean(keepdims=True)).tolist()
             rate = self._schedules.adapt(rate, kl)
             if self._schedules.ends_update(kl):
                 break
@@ -157,7 +157,7 @@ class CompiledPPO:
         target = (advantage + value64).ravel()
         if config.normalize_advantages:
             mean, var = (np.array(moment) for moment in gae.moments(advantage.reshape(-1)))
-            joined = self._peers.join_moments(Moments(mean, var, float(advantage.size)))
+            joined = self._peers.all_reduce_moments(Moments(mean, var, float(advantage.size)))
             gae.normalize(advantage.reshape(-1), float(joined.mean), float(joined.var))
         index, sample = self._learnt(trajectory)
         rows = RolloutRows(
@@ -196,25 +196,25 @@ class CompiledPPO:
 
     def _learn(self, rows: RolloutRows, orders: NDArray[np.int64], settings: FloatArray, metrics: FloatArray) -> None:
         """Epochs in the given orders; `metrics` has a row for each gradient step."""
-        if self._peers.joins_gradients:
+        if self._peers.all_reduces_gradients:
             self._learn_jointly(rows, orders, settings, metrics)
             return
         done = 0
         for part in self._parts(orders, len(metrics)):
             num_steps = len(part) * -(-part.shape[1] // self.config.batch_size)
             self._take_steps(rows, part, settings, metrics[done : done + num_steps])
-            self._peers.stepped(num_steps)
+            self._peers.count_steps(num_steps)
             done += num_steps
 
     def _parts(self, orders: NDArray[np.int64], num_steps: int) -> Iterator[NDArray[np.int64]]:
         """The epochs (E, N) in one go, or cut wherever the learners are to meet."""
-        if num_steps <= self._peers.steps_alone:
+        if num_steps <= self._peers.steps_until_synchronisation:
             yield orders
             return
         for order in orders:
             first = 0
             while first < order.size:
-                last = int(min(first + self._peers.steps_alone * self.config.batch_size, order.size))
+                last = int(min(first + self._peers.steps_until_synchronisation * self.config.batch_size, order.size))
                 yield order[None, first:last]
                 first = last
 
@@ -226,7 +226,7 @@ class CompiledPPO:
         batches = (order[first : first + size] for order in orders for first in range(0, order.size, size))
         for chosen, step in zip(batches, metrics, strict=True):
             batch_gradient(self._networks, rows, chosen, settings, self._work, step)
-            self._peers.join_gradient(self._networks.gradient)
+            self._peers.all_reduce_gradient(self._networks.gradient)
             step[GRAD_NORM] = apply_gradient(self._networks, self._num_gradient_steps, settings)
             self._num_gradient_steps += 1
 

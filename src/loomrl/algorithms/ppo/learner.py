@@ -104,7 +104,7 @@ class PPO:
         self._scaler = RewardScaler(config.num_envs, config.gamma, peers) if config.normalize_rewards else None
         self._schedules = Schedules(config, total_env_steps)
         self._rows_per_step = config.batch_size  # of a prepared batch in one gradient step
-        peers.follow(self._flat.vector.data, self._flat.matrices)
+        peers.register_parameters(self._flat.vector.data, self._flat.matrices)
 
     @property
     def policy(self) -> ActorCriticPolicy:
@@ -161,7 +161,7 @@ class PPO:
             if not self._schedules.follow_divergence:
                 continue
             mean = torch.stack(steps[first:])[:, KL].mean(0, keepdim=True).double().cpu()
-            (kl,) = self._peers.mean(mean.numpy()).tolist()
+            (kl,) = self._peers.all_reduce_mean(mean.numpy()).tolist()
             learning_rate = self._schedules.adapt(learning_rate, kl)
             self._optimizer.learning_rate = learning_rate
             if self._schedules.ends_update(kl):
@@ -237,11 +237,11 @@ class PPO:
         self._flat.gradient.zero_()
         policy_loss, value_loss, entropy, log_prob = self._losses(batch, clip_epsilon)
         torch.autograd.backward(policy_loss + config.value_loss_coef * value_loss - config.entropy_coef * entropy)
-        if self._peers.joins_gradients:
-            self._peers.join_gradient(self._flat.gradient)
+        if self._peers.all_reduces_gradients:
+            self._peers.all_reduce_gradient(self._flat.gradient)
         grad_norm = self._flat.clip_gradient(config.max_grad_norm)
         self._optimizer.step()
-        self._peers.stepped(1)
+        self._peers.count_steps(1)
         with torch.no_grad():
             log_ratio = log_prob - batch.log_prob
             ratio = log_ratio.exp()

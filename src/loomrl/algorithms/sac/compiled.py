@@ -57,9 +57,9 @@ class CompiledSACEngine:
         self._helper = ThreadPoolExecutor(1, "sac") if self._num_threads > 1 else None
         self._actor_layout = layouts[0]
         networks = self._networks
-        peers.follow(networks.critics, _matrices(*layouts[1:]))
-        peers.follow(networks.actor, _matrices(layouts[0]))
-        peers.follow(networks.log_temperature[: memory.FIRST], [])
+        peers.register_parameters(networks.critics, _matrices(*layouts[1:]))
+        peers.register_parameters(networks.actor, _matrices(layouts[0]))
+        peers.register_parameters(networks.log_temperature[: memory.FIRST], [])
         networks.targets[:] = networks.critics
 
     @property
@@ -106,12 +106,12 @@ class CompiledSACEngine:
             noise=noise,
         )
         self._work.sums.fill(0.0)
-        if self._peers.joins_gradients:
+        if self._peers.all_reduces_gradients:
             self._learn_jointly(data)
         else:
             self._run(data, self._settings._replace(first_step=int(self._steps) + 1))
         self._steps += noise.shape[0]
-        self._peers.stepped(noise.shape[0])
+        self._peers.count_steps(noise.shape[0])
         sums: NDArray[np.float64] = self._work.sums.sum(0)
         return sums
 
@@ -120,12 +120,12 @@ class CompiledSACEngine:
         kernels, peers, networks, work = self._kernels, self._peers, self._networks, self._work
         for number, step in enumerate(range(int(self._steps) + 1, int(self._steps) + 1 + len(data.obs))):
             kernels.critics_gradient(number, networks, data, work, self._settings)
-            peers.join_gradient(work.critics_gradient, CRITICS)
+            peers.all_reduce_gradient(work.critics_gradient, CRITICS)
             kernels.move_critics(step, networks, work, self._settings)
             kernels.actor_and_temperature_gradient(number, networks, data, work, self._settings)
-            peers.join_gradient(work.actor_gradients[0], ACTOR)
+            peers.all_reduce_gradient(work.actor_gradients[0], ACTOR)
             if self._settings.learns_temperature:
-                peers.join_gradient(networks.log_temperature[self._memory.SLOPE :], TEMPERATURE)
+                peers.all_reduce_gradient(networks.log_temperature[self._memory.SLOPE :], TEMPERATURE)
             kernels.move_actor(step, networks, work, self._settings)
 
     def _run(self, data: Any, settings: Any) -> None:

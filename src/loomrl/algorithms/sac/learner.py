@@ -118,7 +118,7 @@ class SAC:
             num_steps = self.config.gradient_steps or trajectory.reward.size * self._peers.num_learners
         sums, done = np.zeros(len(STEP_METRICS)), 0
         while done < num_steps:
-            steps = int(min(self._steps_at_once, self._peers.steps_alone, num_steps - done))
+            steps = int(min(self._steps_at_once, self._peers.steps_until_synchronisation, num_steps - done))
             batches = self._replay.sample(steps * self.config.batch_size, rng)
             sums += self._learner.learn(batches, steps, rng)
             done += steps

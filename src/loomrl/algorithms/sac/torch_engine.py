@@ -27,14 +27,14 @@ class TorchSACEngine:
         self.config, self.policy, self.target_entropy, self._peers = config, policy, target_entropy, peers
         self._actor, self._critics = FlatParameters(policy.actor), FlatParameters(policy.critics)
         for flat in (self._critics, self._actor):
-            peers.follow(flat.vector.data, flat.matrices)
+            peers.register_parameters(flat.vector.data, flat.matrices)
         self._targets = copy.deepcopy(policy.critics)
         self._target_vector = FlatParameters(self._targets).vector.requires_grad_(False)
         first = math.log(config.temperature or config.initial_temperature)
         self._log_temperature = torch.tensor(first, requires_grad=True)
         self._temperature_slope = torch.zeros(())
         self._log_temperature.grad = self._temperature_slope
-        peers.follow(self._log_temperature.data.view(1), [])
+        peers.register_parameters(self._log_temperature.data.view(1), [])
         self._optimizers = {
             "actor": FlatAdam(self._actor.vector, config.actor_learning_rate),
             "critics": FlatAdam(self._critics.vector, config.critic_learning_rate),
@@ -77,7 +77,7 @@ class TorchSACEngine:
         if self.config.temperature is None:
             self._improve_temperature(entropy)
         self._target_vector.lerp_(self._critics.vector.detach(), self.config.tau)
-        self._peers.stepped(1)
+        self._peers.count_steps(1)
         return torch.stack([critic_loss, q_value, actor_loss, entropy, td_error])
 
     def _imagine(self, features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -139,8 +139,8 @@ class TorchSACEngine:
 
     def _move(self, name: str, gradient: Tensor, number: int) -> None:
         """A step of one optimiser, along the gradient of all learners."""
-        if self._peers.joins_gradients:
-            self._peers.join_gradient(gradient, number)
+        if self._peers.all_reduces_gradients:
+            self._peers.all_reduce_gradient(gradient, number)
         self._optimizers[name].step()
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:

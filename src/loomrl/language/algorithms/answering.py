@@ -30,9 +30,9 @@ RIGHT = 0.999  # the reward from which an answer counts as right
 
 
 @dataclass(frozen=True)
-class Answered:
-    """One answer in each of B environments, by task; `examples` are right answers to the same tasks, where they were
-    asked for. Takes the place of a `Trajectory` in the training loop."""
+class AnswerRollout:
+    """One answer in each of B environments, grouped by task; `examples` are right answers to the same tasks, where they
+    were requested. Takes the place of a `Trajectory` in the training loop."""
 
     groups: list[TokenGroup]
     examples: list[TokenGroup]
@@ -41,12 +41,12 @@ class Answered:
 
     @property
     def num_transitions(self) -> int:
-        """B."""
+        """The number of answers, B: each answer is one transition of one environment."""
         return self.reward.size
 
     @property
     def accuracy(self) -> float:
-        """The share of answers that earned the full reward."""
+        """The share of answers that earned the full reward, 0 to 1."""
         return float(np.mean(self.reward >= RIGHT))
 
     def unusable_reward(self) -> tuple[int, float] | None:
@@ -56,8 +56,8 @@ class Answered:
         return (int(bad[0]), float(self.reward[bad[0]])) if len(bad) else None
 
 
-class Student(Protocol):
-    """Who answers: the algorithm, as its collector sees it."""
+class AnsweringAlgorithm(Protocol):
+    """The algorithm as an `AnswerCollector` uses it: its policy, and how tasks are answered."""
 
     language: LanguagePolicy
     num_samples: int  # environments that get one task, and answers to it
@@ -65,16 +65,16 @@ class Student(Protocol):
 
     @property
     def wants_examples(self) -> bool:
-        """Whether right answers are to be collected too."""
+        """Whether right answers must be collected beside the policy's own."""
         ...
 
     @property
     def version(self) -> int:
-        """Of the policy."""
+        """How many reinforcement updates the policy has had; 0 until the warm start has ended."""
         ...
 
     def sampling(self) -> SamplingConfig:
-        """How answers are drawn now."""
+        """How the policy's answers are sampled now."""
         ...
 
 
@@ -84,43 +84,47 @@ class AnswerCollector:
     `finished` is as in `loomrl.environment.collecting.collector.Collector`.
     """
 
-    def __init__(self, envs: VectorEnv[Any, Any, Any], student: Student) -> None:
-        self.envs, self._student = envs, student
+    def __init__(self, envs: VectorEnv[Any, Any, Any], algorithm: AnsweringAlgorithm) -> None:
+        self.envs, self._algorithm = envs, algorithm
         self.finished: list[tuple[float, int]] = []
 
     is_resumable = True
 
     def state_dict(self) -> State:
-        """Nothing: no episode goes on from one `collect` to the next."""
+        """An empty dictionary: no episode continues from one `collect` to the next."""
         return {}
 
     def load_state_dict(self, state: State) -> int:  # noqa: ARG002
-        """No environment has to begin anew, hence 0."""
+        """Do nothing, and return 0: the number of environments that could not continue an episode."""
         return 0
 
-    def collect(self, act: ActFunction, num_steps: int, rng: np.random.Generator) -> Answered:  # noqa: ARG002
+    def collect(self, act: ActFunction, num_steps: int, rng: np.random.Generator) -> AnswerRollout:  # noqa: ARG002
         """Draw tasks, answer each `num_samples` times, or once where examples are wanted, and take the rewards.
 
         Raises:
             ConfigError: where examples are wanted and the environments do not show their tasks, or have no room for a
                 right answer; where an answer does not end an episode.
         """
-        student = self._student
-        each = 1 if student.wants_examples else student.num_samples
+        algorithm = self._algorithm
+        each = 1 if algorithm.wants_examples else algorithm.num_samples
         seeds = FIRST_TRAINING_SEED + rng.integers(FIRST_TRAINING_SEED, size=self.envs.num_envs // each)
         obs, _ = self.envs.reset(seed=np.repeat(seeds, each).tolist())  # type: ignore[arg-type]  # vectors take lists
         prompts = [decode_text(row) for row in obs[::each]]
-        examples = _examples(self.envs, prompts) if student.wants_examples else []
+        examples = _examples(self.envs, prompts) if algorithm.wants_examples else []
         drawn = torch.Generator().manual_seed(int(rng.integers(2**63)))
-        completions = student.language.answer(prompts, each, student.sampling(), drawn)
+        completions = algorithm.language.answer(prompts, each, algorithm.sampling(), drawn)
         reward = self._rewards([one for group in completions for one in group])
         groups = [
             TokenGroup.of_completions(
-                student.language.tokenizer.prompt(prompt), group, scores.tolist(), student.version, student.temperature
+                algorithm.language.tokenizer.prompt(prompt),
+                group,
+                scores.tolist(),
+                algorithm.version,
+                algorithm.temperature,
             )
             for prompt, group, scores in zip(prompts, completions, reward.reshape(-1, each), strict=True)
         ]
-        return Answered(groups, examples, reward)
+        return AnswerRollout(groups, examples, reward)
 
     def _rewards(self, completions: Sequence[TokenCompletion]) -> FloatArray:
         (size,) = self.envs.single_action_space.shape or (0,)

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from loomrl.algorithms.base import State
 from loomrl.errors import LoomRLError
-from loomrl.language.algorithms.answering import AnswerCollector, Answered
+from loomrl.language.algorithms.answering import AnswerCollector, AnswerRollout
 from loomrl.language.algorithms.policy import TextPolicy
 from loomrl.language.learning.examples import ExampleLearner
 from loomrl.language.learning.groups import TokenGroup
@@ -70,62 +70,63 @@ class TextLearning:
         self.num_envs, self.num_samples = config.num_tasks * config.num_samples, config.num_samples
         self.temperature = config.temperature
         self.language = LanguagePolicy(ByteTokenizer(), policy.model)
-        self._make_learner = learner
+        self._create_learner = learner
         self._warm_start = None if config.warm_start is None else _WarmStart(config.warm_start, self.language)
-        self._learner = self._begin() if self._warm_start is None else None
+        self._learner = self._new_learner() if self._warm_start is None else None
 
-    def _begin(self) -> LanguageLearner:
-        return self._make_learner(self.config, self.language)
+    def _new_learner(self) -> LanguageLearner:
+        return self._create_learner(self.config, self.language)
 
     @property
     def wants_examples(self) -> bool:
-        """Whether the warm start goes on."""
+        """Whether the warm start is still under way, which needs right answers."""
         return self._learner is None
 
     @property
     def version(self) -> int:
-        """How often the policy was reinforced."""
+        """How many reinforcement updates the policy has had; 0 until the warm start has ended."""
         return 0 if self._learner is None else self._learner.version
 
     def sampling(self) -> SamplingConfig:
-        """Greedy in the warm start, where answers only measure."""
+        """How answers are sampled now: greedily in the warm start, where they only measure accuracy, then at
+        `temperature`."""
         temperature = 0.0 if self.wants_examples else self.temperature
         return SamplingConfig(temperature=temperature, max_tokens=self.policy.answer_bytes)
 
     def collector(self, envs: VectorEnv[Any, Any, Any], seed: int) -> AnswerCollector:  # noqa: ARG002
-        """Of tasks, whose seeds it draws anew for each rollout."""
+        """A collector that draws the seeds of new tasks for each rollout in these environments."""
         return AnswerCollector(envs, self)
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
-        """Greedy answers: those it explores with are its collector's business."""
+        """Greedy answers to observations; exploring answers are sampled by the collector."""
         return self.policy.act(obs, rng)
 
-    def update(self, answered: Answered, rng: np.random.Generator) -> dict[str, float]:  # noqa: ARG002
+    def update(self, rollout: AnswerRollout, rng: np.random.Generator) -> dict[str, float]:  # noqa: ARG002
         """Learn from one rollout: examples until enough answers are right, then the answers themselves.
 
         Raises:
             LoomRLError: when `max_examples` do not suffice for a warm start.
         """
-        metrics = {"accuracy": answered.accuracy}
+        metrics = {"accuracy": rollout.accuracy}
         if self._learner is not None:
-            return metrics | self._learner.update(answered.groups)
+            return metrics | self._learner.update(rollout.groups)
         assert self._warm_start is not None
-        metrics |= self._warm_start.learn(answered.examples)
-        if answered.accuracy >= self._warm_start.config.target_accuracy:
-            self._warm_start, self._learner = None, self._begin()
+        metrics |= self._warm_start.learn(rollout.examples)
+        if rollout.accuracy >= self._warm_start.config.target_accuracy:
+            self._warm_start, self._learner = None, self._new_learner()
         return metrics
 
     def state_dict(self) -> State:
-        """Everything that continuing to the bit needs."""
+        """All state that a bit-identical continuation needs: phase, weights, optimiser and counters."""
         if self._learner is not None:
             return {"phase": "reinforcement", **self._learner.state_dict()}
         assert self._warm_start is not None
         return {"phase": "warm_start", **self._warm_start.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()` of an equal algorithm."""
+        """Continue from `state_dict()` of an equal algorithm, in the warm start or in reinforcement."""
         if state["phase"] == "reinforcement":
-            self._warm_start, self._learner = None, self._begin()
+            self._warm_start, self._learner = None, self._new_learner()
             self._learner.load_state_dict(state)
             return
         assert self.config.warm_start is not None

@@ -33,7 +33,7 @@ class TextPolicy(TrainedPolicy):
 
     def __init__(self, architecture: PolicyArchitecture, generator: torch.Generator | None = None) -> None:
         super().__init__(architecture)
-        _, self.answer_bytes = _demand_texts(self.observation_space, self.action_space)
+        _, self.answer_bytes = _require_texts(self.observation_space, self.action_space)
         config = TransformerConfig.model_validate(architecture.network)
         self.model = Transformer(config, generator or torch.Generator())
 
@@ -52,7 +52,7 @@ class TextPolicy(TrainedPolicy):
         Raises:
             ConfigError: for spaces that are no texts.
         """
-        longest = sum(_demand_texts(observation_space, action_space)) + 2  # begin and end
+        longest = sum(_require_texts(observation_space, action_space)) + 2  # begin and end
         sizes = {"vocabulary_size": ByteTokenizer().vocabulary_size, "max_tokens": longest}
         config = TransformerConfig.model_validate({**transformer, **sizes})
         architecture = describe(
@@ -117,7 +117,7 @@ def _right_aligned(texts: Tensor) -> tuple[Tensor, Tensor]:
     return tokens, place >= 0
 
 
-def _demand_texts(observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> tuple[int, int]:
+def _require_texts(observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> tuple[int, int]:
     """How many bytes a prompt and an answer have at most."""
     for name, space in (("observation", observation), ("action", action)):
         if not isinstance(space, TextBox):

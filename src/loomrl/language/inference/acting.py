@@ -17,7 +17,7 @@ from loomrl.language.inference.weights import require_finite
 
 @dataclass(frozen=True)
 class ActionRollout:
-    """One action for one observation."""
+    """One action for one observation, with its log-probability and the critic's value."""
 
     state: NDArray[Any]  # (*obs), raw
     action: Any  # as the environment takes it: a number, or an array (*action)
@@ -27,8 +27,8 @@ class ActionRollout:
 
 
 class ActionEngine:
-    """Acts by a copy of the policy that was handed over last. `seed` is of what it draws. Calls may come from several
-    threads at once."""
+    """Serves actions by a copy of the policy that was handed over last. `seed` is that of its draws. It may be called
+    from several threads."""
 
     def __init__(self, seed: int = 0) -> None:
         self._served: tuple[ActorCriticPolicy, int] | None = None
@@ -36,7 +36,7 @@ class ActionEngine:
 
     @property
     def version(self) -> int:
-        """Of the policy that is served; -1 before there is one."""
+        """The version of the policy that is served; -1 before there is one."""
         return -1 if self._served is None else self._served[1]
 
     def update(self, policy: ActorCriticPolicy, version: int) -> None:

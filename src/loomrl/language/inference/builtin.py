@@ -49,12 +49,12 @@ class BuiltinEngine(InferenceEngine):
 
     @property
     def scheduler(self) -> Scheduler:
-        """What it does now."""
+        """The scheduler that decodes this engine's requests: its queue lengths and whether it is paused."""
         return self._scheduler
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can answer."""
+        """Whether the decoding thread runs; after it has ended every request fails."""
         return self._scheduler.is_alive
 
     @property
@@ -79,7 +79,8 @@ class BuiltinEngine(InferenceEngine):
     def submit(
         self, prompts: Sequence[Prompt], *, n: int = 1, sampling: Sampling | None = None
     ) -> "list[Future[Completions]]":
-        """As `complete`, without waiting; a future that is cancelled is decoded no further.
+        """Futures of the completions of each prompt, as `complete` returns them; a cancelled future is not decoded any
+        further.
 
         Raises:
             ConfigError: for a prompt the policy cannot take, or too many completions.

@@ -25,7 +25,7 @@ _BYTES_OF_CHARACTER = 4  # at most, in UTF-8: so many tokens can one character h
 
 @dataclass(eq=False)
 class DecodedAnswer:
-    """One answer that is being drawn."""
+    """One completion that is being decoded: prompt, sampling, and its tokens so far."""
 
     prompt: tuple[int, ...]
     sampling: Sampling
@@ -49,12 +49,12 @@ class Decoder:
 
     @property
     def sequences(self) -> list[DecodedAnswer]:
-        """Those that go on."""
+        """The answers that are still being decoded, in the order of their rows in the batch."""
         return [row for row in self._rows if row is not None]
 
     @torch.inference_mode()
-    def join(self, sequences: Sequence[DecodedAnswer]) -> None:
-        """Read the prompts of further sequences, equal ones once."""
+    def add(self, sequences: Sequence[DecodedAnswer]) -> None:
+        """Add sequences to the batch and read their prompts, equal prompts once."""
         prompts = list(dict.fromkeys(one.prompt for one in sequences))
         read, logits = _read_prompts(self._model, prompts)
         rows = self._free_rows(len(sequences))
@@ -66,7 +66,7 @@ class Decoder:
 
     @torch.inference_mode()
     def step(self) -> list[DecodedAnswer]:
-        """Draw a token for each sequence; returns those that ended by it."""
+        """Sample a token for each sequence; returns the sequences that ended with it."""
         live = [index for index, row in enumerate(self._rows) if row is not None]
         sequences = self.sequences
         token_ids, log_probs = _draw(self._logits[live], sequences)
@@ -74,7 +74,7 @@ class Decoder:
             sequence.token_ids.append(token_id)
             sequence.log_probs.append(log_prob)
             _end(sequence, self.policy)
-        self._leave()
+        self._free_finished()
         if self.sequences:
             last = [PAD if row is None else row.token_ids[-1] for row in self._rows]
             goes_on = torch.tensor([row is not None for row in self._rows])
@@ -82,10 +82,14 @@ class Decoder:
         return [one for one in sequences if one.finish_reason is not None]
 
     def drop(self, sequence: DecodedAnswer) -> None:
-        """Go on without one."""
+        """Stop decoding an answer and free its row.
+
+        Raises:
+            ValueError: when it is not being decoded.
+        """
         self._rows[self._rows.index(sequence)] = None
 
-    def _leave(self) -> None:
+    def _free_finished(self) -> None:
         """Free the rows of what has ended; where half of them are free, go on with the others alone."""
         self._rows = [None if row is None or row.finish_reason is not None else row for row in self._rows]
         live = [index for index, row in enumerate(self._rows) if row is not None]
@@ -119,7 +123,7 @@ class _Columns:
         self._length = 0  # columns in use
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of one new token of each row, (B, H, 1, D)."""
+        """Store the keys and values of one new token of each row, (B, H, 1, D); returns those of all columns so far."""
         end = self._length + 1
         self._keys[layer, :, :, self._length : end] = keys
         self._values[layer, :, :, self._length : end] = values
@@ -181,7 +185,7 @@ class _Prompts:
     valid: Tensor
 
 
-class _Kept:
+class _PromptMemory:
     """A `Memory` of one pass over prompts."""
 
     def __init__(self) -> None:
@@ -195,7 +199,7 @@ class _Kept:
 def _read_prompts(model: LanguageModel, prompts: Sequence[tuple[int, ...]]) -> tuple[_Prompts, Tensor]:
     """What the transformer remembers of prompts, and the logits of what follows each, (P, V)."""
     tokens, valid = left_padded(prompts)
-    memory = _Kept()
+    memory = _PromptMemory()
     logits = model.logits(model(tokens, valid, memory)[:, -1])
     keys, values = (torch.stack([layer[index] for layer in memory.layers]) for index in (0, 1))
     return _Prompts(keys, values, valid), logits

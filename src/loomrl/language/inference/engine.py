@@ -21,7 +21,8 @@ PauseMode = Literal["abort", "wait", "keep"]
 
 
 class Sampling(Drawing):
-    """As policies have it; a completion ends where its text reaches one of `stop`, too, which is cut off the text."""
+    """A policy's sampling settings, stop texts and a seed. A completion ends where its text reaches one of `stop`,
+    which is cut off."""
 
     stop: tuple[str, ...] = ()
     seed: int | None = Field(default=None, ge=0, lt=2**63)  # the same tokens again, whatever else is asked meanwhile
@@ -29,7 +30,7 @@ class Sampling(Drawing):
 
 @dataclass(frozen=True)
 class Completion(Drawn):
-    """One answer to a prompt."""
+    """One completion of a prompt: tokens, log-probabilities, text and policy version."""
 
     text: str
     version: int  # of the policy, for all of its tokens
@@ -38,7 +39,7 @@ class Completion(Drawn):
 
 @dataclass(frozen=True)
 class Completions:
-    """What was asked and what came: `n` answers to one prompt."""
+    """A prompt's tokens and its `n` completions."""
 
     prompt_token_ids: list[int]
     completions: list[Completion]
@@ -65,11 +66,11 @@ class InferenceEngine(ABC):
     @property
     @abstractmethod
     def version(self) -> int:
-        """Of the policy that is served now; -1 before there is one."""
+        """The version of the policy that is served now; -1 before there is one."""
 
     @abstractmethod
     def complete(self, prompts: Sequence[Prompt], *, n: int = 1, sampling: Sampling | None = None) -> list[Completions]:
-        """`n` completions of each prompt."""
+        """`n` completions of each prompt, in the order of the prompts; waits until all are done."""
 
     @abstractmethod
     def update(self, policy: Any, version: int) -> None:
@@ -86,14 +87,14 @@ class InferenceEngine(ABC):
 
     @abstractmethod
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Begin waiting completions and continue kept ones, after `pause`."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back threads and connections."""
+        """Release threads and connections. What is unanswered fails with ServiceError."""
 
     def load_policy(self, policy: Any) -> int:
-        """Serve a policy as the next version; returns that."""
+        """Serve a policy as the next version; returns that version number."""
         version = self.version + 1
         self.update(policy, version)
         return version

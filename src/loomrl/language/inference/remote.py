@@ -32,7 +32,7 @@ class SavedPolicy(Protocol):
     """A policy that the engine can read from a folder: its own format, which for vLLM and SGLang is Hugging Face's."""
 
     def save(self, folder: Path) -> None:
-        """Write all that the engine needs."""
+        """Write all files that the engine needs into a folder."""
         ...
 
 
@@ -45,7 +45,7 @@ class EngineRefused(ServiceError):
 
 
 class EngineConnection:
-    """Asks an engine, again while it is not reached or says that it is busy.
+    """HTTP requests to an engine, with retries while it is not reached or busy.
 
     Args:
         url: where it is served, without `/v1`.
@@ -65,17 +65,18 @@ class EngineConnection:
         )
         self._patience_seconds = patience_seconds
 
-    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The answer as JSON; for what may be asked twice.
+    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The answer as JSON; sent again while the engine is not reached or busy, so only for requests that may be
+        repeated.
 
         Raises:
-            Refused: when the engine says that the request is wrong.
-            ServiceError: when there is no answer in time.
+            EngineRefused: when the engine answers that the request is wrong.
+            ServiceError: when there is no answer within `patience_seconds`.
         """
         deadline, pause = time.monotonic() + self._patience_seconds, _PAUSE_SECONDS
         while True:
             try:
-                return self.ask_once(method, path, body)
+                return self.request_once(method, path, body)
             except EngineRefused:
                 raise
             except ServiceError:
@@ -84,8 +85,13 @@ class EngineConnection:
             time.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
-    def ask_once(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """As `ask`, for what must not be asked twice."""
+    def request_once(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The answer as JSON, of a request that is sent once, since it must not be repeated.
+
+        Raises:
+            EngineRefused: when the engine answers that the request is wrong.
+            ServiceError: when there is no answer, or it is no JSON.
+        """
         url = f"{self._client.base_url}{path}"
         try:
             answer = self._client.request(method, path, json=None if body is None else dict(body))
@@ -100,7 +106,7 @@ class EngineConnection:
             raise ServiceError(f"{method} {url}: the answer is no JSON; is this an inference engine?") from error
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all HTTP connections to the engine; later requests fail."""
         self._client.close()
 
 
@@ -156,7 +162,7 @@ class RemoteEngine(InferenceEngine):
         self._forget(keep=folder)
 
     def pause(self, mode: PauseMode = "wait") -> None:
-        self._connection.ask(*self._pause_request(mode))
+        self._connection.request(*self._pause_request(mode))
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -185,7 +191,7 @@ class RemoteEngine(InferenceEngine):
 
     def _pause_once(self) -> None:
         try:
-            self._connection.ask_once(*self._pause_request("wait"))
+            self._connection.request_once(*self._pause_request("wait"))
         except ServiceError:
             with suppress(ServiceError):  # it may have paused although it did not say so
                 self.resume()
@@ -231,26 +237,28 @@ def _of_prompt(sampling: Sampling, number: int) -> Sampling:
 
 
 def tensors_of(folder: Path) -> list[str]:
-    """The safetensors of a folder, in base64."""
+    """The content of a folder's safetensors files in base64, in the order of their names."""
     return [base64.b64encode(path.read_bytes()).decode() for path in sorted(folder.glob("*.safetensors"))]
 
 
-def version_of(told: object) -> int:
+def version_of(answer: object) -> int:
     """A weight version as a number; 0 for weights that were given none."""
-    return int(told) if isinstance(told, str) and told.isascii() and told.isdigit() else 0
+    return int(answer) if isinstance(answer, str) and answer.isascii() and answer.isdigit() else 0
 
 
-def field_of(said: Any, *names: str | int) -> Any:
-    """What an answer holds at a place.
+def field_of(answer: Any, *names: str | int) -> Any:
+    """The value in a JSON answer at a path of keys and indices.
 
     Raises:
         ServiceError: when there is nothing.
     """
-    found = said
+    found = answer
     for name in names:
         try:
             found = found[name]
         except (KeyError, IndexError, TypeError) as error:
             place = ".".join(map(str, names))
-            raise ServiceError(f"the engine's answer has no {place}: {str(said)[:200]}; is it of this kind?") from error
+            raise ServiceError(
+                f"the engine's answer has no {place}: {str(answer)[:200]}; is it of this kind?"
+            ) from error
     return found

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class GymState(Protocol):
-    """What a rollout needs of a state of LoomRL Gym, see `loomrl.gym.facade.TaskState`."""
+    """A state of LoomRL Gym as rollouts need it, see `loomrl.gym.facade.TaskState`."""
 
     @property
     def text(self) -> str:
-        """The text to answer."""
+        """The prompt to answer: the environment's latest message, as plain text."""
         ...
 
 
@@ -42,7 +42,7 @@ class Rollout:
 
 
 def prompt_of(state: EnvironmentState) -> str:
-    """The text that is to be answered."""
+    """The prompt of an environment state: its text, or the state itself where it is a text."""
     return state if isinstance(state, str) else state.text
 
 

@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 
 
 class Busy(ServiceError):
-    """So much waits already that nothing more is taken; ask again."""
+    """Too many completions wait, so that no more are accepted; try again."""
 
 
 @dataclass(eq=False)
 class CompletionJob:
-    """Answers to one prompt, of one version."""
+    """The completions of one prompt, all by one policy version, and the future of their result."""
 
     sequences: list[DecodedAnswer]
     future: "Future[Completions]" = field(default_factory=Future)
@@ -42,12 +42,12 @@ class _Served:
 
 
 class Scheduler:
-    """Decides what is decoded when.
+    """Decides which completions are decoded when.
 
     Args:
         max_running: sequences decoded at once.
-        max_waiting: sequences that wait for their turn.
-        observe: told of each completion.
+        max_waiting: sequences that may wait for their turn.
+        observe: called with each completion.
     """
 
     def __init__(self, max_running: int, max_waiting: int, observe: Callable[[Completion], None]) -> None:
@@ -55,29 +55,29 @@ class Scheduler:
         self._changed = threading.Condition()
         self._waiting: deque[CompletionJob] = deque()
         self._served: list[_Served] = []  # the last one is the newest; older ones finish what they began
-        self._begins, self._steps, self._is_closed, self._aborts = True, True, False, False
+        self._accepts_new, self._steps, self._is_closed, self._aborts = True, True, False, False
         self._thread = threading.Thread(target=self._run, daemon=True, name="inference")
         self._thread.start()
 
     @property
     def num_running(self) -> int:
-        """Sequences that are being decoded."""
+        """The number of sequences that are being decoded."""
         return sum(len(one.decoder.sequences) for one in list(self._served))
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that wait for their turn."""
+        """The number of sequences that wait for their turn."""
         return sum(len(job.sequences) for job in list(self._waiting) if not job.future.cancelled())
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs."""
+        """Whether the decoding thread runs; after it has ended, `submit` raises ServiceError."""
         return self._thread.is_alive()
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing new is begun."""
-        return not self._begins
+        """Whether the scheduler is paused and begins no new completion."""
+        return not self._accepts_new
 
     @property
     def served(self) -> tuple[LanguagePolicy, int] | None:
@@ -102,29 +102,29 @@ class Scheduler:
             self._changed.notify_all()
 
     def serve(self, policy: LanguagePolicy, version: int) -> None:
-        """Begin everything by another policy from now on."""
+        """Let this policy, as this version, decode everything that begins from now on."""
         with self._changed:
             self._served = [one for one in self._served if one.jobs] + [_Served(version, Decoder(policy))]
             self._changed.notify_all()
 
     def pause(self, mode: PauseMode) -> None:
-        """Begin nothing new: end what runs and waits unfinished, wait for what runs, or keep it for later."""
+        """Begin no new completion: abort what runs and waits, wait until what runs has ended, or keep it for later."""
         with self._changed:
-            self._begins = False
+            self._accepts_new = False
             self._steps = mode != "keep"
             self._aborts = mode == "abort"
             self._changed.notify_all()
             if mode != "keep":
-                self._changed.wait_for(lambda: self._is_closed or self._begins or not self._works())
+                self._changed.wait_for(lambda: self._is_closed or self._accepts_new or not self._is_working())
 
     def resume(self) -> None:
-        """Go on."""
+        """Begin waiting completions and continue kept ones, after `pause`."""
         with self._changed:
-            self._begins = self._steps = True
+            self._accepts_new = self._steps = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End the thread; what is unanswered fails."""
+        """End the decoding thread; unanswered completions fail with ServiceError."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -159,18 +159,18 @@ class Scheduler:
                 self._served = [one for one in self._served[:-1] if one.jobs] + self._served[-1:]
                 self._changed.notify_all()
 
-    def _works(self) -> bool:
+    def _is_working(self) -> bool:
         return any(one.jobs for one in self._served)
 
     def _has_work(self) -> bool:
-        can_begin = self._begins and bool(self._waiting) and bool(self._served)
-        return (self._steps and self._works()) or can_begin
+        can_begin = self._accepts_new and bool(self._waiting) and bool(self._served)
+        return (self._steps and self._is_working()) or can_begin
 
     def _begin(self) -> list[CompletionJob]:
         """Jobs for which there is room now, given to the newest policy."""
         begun: list[CompletionJob] = []
         num_running = self.num_running
-        while self._begins and self._served and self._waiting:
+        while self._accepts_new and self._served and self._waiting:
             size = len(self._waiting[0].sequences)
             if num_running and num_running + size > self._max_running:
                 break
@@ -187,8 +187,8 @@ class Scheduler:
         """Decode one token of everything a version works on; what goes wrong ends these jobs and no others."""
         try:
             if begun:
-                served.decoder.join([sequence for job in begun for sequence in job.sequences])
-            self._forget_cancelled(served)
+                served.decoder.add([sequence for job in begun for sequence in job.sequences])
+            self._drop_cancelled(served)
             if self._steps and served.decoder.sequences and served.decoder.step():
                 self._answer(served)
         except Exception as error:  # whatever it is, who waits must be told
@@ -197,7 +197,7 @@ class Scheduler:
                 _reject(job, ServiceError(f"decoding by version {served.version} failed: {error!r}"))
             served.jobs, served.decoder = [], Decoder(served.decoder.policy)
 
-    def _forget_cancelled(self, served: _Served) -> None:
+    def _drop_cancelled(self, served: _Served) -> None:
         for job in [job for job in served.jobs if job.future.cancelled()]:
             for sequence in job.sequences:
                 if sequence.finish_reason is None:

@@ -10,7 +10,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Options of `loomrl engine serve`, with underscores."""
+    """The options of `loomrl engine serve`, with underscores."""
 
     policy: Path  # a folder with a language policy, or a model of Hugging Face's
     host: str = "127.0.0.1"

@@ -16,14 +16,14 @@ _MODES = {"abort": "abort", "wait": "abort", "keep": "retract"}
 
 
 class SGLangEngine(RemoteEngine):
-    """SGLang behind HTTP; arguments are those of `RemoteEngine`."""
+    """An SGLang server as an `InferenceEngine`; arguments are those of `RemoteEngine`."""
 
     @property
     def version(self) -> int:
-        return version_of(field_of(self._connection.ask("GET", "/model_info"), "weight_version"))
+        return version_of(field_of(self._connection.request("GET", "/model_info"), "weight_version"))
 
     def resume(self) -> None:
-        self._connection.ask("POST", "/continue_generation", {})
+        self._connection.request("POST", "/continue_generation", {})
 
     def _pause_request(self, mode: PauseMode) -> tuple[str, str, Mapping[str, Any] | None]:
         return "POST", "/pause_generation", {"mode": _MODES[mode]}
@@ -35,15 +35,15 @@ class SGLangEngine(RemoteEngine):
         else:
             path = "/update_weights_from_tensor"
             body |= {"serialized_named_tensors": tensors_of(folder), "load_format": "safetensors"}
-        said = self._connection.ask_once("POST", path, body)
-        if field_of(said, "success") is not True:
-            raise EngineRefused(f"SGLang refused the weights: {said.get('message')}", 200)
+        answer = self._connection.request_once("POST", path, body)
+        if field_of(answer, "success") is not True:
+            raise EngineRefused(f"SGLang refused the weights: {answer.get('message')}", 200)
 
     def _complete(self, prompt: Prompt, n: int, sampling: Sampling) -> Completions:
         token_ids = self._tokens_of(prompt)
-        asked = {"input_ids": token_ids, "sampling_params": _params(n, sampling), "return_logprob": True}
-        said = self._connection.ask("POST", "/generate", asked)
-        answers = said if isinstance(said, list) else [said]
+        body = {"input_ids": token_ids, "sampling_params": _params(n, sampling), "return_logprob": True}
+        answer = self._connection.request("POST", "/generate", body)
+        answers = answer if isinstance(answer, list) else [answer]
         if len(answers) != n:
             raise ServiceError(f"SGLang answered {len(answers)} completions of {n}; see its log")
         return Completions(token_ids, [_completion(answer) for answer in answers])
@@ -51,7 +51,7 @@ class SGLangEngine(RemoteEngine):
     def _tokens_of(self, prompt: Prompt) -> list[int]:
         if not isinstance(prompt, str):
             return list(prompt)
-        tokens: list[int] = field_of(self._connection.ask("POST", "/tokenize", {"prompt": prompt}), "tokens")
+        tokens: list[int] = field_of(self._connection.request("POST", "/tokenize", {"prompt": prompt}), "tokens")
         return tokens
 
 

@@ -13,10 +13,10 @@ from loomrl.language.policies.sampling import SamplingConfig as Drawing
 
 
 class EngineSource(TaskSource):
-    """As `TaskSource`, but the answers come from an engine, which has the trainer's policy before it is asked.
+    """A `TaskSource` whose answers come from an inference engine; the engine gets the trainer's policy before each
+    collection.
 
-    Groups carry the version that the engine says made them. Where a pause cut an answer short there is no group: how
-    far it came teaches nothing.
+    Groups carry the version that the engine reports. An answer that a pause cut short gives no group.
     """
 
     def __init__(

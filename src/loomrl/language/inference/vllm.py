@@ -30,13 +30,13 @@ class VLLMEngine(RemoteEngine):
     @property
     def version(self) -> int:
         try:
-            said = self._connection.ask("GET", "/weight_info")
+            answer = self._connection.request("GET", "/weight_info")
         except EngineRefused as error:
             raise ServiceError(f"{error}; start vLLM with VLLM_SERVER_DEV_MODE=1") from error
-        return version_of(field_of(said, "weight_version"))
+        return version_of(field_of(answer, "weight_version"))
 
     def resume(self) -> None:
-        self._connection.ask("POST", "/resume")
+        self._connection.request("POST", "/resume")
 
     def _pause_request(self, mode: PauseMode) -> tuple[str, str, Mapping[str, Any] | None]:
         return "POST", f"/pause?mode={mode}", None
@@ -44,19 +44,19 @@ class VLLMEngine(RemoteEngine):
     def _transfer(self, folder: Path, version: int) -> None:
         if self._way == "reload":
             arguments = {"weights_path": str(folder)}
-            self._connection.ask_once("POST", "/collective_rpc", {"method": "reload_weights", "kwargs": arguments})
+            self._connection.request_once("POST", "/collective_rpc", {"method": "reload_weights", "kwargs": arguments})
             self._finish("/update_weight_version", {"new_version": str(version)})
             return
-        self._connection.ask_once("POST", "/init_weight_transfer_engine", {"init_info": {}})
-        self._connection.ask_once("POST", "/start_weight_update")
+        self._connection.request_once("POST", "/init_weight_transfer_engine", {"init_info": {}})
+        self._connection.request_once("POST", "/start_weight_update")
         for info in self._infos(folder):
-            self._connection.ask_once("POST", "/update_weights", {"update_info": info})
+            self._connection.request_once("POST", "/update_weights", {"update_info": info})
         self._finish("/finish_weight_update", {"weight_version": str(version)})
 
     def _finish(self, path: str, body: Mapping[str, Any]) -> None:
         """A request by which the weights are there already: refused or not, the engine may hold the new ones."""
         try:
-            self._connection.ask_once("POST", path, body)
+            self._connection.request_once("POST", path, body)
         except EngineRefused as error:
             raise ServiceError(str(error)) from error
 
@@ -68,8 +68,8 @@ class VLLMEngine(RemoteEngine):
     def _complete(self, prompt: Prompt, n: int, sampling: Sampling) -> Completions:
         while True:
             before = self.version
-            said = self._connection.ask("POST", "/v1/completions", _question(prompt, n, sampling))
-            choices = sorted(field_of(said, "choices"), key=lambda choice: int(field_of(choice, "index")))
+            answer = self._connection.request("POST", "/v1/completions", _request_body(prompt, n, sampling))
+            choices = sorted(field_of(answer, "choices"), key=lambda choice: int(field_of(choice, "index")))
             if len(choices) != n:
                 raise ServiceError(f"vLLM answered {len(choices)} completions of {n}; see its log")
             if "weight_version" in choices[0] or self.version == before:
@@ -77,8 +77,8 @@ class VLLMEngine(RemoteEngine):
                 return Completions(prompt_token_ids, [_completion(choice, before) for choice in choices])
 
 
-def _question(prompt: Prompt, n: int, sampling: Sampling) -> dict[str, Any]:
-    asked = {
+def _request_body(prompt: Prompt, n: int, sampling: Sampling) -> dict[str, Any]:
+    body = {
         "prompt": prompt if isinstance(prompt, str) else list(prompt),
         "n": n,
         "max_tokens": sampling.max_tokens,
@@ -91,7 +91,7 @@ def _question(prompt: Prompt, n: int, sampling: Sampling) -> dict[str, Any]:
         "logprobs": 0,
         "return_token_ids": True,
     }
-    return asked if sampling.seed is None else {**asked, "seed": sampling.seed}
+    return body if sampling.seed is None else {**body, "seed": sampling.seed}
 
 
 def _completion(choice: Mapping[str, Any], version: int) -> Completion:

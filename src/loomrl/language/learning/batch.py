@@ -30,18 +30,18 @@ class TokenBatch:
     prompt_index: Tensor  # (U,)
     answers: Tensor  # (U, T), padded on the right
     answer_valid: Tensor  # (U, T)
-    answer_learnt: Tensor  # (U, T)
+    answer_loss_mask: Tensor  # (U, T)
     temperature: Tensor  # (U,)
     index: Tensor  # (N,)
-    learnt: Tensor  # (N, T)
+    loss_mask: Tensor  # (N, T)
 
     @classmethod
     def of_groups(cls, groups: Sequence[TokenGroup]) -> "TokenBatch":
-        """All samples of the groups, in their order."""
+        """A batch of all samples of the groups, in their order."""
         samples = [_parts(group, number) for group in groups for number in range(len(group))]
         different = {sample: number for number, sample in enumerate(dict.fromkeys(samples))}
         prompts = {prompt: number for number, prompt in enumerate(dict.fromkeys(sample[0] for sample in different))}
-        answer_learnt = right_padded([learnt for _, _, learnt, _ in different], False)
+        answer_loss_mask = right_padded([loss_mask for _, _, loss_mask, _ in different], False)
         index = torch.tensor([different[sample] for sample in samples])
         prompt_tokens, prompt_valid = left_padded(list(prompts))
         return cls(
@@ -50,15 +50,15 @@ class TokenBatch:
             prompt_index=torch.tensor([prompts[prompt] for prompt, _, _, _ in different]),
             answers=right_padded([answer for _, answer, _, _ in different], PAD),
             answer_valid=right_padded([[True] * len(answer) for _, answer, _, _ in different], False),
-            answer_learnt=answer_learnt,
+            answer_loss_mask=answer_loss_mask,
             temperature=torch.tensor([temperature for _, _, _, temperature in different]),
             index=index,
-            learnt=answer_learnt[index],
+            loss_mask=answer_loss_mask[index],
         )
 
     def aligned(self, rows: Sequence[Sequence[float]], groups: Sequence[TokenGroup]) -> Tensor:
         """Values of all tokens of N samples -> those of their answers, (N, T), 0 beyond their ends."""
-        starts = [_start(learnt) for group in groups for learnt in group.learnt]
+        starts = [_start(loss_mask) for group in groups for loss_mask in group.loss_mask]
         padded = right_padded([row[start:] for row, start in zip(rows, starts, strict=True)], 0.0)
         return padded.float()
 
@@ -77,23 +77,23 @@ def answer_states(model: LanguageModel, batch: TokenBatch) -> Tensor:
 
 def token_log_probs(model: LanguageModel, batch: TokenBatch, states: Tensor) -> Tensor:
     """log p of the tokens of the N answers at their temperatures, (N, T), 0 where nothing is learnt."""
-    learnt = batch.answer_learnt
-    logits = model.logits(states[learnt]) / batch.temperature[:, None].expand_as(learnt)[learnt, None]
-    found = -functional.cross_entropy(logits, batch.answers[learnt], reduction="none")
-    return states.new_zeros(learnt.shape).masked_scatter(learnt, found)[batch.index]
+    loss_mask = batch.answer_loss_mask
+    logits = model.logits(states[loss_mask]) / batch.temperature[:, None].expand_as(loss_mask)[loss_mask, None]
+    found = -functional.cross_entropy(logits, batch.answers[loss_mask], reduction="none")
+    return states.new_zeros(loss_mask.shape).masked_scatter(loss_mask, found)[batch.index]
 
 
 def token_values(model: LanguageModel, batch: TokenBatch, states: Tensor) -> Tensor:
-    """What the value head expects before each token of the N answers, (N, T)."""
+    """The value head's estimates before each token of the N answers, (N, T)."""
     return model.values(states)[batch.index]
 
 
 def _parts(group: TokenGroup, number: int) -> _Sample:
-    tokens, learnt = group.tokens[number], group.learnt[number]
-    start, temperature = _start(learnt), group.temperatures[number] if group.temperatures else 1.0
-    return tuple(tokens[:start]), tuple(tokens[start:]), tuple(learnt[start:]), temperature
+    tokens, loss_mask = group.tokens[number], group.loss_mask[number]
+    start, temperature = _start(loss_mask), group.temperatures[number] if group.temperatures else 1.0
+    return tuple(tokens[:start]), tuple(tokens[start:]), tuple(loss_mask[start:]), temperature
 
 
-def _start(learnt: Sequence[bool]) -> int:
+def _start(loss_mask: Sequence[bool]) -> int:
     """Where an answer begins: at the first learnt token, after one at least, and one token before the end at most."""
-    return min(max(learnt.index(True), 1), len(learnt) - 1) if True in learnt else len(learnt) - 1
+    return min(max(loss_mask.index(True), 1), len(loss_mask) - 1) if True in loss_mask else len(loss_mask) - 1

@@ -15,7 +15,7 @@ from loomrl.language.policies.tokens import Tokenizer
 
 
 def example(tokenizer: Tokenizer, prompt: str, right: str) -> TokenGroup:
-    """A right answer as a group of one."""
+    """A right answer to a prompt, as a group with one sample."""
     before, answer = tokenizer.prompt(prompt), tokenizer.answer(right)
     return TokenGroup([before + answer], [[False] * len(before) + [True] * len(answer)], [1.0])
 
@@ -30,11 +30,11 @@ def supervised_loss(
     """
     batch = TokenBatch.of_groups(examples)
     log_probs = token_log_probs(policy.model, batch, answer_states(policy.model, batch))
-    return -mean(log_probs, batch.learnt)
+    return -mean(log_probs, batch.loss_mask)
 
 
 class ExampleLearner:
-    """Takes gradient steps towards right answers."""
+    """Imitates right answers: takes gradient steps on their log-probability."""
 
     def __init__(self, policy: LanguagePolicy, learning_rate: float, max_grad_norm: float) -> None:
         self._policy, self._max_grad_norm = policy, max_grad_norm
@@ -58,7 +58,7 @@ class ExampleLearner:
         return state | {f"optimizer.{name}": value.numpy().copy() for name, value in self._optimizer.state.items()}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()` of an equal learner, in place."""
+        """Continue from `state_dict()` of an equal learner; the tensors are changed in place."""
         weights = {name: torch.from_numpy(value) for name, value in below("policy.", state).items()}
         self._policy.model.load_state_dict(weights)
         for name, value in below("optimizer.", state).items():

@@ -22,13 +22,13 @@ _LARGEST_WORTH = 1e9  # of scores and advantages: their squares are still number
 class TokenGroup:
     """Samples that answer one prompt; lists of lists go by sample, then by token.
 
-    `log_probs` are those of the policy that drew the tokens, at `temperatures`, and mean nothing where `learnt` is
+    `log_probs` are those of the policy that drew the tokens, at `temperatures`, and mean nothing where `loss_mask` is
     false; None where nobody recorded them. `advantages` are there where an environment made its own. A sample that is
     not in `counted` has advantage 0.
     """
 
     tokens: list[list[int]]
-    learnt: list[list[bool]]
+    loss_mask: list[list[bool]]
     scores: list[float]
     log_probs: list[list[float]] | None = None
     policy_version: int | None = None
@@ -45,10 +45,10 @@ class TokenGroup:
         policy_version: int,
         temperature: float = 1.0,
     ) -> "TokenGroup":
-        """What a policy answered to one prompt."""
+        """A group of a policy's completions of one prompt, with their scores."""
         return cls(
             tokens=[[*prompt, *one.token_ids] for one in completions],
-            learnt=[[False] * len(prompt) + [True] * len(one.token_ids) for one in completions],
+            loss_mask=[[False] * len(prompt) + [True] * len(one.token_ids) for one in completions],
             scores=list(scores),
             log_probs=[[NO_LOG_PROB] * len(prompt) + one.log_probs for one in completions],
             policy_version=policy_version,
@@ -64,26 +64,26 @@ class TokenGroup:
                 weights would be none afterwards, which the wire does not rule out.
         """
         tokens, masks, num_samples = group["tokens"], group["masks"], len(group["tokens"])
-        _demand_lengths("scores", [group["scores"]], [num_samples])
+        _require_lengths("scores", [group["scores"]], [num_samples])
         for key in ("masks", "inference_logprobs", "advantages"):
             if group.get(key) is not None:
-                _demand_lengths(key, [group[key]], [num_samples])
-                _demand_lengths(key, group[key], [len(sequence) for sequence in tokens])
+                _require_lengths(key, [group[key]], [num_samples])
+                _require_lengths(key, group[key], [len(sequence) for sequence in tokens])
         if num_samples == 0 or min(map(len, tokens)) < 2:
             raise ArtifactError(
                 "a group has no sample, or one of fewer than two tokens; there is nothing to learn from"
             )
-        learnt = [[mask != MASKED for mask in sequence] for sequence in masks]
-        if not any(any(sequence[1:]) for sequence in learnt):
+        loss_mask = [[mask != MASKED for mask in sequence] for sequence in masks]
+        if not any(any(sequence[1:]) for sequence in loss_mask):
             raise ArtifactError(f"a group's masks are {MASKED} everywhere behind the first tokens; nothing is learnt")
-        _demand_log_probs(group.get("inference_logprobs") or [], learnt)
-        _demand_bounded("scores", [group["scores"]])
-        _demand_bounded("advantages", group.get("advantages") or [])
+        _require_log_probs(group.get("inference_logprobs") or [], loss_mask)
+        _require_bounded("scores", [group["scores"]])
+        _require_bounded("advantages", group.get("advantages") or [])
         overrides = group.get("overrides") or [{}] * num_samples
-        _demand_lengths("overrides", [overrides], [num_samples])
+        _require_lengths("overrides", [overrides], [num_samples])
         return cls(
             tokens=tokens,
-            learnt=learnt,
+            loss_mask=loss_mask,
             scores=group["scores"],
             log_probs=group.get("inference_logprobs"),
             policy_version=policy_version,
@@ -95,8 +95,8 @@ class TokenGroup:
     def to_wire(self) -> dict[str, Any]:
         """The same as a hub takes it; the policy's version goes beside it."""
         masks = [
-            [token if learnt else MASKED for token, learnt in zip(*rows, strict=True)]
-            for rows in zip(self.tokens, self.learnt, strict=True)
+            [token if loss_mask else MASKED for token, loss_mask in zip(*rows, strict=True)]
+            for rows in zip(self.tokens, self.loss_mask, strict=True)
         ]
         temperatures, counted = self.temperatures or [1.0] * len(self), self.counted or [True] * len(self)
         return {
@@ -111,7 +111,7 @@ class TokenGroup:
             ],
         }
 
-    def demand_readable(self, config: ModelConfig) -> None:
+    def require_readable(self, config: ModelConfig) -> None:
         """Check that a model can read all tokens.
 
         Raises:
@@ -148,14 +148,15 @@ def _temperature(group: Mapping[str, Any], override: Mapping[str, Any]) -> float
     return float(temperature)
 
 
-def _demand_bounded(key: str, rows: Sequence[Sequence[float]]) -> None:
+def _require_bounded(key: str, rows: Sequence[Sequence[float]]) -> None:
     if wrong := [value for row in rows for value in row if not abs(value) <= _LARGEST_WORTH]:
         raise ArtifactError(f"{wrong[0]} is one of a group's {key}, which lie within {_LARGEST_WORTH:.0e}; scale them")
 
 
-def _demand_log_probs(rows: Sequence[Sequence[float]], learnt: Sequence[Sequence[bool]]) -> None:
-    """Of every learnt token; the first of a sample is none, whatever its mask says."""
-    pairs = (pair for row, flags in zip(rows, learnt, strict=False) for pair in zip(row[1:], flags[1:], strict=True))
+def _require_log_probs(rows: Sequence[Sequence[float]], loss_mask: Sequence[Sequence[bool]]) -> None:
+    """Raise ArtifactError for a log-probability of a learnt token above 0. The first token of a sample has none,
+    whatever its mask says."""
+    pairs = (pair for row, flags in zip(rows, loss_mask, strict=False) for pair in zip(row[1:], flags[1:], strict=True))
     if wrong := [value for value, is_learnt in pairs if is_learnt and not value <= _HIGHEST_LOG_PROB]:
         raise ArtifactError(
             f"{wrong[0]} is the log-probability of a token that is not masked, and those are at most 0; send what the "
@@ -163,7 +164,7 @@ def _demand_log_probs(rows: Sequence[Sequence[float]], learnt: Sequence[Sequence
         )
 
 
-def _demand_lengths(key: str, rows: Sequence[Sequence[Any]], lengths: Sequence[int]) -> None:
+def _require_lengths(key: str, rows: Sequence[Sequence[Any]], lengths: Sequence[int]) -> None:
     found = [len(row) for row in rows]
     if found != list(lengths):
         raise ArtifactError(f"a group's {key} have lengths {found}, its tokens {list(lengths)}; they must be the same")

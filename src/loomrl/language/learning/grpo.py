@@ -31,12 +31,12 @@ class GRPO(LanguageLearner):
         return BatchEstimate(
             log_prob=log_prob,
             weight=self._weight(batch, groups, log_prob),
-            advantage=given_advantages(batch, groups, by_sample[:, None].expand_as(batch.learnt)),
+            advantage=given_advantages(batch, groups, by_sample[:, None].expand_as(batch.loss_mask)),
             reference_log_prob=self._reference_log_prob(batch),
         )
 
     def _teaches(self, group: TokenGroup) -> bool:
         return bool(self.config.kl_coef) or group.advantages is not None or len(set(group.scores)) > 1
 
-    def _mean(self, per_token: Tensor, learnt: Tensor) -> Tensor:
-        return mean_of_samples(per_token, learnt)
+    def _mean(self, per_token: Tensor, loss_mask: Tensor) -> Tensor:
+        return mean_of_samples(per_token, loss_mask)

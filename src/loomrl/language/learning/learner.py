@@ -25,7 +25,7 @@ from loomrl.system.schema import Section
 
 
 class LearnerConfig(Section):
-    """What both algorithms take."""
+    """The settings that GRPO and PPO on tokens share: learning rate, epochs, clipping, KL penalty and staleness."""
 
     learning_rate: float = Field(default=1e-3, gt=0)  # at its highest
     warmup_updates: int = Field(default=30, ge=0)  # over which it rises to that, for Adam knows little at first
@@ -40,7 +40,8 @@ class LearnerConfig(Section):
 
 @dataclass(frozen=True)
 class BatchEstimate:
-    """What an update's first pass over its batch fixes for all epochs, (N, T) each."""
+    """Log-probabilities, weights, advantages and targets that an update computes once for all its epochs, (N,
+    T) each."""
 
     log_prob: Tensor  # of the policy as the update found it
     weight: Tensor  # truncated importance of tokens another policy drew
@@ -76,7 +77,7 @@ class LanguageLearner(ABC):
             LoomRLError: when a gradient is not finite; the weights stay finite.
         """
         for group in groups:
-            group.demand_readable(self.policy.model.config)
+            group.require_readable(self.policy.model.config)
         fresh = [group for group in groups if self._lag(group) <= self.config.max_staleness]
         told = [group for group in fresh if self._teaches(group)]
         metrics = {
@@ -113,10 +114,10 @@ class LanguageLearner(ABC):
     ) -> dict[str, Tensor]:
         config = self.config
         surrogate = clipped_surrogate(log_prob, estimate.log_prob, estimate.advantage, config.clip_epsilon)
-        losses = {"policy_loss": self._mean(surrogate * estimate.weight, batch.learnt)}
+        losses = {"policy_loss": self._mean(surrogate * estimate.weight, batch.loss_mask)}
         if estimate.reference_log_prob is not None:
             divergence = reference_divergence(log_prob, estimate.reference_log_prob)
-            losses["reference_kl"] = config.kl_coef * self._mean(divergence, batch.learnt)
+            losses["reference_kl"] = config.kl_coef * self._mean(divergence, batch.loss_mask)
         losses |= self._more_losses(batch, estimate, states)
         self._flat.gradient.zero_()
         torch.autograd.backward(share * torch.stack(list(losses.values())).sum())
@@ -128,7 +129,7 @@ class LanguageLearner(ABC):
                 "changed by it; lower learning_rate, or look at the groups' scores, advantages and temperatures"
             )
         self._optimizer.step()
-        return metrics | _step_metrics(log_prob.detach(), estimate, batch.learnt, config.clip_epsilon)
+        return metrics | _step_metrics(log_prob.detach(), estimate, batch.loss_mask, config.clip_epsilon)
 
     def _reference_log_prob(self, batch: TokenBatch) -> Tensor | None:
         if self._reference is None:
@@ -139,7 +140,7 @@ class LanguageLearner(ABC):
         """1 where nobody recorded with which probability a token was drawn."""
         rows = [row for group in groups for row in group.log_probs or [[0.0] * len(tokens) for tokens in group.tokens]]
         recorded = torch.tensor([group.log_probs is not None for group in groups for _ in group.tokens])[:, None]
-        behaviour = torch.where(recorded & batch.learnt, batch.aligned(rows, groups), log_prob)
+        behaviour = torch.where(recorded & batch.loss_mask, batch.aligned(rows, groups), log_prob)
         return importance_weights(log_prob, behaviour, self.config.max_importance_weight)
 
     def _lag(self, group: TokenGroup) -> int:
@@ -159,7 +160,7 @@ class LanguageLearner(ABC):
         """Whether a group changes the policy at all."""
 
     @abstractmethod
-    def _mean(self, per_token: Tensor, learnt: Tensor) -> Tensor:
+    def _mean(self, per_token: Tensor, loss_mask: Tensor) -> Tensor:
         """How a term of the loss is averaged, (N, T) -> ()."""
 
     def _more_losses(self, batch: TokenBatch, estimate: BatchEstimate, states: Tensor) -> dict[str, Tensor]:  # noqa: ARG002 - for subclasses
@@ -175,7 +176,7 @@ class LanguageLearner(ABC):
         return state | (_arrays("reference.", self._reference.state_dict()) if self._reference is not None else {})
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()` of an equal learner, in place."""
+        """Continue from `state_dict()` of an equal learner; the tensors are changed in place."""
         self.version = int(state["version"])
         self.policy.model.load_state_dict(_tensors("policy.", state))
         for name, value in _tensors("optimizer.", state).items():
@@ -185,7 +186,7 @@ class LanguageLearner(ABC):
 
 
 def learning_rate(config: LearnerConfig, version: int) -> float:
-    """Of the update that finds this version of the policy."""
+    """The learning rate of the update that begins at this version of the policy."""
     warmed = min(1.0, (version + 1) / config.warmup_updates) if config.warmup_updates else 1.0
     left = max(0.0, 1.0 - version / config.total_updates) if config.total_updates else 1.0
     return config.learning_rate * warmed * left
@@ -196,18 +197,20 @@ def given_advantages(batch: TokenBatch, groups: Sequence[TokenGroup], made: Tens
     rows = [row for group in groups for row in group.advantages or [[0.0] * len(tokens) for tokens in group.tokens]]
     given = torch.tensor([group.advantages is not None for group in groups for _ in group.tokens])[:, None]
     counted = torch.tensor([one for group in groups for one in group.counted or [True] * len(group)])[:, None]
-    return torch.where(given, batch.aligned(rows, groups), made) * counted * batch.learnt
+    return torch.where(given, batch.aligned(rows, groups), made) * counted * batch.loss_mask
 
 
 @torch.no_grad()
-def _step_metrics(log_prob: Tensor, estimate: BatchEstimate, learnt: Tensor, clip_epsilon: float) -> dict[str, Tensor]:
-    log_ratio = (log_prob - estimate.log_prob)[learnt]
+def _step_metrics(
+    log_prob: Tensor, estimate: BatchEstimate, loss_mask: Tensor, clip_epsilon: float
+) -> dict[str, Tensor]:
+    log_ratio = (log_prob - estimate.log_prob)[loss_mask]
     ratio = log_ratio.exp()
     return {
         "approx_kl": (ratio - 1.0 - log_ratio).mean(),  # http://joschu.net/blog/kl-approx.html, estimator k3
         "clip_fraction": ((ratio - 1.0).abs() > clip_epsilon).float().mean(),
-        "entropy": -log_prob[learnt].mean(),  # of tokens the policy drew itself
-        "importance_weight": estimate.weight[learnt].mean(),
+        "entropy": -log_prob[loss_mask].mean(),  # of tokens the policy drew itself
+        "importance_weight": estimate.weight[loss_mask].mean(),
     }
 
 

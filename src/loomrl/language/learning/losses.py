@@ -25,21 +25,21 @@ def standardized(values: Tensor, epsilon: float) -> Tensor:
     return torch.where(differ, (values - values.mean()) / (deviation + epsilon), 0.0)
 
 
-def token_advantages(score: Tensor, value: Tensor, learnt: Tensor, gamma: float, gae_lambda: float) -> Tensor:
+def token_advantages(score: Tensor, value: Tensor, loss_mask: Tensor, gamma: float, gae_lambda: float) -> Tensor:
     """Generalised advantages of the learnt tokens, (N, T), 0 elsewhere: a sample's score (N,) comes with its last one.
 
-    A step goes from one learnt token to the next, whatever was read in between. `value` and `learnt` (N, T).
+    A step goes from one learnt token to the next, whatever was read in between. `value` and `loss_mask` (N, T).
     """
-    order = (~learnt).to(torch.uint8).argsort(dim=1, stable=True)  # learnt tokens first, in their order
-    steps = torch.arange(learnt.shape[1])
-    last = steps == learnt.sum(1, keepdim=True) - 1  # (N, T) in that order
+    order = (~loss_mask).to(torch.uint8).argsort(dim=1, stable=True)  # learnt tokens first, in their order
+    steps = torch.arange(loss_mask.shape[1])
+    last = steps == loss_mask.sum(1, keepdim=True) - 1  # (N, T) in that order
     reward = torch.where(last, score[:, None], 0.0)
     value = value.gather(1, order)
     next_value = torch.cat([value[:, 1:], torch.zeros_like(value[:, :1])], 1)
     found = generalized_advantages(
         reward.double().T, value.double().T, next_value.double().T, last.T, torch.zeros_like(last.T), gamma, gae_lambda
     )
-    return torch.zeros_like(value).scatter(1, order, found.T.to(value.dtype)) * learnt
+    return torch.zeros_like(value).scatter(1, order, found.T.to(value.dtype)) * loss_mask
 
 
 def clipped_surrogate(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip_epsilon: float) -> Tensor:
@@ -55,18 +55,16 @@ def reference_divergence(log_prob: Tensor, reference_log_prob: Tensor) -> Tensor
 
 
 def importance_weights(log_prob: Tensor, behaviour_log_prob: Tensor, limit: float) -> Tensor:
-    """What a token drawn by another policy counts: the ratio of probabilities, at most `limit` (Ionides 2008).
-
-    With the clipped surrogate it makes the decoupled objective of Hilton et al., arXiv 2110.00641, equation 2.
-    """
+    """Truncated importance weights of tokens that another policy drew: ratios of probabilities, at most `limit`
+    (Ionides 2008)."""
     return torch.exp(log_prob - behaviour_log_prob).clamp(max=limit)
 
 
-def mean_of_samples(per_token: Tensor, learnt: Tensor) -> Tensor:
+def mean_of_samples(per_token: Tensor, loss_mask: Tensor) -> Tensor:
     """The mean over samples of the mean over each one's learnt tokens, (): samples count alike, long or short."""
-    return ((per_token * learnt).sum(1) / learnt.sum(1).clamp(min=1)).mean()
+    return ((per_token * loss_mask).sum(1) / loss_mask.sum(1).clamp(min=1)).mean()
 
 
-def mean_of_tokens(per_token: Tensor, learnt: Tensor) -> Tensor:
-    """The mean over all learnt tokens, ()."""
-    return (per_token * learnt).sum() / learnt.sum().clamp(min=1)
+def mean_of_tokens(per_token: Tensor, loss_mask: Tensor) -> Tensor:
+    """The mean over all tokens of the loss mask, ()."""
+    return (per_token * loss_mask).sum() / loss_mask.sum().clamp(min=1)

@@ -20,7 +20,7 @@ from loomrl.language.policies.policy import LanguagePolicy
 
 
 class LanguagePPOConfig(LearnerConfig):
-    """What PPO takes besides."""
+    """The settings of PPO on tokens: those of `LearnerConfig`, the discounts and the value loss."""
 
     gamma: float = Field(default=1.0, ge=0, le=1)
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
@@ -52,11 +52,11 @@ class LanguagePPO(LanguageLearner):
     ) -> BatchEstimate:
         value = token_values(self.policy.model, batch, states)
         score = torch.tensor([score for group in groups for score in group.scores])
-        advantage = token_advantages(score, value, batch.learnt, self.config.gamma, self.config.gae_lambda)
+        advantage = token_advantages(score, value, batch.loss_mask, self.config.gamma, self.config.gae_lambda)
         return BatchEstimate(
             log_prob=log_prob,
             weight=self._weight(batch, groups, log_prob),
-            advantage=given_advantages(batch, groups, _normalized(advantage, batch.learnt)),
+            advantage=given_advantages(batch, groups, _normalized(advantage, batch.loss_mask)),
             reference_log_prob=self._reference_log_prob(batch),
             value=value,
             target=advantage + value,
@@ -65,16 +65,16 @@ class LanguagePPO(LanguageLearner):
     def _teaches(self, group: TokenGroup) -> bool:  # noqa: ARG002 - every score teaches the value head
         return True
 
-    def _mean(self, per_token: Tensor, learnt: Tensor) -> Tensor:
-        return (mean_of_samples if self.config.mean_over == "samples" else mean_of_tokens)(per_token, learnt)
+    def _mean(self, per_token: Tensor, loss_mask: Tensor) -> Tensor:
+        return (mean_of_samples if self.config.mean_over == "samples" else mean_of_tokens)(per_token, loss_mask)
 
     def _more_losses(self, batch: TokenBatch, estimate: BatchEstimate, states: Tensor) -> dict[str, Tensor]:
         assert estimate.target is not None
         value = token_values(self.policy.model, batch, states)
         errors = squared_value_errors(value, estimate.target, estimate.value, self.config.value_clip_epsilon)
-        return {"value_loss": self.config.value_loss_coef * self._mean(errors, batch.learnt)}
+        return {"value_loss": self.config.value_loss_coef * self._mean(errors, batch.loss_mask)}
 
 
-def _normalized(advantage: Tensor, learnt: Tensor) -> Tensor:
+def _normalized(advantage: Tensor, loss_mask: Tensor) -> Tensor:
     """To mean 0 and deviation 1 over the learnt tokens, 0 elsewhere."""
-    return torch.zeros_like(advantage).masked_scatter(learnt, standardized(advantage[learnt], 1e-8))
+    return torch.zeros_like(advantage).masked_scatter(loss_mask, standardized(advantage[loss_mask], 1e-8))

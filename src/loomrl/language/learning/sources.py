@@ -22,22 +22,22 @@ log = logging.getLogger(__name__)
 
 
 class GroupSource(Protocol):
-    """Gives what an update learns from, and hears when it was made."""
+    """Supplies the groups that updates learn from, and is notified after each update."""
 
     def collect(self, policy: LanguagePolicy, version: int) -> list[TokenGroup]:
         """Groups for the next update; `policy` is of this version."""
         ...
 
-    def learnt(self, version: int) -> None:
-        """The groups collected last were learnt from; the policy is of this version now."""
+    def acknowledge(self, version: int) -> None:
+        """Confirm that the groups collected last were learnt from; `version` is the policy's after that update."""
         ...
 
     def state_dict(self) -> State:
-        """All that going on to the bit needs."""
+        """All state that a bit-identical continuation needs: arrays, numbers and texts by name."""
         ...
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`."""
+        """Continue where `state_dict()` of an equal source was taken."""
         ...
 
 
@@ -68,8 +68,8 @@ class TaskSource:
             for task, completions in zip(drawn, answered, strict=True)
         ]
 
-    def learnt(self, version: int) -> None:
-        """Nothing waits for it."""
+    def acknowledge(self, version: int) -> None:
+        """Do nothing: tasks are drawn in this process, and no server waits for a confirmation."""
 
     def state_dict(self) -> State:
         return {"tasks": json.dumps(self._tasks.state_dict()), "generator": self._generator.get_state().numpy()}
@@ -99,31 +99,31 @@ class HubSource:
         self._batch: LeasedBatch | None = None
 
     def collect(self, policy: LanguagePolicy, version: int) -> list[TokenGroup]:
-        """As above; waits until environments have filled a batch."""
+        """The groups of the hub's next batch; waits until environments have filled one."""
         self._client.set_policy_version(version)
-        while (batch := self._client.take()) is None:
+        while (batch := self._client.next_batch()) is None:
             time.sleep(self._poll_seconds)
         self._batch = batch
         return list(self._readable(batch, policy))
 
-    def learnt(self, version: int) -> None:
+    def acknowledge(self, version: int) -> None:
         assert self._batch is not None, "groups are collected before they are learnt from"
         self._client.acknowledge(self._batch)
         self._client.set_policy_version(version)
 
     def state_dict(self) -> State:
-        """Nothing: what waits is the hub's, which keeps it."""
+        """An empty dictionary: the hub itself keeps the batches that wait."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """Nothing to continue from."""
+        """Do nothing: the hub itself keeps the batches that wait."""
 
     def _readable(self, batch: LeasedBatch, policy: LanguagePolicy) -> list[TokenGroup]:
         found = []
         for wire, policy_version in zip(batch.groups, batch.policy_versions, strict=True):
             try:
                 group = TokenGroup.from_wire(wire, policy_version)
-                group.demand_readable(policy.model.config)
+                group.require_readable(policy.model.config)
             except ArtifactError as error:
                 log.warning("a group of environment %s is left out: %s", wire.get("env_id"), error)
             else:

@@ -14,15 +14,15 @@ class LanguageTrainer:
         self.learner, self.source = learner, source
 
     def run(self, num_updates: int) -> Iterator[dict[str, float]]:
-        """Make so many updates, yielding the metrics of each."""
+        """Make so many updates; yields the metrics of each."""
         for _ in range(num_updates):
             groups = self.source.collect(self.learner.policy, self.learner.version)
             metrics = self.learner.update(groups)
-            self.source.learnt(self.learner.version)
+            self.source.acknowledge(self.learner.version)
             yield metrics
 
     def state_dict(self) -> State:
-        """All that going on to the bit needs."""
+        """All state that a bit-identical continuation needs: the learner's and the source's."""
         parts = {"learner": self.learner.state_dict(), "source": self.source.state_dict()}
         return {f"{part}.{name}": value for part, state in parts.items() for name, value in state.items()}
 

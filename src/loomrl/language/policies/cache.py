@@ -14,7 +14,8 @@ class TokenMemory(Protocol):
     """Takes the keys and values of new tokens, and gives those of all tokens so far."""
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of T new tokens (B, H, T, D) -> those of all S so far (B, H, S, D)."""
+        """Store the keys and values of T new tokens (B, H, T, D); returns those of all S tokens so far, (B, H,
+        S, D)."""
         ...
 
 
@@ -29,7 +30,7 @@ class KeyValueCache:
     def empty(
         cls, num_layers: int, num_sequences: int, num_heads: int, capacity: int, head_width: int
     ) -> "KeyValueCache":
-        """One that holds nothing."""
+        """A cache without tokens, with room for `capacity` columns: keys and values (L, B, H, C, D), unwritten."""
         shape = (num_layers, num_sequences, num_heads, capacity, head_width)
         return cls(torch.empty(shape), torch.empty(shape))
 
@@ -40,7 +41,7 @@ class KeyValueCache:
         return self._keys[layer, :, :, :end], self._values[layer, :, :, :end]
 
     def advance(self, num_columns: int) -> None:
-        """All layers have taken so many columns."""
+        """Count columns that all layers have written."""
         self._length += num_columns
 
     def select(self, sequences: Tensor) -> "KeyValueCache":

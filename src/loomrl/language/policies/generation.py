@@ -34,7 +34,7 @@ def generate(
     """
     if not prompts:
         return []
-    _demand_room(prompts, model.config.max_tokens - sampling.max_tokens)
+    _require_room(prompts, model.config.max_tokens - sampling.max_tokens)
     tokens, valid = left_padded(prompts)
     cache = model.empty_cache(len(prompts), tokens.shape[1] + sampling.max_tokens)
     logits = _read(model, tokens, valid, cache)
@@ -85,7 +85,7 @@ class _Answers:
         return [all_of_them[first * num_samples : (first + 1) * num_samples] for first in range(num_prompts)]
 
 
-def _demand_room(prompts: Sequence[Sequence[int]], longest: int) -> None:
+def _require_room(prompts: Sequence[Sequence[int]], longest: int) -> None:
     lengths = [len(prompt) for prompt in prompts]
     if min(lengths) < 1:
         raise ConfigError("a prompt is empty; begin it with the tokenizer's `prompt`")

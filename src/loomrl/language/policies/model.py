@@ -18,7 +18,7 @@ from loomrl.system.schema import Section
 
 
 class ModelConfig(Section):
-    """What a model is built from: two with equal configs can take each other's weights."""
+    """Settings that a model is built from: models with equal configs can take each other's weights."""
 
     vocabulary_size: int = Field(ge=4)
     max_tokens: int = Field(ge=2)  # of a prompt and its answer together
@@ -26,7 +26,7 @@ class ModelConfig(Section):
 
 
 class MemoryShape(NamedTuple):
-    """What a model remembers of each token: keys and values of so many numbers, in so many heads of so many layers."""
+    """The size of the keys and values that a model keeps of each token: layers, heads, and numbers per head."""
 
     num_layers: int
     num_heads: int
@@ -60,7 +60,7 @@ class LanguageModel(nn.Module, ABC):
     @property
     @abstractmethod
     def memory_shape(self) -> MemoryShape:
-        """What it remembers of a token."""
+        """How many layers, heads and numbers per head a model keeps of each token."""
 
     def values(self, hidden: Tensor) -> Tensor:
         """(..., width) -> (...), what the rest of the sequence is expected to earn.
@@ -79,7 +79,7 @@ class LanguageModel(nn.Module, ABC):
         return KeyValueCache.empty(num_layers, num_sequences, num_heads, capacity, head_width)
 
     def weights(self) -> dict[str, Tensor]:
-        """All weights by the names that files have."""
+        """All weights by the names they have in files."""
         return self.state_dict()
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:

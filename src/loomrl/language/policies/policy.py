@@ -32,10 +32,10 @@ class LanguageArchitecture(Document):
 
 
 class LanguagePolicy:
-    """Answers texts. The same object all along, changed by whoever learns.
+    """A language policy: answers texts. A learner changes the same object in place.
 
     Raises:
-        ConfigError: where tokenizer and transformer are not of one vocabulary.
+        ConfigError: where tokenizer and model differ in vocabulary size.
     """
 
     def __init__(self, tokenizer: Tokenizer, model: LanguageModel) -> None:
@@ -63,11 +63,11 @@ class LanguagePolicy:
     def answer(
         self, prompts: Sequence[str], num_samples: int, sampling: SamplingConfig, generator: torch.Generator
     ) -> list[list[TokenCompletion]]:
-        """`num_samples` answers to each text, as tokens: see `loomrl.language.policies.generation.generate`."""
+        """`num_samples` completions of each prompt, as tokens, see `loomrl.language.policies.generation.generate`."""
         return generate(self.model, [self.tokenizer.prompt(text) for text in prompts], num_samples, sampling, generator)
 
     def text(self, completion: TokenCompletion) -> str:
-        """What a completion says."""
+        """The text of a completion, decoded from its tokens; special tokens such as the end are left out."""
         return self.tokenizer.decode(completion.token_ids)
 
     def with_model(self, model: LanguageModel) -> Self:

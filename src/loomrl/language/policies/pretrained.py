@@ -36,14 +36,15 @@ disable_progress_bar()
 
 
 class PretrainedSettings(Document):
-    """What only LoomRL knows of a policy in Hugging Face's files."""
+    """What LoomRL stores beside Hugging Face's files: the context length in tokens, and whether there is a
+    value head."""
 
     max_tokens: int = Field(ge=2)
     value_head: bool
 
 
 class PretrainedConfig(ModelConfig):
-    """`architecture` is the digest of the model's own config."""
+    """The config of a pretrained model; `architecture` is the SHA-256 digest of Hugging Face's own config."""
 
     architecture: str
     end_token_ids: tuple[int, ...] = Field(min_length=1)
@@ -63,7 +64,7 @@ class PretrainedModel(LanguageModel):
         self.config, self.end_token_ids = config, config.end_token_ids
         self.causal = causal.requires_grad_(True).eval()
         self.value_head = _silent_head(causal.config.hidden_size) if config.value_head else None
-        self._demand_agreement()
+        self._require_agreement()
 
     def forward(self, tokens: Tensor, valid: Tensor, memory: TokenMemory) -> Tensor:
         num_new = tokens.shape[1]
@@ -91,7 +92,7 @@ class PretrainedModel(LanguageModel):
         return MemoryShape(config.num_hidden_layers, num_kept, head_width)
 
     def weights(self) -> dict[str, Tensor]:
-        """As transformers names them; what is tied to another weight is left out."""
+        """All weights by Hugging Face's names; a weight that is tied to another is left out."""
         found = self.causal.state_dict()
         first = {value.data_ptr(): name for name, value in reversed(found.items())}
         own = {name: value for name, value in found.items() if first[value.data_ptr()] == name}
@@ -110,7 +111,7 @@ class PretrainedModel(LanguageModel):
         return {f"value_head.{name}": value for name, value in self.value_head.state_dict().items()}
 
     @torch.no_grad()
-    def _demand_agreement(self) -> None:
+    def _require_agreement(self) -> None:
         """Compare with the model's own pass over a few tokens: padded, and in two pieces."""
         tokens = torch.arange(6)[None] % self.config.vocabulary_size
         padding, first, rest = torch.zeros(1, 2, dtype=torch.int64), tokens[:, :4], tokens[:, 4:]
@@ -173,7 +174,7 @@ class PretrainedTokenizer(Tokenizer):
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def prompt(self, text: str) -> list[int]:
-        """With what the tokenizer itself begins a text by; an empty one is the end of nothing."""
+        """The token ids of a prompt, with what the tokenizer puts before a text; of an empty text the end token."""
         return list(self._tokenizer(text)["input_ids"]) or [self._end]
 
     def answer(self, text: str) -> list[int]:
@@ -194,11 +195,11 @@ class PretrainedTokenizer(Tokenizer):
         return str(said)
 
     def to_json(self) -> dict[str, Any]:
-        """Says whether two are the same; the tokenizer itself lies in the policy's folder."""
+        """A description by which two tokenizers can be compared; the tokenizer itself lies in the policy's folder."""
         return {"kind": "huggingface", "digest": sha256(self._tokenizer.backend_tokenizer.to_str().encode())}
 
     def save(self, folder: Path) -> None:
-        """Write it as transformers reads it."""
+        """Write the tokenizer's files into a folder, in Hugging Face's format."""
         self._tokenizer.save_pretrained(folder)
 
 
@@ -235,7 +236,7 @@ class PretrainedPolicy(LanguagePolicy):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """As `open`, with `max_tokens` and the value head of a policy that was saved here.
+        """A policy that `save` wrote, with its `max_tokens` and value head; of another folder as `open` reads it.
 
         Raises:
             ArtifactError: naming what is missing, torn or does not fit.

@@ -16,27 +16,27 @@ _NUM_SPECIAL = 3
 
 
 class Tokenizer(ABC):
-    """What both kinds share: three special tokens, and none of them in a text."""
+    """Converts texts to token ids and back. Ids 0 to 2 are padding, begin and end; none of them stands in a text."""
 
     num_symbols: int
     begin: str = BEGIN  # what `prompt` puts before a text, as a text
 
     @property
     def vocabulary_size(self) -> int:
-        """Special tokens and symbols."""
+        """How many token ids there are: the three special tokens and all symbols."""
         return _NUM_SPECIAL + self.num_symbols
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """The ids of a text alone."""
+        """The token ids of a text, without special tokens."""
 
     @abstractmethod
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of ids; special tokens stand for nothing."""
+        """The text of token ids; special tokens are left out."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """What `tokenizer_from_json` makes it again from."""
+        """A description from which `tokenizer_from_json` makes an equal tokenizer."""
 
     def prompt(self, text: str) -> list[int]:
         """The ids a policy reads before it answers: begin, then the text."""
@@ -47,7 +47,7 @@ class Tokenizer(ABC):
         return [*self.encode(text), EOS]
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """What a policy reads of a conversation, each message with `role` and `content`: a line for each."""
+        """A conversation as the text of one prompt: the `content` of each message on a line of its own."""
         return "\n".join(message["content"] for message in messages)
 
 
@@ -60,7 +60,7 @@ class ByteTokenizer(Tokenizer):
         return [_NUM_SPECIAL + byte for byte in text.encode()]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """As above; what is not UTF-8 becomes U+FFFD."""
+        """The text of token ids; bytes that are not UTF-8 become U+FFFD."""
         return bytes(token - _NUM_SPECIAL for token in tokens if token >= _NUM_SPECIAL).decode(errors="replace")
 
     def to_json(self) -> dict[str, Any]:

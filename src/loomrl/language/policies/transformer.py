@@ -15,7 +15,7 @@ from loomrl.language.policies.model import LanguageModel, MemoryShape, ModelConf
 
 
 class TransformerConfig(ModelConfig):
-    """What a transformer is built from; with the byte tokenizer the defaults make 123,000 parameters."""
+    """The settings a transformer is built from; with the byte tokenizer the defaults make 123,000 parameters."""
 
     vocabulary_size: int = Field(default=259, ge=4)
     width: int = Field(default=64, ge=1)
@@ -61,14 +61,14 @@ class Block(nn.Module):
         self.contract = nn.Linear(4 * config.width, config.width, bias=False)
 
     def forward(self, hidden: Tensor, allowed: Tensor, memory: TokenMemory, layer: int) -> Tensor:
-        """(B, T, width) -> the same."""
+        """(B, T, width) -> (B, T, width), with the tokens in `memory` as context."""
         hidden = hidden + self.attention(self.attention_norm(hidden), allowed, memory, layer)
         dense: Tensor = self.contract(functional.gelu(self.expand(self.dense_norm(hidden)), approximate="tanh"))
         return hidden + dense
 
 
 class Transformer(LanguageModel):
-    """A `LanguageModel` from scratch. Weights follow from `generator`."""
+    """A `LanguageModel` with weights drawn from `generator`."""
 
     config: TransformerConfig
 

@@ -43,13 +43,13 @@ class LeasedBatch:
 
 
 class HubClient:
-    """Asks until it is answered: a hub that restarts, or has no room just now, costs time alone.
+    """HTTP client of a hub, with retries: a hub that restarts, or is full for a moment, costs time alone.
 
-    A group is taken once however often it has to be sent. `token` is that of `LOOMRL_HUB_TOKEN` where none is given.
+    A group is accepted once however often it has to be sent. `token` is that of `LOOMRL_HUB_TOKEN` where none is given.
 
     Raises:
-        ServiceError: from every method, when the hub was not reached within `patience_seconds`; Refused when it
-            answered that the request is wrong.
+        ServiceError: from every method, when the hub was not reached within `patience_seconds`; HubRefused when it
+            answers that the request is wrong.
     """
 
     def __init__(self, url: str = "http://127.0.0.1:8000", *, token: str | None = None, patience_seconds: float = 60.0):
@@ -59,7 +59,7 @@ class HubClient:
         self._patience_seconds = patience_seconds
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all HTTP connections to the hub; later calls fail."""
         self._client.close()
 
     def __enter__(self) -> Self:
@@ -72,7 +72,7 @@ class HubClient:
 
     # --- environments ---------------------------------------------------------------------------------------------
 
-    def join(
+    def register_environment(
         self,
         name: str,
         *,
@@ -83,19 +83,25 @@ class HubClient:
         poll_seconds: float = 1.0,
     ) -> int:
         """Register an environment, once a trainer is there; returns its `env_id`. `minimum` is its share of a batch."""
-        said = {"desired_name": name, "group_size": group_size, "max_token_length": max_token_length, "weight": weight}
-        body = orjson.dumps({**said, "min_batch_allocation": minimum})
-        while (answer := self._ask("POST", "/register-env", body))["status"] != "success":
+        fields = {
+            "desired_name": name,
+            "group_size": group_size,
+            "max_token_length": max_token_length,
+            "weight": weight,
+        }
+        body = orjson.dumps({**fields, "min_batch_allocation": minimum})
+        while (answer := self._request("POST", "/register-env", body))["status"] != "success":
             time.sleep(poll_seconds)
         return int(answer["env_id"])
 
-    def leave(self, env_id: int) -> None:
+    def disconnect_environment(self, env_id: int) -> None:
         """Give up an environment's share of the batches; what it posted is still delivered."""
-        self._ask("POST", "/disconnect-env", orjson.dumps({"env_id": env_id}))
+        self._request("POST", "/disconnect-env", orjson.dumps({"env_id": env_id}))
 
     def environment_status(self, env_id: int) -> dict[str, Any]:
-        """How much of an environment's waits, and its weight; also the sign that it lives."""
-        return self._ask("GET", "/status-env", orjson.dumps({"env_id": env_id}))
+        """The state of an environment's queue and its weight; the request also shows the hub that the environment is
+        alive."""
+        return self._request("GET", "/status-env", orjson.dumps({"env_id": env_id}))
 
     def post(self, group: ScoredGroup, *, policy_version: int | None = None) -> dict[str, Any]:
         """Post one group; returns the hub's answer."""
@@ -120,7 +126,7 @@ class HubClient:
         starting_step: int = 0,
     ) -> None:
         """Register a trainer and let environments come; the first registration since a reset counts."""
-        said = {
+        fields = {
             "wandb_group": group,
             "wandb_project": project,
             "batch_size": batch_size,
@@ -130,11 +136,11 @@ class HubClient:
             "starting_step": starting_step,
             "num_steps": num_steps,
         }
-        self._ask("POST", "/register", orjson.dumps(said))
+        self._request("POST", "/register", orjson.dumps(fields))
 
-    def take(self, *, lease_seconds: float = 600.0) -> LeasedBatch | None:
-        """The next batch, which comes again unless it is acknowledged in time; None while there is none."""
-        found = self._ask("GET", f"/batch?lease={lease_seconds}")
+    def next_batch(self, *, lease_seconds: float = 600.0) -> LeasedBatch | None:
+        """The next batch, which is handed out again unless it is acknowledged in time; None while there is none."""
+        found = self._request("GET", f"/batch?lease={lease_seconds}")
         if found.get("status") == "error":
             raise HubRefused(found["message"], 200)
         if found["batch"] is None:
@@ -142,21 +148,21 @@ class HubClient:
         return LeasedBatch(found["batch_id"], found["batch"], found["policy_versions"], found["received_steps"])
 
     def acknowledge(self, batch: LeasedBatch) -> None:
-        """A batch was trained on and is forgotten."""
-        self._ask("POST", f"/batch/{batch.id}/ack")
+        """Confirm that a batch was trained on; the hub removes it."""
+        self._request("POST", f"/batch/{batch.id}/ack")
 
     def set_policy_version(self, version: int) -> None:
         """Tell the hub which policy the trainer has now: older groups than it allows are dropped."""
-        self._ask("POST", "/policy_version", orjson.dumps({"version": version}))
+        self._request("POST", "/policy_version", orjson.dumps({"version": version}))
 
     def policy_version(self) -> int | None:
-        """Which policy the trainer has, as far as it told."""
-        version: int | None = self._ask("GET", "/policy_version")["version"]
+        """The policy version that the trainer reported last; None before it did."""
+        version: int | None = self._request("GET", "/policy_version")["version"]
         return version
 
     def status(self) -> dict[str, Any]:
-        """Queues, counts and environments."""
-        return self._ask("GET", "/hub")
+        """The hub's `/hub` document: registration, queue lengths, counts and environments."""
+        return self._request("GET", "/hub")
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -166,24 +172,24 @@ class HubClient:
             headers["X-Policy-Version"] = str(policy_version)
         if len(body) >= _MIN_PACKED_BYTES:
             body, headers["Content-Encoding"] = gzip_of([compress(body)]), "gzip"
-        return self._ask("POST", path, body, headers)
+        return self._request("POST", path, body, headers)
 
-    def _ask(
+    def _request(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
         headers = {"Content-Type": "application/json", **(headers or {})} if body else {}
-        answer = self._patiently(lambda: self._client.request(method, path, content=body, headers=headers))
+        answer = self._retry(lambda: self._client.request(method, path, content=body, headers=headers))
         if answer.status_code >= 400:
             raise HubRefused(f"{method} {path}: {answer.status_code} {answer.text[:500]}", answer.status_code)
         found: dict[str, Any] = orjson.loads(answer.content)
         return found
 
-    def _patiently(self, ask: Callable[[], httpx.Response]) -> httpx.Response:
+    def _retry(self, send: Callable[[], httpx.Response]) -> httpx.Response:
         """The first answer that is no failure of the hub's."""
         deadline, pause = time.monotonic() + self._patience_seconds, _PAUSE_SECONDS
         while True:
             try:
-                answer = ask()
+                answer = send()
                 reason = f"{answer.status_code} {answer.text[:500]}" if answer.status_code >= 500 else ""
                 if not reason:
                     return answer

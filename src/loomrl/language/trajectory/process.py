@@ -55,7 +55,11 @@ class ServiceProcess:
         self._temporary.cleanup()
 
     def start(self) -> None:
-        """Start it, or start it again at the address it had."""
+        """Start the server, or start it again at the address it had, and wait until it is ready.
+
+        Raises:
+            ServiceError: when it is not ready in time, with the end of its log.
+        """
         port_file = self.folder / "port.json"
         port_file.unlink(missing_ok=True)
         chosen = {**self._default_options(), **self._options}
@@ -73,7 +77,7 @@ class ServiceProcess:
         self._options["port"] = self.url.rpartition(":")[2]
 
     def kill(self) -> None:
-        """End it with -9."""
+        """Kill the server with SIGKILL and wait until it has ended, as a crash would."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
@@ -93,7 +97,7 @@ class ServiceProcess:
         return code
 
     def log(self) -> str:
-        """What the server wrote so far."""
+        """The text the server has logged so far."""
         return self._log.read_text(errors="replace")
 
     def _default_options(self) -> dict[str, object]:

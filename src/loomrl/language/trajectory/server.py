@@ -6,7 +6,7 @@ from pathlib import Path
 from loomrl.language.trajectory.api.app import HubServer
 from loomrl.language.trajectory.service import listen, run_application, tokens_for
 from loomrl.language.trajectory.settings import HubSettings
-from loomrl.language.trajectory.storage.keeping import keep_up
+from loomrl.language.trajectory.storage.keeping import run_supervised
 from loomrl.language.trajectory.storage.store import Store
 from loomrl.system.http.tokens import Tokens
 
@@ -24,7 +24,7 @@ def serve(settings: HubSettings, port_file: Path | None = None, keeps_up: bool =
     tokens = tokens_for(settings.host, "post groups")
     listener = listen("the hub", settings.host, settings.port, port_file)
     if keeps_up:
-        return keep_up(lambda: _run(settings, tokens, listener))
+        return run_supervised(lambda: _run(settings, tokens, listener))
     _run(settings, tokens, listener)
     return 0
 

@@ -10,7 +10,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class HubSettings:
-    """Options of `loomrl hub serve`, with underscores."""
+    """The options of `loomrl hub serve`, with underscores."""
 
     host: str = "127.0.0.1"
     port: int = 8000  # where unmodified environments and trainers look

@@ -22,7 +22,7 @@ Floats = Items[Items[float]]
 
 
 class Invalid(Exception):
-    """A body that is refused; becomes `422 {"detail": [...]}`."""
+    """A request body that is refused; answered as `422 {"detail": [...]}`."""
 
     def __init__(self, detail: list[dict[str, Any]]) -> None:
         super().__init__("; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in detail))
@@ -30,13 +30,13 @@ class Invalid(Exception):
 
 
 class Body(BaseModel):
-    """Unknown fields are dropped."""
+    """Base of request bodies: numbers must be finite, and unknown fields are ignored."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
 
 class Registration(Body):
-    """What a trainer says of itself; the first one counts."""
+    """The body of a trainer's registration; the first one since the start or a reset counts."""
 
     wandb_group: str
     wandb_project: str
@@ -49,7 +49,7 @@ class Registration(Body):
 
 
 class EnvironmentRegistration(Body):
-    """What an environment says of itself."""
+    """The body of an environment's registration: its name, sizes and share of batches."""
 
     max_token_length: Int64
     desired_name: str
@@ -59,20 +59,20 @@ class EnvironmentRegistration(Body):
 
 
 class EnvironmentIdentifier(Body):
-    """Which environment asks."""
+    """The body of a request by a registered environment: its `env_id`."""
 
     env_id: Int64
 
 
 class TrainerPolicyVersion(Body):
-    """Which policy a trainer has now; beside the wire."""
+    """The body of `POST /policy_version`, an addition to Atropos' API: the trainer's current policy version."""
 
     version: Annotated[Int64, Field(ge=0)]
 
 
 @with_config(ConfigDict(extra="allow"))
 class WireMessage(TypedDict):
-    """One of a conversation; other keys are kept."""
+    """One message of a conversation; other keys are kept."""
 
     role: Any
     content: Any
@@ -110,7 +110,7 @@ Detail = list[dict[str, Any]]
 
 
 def parse(kind: type[B], body: bytes) -> B:
-    """A small body.
+    """A small body as `kind`.
 
     Raises:
         Invalid: naming every field that is missing or wrong.
@@ -122,10 +122,10 @@ def parse(kind: type[B], body: bytes) -> B:
 
 
 def parse_group(body: bytes) -> ScoredGroup:
-    """One group, its numbers finite.
+    """One group from a JSON body; all its numbers are finite.
 
     Raises:
-        Invalid: as above.
+        Invalid: naming every field that is missing or wrong.
     """
     try:
         group = _group.validate_json(body)
@@ -171,7 +171,7 @@ def encode_group(group: ScoredGroup) -> bytes:
 
 
 def refused(message: str, *place: str | int, kind: str = "value_error") -> Detail:
-    """The detail of a `422` for one reason."""
+    """The detail of a `422` answer with one error."""
     return [{"type": kind, "loc": ["body", *place], "msg": message}]
 
 

@@ -12,35 +12,36 @@ START_SECONDS = 120.0  # that a new actor has beside: a process begins, and impo
 
 
 class Calls:
-    """That are under way, each to an actor known by its number.
+    """Calls to Ray actors that are under way; each actor is known by its number.
 
     Args:
-        timeout_seconds: that an actor may take.
-        setting: that says so, for messages.
+        timeout_seconds: how long an actor may take for one call.
+        setting: the name of the setting that bounds it, for messages.
     """
 
     def __init__(self, timeout_seconds: float, setting: str) -> None:
         self._timeout, self._setting = timeout_seconds, setting
-        self._asked: dict[Any, int] = {}  # reference to the answer -> actor
+        self._pending: dict[Any, int] = {}  # reference to the answer -> actor
         self._before: dict[Any, list[Any]] = {}  # what the same actor was asked for before, that must have gone well
         self._deadlines: dict[int, float] = {}
 
     def add(self, index: int, answer: Any, before: list[Any], is_new: bool) -> None:
-        """Wait for this too, which actor `index` was asked for after what came `before`."""
-        self._asked[answer], self._before[answer] = index, before
+        """Register a call that actor `index` was given; `before` are earlier results of it that must have succeeded. A
+        new actor gets START_SECONDS more."""
+        self._pending[answer], self._before[answer] = index, before
         self._deadlines[index] = time.monotonic() + self._timeout + (START_SECONDS if is_new else 0.0)
 
-    def answers(self, ask_again: Callable[[int, str], None], where: str) -> dict[int, Any]:
-        """Wait for all, by actors' numbers. Of one that is lost or late, `ask_again` is told why: it has another actor
-        asked, and adds that.
+    def wait_for_results(self, retry: Callable[[int, str], None], where: str) -> dict[int, Any]:
+        """Wait for all calls; returns the results by actors' numbers. For a lost or late actor `retry(index, reason)`
+        must give the call to another actor and add it here.
 
         Raises:
-            LoomRLError: of an actor, such as an `EnvironmentFault`; or when one is lost again and again: `where` says
-                which, and in what.
+            LoomRLError: that an actor raised, such as an `EnvironmentFault`; or when one is lost more than MAX_LOSSES
+                times: `where` is the format of the message, with number and count.
         """
         found: dict[int, Any] = {}
         losses: Counter[int] = Counter()
-        while self._asked:
+        while self._pending:
             for index, reason in self._next(found):
                 losses[index] += 1
                 if losses[index] > MAX_LOSSES:
@@ -48,22 +49,22 @@ class Calls:
                         f"{where.format(index, losses[index])}; see that the environment neither ends nor blocks its "
                         f"process, and that the cluster has room for it; the last time: {reason}"
                     )
-                ask_again(index, reason)
+                retry(index, reason)
         return found
 
     def _next(self, found: dict[int, Any]) -> list[tuple[int, str]]:
         """Wait for an answer; returns who is lost, and why."""
         import ray
 
-        until = min(self._deadlines[index] for index in self._asked.values())
-        done, _ = ray.wait([*self._asked], timeout=max(1.0, until - time.monotonic()))
+        until = min(self._deadlines[index] for index in self._pending.values())
+        done, _ = ray.wait([*self._pending], timeout=max(1.0, until - time.monotonic()))
         if not done:
-            late = [ref for ref, index in self._asked.items() if self._deadlines[index] <= time.monotonic()]
+            late = [ref for ref, index in self._pending.items() if self._deadlines[index] <= time.monotonic()]
             reason = f"no answer within {self._timeout:g} s ({self._setting})"
-            return [(self._asked.pop(ref), reason) for ref in late]
-        return self._take(done[0], self._asked.pop(done[0]), found)
+            return [(self._pending.pop(ref), reason) for ref in late]
+        return self._collect(done[0], self._pending.pop(done[0]), found)
 
-    def _take(self, answer: Any, index: int, found: dict[int, Any]) -> list[tuple[int, str]]:
+    def _collect(self, answer: Any, index: int, found: dict[int, Any]) -> list[tuple[int, str]]:
         import ray
         from ray.exceptions import ActorDiedError, RayError, RayTaskError
 

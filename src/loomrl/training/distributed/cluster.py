@@ -32,10 +32,10 @@ def cluster(config: DistributedConfig) -> Iterator[Any]:
     """
     was_connected = _import_ray().is_initialized()
     if config.address is None and not was_connected:
-        _demand_processors(config)
+        _require_processors(config)
     ray = connected(math.ceil(config.resources(config.num_learners)["CPU"]), config.address)
     try:
-        _demand_resources(ray, config)
+        _require_resources(ray, config)
         yield ray
     finally:
         if not was_connected:
@@ -54,7 +54,7 @@ def connected(num_cpus: int, address: str | None = None, setting: str = "trainin
     if ray.is_initialized():
         return ray
     if address is not None and address != "auto":
-        _demand_answer(address, setting)
+        _require_answer(address, setting)
     begun: dict[str, Any] = {}
     if address is None:
         begun = {
@@ -76,7 +76,7 @@ def connected(num_cpus: int, address: str | None = None, setting: str = "trainin
     return ray
 
 
-def _demand_answer(address: str, setting: str) -> None:
+def _require_answer(address: str, setting: str) -> None:
     """Ray would wait for minutes."""
     host, _, port = address.rpartition(":")
     fix = "begin the head there with `ray start --head`, or correct the address"
@@ -106,17 +106,18 @@ def _is_healthy(address: str) -> bool:
 
 
 class ClusterHead:
-    """Of the cluster that this process is connected to. Where it is gone, Ray would end this process without a word."""
+    """The head of the connected Ray cluster, watched from here: when it is gone, Ray would end this process without a
+    message."""
 
     def __init__(self, ray: Any) -> None:
         self._address: str = ray.get_runtime_context().gcs_address
         self._asked = self._answered = time.monotonic()
 
-    def demand_answer(self) -> None:
-        """Called again and again: asks it every now and then.
+    def require_answer(self) -> None:
+        """Check every few seconds that the head answers; to be called often.
 
         Raises:
-            ServiceError: when it has not answered for a while.
+            ServiceError: when it has not answered for GONE_SECONDS.
         """
         if time.monotonic() - self._asked < _ASK_SECONDS or not _speaks_plainly():
             return
@@ -140,7 +141,7 @@ def _import_ray() -> Any:
     return ray
 
 
-def _demand_processors(config: DistributedConfig) -> None:
+def _require_processors(config: DistributedConfig) -> None:
     """Here learners may take turns, but none has more processors than there are."""
     there = num_processors()
     for name in ("resources_per_learner", "resources_per_worker"):
@@ -151,7 +152,7 @@ def _demand_processors(config: DistributedConfig) -> None:
             )
 
 
-def _demand_resources(ray: Any, config: DistributedConfig) -> None:
+def _require_resources(ray: Any, config: DistributedConfig) -> None:
     there = ray.cluster_resources()
     for name, needed in config.resources(config.fewest_learners).items():
         if there.get(name, 0.0) < needed:

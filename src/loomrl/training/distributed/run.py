@@ -15,7 +15,7 @@ from loomrl.training.distributed.calls import MAX_LOSSES, START_SECONDS
 from loomrl.training.distributed.cluster import ClusterHead, cluster
 from loomrl.training.distributed.learners.coordinator import Coordinator, Updates
 from loomrl.training.distributed.learners.hosts import same_software
-from loomrl.training.distributed.learners.learner import LearnerTask, assigned, learn
+from loomrl.training.distributed.learners.learner import LearnerTask, create_task, learn
 from loomrl.training.distributed.learners.learner_jobs import check_shares
 from loomrl.training.job import TrainingJob
 from loomrl.training.loop import OnRow
@@ -25,7 +25,7 @@ GROUP_TIMEOUT_FACTOR = 2  # collectives wait so many times as long as a learner 
 
 
 class Cancelled(LoomRLError):
-    """Whoever began a training wants no more of it."""
+    """Training was cancelled by the process that began it."""
 
 
 def learn_on_ray(
@@ -50,21 +50,21 @@ def learn_on_ray(
     assert config is not None, "whoever trains in one process does not come here"
     check_shares(job, rollout_length, config)
     with cluster(config) as ray, tempfile.TemporaryDirectory() as folder:
-        desk = _beside(Coordinator).remote(newest)
-        fitted = _begin(_trainer(assigned(job, rollout_length, desk), Path(folder)))
-        follower = _Follower(save, on_update, on_validation, on_restored)
+        coordinator = _beside(Coordinator).remote(newest)
+        fitted = _begin(_trainer(create_task(job, rollout_length, coordinator), Path(folder)))
+        publisher = _Publisher(save, on_update, on_validation, on_restored)
         head = ClusterHead(ray)
         while not fitted.done():
-            head.demand_answer()
-            follower.follow(ray.get(desk.take.remote()))
+            head.require_answer()
+            publisher.publish(ray.get(coordinator.take_updates.remote()))
             if cancelled():
-                desk.fail.remote(Cancelled("training: it was cancelled"))
+                coordinator.report_failure.remote(Cancelled("training: it was cancelled"))
             time.sleep(POLL_SECONDS)
-        follower.follow(ray.get(desk.take.remote()))
-        _demand_success(fitted, ray.get(desk.failure.remote()), config)
-        ray.kill(desk)
-    assert follower.newest is not None, "learners that end leave a checkpoint"
-    return follower.newest
+        publisher.publish(ray.get(coordinator.take_updates.remote()))
+        _require_success(fitted, ray.get(coordinator.failure.remote()), config)
+        ray.kill(coordinator)
+    assert publisher.newest is not None, "learners that end leave a checkpoint"
+    return publisher.newest
 
 
 def _beside(actor: type) -> Any:
@@ -76,15 +76,15 @@ def _beside(actor: type) -> Any:
     return ray.remote(num_cpus=0, scheduling_strategy=here)(actor)
 
 
-def _trainer(assignment: LearnerTask, folder: Path) -> Any:
+def _trainer(task: LearnerTask, folder: Path) -> Any:
     """Ray Train's, with a folder for files of its own."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
     from loomrl.training.distributed.learners.process_group import GroupConfig
     from loomrl.training.distributed.ray_train import Trainer
 
-    config, number = assignment.distributed, assignment.distributed.num_learners
-    function, order = same_software(learn, assignment)
+    config, number = task.distributed, task.distributed.num_learners
+    function, order = same_software(learn, task)
     return Trainer(
         function,
         train_loop_config=order,
@@ -121,8 +121,8 @@ def _begin(trainer: Any) -> "Future[Any]":
     return fitted
 
 
-class _Follower:
-    """Passes on what learners leave."""
+class _Publisher:
+    """Passes the learners' updates on to the callbacks of the training."""
 
     def __init__(
         self, save: Callable[[Checkpoint], None], on_update: OnRow, on_validation: OnRow, on_restored: OnRow
@@ -131,22 +131,22 @@ class _Follower:
         self._on_update, self._on_validation = on_update, on_validation
         self.newest: Checkpoint | None = None
 
-    def follow(self, news: Updates) -> None:
-        """Checkpoints are on the disk afterwards."""
-        for message in news.warnings:
+    def publish(self, updates: Updates) -> None:
+        """Call the callbacks for all updates; checkpoints are on the disk afterwards."""
+        for message in updates.warnings:
             CheckpointStore.pass_over(message)
-        for row in news.restored:
+        for row in updates.restored:
             self._on_restored(row)
-        for row in news.updates:
+        for row in updates.updates:
             self._on_update(row)
-        for row in news.validations:
+        for row in updates.validations:
             self._on_validation(row)
-        for checkpoint in news.checkpoints:
+        for checkpoint in updates.checkpoints:
             self._save(checkpoint)
             self.newest = checkpoint
 
 
-def _demand_success(fitted: "Future[Any]", failure: LoomRLError | None, config: DistributedConfig) -> None:
+def _require_success(fitted: "Future[Any]", failure: LoomRLError | None, config: DistributedConfig) -> None:
     from ray.train import WorkerGroupError
 
     if failure is not None:

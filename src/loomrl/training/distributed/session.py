@@ -35,7 +35,7 @@ def train_together(
     """
     newest = loop.checkpoint()
 
-    def keep(checkpoint: Checkpoint) -> None:
+    def save(checkpoint: Checkpoint) -> None:
         nonlocal newest
         newest = checkpoint
 
@@ -43,7 +43,7 @@ def train_together(
         job = _job(config, Path(folder), seed, total_env_steps)
         try:
             learn_on_ray(
-                job, config.steps_per_rollout, newest, keep, on_update, cancelled=lambda: loop.stop_reason is not None
+                job, config.steps_per_rollout, newest, save, on_update, cancelled=lambda: loop.stop_reason is not None
             )
         except Cancelled:
             newest.values["stop_reason"] = loop.stop_reason

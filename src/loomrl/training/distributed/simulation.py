@@ -17,7 +17,8 @@ from loomrl.types import FloatArray
 
 @dataclass(frozen=True)
 class Work:
-    """One learner's in one update. Spreads are standard deviations over means; times are lognormal."""
+    """What one learner does in one update, with mean times in seconds. Spreads are standard deviations over means;
+    times are lognormal."""
 
     rollout_seconds: float
     gradient_steps: int
@@ -31,13 +32,13 @@ class Work:
 
     @property
     def seconds(self) -> float:
-        """Of an update of one learner alone."""
+        """Mean seconds of an update of one learner alone."""
         return self.rollout_seconds + self.gradient_steps * self.seconds_per_gradient_step
 
 
 @dataclass(frozen=True)
 class Machines:
-    """What joins learners, and how often one is slow for a whole update, by which factor."""
+    """Network and machines: bandwidth, latency, and how often a learner is slow for a whole update, by which factor."""
 
     latency_seconds: float  # of one message, from one learner to the next
     bytes_per_second: float
@@ -55,7 +56,7 @@ class Machines:
 
 
 def bytes_per_synchronisation(compression: CompressionConfig, work: Work) -> float:
-    """What one learner contributes."""
+    """Bytes of payload that one learner sends in one synchronisation, with this compression."""
     count = work.num_parameters
     match compression.method:
         case "none":
@@ -72,7 +73,8 @@ def bytes_per_synchronisation(compression: CompressionConfig, work: Work) -> flo
 
 
 def synchronisation_seconds(config: DistributedConfig, work: Work, machines: Machines) -> float:
-    """Of one, when all have come: `int8` and `top_k` are gathered and decoded, the others reduced."""
+    """Seconds of one synchronisation once all learners are there: `int8` and `top_k` are gathered and decoded, others
+    all-reduced."""
     num_bytes, count = bytes_per_synchronisation(config.compression, work), config.num_learners
     if count == 1:
         return 0.0
@@ -84,7 +86,7 @@ def synchronisation_seconds(config: DistributedConfig, work: Work, machines: Mac
 def seconds_per_update(
     config: DistributedConfig, work: Work, machines: Machines, rng: np.random.Generator, num_updates: int = 200
 ) -> FloatArray:
-    """So many updates of `num_learners`, drawn: (num_updates,) seconds."""
+    """Drawn durations of `num_updates` updates by `num_learners` learners, (num_updates,) seconds."""
     learners = _Learners(work, machines, rng, (num_updates, config.num_learners))
     seconds = learners.rollouts()
     for num_steps in _segments(work.gradient_steps, config.sync_frequency):
@@ -95,7 +97,7 @@ def seconds_per_update(
 
 
 def efficiency(config: DistributedConfig, work: Work, machines: Machines, rng: np.random.Generator) -> float:
-    """What is done in a second, of what as many learners would do that need not wait for one another."""
+    """Throughput as a share of what as many learners would reach that never wait for one another, 0 to 1."""
     return work.seconds / float(seconds_per_update(config, work, machines, rng).mean())
 
 

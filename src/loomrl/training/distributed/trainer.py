@@ -43,19 +43,19 @@ class DistributedTrainer:
         self.config = ActorConfig.read(config)
         ray = connected(self.config.num_workers + 1)
         self.learner: Any = ray.remote(num_cpus=1)(PPOLearner).remote(self.config)
-        self._crew = RolloutWorkerPool(
+        self._pool = RolloutWorkerPool(
             self.config, self.config.parameters.num_envs, {"CPU": 1.0}, HANG_TIMEOUT_SECONDS, log.warning
         )
         self._rng = np.random.default_rng(derive(self.config.seed, Purpose.ACTIONS))
 
     @property
     def workers(self) -> list[Any]:
-        """Handles of the rollout workers."""
-        return self._crew.workers
+        """The Ray handles of the rollout workers, in their order."""
+        return self._pool.workers
 
     async def train(self, num_iterations: int) -> list[dict[str, float]]:
-        """So many times: all workers collect, the learner updates, its policy goes to all workers. Returns the metrics
-        of each; a second call goes on.
+        """Run so many iterations: all workers collect, the learner updates, its policy goes to all workers. Returns the
+        metrics of each iteration; a second call continues.
 
         Raises:
             EnvironmentFault: when an environment breaks its API.
@@ -76,20 +76,20 @@ class DistributedTrainer:
         return metrics
 
     def _collect(self, state: Any) -> list[WorkerRollout]:
-        rollouts = self._crew.answers(self._crew.ask(state, self._rng))
+        rollouts = self._pool.wait_for_rollouts(self._pool.request_rollouts(state, self._rng))
         self._rng.bit_generator.state = rollouts[0].rng_state
         return rollouts
 
     def close(self) -> None:
-        """End the actors."""
+        """End the rollout workers and the learner; what was learnt and not read is lost."""
         import ray
 
-        self._crew.close()
+        self._pool.close()
         ray.kill(self.learner)
 
 
 class PolicyEvaluator:
-    """Plays greedy episodes on seeds that no training plays."""
+    """Evaluates a learner's policy in greedy episodes on seeds that no training uses."""
 
     def __init__(self, config: Mapping[str, Any], num_episodes: int = 32) -> None:
         self.config, self._num_episodes = ActorConfig.read(config), num_episodes

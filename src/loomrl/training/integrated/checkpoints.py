@@ -12,21 +12,21 @@ _KEPT = 2
 
 
 class Checkpoints:
-    """Those of one config: others are never continued.
+    """The checkpoints of a training with one config; those of another config are refused.
 
     Args:
-        folder: where they lie, or None.
-        config: what training follows from, JSON values.
+        folder: where they are stored, or None to store none.
+        config: all settings that training depends on, JSON values.
     """
 
     def __init__(self, folder: Path | None, config: Json) -> None:
         self._folder, self._config = folder, config
 
     def newest(self) -> Checkpoint | None:
-        """Where to go on.
+        """The newest checkpoint, or None where there is none.
 
         Raises:
-            ConfigError: when it is of another config.
+            ConfigError: when it was made with another config.
         """
         with self._store() as store:
             found = None if store is None else store.newest()
@@ -35,7 +35,7 @@ class Checkpoints:
         return found
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Keep a checkpoint."""
+        """Store a checkpoint with the config; of several the newest two are kept. Does nothing without a folder."""
         with self._store() as store:
             if store is not None:
                 store.save(

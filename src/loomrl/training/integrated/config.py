@@ -23,7 +23,7 @@ SHORT_KINDS: dict[str, tuple[str, ...]] = {
 
 
 class GymTrainingConfig(Section):
-    """Which domains, how difficulty follows success, what bounds an episode, and what is kept.
+    """Settings of a training in the gym: domains, curriculum, limits of an episode, evaluation and checkpoints.
 
     Raises:
         ConfigError: naming the field, what was found and what is allowed.
@@ -77,12 +77,12 @@ class GymTrainingConfig(Section):
 
     @property
     def max_prompt_tokens(self) -> int:
-        """What may have been said when the policy's turn comes."""
+        """The most tokens of dialogue that may precede a message of the policy."""
         return self.max_sequence_tokens - self.max_message_tokens
 
     @property
     def domains(self) -> list[str]:
-        """The names of the domains."""
+        """The names of the enabled domains, in their order."""
         return [one.value if isinstance(one, EnvironmentType) else one for one in self.enabled_env_types]
 
     def kinds_of(self, domain: str) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ class GymTrainingConfig(Section):
         return kinds
 
     def curriculum(self, first_level: int) -> CurriculumConfig:
-        """How difficulty moves from a level on."""
+        """The curriculum's config from `first_level` on; without `curriculum_learning` difficulty stays there."""
         last = NUM_LEVELS - 1 if self.curriculum_learning else first_level
         return CurriculumConfig(
             target_success_rate=self.target_success_rate,

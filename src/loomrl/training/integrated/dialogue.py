@@ -17,7 +17,7 @@ from loomrl.language.policies.tokens import Tokenizer
 
 
 class PolicyMessage(NamedTuple):
-    """What a policy of some version wrote, and how likely each token was to it."""
+    """A message that a policy wrote: its tokens, their log-probabilities, and the policy's version."""
 
     tokens: list[int]
     log_probs: list[float]
@@ -37,7 +37,7 @@ class Exercise:
     max_prompt_tokens: int
 
     def begin(self, tokenizer: Tokenizer) -> "list[TaskAttempt]":
-        """All attempts, which have yet to be played."""
+        """`num_attempts` new attempts at the task, none of them played yet."""
         limits = self.max_turns, self.max_prompt_tokens
         return [TaskAttempt(self.task, tokenizer, *limits) for _ in range(self.num_attempts)]
 
@@ -52,8 +52,9 @@ class Dialogue:
         self.log_probs: list[float] = []
         self.version: int | None = None
 
-    def hear(self, text: str) -> bool:
-        """Somebody else speaks; False, and nothing is heard, where there is no room for it in a prompt."""
+    def add_environment_message(self, text: str) -> bool:
+        """Append a message of the environment; returns False, and appends nothing, where the next prompt would be too
+        long."""
         tokens = self._tokenizer.prompt(text)
         if len(self.tokens) + len(tokens) > self._max_prompt_tokens:
             return False
@@ -62,8 +63,8 @@ class Dialogue:
         self.log_probs += [NO_LOG_PROB] * len(tokens)
         return True
 
-    def say(self, message: PolicyMessage) -> str:
-        """The policy speaks; returns its text."""
+    def add_policy_message(self, message: PolicyMessage) -> str:
+        """Append a message of the policy; returns its text."""
         self.tokens += message.tokens
         self.masks += message.tokens
         self.log_probs += message.log_probs
@@ -83,7 +84,7 @@ class TaskAttempt:
         self._earned = dict.fromkeys(get_domain(task.domain).weights, 0.0)
         self._episode: TaskEpisode | None = None  # none once it is over
         self.fault: EnvironmentFault | None = None
-        if not self.dialogue.hear(task.prompt):
+        if not self.dialogue.add_environment_message(task.prompt):
             self._fail(f"is a prompt of more than {max_prompt_tokens} tokens; raise max_sequence_tokens")
             return
         try:
@@ -93,23 +94,24 @@ class TaskAttempt:
 
     @property
     def is_over(self) -> bool:
-        """Whether the policy has nothing more to say."""
+        """Whether the episode has ended, so that the policy writes no more messages."""
         return self._episode is None
 
     @property
     def score(self) -> float:
-        """What was earned so far, 0 to 1."""
+        """The total reward so far, 0 to 1."""
         return get_domain(self.task.domain).total(self.task, self._earned)
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether it solved the task."""
+        """Whether the task counts as solved by the rewards so far."""
         return get_domain(self.task.domain).is_solved(self._earned)
 
-    def say(self, message: PolicyMessage) -> None:
-        """Send a message of the policy's, and hear what follows."""
+    def step(self, message: PolicyMessage) -> None:
+        """Send a policy's message to the environment, and append the environment's next message. May end the
+        episode."""
         assert self._episode is not None, "the episode is over"
-        text = self.dialogue.say(message)
+        text = self.dialogue.add_policy_message(message)
         try:
             turn = self._episode.step(text)
         except Exception as error:  # noqa: BLE001 - as above
@@ -119,7 +121,7 @@ class TaskAttempt:
         self._turns_left -= 1
         if not math.isfinite(self.score):
             self._fail(f"was scored {self.score}")
-        elif turn.finished or not self._turns_left or not self.dialogue.hear(turn.text):
+        elif turn.finished or not self._turns_left or not self.dialogue.add_environment_message(turn.text):
             self._close()
 
     def _fail(self, reason: str) -> None:
@@ -136,11 +138,11 @@ class TaskAttempt:
 
 
 def play(attempts: Sequence[TaskAttempt], answer: Answer) -> None:
-    """Play episodes to their ends, all those that wait for the policy at once."""
+    """Play episodes to their ends; all attempts that wait for the policy are answered together."""
     while waiting := [attempt for attempt in attempts if not attempt.is_over]:
         messages = answer([attempt.dialogue.tokens for attempt in waiting])
         for attempt, message in zip(waiting, messages, strict=True):
-            attempt.say(message)
+            attempt.step(message)
 
 
 def demonstration(task: Task, tokenizer: Tokenizer, max_prompt_tokens: int, max_message_tokens: int) -> Dialogue:
@@ -159,7 +161,7 @@ def demonstration(task: Task, tokenizer: Tokenizer, max_prompt_tokens: int, max_
     for tokens in messages:
         if attempt.is_over:
             break
-        attempt.say(PolicyMessage(tokens, [0.0] * len(tokens), 0))
+        attempt.step(PolicyMessage(tokens, [0.0] * len(tokens), 0))
     if not attempt.has_succeeded:
         raise attempt.fault or EnvironmentFault(
             f"{task.domain}: a task of kind {task.kind} is not solved within {max_prompt_tokens} tokens; raise "

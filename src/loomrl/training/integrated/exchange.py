@@ -55,14 +55,14 @@ class HubExchange:
         self._stack.close()
 
     def post(self, groups: Sequence[AttemptGroup]) -> None:
-        """Hand in what was played."""
+        """Post groups to the hub, each with the version of the oldest policy in it."""
         for version in sorted({group.version for group in groups}):
-            posted = [self._on_the_wire(group) for group in groups if group.version == version]
+            posted = [self._to_wire(group) for group in groups if group.version == version]
             self._poster.post_several(posted, policy_version=version)
 
-    def take(self) -> LeasedBatch | None:
-        """The next batch, or None while too few groups wait."""
-        return self._trainer.take()
+    def next_batch(self) -> LeasedBatch | None:
+        """The next batch, leased until it is acknowledged; None while too few groups wait."""
+        return self._trainer.next_batch()
 
     def missing_groups(self) -> int:
         """How many groups a batch still lacks; at least 1."""
@@ -70,17 +70,17 @@ class HubExchange:
         return max(1, math.ceil((self._batch_size - waiting) / self._config.group_size))
 
     def acknowledge(self, batch: LeasedBatch, version: int) -> None:
-        """The batch was learnt from, and there is a new policy."""
+        """Confirm to the hub that a batch was learnt from, and report the new policy's version."""
         self._trainer.acknowledge(batch)
         self._trainer.set_policy_version(version)
 
-    def part_with(self, names: Sequence[str]) -> None:
-        """Environments that post no more leave."""
+    def disconnect(self, names: Sequence[str]) -> None:
+        """Disconnect these environments from the hub: their share of batches goes to the others."""
         for name in names:
             if name in self._env_ids:
-                self._poster.leave(self._env_ids.pop(name))
+                self._poster.disconnect_environment(self._env_ids.pop(name))
 
-    def _on_the_wire(self, group: AttemptGroup) -> dict[str, Any]:
+    def _to_wire(self, group: AttemptGroup) -> dict[str, Any]:
         return group.to_wire(self._env_ids[group.environment.name])
 
     def _register(self) -> None:
@@ -91,8 +91,8 @@ class HubExchange:
             starting_step=self._version,
         )
         self._trainer.set_policy_version(self._version)
-        self._trainer.take()  # from now on environments may join
+        self._trainer.next_batch()  # from now on environments may join
         for name in self._names:
-            self._env_ids[name] = self._poster.join(
+            self._env_ids[name] = self._poster.register_environment(
                 name, group_size=self._config.group_size, max_token_length=self._config.max_sequence_tokens
             )

@@ -23,7 +23,7 @@ from loomrl.training.integrated.players import Compression, RemotePlayers
 
 
 class NexusConfig(Section):
-    """What `NexusWorker` takes.
+    """The settings of a `NexusWorker`.
 
     Raises:
         ConfigError: naming the field, what was found and what is allowed.
@@ -99,12 +99,12 @@ class DistributedGymTraining:
 
     @property
     def actors(self) -> list[Any]:
-        """Handles of those that play now."""
+        """The Ray handles of the actors that play now."""
         return self._players.actors
 
     async def run_training_loop(self, max_iterations: int) -> IntegrationResults:
-        """As `GymPPOIntegration.run_training_loop`. For a seed and a number of actors the result is the same, whether
-        actors were lost or not."""
+        """The results of `GymPPOIntegration.run_training_loop`, with the episodes played by actors. They depend on the
+        seed and the number of actors, not on whether actors were lost."""
         self.gym_integration.players = self._players
         try:
             return await self.gym_integration.run_training_loop(max_iterations)
@@ -112,7 +112,7 @@ class DistributedGymTraining:
             self.gym_integration.players = None
 
     async def close(self) -> None:
-        """End the actors."""
+        """End the actors that play; the policy stays in the integration."""
         self._players.close()
 
     async def __aenter__(self) -> Self:

@@ -38,7 +38,7 @@ def pack(policy: LanguagePolicy, compression: Compression) -> Weights:
 
 
 def unpack(weights: Weights, policy: LanguagePolicy) -> None:
-    """Give a policy the weights that were sent."""
+    """Load weights, as `pack` encoded them, into a policy, in place."""
     vector = torch.from_numpy(weights.copy())
     if vector.dtype == torch.uint8:
         vector = BlockQuantization(sum(parameter.numel() for parameter in policy.model.parameters())).decode(vector)
@@ -47,14 +47,14 @@ def unpack(weights: Weights, policy: LanguagePolicy) -> None:
 
 @dataclass(frozen=True)
 class PlayerShare:
-    """What one actor plays: exercises, the place each has among those of all actors, and the seed of all."""
+    """What one actor plays: exercises, each one's index among all exercises, and the seed they all share."""
 
     exercises: list[Exercise]
     places: list[int]
     seed: int
 
     def begin(self, policy: LanguagePolicy) -> "list[list[_Turn]]":
-        """The attempts at each exercise."""
+        """The attempts at each exercise, not yet played, each with its own generator."""
         return [
             [
                 _Turn(attempt, np.random.default_rng([self.seed, place * exercise.num_attempts + number, 0]))
@@ -94,32 +94,33 @@ class Player:
         with one_thread():
             while waiting := [turn for turn in turns if not turn.attempt.is_over]:
                 for first in range(0, len(waiting), MAX_ROWS):
-                    self._say(waiting[first : first + MAX_ROWS])
+                    self._write_messages(waiting[first : first + MAX_ROWS])
         return [[turn.attempt for turn in ones] for ones in begun]
 
-    def _say(self, turns: Sequence[_Turn]) -> None:
-        """One message in each."""
+    def _write_messages(self, turns: Sequence[_Turn]) -> None:
+        """Let the policy write one message in each of these attempts."""
         limit = self._sampling.max_tokens
         answers = [
             DecodedAnswer(tuple(turn.attempt.dialogue.tokens), self._sampling, turn.rng, limit) for turn in turns
         ]
         decoder = Decoder(self._policy)
-        decoder.join(answers)
+        decoder.add(answers)
         while decoder.sequences:
             decoder.step()
         for turn, answer in zip(turns, answers, strict=True):
-            turn.attempt.say(PolicyMessage(answer.token_ids, answer.log_probs, self._version))
+            turn.attempt.step(PolicyMessage(answer.token_ids, answer.log_probs, self._version))
 
 
 class RemotePlayers:
-    """So many actors on the Ray cluster this process is connected to. One that is lost or hangs is replaced.
+    """Ray actors that play episodes, on the cluster this process is connected to. An actor that is lost or hangs is
+    replaced.
 
     Args:
-        num_workers: actors.
-        policy: of the kind that is trained.
-        max_message_tokens: that it writes at once.
+        num_workers: how many actors.
+        policy: of the kind that is trained; its weights are sent by `update`.
+        max_message_tokens: the most tokens of one message.
         hang_timeout_seconds: how long an actor may play one share.
-        compression: of the weights. What is played is stamped with how likely it was by the weights that arrived.
+        compression: of the weights that are sent; messages carry the log-probabilities by the weights that arrived.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class RemotePlayers:
             LoomRLError: of an actor, or when actors are lost again and again.
         """
         shares = [
-            PlayerShare([exercises[place] for place in places], places, seed) for places in self._dealt(exercises)
+            PlayerShare([exercises[place] for place in places], places, seed) for places in self._assigned(exercises)
         ]
         calls = Calls(self._timeout, "hang_timeout_seconds")
 
@@ -165,7 +166,7 @@ class RemotePlayers:
 
         for index in range(len(shares)):
             play_by(index)
-        played = calls.answers(play_again, "actor {} of the gym was lost {} times in one batch")
+        played = calls.wait_for_results(play_again, "actor {} of the gym was lost {} times in one batch")
         self._new.clear()
         found: dict[int, list[TaskAttempt]] = {}
         for index, share in enumerate(shares):
@@ -173,13 +174,13 @@ class RemotePlayers:
         return [found[place] for place in range(len(exercises))]
 
     def close(self) -> None:
-        """End the actors."""
+        """End the actors that play; `play` fails from then on."""
         import ray
 
         for actor in self.actors:
             ray.kill(actor)
 
-    def _dealt(self, exercises: Sequence[Exercise]) -> list[list[int]]:
+    def _assigned(self, exercises: Sequence[Exercise]) -> list[list[int]]:
         """The places of each actor's exercises: of every domain as many as the others', for they differ in length."""
         order = sorted(range(len(exercises)), key=lambda place: exercises[place].task.domain)
         return [sorted(order[index :: len(self.actors)]) for index in range(len(self.actors))]

@@ -33,34 +33,34 @@ class TaskEnvironment:
 
     @property
     def difficulty(self) -> float:
-        """In levels."""
+        """The level of the tasks it draws now, as its curriculum has it: a number of levels, from 0."""
         return self.tasks.curriculum.difficulty(self.domain)
 
     @property
     def is_quarantined(self) -> bool:
-        """Whether it takes part no more."""
+        """Whether it takes no more part, after MAX_FAILURES broken groups in a row."""
         return self.failures >= MAX_FAILURES
 
 
 @dataclass(frozen=True)
 class AttemptGroup:
-    """Attempts of one environment at one task."""
+    """The attempts of one environment at one task."""
 
     environment: TaskEnvironment
     attempts: list[TaskAttempt]
 
     @property
     def fault(self) -> EnvironmentFault | None:
-        """What broke an attempt, if anything did: then the group is worth nothing."""
+        """The first error that broke an attempt, or None; a group with one is not learnt from."""
         return next((attempt.fault for attempt in self.attempts if attempt.fault), None)
 
     @property
     def version(self) -> int:
-        """Of the oldest policy that took part."""
+        """The version of the oldest policy that wrote a message in any attempt."""
         return min(attempt.dialogue.version or 0 for attempt in self.attempts)
 
     def to_wire(self, env_id: int) -> dict[str, Any]:
-        """The group as a hub takes it."""
+        """The group as the body that a hub's `/scored_data` takes."""
         dialogues = [attempt.dialogue for attempt in self.attempts]
         return {
             "tokens": [dialogue.tokens for dialogue in dialogues],
@@ -84,7 +84,7 @@ class EnvironmentPool:
         self._config, self._tokenizer, self._seed = config, tokenizer, seed
         curricula = {name: Curriculum(config.curriculum(config.difficulty), [name]) for name in config.domains}
         self.environments: dict[str, TaskEnvironment] = {}
-        self._remembered: dict[str, Any] = {}  # states of environments, also of those that take no part now
+        self._saved_states: dict[str, Any] = {}  # states of environments, also of those that take no part now
         for number in range(config.environments_per_type):
             for domain, curriculum in curricula.items():
                 self._add(f"{domain}-{number}", curriculum, domain, config.kinds_of(domain), config.max_turns)
@@ -92,12 +92,12 @@ class EnvironmentPool:
 
     @property
     def quarantined(self) -> list[str]:
-        """The names of environments that take part no more."""
+        """The names of the environments that are in quarantine and draw no more tasks."""
         return [name for name, one in self.environments.items() if one.is_quarantined]
 
     @property
     def difficulties(self) -> dict[str, float]:
-        """Of each domain, in levels."""
+        """The mean difficulty of each domain's environments, in levels."""
         return means((one.domain, one.difficulty) for one in self.environments.values())
 
     def replace(self, environments: Mapping[str, GymEnvironment]) -> None:
@@ -115,13 +115,13 @@ class EnvironmentPool:
                     f"environment {name} is of the domain {one.domain!r}, which GymTrainingConfig.enabled_env_types "
                     f"does not name; it names {', '.join(self._config.domains)}"
                 )
-        self._remembered |= self._states()
+        self._saved_states |= self._states()
         self.environments, self._turn = {}, 0
         for name, one in environments.items():
             curriculum = Curriculum(self._config.curriculum(level_of(one.config.difficulty)), [one.domain])
             kinds = one.config.kinds or self._config.kinds_of(one.domain)
             self._add(f"gym/{name}", curriculum, one.domain, kinds, min(one.config.max_steps, self._config.max_turns))
-        self._remember()
+        self._restore()
 
     def play(self, num_groups: int, answer: Answer) -> list[AttemptGroup]:
         """Have `num_groups` tasks attempted here; returns those groups that did not break.
@@ -140,7 +140,7 @@ class EnvironmentPool:
     def play_by(
         self, num_groups: int, attempt: Callable[[Sequence[Exercise]], Sequence[list[TaskAttempt]]]
     ) -> list[AttemptGroup]:
-        """As `play`, but `attempt` has exercises attempted to their ends, wherever that is."""
+        """As `play`, but `attempt` plays the exercises, here or in other processes, and returns each one's attempts."""
         taking_part = [self._next() for _ in range(num_groups)]
         attempted = attempt([self._exercise(environment) for environment in taking_part])
         groups = [
@@ -151,23 +151,23 @@ class EnvironmentPool:
         return [group for group in groups if group.fault is None]
 
     def state_dict(self) -> dict[str, Any]:
-        """All that going on needs, JSON values."""
+        """Turn, task streams and failures of all environments, JSON values: what an equal continuation needs."""
         return {"turn": self._turn, "environments": self._states()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken; the tasks that follow are the same to the byte."""
         self._turn = int(state["turn"]) % len(self.environments)
-        self._remembered = dict(state["environments"])
-        self._remember()
+        self._saved_states = dict(state["environments"])
+        self._restore()
 
     def _states(self) -> dict[str, Any]:
         return {
             name: {"tasks": one.tasks.state_dict(), "failures": one.failures} for name, one in self.environments.items()
         }
 
-    def _remember(self) -> None:
-        for name in self.environments.keys() & self._remembered.keys():
-            environment, state = self.environments[name], self._remembered[name]
+    def _restore(self) -> None:
+        for name in self.environments.keys() & self._saved_states.keys():
+            environment, state = self.environments[name], self._saved_states[name]
             environment.tasks.load_state_dict(state["tasks"])
             environment.failures = int(state["failures"])
 

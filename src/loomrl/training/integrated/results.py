@@ -38,22 +38,22 @@ class IntegrationResults:
 
     @property
     def policy_version(self) -> int:
-        """Of the newest policy; 0 is that of the warm start."""
+        """The version of the newest policy; 0 is the warm start's."""
         return self.iterations[-1].policy_version if self.iterations else 0
 
     @property
     def num_episodes(self) -> int:
-        """That were learnt from."""
+        """How many episodes the policy has learnt from, over all iterations; 0 before the first."""
         return self.iterations[-1].num_episodes if self.iterations else 0
 
     @property
     def difficulties(self) -> Rates:
-        """The level the curriculum reached in each domain."""
+        """The level that the curriculum has reached in each domain; empty before the first iteration."""
         return self.iterations[-1].difficulties if self.iterations else {}
 
 
 def means(found: Iterable[tuple[str, float]]) -> Rates:
-    """The mean of each domain's values."""
+    """The mean value of each name in (name, value) pairs."""
     values: dict[str, list[float]] = {}
     for domain, value in found:
         values.setdefault(domain, []).append(value)

@@ -45,10 +45,10 @@ class Players(Protocol):
     """Whoever plays the episodes of an iteration in place of the integration itself."""
 
     def update(self, policy: LanguagePolicy, version: int) -> None:
-        """Play by this policy from now on."""
+        """Use this policy, of this version, from now on."""
 
     def play(self, exercises: Sequence[Exercise], seed: int) -> Sequence[list[TaskAttempt]]:
-        """All attempts at each exercise, in their order."""
+        """The attempts at each exercise, played to their ends, in the order of the exercises."""
 
 
 class GymPPOIntegration:
@@ -75,7 +75,7 @@ class GymPPOIntegration:
         self.config, self.ppo_config = gym_config, ppo_config or PPOConfig(batch_size=64)
         self._seed = self.ppo_config.seed
         policy = policy or _fresh_policy(gym_config, self._seed)
-        _demand_room(policy, gym_config)
+        _require_room(policy, gym_config)
         self.ppo_trainer = make_learner(self.ppo_config, policy, gym_config)
         self.inference_engine = engine or BuiltinEngine()
         self.environments = EnvironmentPool(gym_config, policy.tokenizer, self._seed)
@@ -119,7 +119,7 @@ class GymPPOIntegration:
             return success_rates(tasks, self.config, self.ppo_trainer.policy, generator)
 
     def close(self) -> None:
-        """Close the engine."""
+        """Close the inference engine; training and evaluation end with it."""
         self.inference_engine.close()
 
     # --- the loop ---
@@ -129,7 +129,7 @@ class GymPPOIntegration:
         if checkpoint is not None:
             self._load(checkpoint)
         else:
-            self._imitate()
+            self._run_warm_start()
             if self._stop.is_set():
                 return  # the next call goes on with it
             self._warm_start = self.evaluate()
@@ -142,7 +142,7 @@ class GymPPOIntegration:
             if acting is not None:
                 acting.update(self.ppo_trainer.policy, self.ppo_trainer.version)
 
-    def _imitate(self) -> None:
+    def _run_warm_start(self) -> None:
         wanted = self.config.warm_start_accuracy
         with one_thread(), events.progress("warm start", round(100 * wanted)) as reporter:
 
@@ -170,7 +170,7 @@ class GymPPOIntegration:
                 if iteration.number % self.config.checkpoint_interval == 0:
                     self._save()
                 reporter.update(iteration.number, **iteration.success_rates)
-                self._narrate(iteration)
+                self._report(iteration)
         self._save()
         assert self._warm_start is not None
         quarantined = self.environments.quarantined
@@ -179,16 +179,16 @@ class GymPPOIntegration:
     def _iterate(self, exchange: HubExchange) -> Iteration:
         """One batch: environments fill it, the trainer learns from it, the engine gets the policy it made."""
         played: list[AttemptGroup] = []
-        while (batch := exchange.take()) is None:
+        while (batch := exchange.next_batch()) is None:
             groups = self._play(exchange.missing_groups())
             exchange.post(groups)
-            exchange.part_with(self.environments.quarantined)
+            exchange.disconnect(self.environments.quarantined)
             played += groups
         delivered = zip(batch.groups, batch.policy_versions, strict=True)
         learning = self.ppo_trainer.update([TokenGroup.from_wire(group, version) for group, version in delivered])
         self._publish()
         exchange.acknowledge(batch, self.ppo_trainer.version)
-        return self._told(played, learning)
+        return self._iteration(played, learning)
 
     def _play(self, num_groups: int) -> list[AttemptGroup]:
         if (players := self.players) is None:
@@ -218,7 +218,7 @@ class GymPPOIntegration:
     def _num_episodes(self) -> int:
         return len(self._iterations) * self.ppo_config.batch_size
 
-    def _told(self, played: list[AttemptGroup], learning: dict[str, float]) -> Iteration:
+    def _iteration(self, played: list[AttemptGroup], learning: dict[str, float]) -> Iteration:
         attempts = [attempt for group in played for attempt in group.attempts]
         return Iteration(
             number=len(self._iterations) + 1,
@@ -230,7 +230,7 @@ class GymPPOIntegration:
             learning=learning,
         )
 
-    def _narrate(self, iteration: Iteration) -> None:
+    def _report(self, iteration: Iteration) -> None:
         events.emit("metrics", step=iteration.num_episodes, **iteration.learning)
         if iteration.number % self.ppo_config.log_interval == 0:
             log.info("iteration %d: %s at %s", iteration.number, iteration.success_rates, iteration.difficulties)
@@ -286,7 +286,7 @@ def _fresh_policy(config: GymTrainingConfig, seed: int) -> LanguagePolicy:
     return LanguagePolicy.fresh(derive(seed, Purpose.WEIGHTS), max_tokens=config.max_sequence_tokens, value_head=True)
 
 
-def _demand_room(policy: LanguagePolicy, config: GymTrainingConfig) -> None:
+def _require_room(policy: LanguagePolicy, config: GymTrainingConfig) -> None:
     if (room := policy.model.config.max_tokens) < config.max_sequence_tokens:
         raise ConfigError(
             f"the policy reads {room} tokens, max_sequence_tokens is {config.max_sequence_tokens}; lower that"

@@ -53,14 +53,16 @@ def warm_start(
         if not goes_on(measured) or min(measured.values()) >= config.warm_start_accuracy:
             return
         for _ in range(_CHECK_INTERVAL):
-            _imitate(policy, optimizer, [_shown(policy, config, domain, rng) for domain in config.domains])
+            _learn_from_shown(policy, optimizer, [_shown(policy, config, domain, rng) for domain in config.domains])
     raise LoomRLError(
         f"warm start: after {_MAX_CHECKS * _CHECK_INTERVAL} steps the policy succeeds in {measured}, not in "
         f"{config.warm_start_accuracy} of all; name shorter kinds, lower levels or warm_start_accuracy"
     )
 
 
-def _imitate(policy: LanguagePolicy, optimizer: torch.optim.Optimizer, shown: Sequence[list[TokenGroup]]) -> None:
+def _learn_from_shown(
+    policy: LanguagePolicy, optimizer: torch.optim.Optimizer, shown: Sequence[list[TokenGroup]]
+) -> None:
     """A gradient step on the log-probability of what was said; domain by domain, for their lengths differ much."""
     optimizer.zero_grad(set_to_none=False)  # gradients may be views of the learner's
     for groups in shown:

@@ -40,7 +40,7 @@ def test_a_process_that_hangs_is_ended_where_nobody_hears_of_it() -> None:
 
 CLOCK = """
         from types import SimpleNamespace
-        from loomrl.training.distributed import watchdog
+        from loomrl.training.distributed.learners import watchdog
 
         now, looks, wait = [0.0], [0], dog._ended.wait
         watchdog.time = SimpleNamespace(monotonic=lambda: now[0])

@@ -18,8 +18,8 @@ from loomrl.training.collecting import OwnEnvironments
 from loomrl.training.config import DistributedConfig, TrainingConfig
 from loomrl.training.distributed import calls
 from loomrl.training.distributed.cluster import cluster
-from loomrl.training.distributed.learners.learner import DistributedLearner, assigned
-from loomrl.training.distributed.learners.learner_jobs import demand_work
+from loomrl.training.distributed.learners.learner import DistributedLearner, create_task
+from loomrl.training.distributed.learners.learner_jobs import require_work
 from loomrl.training.distributed.learners.worker_directory import WorkerDirectory, packed
 from loomrl.training.distributed.rollout_workers import pool as crews
 from loomrl.training.distributed.rollout_workers.pool import RolloutWorkerPool
@@ -72,28 +72,28 @@ def job_of(
 
 
 class Collected:
-    """A crew, and the same environments in this process."""
+    """A pool, and the same environments in this process."""
 
     def __init__(self, job: TrainingJob, folder: Path, num_workers: int = 2) -> None:
         place = WorkerDirectory(job, packed(job.snapshot_folder), num_workers)
         self.warnings: list[str] = []
-        self.crew = RolloutWorkerPool(place, NUM_ENVS, {"CPU": 0.5}, HANG_SECONDS, self.warnings.append)
+        self.pool = RolloutWorkerPool(place, NUM_ENVS, {"CPU": 0.5}, HANG_SECONDS, self.warnings.append)
         self._algorithm = job.algorithm(folder / "own")
         self._own = OwnEnvironments(self._algorithm, job.environments_to_learn_from, NUM_ENVS)
         self._rng = np.random.default_rng(1)
 
     def begin(self, seed: int) -> None:
-        """Both go on from where the crew's environments are; at first they begin."""
+        """Both go on from where the pool's environments are; at first they begin."""
         self._own.close()
-        self._own.load_state_dict(self.crew.state)
+        self._own.load_state_dict(self.pool.state)
         self._collector = self._own.begin(seed)
-        self.crew.begin(seed, self.crew.state)
+        self.pool.begin(seed, self.pool.state)
 
     def rollouts(self) -> list[WorkerRollout]:
         import ray
 
         state = ray.put(PolicyState(0, self._algorithm.policy.arrays()))
-        return self.crew.answers(self.crew.ask(state, self._rng))
+        return self.pool.wait_for_rollouts(self.pool.request_rollouts(state, self._rng))
 
     def demand_same(self) -> None:
         """The workers' next rollout is the one of this process."""
@@ -103,7 +103,7 @@ class Collected:
             np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
 
     def close(self) -> None:
-        self.crew.close()
+        self.pool.close()
         self._own.close()
 
 
@@ -115,28 +115,28 @@ def test_shares_follow_speed_and_a_slow_worker_is_replaced_once(
     collected = Collected(job_of(tmp_path, "Sluggish"), tmp_path)
     monkeypatch.setattr(crews, "SLOW", 0.0)  # nobody is too slow
     collected.begin(5)
-    assert [share.num_envs for share in collected.crew.shares] == [4, 4]
+    assert [share.num_envs for share in collected.pool.shares] == [4, 4]
     collected.demand_same()
     (tmp_path / "now").touch()
     for _ in range(8):  # a mean of speeds forgets 30 % each time
         slow = int(np.argmax([rollout.seconds for rollout in collected.rollouts()]))
     collected.begin(6)
     (tmp_path / "now").unlink()  # what is slow stays slow
-    assert collected.crew.shares[slow].num_envs == 1
+    assert collected.pool.shares[slow].num_envs == 1
     collected.demand_same()
-    before = [*collected.crew.workers]
+    before = [*collected.pool.workers]
     monkeypatch.undo()
     collected.begin(6)  # a rollout of less than a second: it does not matter
     collected.demand_same()
-    assert collected.crew.workers == before
+    assert collected.pool.workers == before
     monkeypatch.setattr(crews, "SLOW_SECONDS", 0.0)
     for seed in (7, 8):
         collected.begin(seed)
         collected.demand_same()
-    assert [one is other for one, other in zip(before, collected.crew.workers, strict=True)] == [slow == 1, slow == 0]
+    assert [one is other for one, other in zip(before, collected.pool.workers, strict=True)] == [slow == 1, slow == 0]
     (warning,) = collected.warnings
     assert f"rollout worker {slow} is replaced: it does" in warning
-    assert collected.crew.num_replaced == 1
+    assert collected.pool.num_replaced == 1
     collected.close()
 
 
@@ -145,10 +145,10 @@ def test_workers_that_die_or_hang_are_replaced_and_broken_environments_end_all(t
     """Each worker takes 128 steps in a rollout, and a successor first those of the episodes under way again: 48 in the
     second rollout, 16 in the third. One dies in the second; one hangs in the third; in the fifth, one fails."""
     collected = Collected(job_of(tmp_path, mishaps={"kill": 150, "hang": 300, "raise": 520}), tmp_path)
-    crew = collected.crew
+    pool = collected.pool
     collected.begin(5)
     opening, second, third = collected.rollouts(), collected.rollouts(), collected.rollouts()
-    assert crew.num_replaced == 2
+    assert pool.num_replaced == 2
     died, hung = collected.warnings
     assert "The actor died" in died
     assert f"no answer within {HANG_SECONDS:g} s (training.distributed.hang_timeout_seconds)" in hung
@@ -159,7 +159,7 @@ def test_workers_that_die_or_hang_are_replaced_and_broken_environments_end_all(t
         assert goes_on.all()
         np.testing.assert_array_equal(rollouts[lost].trajectory.obs[0], before.next_obs[-1])
         assert rollouts[lost].trajectory.obs.shape == (32, 4, 2)
-    crew.begin(5, {})  # successors take part as if nothing had been
+    pool.begin(5, {})  # successors take part as if nothing had been
     for rollout, wanted in zip(collected.rollouts(), opening, strict=True):
         np.testing.assert_array_equal(rollout.trajectory.obs[0], wanted.trajectory.obs[0])
     with pytest.raises(EnvironmentFault, match="the valve is stuck"):
@@ -186,18 +186,18 @@ def test_several_workers_may_be_lost_at_once(tmp_path: Path, monkeypatch: pytest
     collected = Collected(job_of(tmp_path, mishaps={"kill": 5, "exit": 10}), tmp_path)
     collected.begin(5)
     assert len(collected.rollouts()) == 2
-    assert collected.crew.num_replaced == 2
+    assert collected.pool.num_replaced == 2
     collected.close()
 
 
 def test_a_worker_with_other_software_ends_all(tmp_path: Path) -> None:
     place = WorkerDirectory(job_of(tmp_path, mishaps={}), {}, 1)
     place._software["versions"]["torch"] = "1.0"
-    crew = RolloutWorkerPool(place, NUM_ENVS, {"CPU": 0.5}, HANG_SECONDS, print)
-    crew.begin(5, {})
+    pool = RolloutWorkerPool(place, NUM_ENVS, {"CPU": 0.5}, HANG_SECONDS, print)
+    pool.begin(5, {})
     with pytest.raises(LoomRLError, match="an actor cannot begin: .*has other software .*: versions torch"):
-        crew.answers(crew.ask(None, np.random.default_rng(0)))
-    crew.close()
+        pool.wait_for_rollouts(pool.request_rollouts(None, np.random.default_rng(0)))
+    pool.close()
 
 
 # --- learners ---
@@ -207,14 +207,14 @@ def left_by(job: TrainingJob, newest: Checkpoint | None = None) -> list[Checkpoi
     """All checkpoints of a learner in this process."""
     left: list[Checkpoint] = []
 
-    def ask(method: str, *arguments: Any) -> Any:
-        if method == "leave":
+    def call(method: str, *arguments: Any) -> Any:
+        if method == "submit_checkpoint":
             left.append(arguments[2])
-        return newest if method == "begin" else None
+        return newest if method == "register_learner" else None
 
     distributed = job.config.distributed or DistributedConfig(num_learners=1)
     job = replace(job, config=job.config.model_copy(update={"distributed": distributed}))
-    DistributedLearner(assigned(job, job.parameters.rollout_length, None), 0, 1, ask).run(
+    DistributedLearner(create_task(job, job.parameters.rollout_length, None), 0, 1, call).run(
         lambda config, watchdog: ALONE
     )
     return left
@@ -268,4 +268,4 @@ def test_learners_that_have_no_use_for_workers_are_told(
     job = job_of(tmp_path, mishaps={})
     config = job.config.model_copy(update={"algorithm": algorithm, "parameters": parameters})
     with pytest.raises(ConfigError, match=message):
-        demand_work(TrainingJob.of(config, job.snapshot_folder), DistributedConfig(rollout_workers_per_learner=2))
+        require_work(TrainingJob.of(config, job.snapshot_folder), DistributedConfig(rollout_workers_per_learner=2))

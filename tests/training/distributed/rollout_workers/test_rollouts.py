@@ -19,8 +19,8 @@ from loomrl.training.distributed.rollout_workers.rollouts import (
     PolicyState,
     WorkerRollout,
     beside,
-    demand_fresh,
     finished_in_order,
+    require_fresh,
 )
 from loomrl.training.distributed.rollout_workers.workers import RolloutWorker
 from loomrl.training.job import TrainingJob
@@ -39,7 +39,7 @@ def job_of(folder: Path, name: str, engine: str, num_envs: int) -> TrainingJob:
 
 
 def collected(workers: list[RolloutWorker], state: PolicyState, rng: np.random.Generator) -> list[WorkerRollout]:
-    """As a crew would."""
+    """As a pool would."""
     for worker in workers:
         worker.sync_policy(state)
     rollouts = [worker.collect_rollout(copy.deepcopy(rng)) for worker in workers]
@@ -138,8 +138,8 @@ def test_costs_are_joined_where_any_are_told(tmp_path: Path) -> None:
 
 def test_rollouts_of_other_policies_are_refused() -> None:
     rollout = WorkerRollout(Trajectory(*[np.zeros((1, 1))] * 6), [], 4, {}, 1.0)  # type: ignore[arg-type]
-    demand_fresh([rollout], 4)
-    demand_fresh([rollout], 5, max_staleness=1)
+    require_fresh([rollout], 4)
+    require_fresh([rollout], 5, max_staleness=1)
     for version, most in ((5, 0), (6, 1), (3, 1)):
         with pytest.raises(ConfigError, match=f"made by version 4 of the policy, which is at {version} now"):
-            demand_fresh([rollout], version, most)
+            require_fresh([rollout], version, most)

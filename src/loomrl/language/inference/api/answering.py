@@ -12,7 +12,8 @@ from loomrl.language.policies.tokens import Tokenizer
 
 
 def as_vllm(answer: Completions, ask: CompletionRequest, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What `/generate` of vLLM's example server says; `token_ids` and `logprobs` where they were asked for."""
+    """The answer of vLLM's example server on `/generate`, JSON values; with `token_ids` and `logprobs` where they were
+    requested."""
     ones = answer.completions
     said: dict[str, Any] = {
         "text": [one.text for one in ones],
@@ -31,7 +32,8 @@ def as_vllm(answer: Completions, ask: CompletionRequest, tokenizer: Tokenizer) -
 
 
 def as_sglang(answers: Sequence[Completions], ask: CompletionRequest) -> dict[str, Any] | list[dict[str, Any]]:
-    """What `/generate` of SGLang says: an object for one completion of one prompt, else a list, prompt by prompt."""
+    """The answer of SGLang's `/generate`, JSON values: an object for one completion of one prompt, else a list, prompt
+    by prompt."""
     said = [_sglang_one(answer, one, ask) for answer in answers for one in answer.completions]
     return said[0] if ask.is_single and ask.n == 1 else said
 
@@ -63,7 +65,7 @@ def _sglang_one(answer: Completions, one: Completion, ask: CompletionRequest) ->
 def as_openai_completion(
     answers: Sequence[Completions], asked: OpenAICompletion, tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    """What `/v1/completions` says; token ids as vLLM tells them."""
+    """The answer of OpenAI's `/v1/completions`, JSON values; token ids in vLLM's fields where they were requested."""
     choices: list[dict[str, Any]] = []
     for answer in answers:
         for one in answer.completions:
@@ -77,7 +79,8 @@ def as_openai_completion(
 
 
 def as_openai_chat(answer: Completions, asked: OpenAIChat, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What `/v1/chat/completions` says; token ids as vLLM tells them."""
+    """The answer of OpenAI's `/v1/chat/completions`, JSON values; token ids in vLLM's fields where they were
+    requested."""
     choices = []
     for index, one in enumerate(answer.completions):
         choice = _choice(one, index)

@@ -2,7 +2,7 @@
 
 from loomrl.language.inference.api import replies
 from loomrl.language.inference.api.asking import OpenAIChat, OpenAICompletion, SGLangGenerate, Tokenize, VLLMGenerate
-from loomrl.language.inference.api.completing import Completing
+from loomrl.language.inference.api.completing import CompletionRoutes
 from loomrl.language.inference.api.metrics import EngineMetrics
 from loomrl.language.inference.api.updating import (
     FinishUpdate,
@@ -14,7 +14,7 @@ from loomrl.language.inference.api.updating import (
     PauseQuery,
     Reload,
     UpdateWeights,
-    Updating,
+    WeightRoutes,
 )
 from loomrl.language.inference.builtin import BuiltinEngine
 from loomrl.language.inference.settings import EngineSettings
@@ -62,7 +62,7 @@ class EngineServer:
 
     def _routes(self) -> list[Route]:
         metrics = Route("GET", "/metrics", self._show_metrics, LOOKS, {200: {TEXT_TYPE: str}})
-        completing, updating = Completing(self._engine, self._metrics), Updating(self._engine, self._metrics)
+        completing, updating = CompletionRoutes(self._engine, self._metrics), WeightRoutes(self._engine, self._metrics)
         return [*_routes_of_completions(completing), *_sglang_routes(updating), *_vllm_routes(updating), metrics]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,7 +91,7 @@ class EngineServer:
         return Response(self._metrics.text(), content_type=_METRICS)
 
 
-def _routes_of_completions(completing: Completing) -> list[Route]:
+def _routes_of_completions(completing: CompletionRoutes) -> list[Route]:
     """Completions, and what clients ask before they want any."""
     return [
         Route("GET", "/health", completing.health, answers={200: {}}),
@@ -111,7 +111,7 @@ def _routes_of_completions(completing: Completing) -> list[Route]:
     ]  # fmt: skip
 
 
-def _sglang_routes(updating: Updating) -> list[Route]:
+def _sglang_routes(updating: WeightRoutes) -> list[Route]:
     """Weights and pauses in SGLang's words; a failure is told in the shape of a success."""
     updated = {200: replies.Updated, 400: {JSON_TYPE: replies.Updated | WireRefusal, TEXT_TYPE: str}}
     flushed = {200: {TEXT_TYPE: str}}
@@ -121,31 +121,31 @@ def _sglang_routes(updating: Updating) -> list[Route]:
         Route("GET", "/flush_cache", updating.flush_cache, RUNS, flushed),
         Route("POST", "/flush_cache", updating.flush_cache, RUNS, flushed),
         Route(
-            "POST", "/pause_generation", updating.pause_generation, RUNS, {200: replies.Told}, PauseGeneration,
+            "POST", "/pause_generation", updating.pause_generation, RUNS, {200: replies.MessageReply}, PauseGeneration,
             needs_body=False,
         ),
-        Route("POST", "/continue_generation", updating.continue_generation, RUNS, {200: replies.Told}),
+        Route("POST", "/continue_generation", updating.continue_generation, RUNS, {200: replies.MessageReply}),
         Route("POST", "/update_weights_from_disk", updating.from_disk, RUNS, updated, FromDisk),
         Route("POST", "/update_weights_from_tensor", updating.from_tensor, RUNS, updated, FromTensor),
     ]  # fmt: skip
 
 
-def _vllm_routes(updating: Updating) -> list[Route]:
+def _vllm_routes(updating: WeightRoutes) -> list[Route]:
     """Weights and pauses in vLLM's words."""
-    told = {200: replies.Told}
+    message = {200: replies.MessageReply}
     return [
         Route("GET", "/weight_info", updating.weight_info, ANYONE, {200: replies.WeightInfo}),
         Route("GET", "/get_world_size", updating.world_size, ANYONE, {200: replies.WorldSize}),
         Route("GET", "/is_paused", updating.is_paused, ANYONE, {200: replies.IsPaused}),
         Route("POST", "/pause", updating.pause, RUNS, {200: replies.Paused}, query=PauseQuery),
         Route("POST", "/resume", updating.resume, RUNS, {200: replies.Paused}),
-        Route("POST", "/init_weight_transfer_engine", updating.init_transfer, RUNS, told, InitTransfer),
-        Route("POST", "/start_weight_update", updating.start, RUNS, told),
-        Route("POST", "/update_weights", updating.take, RUNS, told, UpdateWeights, problems=(409,)),
+        Route("POST", "/init_weight_transfer_engine", updating.init_transfer, RUNS, message, InitTransfer),
+        Route("POST", "/start_weight_update", updating.start, RUNS, message),
+        Route("POST", "/update_weights", updating.receive, RUNS, message, UpdateWeights, problems=(409,)),
         Route(
-            "POST", "/finish_weight_update", updating.finish, RUNS, told, FinishUpdate, needs_body=False,
+            "POST", "/finish_weight_update", updating.finish, RUNS, message, FinishUpdate, needs_body=False,
             problems=(409,),
         ),
         Route("POST", "/collective_rpc", updating.reload, RUNS, {200: replies.Reloaded}, Reload),
-        Route("POST", "/update_weight_version", updating.rename, RUNS, {200: replies.Renamed}, NewVersion),
+        Route("POST", "/update_weight_version", updating.set_version, RUNS, {200: replies.Renamed}, NewVersion),
     ]  # fmt: skip

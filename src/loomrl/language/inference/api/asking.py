@@ -27,7 +27,7 @@ Count = Annotated[int, Field(ge=1, le=1_024)]
 
 @dataclass(frozen=True)
 class CompletionRequest:
-    """Completions of some prompts."""
+    """A request for `n` completions of each prompt, in the one form that all APIs are translated to."""
 
     prompts: Sequence[Prompt]
     n: int
@@ -73,7 +73,7 @@ class SamplingFields(Body):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_what_is_not_done(cls, data: Any) -> Any:
+    def _validate_unsupported(cls, data: Any) -> Any:
         if isinstance(data, dict):
             for name, neutral in cls.neutral.items():
                 if (value := data.get(name)) is not None and value not in neutral:
@@ -84,7 +84,8 @@ class SamplingFields(Body):
         return data
 
     def sampling(self, max_tokens: int) -> Sampling:
-        """In the engine's words."""
+        """These fields as the engine's `Sampling`, for at most `max_tokens` tokens; fields left out get the engine's
+        defaults."""
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return Sampling(
             max_tokens=max_tokens,
@@ -105,7 +106,7 @@ class TokensPrompt(Body):
     prompt: str | None = None
 
     @model_validator(mode="after")
-    def _is_one(self) -> "TokensPrompt":
+    def _validate_one_prompt(self) -> "TokensPrompt":
         if (self.prompt_token_ids is None) == (self.prompt is None):
             raise ValueError("give either prompt_token_ids or prompt")
         return self
@@ -118,8 +119,8 @@ class VLLMGenerate(SamplingFields):
     max_tokens: Annotated[int, Field(ge=1)] | None = 16
     logprobs: Annotated[int, Field(ge=0, le=0)] | None = None  # 0: of the tokens that were drawn
 
-    def ask(self) -> CompletionRequest:
-        """In the engine's form."""
+    def to_request(self) -> CompletionRequest:
+        """This body as a `CompletionRequest` for its one prompt; 2**31 tokens at most where `max_tokens` is null."""
         prompt: Prompt
         if isinstance(self.prompt, TokensPrompt):
             given = self.prompt
@@ -130,14 +131,14 @@ class VLLMGenerate(SamplingFields):
 
 
 class SGLangSampling(SamplingFields):
-    """`sampling_params` of SGLang."""
+    """The `sampling_params` object in the body of SGLang's `POST /generate`."""
 
     max_new_tokens: Annotated[int, Field(ge=1)] | None = 128
     sampling_seed: Int64 | None = None
 
 
 class SGLangGenerate(Body):
-    """`POST /generate` of SGLang."""
+    """The body of SGLang's `POST /generate`: one or several prompts, as texts or as token ids."""
 
     text: str | Texts | None = None
     input_ids: TokenIds | Annotated[list[TokenIds], Field(max_length=_MAX_PROMPTS)] | None = None
@@ -146,15 +147,15 @@ class SGLangGenerate(Body):
     stream: bool | None = False
 
     @model_validator(mode="after")
-    def _is_one(self) -> "SGLangGenerate":
+    def _validate_one_prompt(self) -> "SGLangGenerate":
         if (self.text is None) == (self.input_ids is None):
             raise ValueError("give either text or input_ids")
         if self.stream:
             raise ValueError("this engine does not stream; leave stream out")
         return self
 
-    def ask(self) -> CompletionRequest:
-        """In the engine's form."""
+    def to_request(self) -> CompletionRequest:
+        """This body as a `CompletionRequest` for all of its prompts; `is_single` where one came outside a list."""
         given = self.text if self.text is not None else self.input_ids
         assert given is not None
         params = self.sampling_params
@@ -167,7 +168,7 @@ class SGLangGenerate(Body):
 
 
 class OpenAICompletion(SamplingFields):
-    """`POST /v1/completions`."""
+    """The body of OpenAI's `POST /v1/completions`: one or several prompts, as texts or as token ids."""
 
     prompt: str | TokenIds | Texts | Annotated[list[TokenIds], Field(max_length=_MAX_PROMPTS)]
     model: str | None = None
@@ -175,8 +176,8 @@ class OpenAICompletion(SamplingFields):
     logprobs: Annotated[int, Field(ge=0, le=1)] | None = None
     return_token_ids: bool | None = None
 
-    def ask(self) -> CompletionRequest:
-        """In the engine's form."""
+    def to_request(self) -> CompletionRequest:
+        """This body as a `CompletionRequest` for all of its prompts; `is_single` where one came outside a list."""
         given = self.prompt
         is_list = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
         prompts: Any = given if is_list else [given]
@@ -185,32 +186,32 @@ class OpenAICompletion(SamplingFields):
 
 
 class Tokenize(Body):
-    """`POST /tokenize` of vLLM and SGLang."""
+    """The body of `POST /tokenize` of vLLM and SGLang: the text to tokenize."""
 
     prompt: str
 
 
 class TextPart(Body):
-    """A part of a message."""
+    """A text part of a chat message's content."""
 
     type: str
     text: str
 
 
 class ChatMessage(Body):
-    """One message of a conversation."""
+    """One message of a conversation: its role, and its text or text parts."""
 
     role: str
     content: str | list[TextPart]
 
     @property
     def text(self) -> str:
-        """What it says."""
+        """The text of the message; the parts of a list, joined without a separator."""
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
 class OpenAIChat(SamplingFields):
-    """`POST /v1/chat/completions`."""
+    """The body of OpenAI's `POST /v1/chat/completions`: one conversation to continue."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=_MAX_PROMPTS)]
     model: str | None = None
@@ -219,9 +220,9 @@ class OpenAIChat(SamplingFields):
     logprobs: bool | None = None
     return_token_ids: bool | None = None
 
-    def ask(self, tokenizer: Tokenizer) -> CompletionRequest:
-        """In the engine's form; `loomrl.language.inference.hf_tokenizer` writes what `Tokenizer.chat` does as a chat
-        template.
+    def to_request(self, tokenizer: Tokenizer) -> CompletionRequest:
+        """This body as a `CompletionRequest` whose one prompt is the conversation, as `Tokenizer.chat` writes it: for
+        pretrained models with their chat template.
 
         Raises:
             ConfigError: for messages that the tokenizer does not take.

@@ -1,4 +1,4 @@
-"""The routes that complete prompts, and what unmodified environments ask before they do."""
+"""The routes that complete prompts, and what unmodified environments request before them."""
 
 import asyncio
 import time
@@ -36,20 +36,25 @@ _MAX_LISTS = 50_000  # and objects, of a large body; brackets in its texts count
 T = TypeVar("T")
 
 
-class Completing:
-    """Hands prompts to the engine; a request whose sender goes away is decoded no further."""
+class CompletionRoutes:
+    """The routes of completions. A request whose sender disconnects is not decoded any further."""
 
     def __init__(self, engine: BuiltinEngine, metrics: EngineMetrics) -> None:
         self._engine, self._metrics = engine, metrics
 
     async def health(self, request: Request) -> Response:
-        """Whether it can answer."""
+        """An empty 200 while the engine's decoding thread runs.
+
+        Raises:
+            Problem: 503 when the thread has ended.
+        """
         if not self._engine.is_alive:
             raise Problem(503, "the engine's thread has ended; restart the server")
         return Response(b"")
 
     async def models(self, request: Request) -> Response:
-        """What OpenAI's clients ask for."""
+        """The one model there is, `loomrl`, with its context length in tokens, in the form of OpenAI's `GET
+        /v1/models`."""
         longest = self._engine.policy.model.config.max_tokens
         return as_json({"object": "list", "data": [{"id": _MODEL, "object": "model", "max_model_len": longest}]})
 
@@ -57,7 +62,9 @@ class Completing:
         """The tokens of a text, as the engine reads it."""
         text = parse(Tokenize, request.body).prompt
         try:
-            tokens = await _apart(request, lambda: self._tokenizer.prompt(text.removeprefix(self._tokenizer.begin)))
+            tokens = await _run_beside(
+                request, lambda: self._tokenizer.prompt(text.removeprefix(self._tokenizer.begin))
+            )
         except ConfigError as error:
             raise Problem(400, str(error)) from error
         longest = self._engine.policy.model.config.max_tokens
@@ -66,51 +73,59 @@ class Completing:
     async def generate(self, request: Request) -> Response:
         """`/generate` of vLLM's example server where the body has a `prompt`, else SGLang's."""
         _check(request)
-        if await _apart(request, lambda: _has_prompt(request.body)):
-            ask = await _apart(request, lambda: parse(VLLMGenerate, request.body).ask())
-            return await self._answer(request, ask, lambda answers: as_vllm(answers[0], ask, self._tokenizer))
-        ask = await _apart(request, lambda: parse(SGLangGenerate, request.body).ask())
-        return await self._answer(request, ask, lambda answers: as_sglang(answers, ask))
+        if await _run_beside(request, lambda: _has_prompt(request.body)):
+            wanted = await _run_beside(request, lambda: parse(VLLMGenerate, request.body).to_request())
+            return await self._answer(request, wanted, lambda answers: as_vllm(answers[0], wanted, self._tokenizer))
+        wanted = await _run_beside(request, lambda: parse(SGLangGenerate, request.body).to_request())
+        return await self._answer(request, wanted, lambda answers: as_sglang(answers, wanted))
 
     async def completions(self, request: Request) -> Response:
-        """`/v1/completions` of OpenAI."""
+        """The completions of one or several prompts, as OpenAI's `POST /v1/completions` answers.
+
+        Raises:
+            Problem: 400 for a prompt that the policy cannot take, 503 while too many completions wait.
+        """
         _check(request)
-        asked = await _apart(request, lambda: parse(OpenAICompletion, request.body))
+        body = await _run_beside(request, lambda: parse(OpenAICompletion, request.body))
         return await self._answer(
-            request, asked.ask(), lambda answers: as_openai_completion(answers, asked, self._tokenizer)
+            request, body.to_request(), lambda answers: as_openai_completion(answers, body, self._tokenizer)
         )
 
     async def chat(self, request: Request) -> Response:
-        """`/v1/chat/completions` of OpenAI."""
+        """The next messages of a conversation, as OpenAI's `POST /v1/chat/completions` answers.
+
+        Raises:
+            Problem: 400 for messages that the tokenizer or the policy cannot take, 503 while too many completions wait.
+        """
         _check(request)
-        asked = await _apart(request, lambda: parse(OpenAIChat, request.body))
+        body = await _run_beside(request, lambda: parse(OpenAIChat, request.body))
         try:
-            ask = await _apart(request, lambda: asked.ask(self._tokenizer))
+            wanted = await _run_beside(request, lambda: body.to_request(self._tokenizer))
         except ConfigError as error:
             raise Problem(400, str(error)) from error
-        return await self._answer(request, ask, lambda answers: as_openai_chat(answers[0], asked, self._tokenizer))
+        return await self._answer(request, wanted, lambda answers: as_openai_chat(answers[0], body, self._tokenizer))
 
     @property
     def _tokenizer(self) -> Tokenizer:
         return self._engine.policy.tokenizer
 
     async def _answer(
-        self, request: Request, ask: CompletionRequest, shape: Callable[[Sequence[Completions]], object]
+        self, request: Request, wanted: CompletionRequest, shape: Callable[[Sequence[Completions]], object]
     ) -> Response:
         started = time.perf_counter()
-        answers = await _unless_gone(request, await _apart(request, lambda: self._submit(ask)))
+        answers = await _await_or_cancel(request, await _run_beside(request, lambda: self._submit(wanted)))
         self._metrics.observe(time.perf_counter() - started)
         versions = {one.version for answer in answers for one in answer.completions}
         headers = {"X-Policy-Version": str(versions.pop())} if len(versions) == 1 else {}
         said = as_json(shape(answers))
         return Response(said.body, headers=headers)
 
-    def _submit(self, ask: CompletionRequest) -> "list[Future[Completions]]":
+    def _submit(self, wanted: CompletionRequest) -> "list[Future[Completions]]":
         # A chat template may have written the begin token as text; the engine begins every text itself.
         begin = self._tokenizer.begin
-        prompts = [prompt.removeprefix(begin) if isinstance(prompt, str) else prompt for prompt in ask.prompts]
+        prompts = [prompt.removeprefix(begin) if isinstance(prompt, str) else prompt for prompt in wanted.prompts]
         try:
-            return self._engine.submit(prompts, n=ask.n, sampling=ask.sampling)
+            return self._engine.submit(prompts, n=wanted.n, sampling=wanted.sampling)
         except ConfigError as error:
             raise Problem(400, str(error)) from error
         except Busy as error:
@@ -126,7 +141,7 @@ def _check(request: Request) -> None:
     check_lists(request.body, len(request.body), _MAX_LISTS)
 
 
-async def _apart(request: Request, work: Callable[[], T]) -> T:
+async def _run_beside(request: Request, work: Callable[[], T]) -> T:
     """What reading a request takes; in a thread where that may be long: tokens are made one by one."""
     return await beside(len(request.body), work, _LARGE)
 
@@ -139,7 +154,7 @@ def _has_prompt(body: bytes) -> bool:
     return isinstance(said, dict) and "prompt" in said
 
 
-async def _unless_gone(request: Request, futures: "Sequence[Future[Completions]]") -> list[Completions]:
+async def _await_or_cancel(request: Request, futures: "Sequence[Future[Completions]]") -> list[Completions]:
     """What the futures become.
 
     Raises:

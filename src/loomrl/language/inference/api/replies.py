@@ -14,14 +14,14 @@ class Model(TypedDict):
 
 
 class Models(TypedDict):
-    """The one there is."""
+    """The answer of `GET /v1/models`: a list with the only model, `loomrl`."""
 
     object: Literal["list"]
     data: list[Model]
 
 
 class Tokenized(TypedDict):
-    """The tokens of a text."""
+    """The answer of `POST /tokenize`: token ids, their number, and the context length in tokens."""
 
     tokens: list[int]
     count: int
@@ -41,7 +41,7 @@ class VLLMGenerated(TypedDict):
 
 
 class SGLangGenerated(TypedDict):
-    """A completion as SGLang tells it."""
+    """One completion in SGLang's form: text, token ids, and `meta_info` with version and finish reason."""
 
     text: str
     output_ids: list[int]
@@ -52,7 +52,7 @@ Generated = VLLMGenerated | SGLangGenerated | list[SGLangGenerated]
 
 
 class Usage(TypedDict):
-    """How many tokens came and went."""
+    """Numbers of tokens: of the prompt, of the completions, and in total."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -73,7 +73,7 @@ class OpenAIAnswer(TypedDict):
 
 
 class ModelInfo(TypedDict):
-    """What SGLang says of a model."""
+    """The answer of SGLang's `GET /model_info`: the model and the version of its weights."""
 
     model_path: str
     is_generation: bool
@@ -81,52 +81,52 @@ class ModelInfo(TypedDict):
 
 
 class Updated(TypedDict):
-    """Whether new weights are served, and if not, why."""
+    """The answer of SGLang's weight updates: whether the new weights are served, and if not, why."""
 
     success: bool
     message: str
     num_paused_requests: int
 
 
-class Told(TypedDict):
-    """What was done."""
+class MessageReply(TypedDict):
+    """The answer of a route that changes the engine: a message on what was done."""
 
     message: str
     status: NotRequired[str]
 
 
 class WeightInfo(TypedDict):
-    """The version that is served."""
+    """The answer of vLLM's `GET /weight_info`: the version of the served weights."""
 
     weight_version: str
 
 
 class WorldSize(TypedDict):
-    """How many processes have the weights."""
+    """The answer of vLLM's `GET /get_world_size`: the number of processes that hold the weights."""
 
     world_size: int
 
 
 class IsPaused(TypedDict):
-    """Whether nothing new is begun."""
+    """The answer of vLLM's `GET /is_paused`: whether the engine begins no new request."""
 
     is_paused: bool
 
 
 class Paused(TypedDict):
-    """Whether it is paused, or goes on."""
+    """The answer of `POST /pause` and `POST /resume`: whether the engine is paused or running."""
 
     status: Literal["paused", "resumed"]
 
 
 class Reloaded(TypedDict):
-    """What each process answered."""
+    """The answer of `POST /collective_rpc`: one null for each process that loaded the weights; there is one process."""
 
     results: list[None]
 
 
 class Renamed(TypedDict):
-    """The version from now on."""
+    """The answer of `POST /update_weight_version`: the version that is served from now on."""
 
     success: bool
     message: str

@@ -31,19 +31,19 @@ _PAUSE_GENERATION_MODES: dict[str, PauseMode] = {"abort": "abort", "retract": "k
 
 
 class PauseGeneration(Body):
-    """SGLang's."""
+    """The body of SGLang's `POST /pause_generation`: whether running requests are aborted or kept."""
 
     mode: Literal["abort", "retract", "in_place"] = "abort"
 
 
 class PauseQuery(Document):
-    """vLLM's, of `/pause`: what becomes of what runs."""
+    """The query of vLLM's `POST /pause`: whether running requests are aborted, finished or kept."""
 
     mode: PauseMode = "abort"
 
 
 class FromDisk(Body):
-    """SGLang's `/update_weights_from_disk`."""
+    """The body of SGLang's `POST /update_weights_from_disk`: a folder with the new weights, and their version."""
 
     model_path: str
     load_format: str | None = None
@@ -53,7 +53,7 @@ class FromDisk(Body):
 
 
 class FromTensor(Body):
-    """SGLang's `/update_weights_from_tensor`, with safetensors where that has pickles."""
+    """The body of SGLang's `POST /update_weights_from_tensor`: base64 safetensors in place of SGLang's pickles."""
 
     serialized_named_tensors: Annotated[list[str], Field(min_length=1, max_length=1_024)]
     load_format: Literal["safetensors"]
@@ -63,13 +63,13 @@ class FromTensor(Body):
 
 
 class NewVersion(Body):
-    """`/update_weight_version` of both."""
+    """The body of `POST /update_weight_version` of vLLM and SGLang: the version to give the served weights."""
 
     new_version: Version
 
 
 class InitTransfer(Body):
-    """vLLM's `/init_weight_transfer_engine`; nothing has to be agreed on."""
+    """The body of vLLM's `POST /init_weight_transfer_engine`, which is read and not needed."""
 
     init_info: dict[str, object]
 
@@ -88,26 +88,26 @@ class UpdateWeights(Body):
 
 
 class FinishUpdate(Body):
-    """vLLM's `/finish_weight_update`."""
+    """The body of vLLM's `POST /finish_weight_update`: the version of the new weights, or null for the next number."""
 
     weight_version: Version | None = None
 
 
 class ReloadArguments(Body):
-    """Where the weights are."""
+    """The arguments of vLLM's method `reload_weights`: the folder that holds the new weights."""
 
     weights_path: str
 
 
 class Reload(Body):
-    """vLLM's `/collective_rpc`, of which one method is known."""
+    """The body of vLLM's `POST /collective_rpc`; its only known method is `reload_weights`."""
 
     method: Literal["reload_weights"]
     arguments: Annotated[ReloadArguments, Field(alias="kwargs")]
 
 
-class Updating:
-    """Takes weights, one update after the other."""
+class WeightRoutes:
+    """The routes of weights and pauses. One update is made at a time."""
 
     def __init__(self, engine: BuiltinEngine, metrics: EngineMetrics) -> None:
         self._engine, self._metrics = engine, metrics
@@ -117,22 +117,24 @@ class Updating:
     # --- SGLang ---------------------------------------------------------------------------------------------------
 
     async def pause_generation(self, request: Request) -> Response:
-        """End or keep what runs; begin nothing new."""
+        """Pause the engine: running requests are aborted or kept, by the body's mode, and no new one is begun."""
         await self._pause(_PAUSE_GENERATION_MODES[_parse(PauseGeneration, request.body).mode])
         return as_json({"status": "ok", "message": "Generation paused successfully."})
 
     async def continue_generation(self, request: Request) -> Response:
-        """Go on."""
+        """Begin waiting requests and continue kept ones, after `/pause_generation`."""
         self._engine.resume()
         return as_json({"status": "ok", "message": "Generation continued successfully."})
 
     async def from_disk(self, request: Request) -> Response:
-        """Weights from a folder."""
+        """Serve the weights of a folder from now on; the answer has SGLang's `success`, 400 where the weights are
+        refused."""
         said = parse(FromDisk, request.body)
         return await self._sglang(lambda: read_folder(said.model_path), said.weight_version, said.abort_all_requests)
 
     async def from_tensor(self, request: Request) -> Response:
-        """Weights from the body."""
+        """Serve the weights in the body from now on; the answer has SGLang's `success`, 400 where the weights are
+        refused."""
         said = parse(FromTensor, request.body)
         return await self._sglang(
             lambda: with_weights(self._engine.policy, unpacked(*said.serialized_named_tensors)),
@@ -145,13 +147,17 @@ class Updating:
         return as_json({"model_path": "loomrl", "is_generation": True, "weight_version": str(self._engine.version)})
 
     async def flush_cache(self, request: Request) -> Response:
-        """There is no cache beyond a request."""
+        """SGLang's answer, without effect: the engine keeps no cache beyond a request."""
         return Response(b"Cache flushed.\n", content_type=b"text/plain; charset=utf-8")
 
     # --- vLLM -----------------------------------------------------------------------------------------------------
 
     async def pause(self, request: Request) -> Response:
-        """End, wait for or keep what runs, by `?mode=`; begin nothing new."""
+        """Pause the engine: running requests are aborted, finished or kept, by `?mode=`, and no new one is begun.
+
+        Raises:
+            Problem: 400 for an unknown mode.
+        """
         query = parse_qs(request.scope["query_string"].decode("latin-1"))
         mode = query.get("mode", ["abort"])[-1]
         if mode not in _PAUSE_MODES:
@@ -160,27 +166,31 @@ class Updating:
         return as_json({"status": "paused"})
 
     async def resume(self, request: Request) -> Response:
-        """Go on."""
+        """Begin waiting requests and continue kept ones, after `/pause`."""
         self._engine.resume()
         return as_json({"status": "resumed"})
 
     async def is_paused(self, request: Request) -> Response:
-        """Whether nothing new is begun."""
+        """Whether the engine is paused and begins no new request."""
         return as_json({"is_paused": self._engine.scheduler.is_paused})
 
     async def init_transfer(self, request: Request) -> Response:
-        """Agree on nothing."""
+        """Accept vLLM's start of a weight transfer; weights come over HTTP, so there is nothing to set up."""
         parse(InitTransfer, request.body)
         return as_json({"message": "Weight transfer initialized"})
 
     async def start(self, request: Request) -> Response:
-        """Begin an update; one that was begun before and never finished is forgotten."""
+        """Begin a weight update over several requests; an unfinished one before it is discarded."""
         async with self._turn:
             self._received = {}
         return as_json({"message": "Weight update started"})
 
-    async def take(self, request: Request) -> Response:
-        """Some or all of the weights, which wait for `finish`."""
+    async def receive(self, request: Request) -> Response:
+        """Receive some or all of the weights; they are served after `/finish_weight_update`.
+
+        Raises:
+            Problem: 409 before `/start_weight_update`, 400 for what is no weight of the policy.
+        """
         info = parse(UpdateWeights, request.body).update_info
         async with self._turn:
             if self._received is None:
@@ -189,7 +199,11 @@ class Updating:
         return as_json({"message": "Weights updated"})
 
     async def finish(self, request: Request) -> Response:
-        """Serve what came since `start`, if that is everything."""
+        """Serve the weights received since `/start_weight_update` from now on.
+
+        Raises:
+            Problem: 409 before `/start_weight_update`, 400 where weights are missing or wrong.
+        """
         version = _parse(FinishUpdate, request.body).weight_version
         async with self._turn:
             received, self._received = self._received, None
@@ -199,24 +213,28 @@ class Updating:
         return as_json({"message": "Weight update finished"})
 
     async def reload(self, request: Request) -> Response:
-        """Weights from a folder, as the next version."""
+        """Serve the weights of a folder from now on, as the next version.
+
+        Raises:
+            Problem: 400 where the weights are refused; the old ones stay.
+        """
         path = parse(Reload, request.body).arguments.weights_path
         async with self._turn:
             await self._serve(lambda: read_folder(path), None)
         return as_json({"results": [None]})
 
     async def weight_info(self, request: Request) -> Response:
-        """The version."""
+        """The version of the served weights, a whole number as text."""
         return as_json({"weight_version": str(self._engine.version)})
 
     async def world_size(self, request: Request) -> Response:
-        """One process has all the weights."""
+        """The number of processes that hold the weights: always 1."""
         return as_json({"world_size": 1})
 
     # --- both -----------------------------------------------------------------------------------------------------
 
-    async def rename(self, request: Request) -> Response:
-        """The same weights as another version."""
+    async def set_version(self, request: Request) -> Response:
+        """Serve the same weights under another version number."""
         version = parse(NewVersion, request.body).new_version
         async with self._turn:
             await self._serve(lambda: self._engine.policy, version)
@@ -247,14 +265,14 @@ class Updating:
         try:
             policy = await asyncio.to_thread(read)
             if aborts:
-                await self._end_what_runs()
+                await self._abort_running()
             await asyncio.to_thread(self._engine.update, policy, number)
         except (ArtifactError, ConfigError) as error:
             self._metrics.count_update(is_served=False)
             raise Problem(400, f"version {self._engine.version} goes on being served: {error}") from error
         self._metrics.count_update(is_served=True)
 
-    async def _end_what_runs(self) -> None:
+    async def _abort_running(self) -> None:
         was_paused = self._engine.scheduler.is_paused
         await self._pause("abort")
         if not was_paused:

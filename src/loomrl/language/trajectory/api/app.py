@@ -5,9 +5,9 @@ from typing import Any
 
 from loomrl.language.trajectory.api import replies
 from loomrl.language.trajectory.api.bodies import Bodies, packed
-from loomrl.language.trajectory.api.delivery import Delivery, Lease
+from loomrl.language.trajectory.api.delivery import BatchRoutes, Lease
 from loomrl.language.trajectory.api.metrics import HubMetrics
-from loomrl.language.trajectory.api.posting import Posting
+from loomrl.language.trajectory.api.posting import GroupRoutes
 from loomrl.language.trajectory.api.posts import Posts
 from loomrl.language.trajectory.api.router import Router, intake_for
 from loomrl.language.trajectory.api.upkeep import Upkeep
@@ -37,15 +37,15 @@ _MAX_ENVIRONMENTS = 100_000
 
 
 class HubServer:
-    """Answers environments and trainers."""
+    """The ASGI application of a hub: the Trajectory API for environments and trainers, metrics and dashboard."""
 
     def __init__(self, settings: HubSettings, store: Store, tokens: Tokens) -> None:
         self._journal = HubJournal(store, settings)
         self._metrics = HubMetrics()
         self._posts = Posts(settings.retry_seconds, settings.equal_once)
         self._posts.restore(store.posts(), time.time())
-        posting = Posting(settings, self._journal, self._posts, self._metrics)
-        delivery, view = Delivery(self._journal, self._metrics), View(self._journal, self._metrics)
+        posting = GroupRoutes(settings, self._journal, self._posts, self._metrics)
+        delivery, view = BatchRoutes(self._journal, self._metrics), View(self._journal, self._metrics)
         self._upkeep = Upkeep(store, self._journal, self._posts, self._metrics)
         self._timed = {"/scored_data", "/scored_data_list", "/batch"}
         self.intake = intake_for(settings.max_pending_bytes, self._metrics.count_problem)
@@ -81,7 +81,7 @@ class HubServer:
             ),
             Route("POST", "/register", self._register, RUNS, {200: replies.Registered}, Registration),
             Route("GET", "/reset_data", self._reset, RUNS, {200: {replies.TEXT_TYPE: str}}),
-            Route("GET", "/policy_version", self._policy_version, ANYONE, {200: replies.VersionTold}),
+            Route("GET", "/policy_version", self._policy_version, ANYONE, {200: replies.PolicyVersionReply}),
             Route("POST", "/policy_version", self._set_policy_version, RUNS, {200: replies.Done}, TrainerPolicyVersion),
         ]  # fmt: skip
 
@@ -130,7 +130,7 @@ class HubServer:
     async def _environment_status(self, request: Request) -> Response:
         """What an environment's queue holds, and its share of batches."""
         env_id = parse(EnvironmentIdentifier, request.body).env_id
-        if (environment := self._hub.environments.find(env_id)) is None:
+        if (environment := self._hub.environments.get(env_id)) is None:
             raise Problem(404, f"no environment {env_id} is registered: register it by POST /register-env")
         return as_json(self._hub.environment_status(environment, time.time()))
 
@@ -169,10 +169,10 @@ class HubServer:
     async def _disconnect_environment(self, request: Request) -> Response:
         """An environment leaves."""
         env_id, hub = parse(EnvironmentIdentifier, request.body).env_id, self._hub
-        if (environment := hub.environments.find(env_id)) is None:
+        if (environment := hub.environments.get(env_id)) is None:
             return as_json({"status": "failure", "error": f"no environment {env_id} is registered"})
         hub.environments.disconnect(environment)
-        hub.note_environment(environment)
+        hub.record_environment(environment)
         await self._journal.durable()
         return as_json({"status": "success"})
 
@@ -190,17 +190,18 @@ class HubServer:
         return Response(b"Reset successful", content_type=_TEXT)
 
 
-def _routes_of_groups(posting: Posting, delivery: Delivery) -> list[Route]:
+def _routes_of_groups(posting: GroupRoutes, delivery: BatchRoutes) -> list[Route]:
     """Groups come in, batches go out."""
     headers = ("Idempotency-Key", "X-Policy-Version")
     acknowledged = Link("POST", "/batch/{batch_id}/ack", {"batch_id": "$response.body#/batch_id"})
     return [
         Route(
-            "POST", "/scored_data", posting.one, TAKES_PART, {200: replies.GroupTaken}, ScoredGroup, headers=headers
+            "POST", "/scored_data", posting.add_group, TAKES_PART, {200: replies.GroupAccepted}, ScoredGroup,
+            headers=headers,
         ),
         Route(
-            "POST", "/scored_data_list", posting.several, TAKES_PART, {200: replies.GroupsTaken}, list[ScoredGroup],
-            headers=(*headers, "Prefer"),
+            "POST", "/scored_data_list", posting.add_groups, TAKES_PART, {200: replies.GroupsAccepted},
+            list[ScoredGroup], headers=(*headers, "Prefer"),
         ),
         Route("GET", "/latest_example", delivery.latest_example, ANYONE, {200: dict[str, Any]}),
         Route(
@@ -215,7 +216,7 @@ def _routes_of_view(view: View) -> list[Route]:
     """What people and Prometheus see."""
     files = [Route("GET", path, view.page, answers={200: {kind: str}}) for path, kind in PATHS.items()]
     return [
-        Route("GET", "/hub", view.hub, LOOKS, {200: replies.HubShown}),
+        Route("GET", "/hub", view.hub, LOOKS, {200: replies.HubReport}),
         Route("GET", "/metrics", view.metrics, LOOKS, {200: {replies.TEXT_TYPE: str}}),
         *files,
     ]

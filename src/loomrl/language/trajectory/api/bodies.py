@@ -14,7 +14,7 @@ _RETRY = {"Retry-After": "1", **CLOSE}
 
 
 class BadGzip(Exception):
-    """Becomes the wire's 400."""
+    """A body that is not valid gzip, raised while it is read. `response` is Atropos' 400 for it."""
 
     response = Response(b"Invalid gzip payload", 400, _TEXT)
 
@@ -88,14 +88,14 @@ def packed(scope: Scope, response: Response) -> Response:
 
 
 def spliced(scope: Scope, pieces: Sequence[Fragment]) -> Response:
-    """An answer of pieces that are packed already."""
+    """A response made of compressed pieces: as gzip where the client accepts it and the body is long, else unpacked."""
     if sum(piece.num_bytes for piece in pieces) < MIN_PACKED_BYTES or not wants_gzip(scope):
         return Response(plain_of(pieces))
     return Response(gzip_of(pieces), headers=_PACKED)
 
 
 def wants_gzip(scope: Scope) -> bool:
-    """Whether the client takes gzip."""
+    """Whether the client accepts gzip."""
     return accepted(header(scope, b"accept-encoding")) == "gzip"
 
 

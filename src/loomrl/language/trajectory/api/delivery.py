@@ -32,8 +32,8 @@ class Lease(Document):
     lease: Annotated[float, Field(gt=0, le=_MAX_LEASE_SECONDS)] | None = None
 
 
-class Delivery:
-    """Hands batches to trainers, one request after the other."""
+class BatchRoutes:
+    """The routes that hand batches to trainers, one request after another."""
 
     def __init__(self, journal: HubJournal, metrics: HubMetrics) -> None:
         self._journal, self._metrics = journal, metrics
@@ -64,7 +64,11 @@ class Delivery:
         return spliced(request.scope, listed(b'{"batch":', pieces, about + b"}"))
 
     async def acknowledge(self, request: Request, batch_id: str) -> Response:
-        """A leased batch was trained on and is forgotten; once more changes nothing."""
+        """Remove a leased batch that was trained on; a repeated acknowledgement changes nothing.
+
+        Raises:
+            Problem: 404 where no such batch was leased.
+        """
         is_number = batch_id.isascii() and batch_id.isdigit() and len(batch_id) <= _MAX_DIGITS
         if not is_number or not self._journal.hub.acknowledge(int(batch_id)):
             raise Problem(404, f"no batch {batch_id[:_MAX_DIGITS]} was handed out with a lease")
@@ -72,7 +76,7 @@ class Delivery:
         return as_json({"status": "success"})
 
     async def latest_example(self, request: Request) -> Response:
-        """The group that was queued last."""
+        """The group that was queued last; empty lists where there is none."""
         hub = self._journal.hub
         if hub.latest is None:
             return Response(NO_EXAMPLE)

@@ -6,7 +6,7 @@ _SECONDS = (1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 2.5e-1, 1.0, 5.0)
 
 
 class HubMetrics(ServiceMetrics):
-    """Those of a hub."""
+    """Prometheus metrics of a hub: groups taken, refused and delivered, scores, and request times."""
 
     def __init__(self) -> None:
         super().__init__("hub", "Server time of requests that post groups or take batches", _SECONDS)
@@ -20,7 +20,7 @@ class HubMetrics(ServiceMetrics):
         self._score_sum = self.new_gauge("score_sum", "Sum of the groups' mean scores")
 
     def observe_group(self, size: int, mean_score: float | None) -> None:
-        """Count one group that was taken."""
+        """Add an accepted group to the counters, with its number of sequences and its mean score."""
         self.groups.inc()
         self.sequences.inc(size)
         if mean_score is not None:
@@ -28,7 +28,7 @@ class HubMetrics(ServiceMetrics):
             self._score_sum.inc(mean_score)
 
     def counts(self) -> dict[str, float]:
-        """All counters and sums since the start, by name."""
+        """All counters and sums since the start, by name without prefix."""
         samples = (sample for metric in self.registry.collect() for sample in metric.samples)
         wanted = ("_total", "score_sum")
         return {

@@ -36,26 +36,31 @@ class _Prepared:
     mean_score: float | None
 
 
-class Posting:
-    """Takes groups, each request once; answers when they outlive the process."""
+class GroupRoutes:
+    """The routes that accept groups, each request once. They answer after the groups are in the database."""
 
     def __init__(self, settings: HubSettings, journal: HubJournal, posts: Posts, metrics: HubMetrics) -> None:
         self._journal, self._posts, self._metrics = journal, posts, metrics
         self._intake = GroupIntake(settings)
 
-    async def one(self, request: Request) -> Response:
-        """One group."""
+    async def add_group(self, request: Request) -> Response:
+        """Take one group; the answer says whether it is queued or buffered.
+
+        Raises:
+            Invalid: for a group that the hub refuses (422).
+            Problem: 503 while too many groups wait, 422 for a bad header.
+        """
         self._check(request)
         prepared = await beside(len(request.body), lambda: self._read_one(request))
         digest = digest_of([prepared.fragment.deflated])
-        return await self._once(request, digest, lambda now: self._take_one(prepared, now))
+        return await self._answer_once(request, digest, lambda now: self._add_group(prepared, now))
 
-    async def several(self, request: Request) -> Response:
-        """A list of groups; the bad ones of it cost the good ones nothing."""
+    async def add_groups(self, request: Request) -> Response:
+        """Take a list of groups. Groups the hub refuses are reported in the answer and cost the others nothing."""
         self._check(request)
         prepared, bad = await beside(len(request.body), lambda: self._read_several(request))
         digest = digest_of([*(one.fragment.deflated for one in prepared.values()), repr(sorted(bad)).encode()])
-        return await self._once(request, digest, lambda now: self._take_several(prepared, bad, now))
+        return await self._answer_once(request, digest, lambda now: self._add_groups(prepared, bad, now))
 
     def _check(self, request: Request) -> None:
         self._intake.check_room(self._journal.hub)
@@ -63,24 +68,24 @@ class Posting:
         if len(request.header(b"idempotency-key")) > _MAX_KEY:
             raise Problem(422, f"an Idempotency-Key has at most {_MAX_KEY} characters")
 
-    async def _once(self, request: Request, digest: bytes, take: Callable[[float], dict[str, Any]]) -> Response:
+    async def _answer_once(self, request: Request, digest: bytes, add: Callable[[float], dict[str, Any]]) -> Response:
         """The answer; of a request that came before, the one it got then."""
         now, key = time.time(), request.header(b"idempotency-key") or None
-        post = self._posts.find(request.path, digest, key, now)
+        post = self._posts.find_repeated(request.path, digest, key, now)
         if post is not None:
             self._metrics.repeated.inc()
             await self._journal.durable()
             return Response(post.answer)
-        post = Post(self._posts.next_id(), request.path, digest, key, orjson.dumps(take(now)), now)
+        post = Post(self._posts.next_id(), request.path, digest, key, orjson.dumps(add(now)), now)
         self._journal.hub.changes.posts.append(post)
-        self._posts.remember(post)
+        self._posts.store(post)
         try:
             await self._journal.durable()
         except ServiceError:
             self._posts.drop(post)
             raise
         if await request.sender_is_gone():
-            self._posts.was_lost(post)
+            self._posts.record_unanswered(post)
         return Response(post.answer)
 
     def _read_one(self, request: Request) -> _Prepared:
@@ -94,22 +99,22 @@ class Posting:
     def _prepare(self, group: ScoredGroup, policy_version: int | None) -> _Prepared:
         return _Prepared(group, *self._intake.prepare(group, policy_version))
 
-    def _take_one(self, prepared: _Prepared, now: float) -> dict[str, Any]:
+    def _add_group(self, prepared: _Prepared, now: float) -> dict[str, Any]:
         hub = self._journal.hub
-        environment = hub.environments.find(prepared.kept.env_id)
+        environment = hub.environments.get(prepared.kept.env_id)
         try:
             self._intake.check(hub, prepared.group, prepared.kept)
         except Invalid:
             self._metrics.rejected.inc()
             if environment is not None:
-                environment.was_rejected(now)
+                environment.record_rejected(now)
             raise
         if environment is not None:
-            environment.has_posted(prepared.mean_score, now)
+            environment.record_accepted(prepared.mean_score, now)
         self._metrics.observe_group(prepared.kept.size, prepared.mean_score)
         return hub.add(prepared.kept, prepared.fragment, now)
 
-    def _take_several(self, prepared: dict[int, _Prepared], bad: dict[int, Detail], now: float) -> dict[str, Any]:
+    def _add_groups(self, prepared: dict[int, _Prepared], bad: dict[int, Detail], now: float) -> dict[str, Any]:
         """The wire's answer; what was rejected is told beside it. Where nothing is good, nothing was processed.
 
         Raises:
@@ -120,7 +125,7 @@ class Posting:
         self._metrics.rejected.inc(len(bad))
         for index, one in prepared.items():
             try:
-                answer = self._take_one(one, now)
+                answer = self._add_group(one, now)
             except Invalid as error:
                 bad[index] = error.detail
                 continue
@@ -129,10 +134,10 @@ class Posting:
                 sizes.append(answer["buffer_size"])
         if bad and not taken:
             raise Invalid([one for index in sorted(bad) for one in bad[index]])
-        told: dict[str, Any] = {"status": "received", "groups_processed": taken}
+        reply: dict[str, Any] = {"status": "received", "groups_processed": taken}
         if sizes:
-            told |= {"buffered": len(sizes), "last_buffer_size": sizes[-1]}
-        return {**told, "rejected": describe_rejected(bad)} if bad else told
+            reply |= {"buffered": len(sizes), "last_buffer_size": sizes[-1]}
+        return {**reply, "rejected": describe_rejected(bad)} if bad else reply
 
 
 def _is_lenient(request: Request) -> bool:

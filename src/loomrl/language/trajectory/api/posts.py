@@ -17,7 +17,7 @@ _MAX_KEYS = 100_000
 
 @dataclass
 class Posts:
-    """Answers by key, and of requests whose sender never saw one."""
+    """Answers by key, and the answers of requests whose sender never received one."""
 
     retry_seconds: float
     equal_once: bool = False  # equal bodies within that time are one request, answered or not
@@ -27,12 +27,12 @@ class Posts:
     _last_id: int = -1
 
     def next_id(self) -> int:
-        """For a new post."""
+        """A new id for a post: 0 at first, then one more than the largest so far."""
         self._last_id += 1
         return self._last_id
 
     def restore(self, posts: Iterable[Post], now: float) -> None:
-        """After a restart nobody knows which of the last answers arrived."""
+        """Load stored posts after a restart, when it is not known which of the last answers arrived."""
         for post in posts:
             self._last_id = max(self._last_id, post.id)
             if post.key is not None:
@@ -40,11 +40,11 @@ class Posts:
             elif post.created > now - self.retry_seconds:
                 self._unanswered[post.path, post.digest] = post
 
-    def find(self, path: str, digest: bytes, key: str | None, now: float) -> Post | None:
-        """The request that this one repeats.
+    def find_repeated(self, path: str, digest: bytes, key: str | None, now: float) -> Post | None:
+        """The stored post that a request repeats, or None.
 
         Raises:
-            Problem: 422 where the key named another body before.
+            Problem: 422 where the key came with another body before.
         """
         if key is not None:
             post = self._by_key.get(key)
@@ -56,8 +56,8 @@ class Posts:
             self._unanswered.pop((path, digest), None)  # what comes after the repetition is new
         return post if post is not None and post.created > now - self.retry_seconds else None
 
-    def remember(self, post: Post) -> None:
-        """Keep an answer under its key."""
+    def store(self, post: Post) -> None:
+        """Store a post's answer under its key, or under its body where equal bodies are one request."""
         if post.key is None and self.equal_once:
             self._unanswered[post.path, post.digest] = post
         if post.key is not None:
@@ -66,29 +66,29 @@ class Posts:
                 del self._by_key[next(iter(self._by_key))]
 
     def drop(self, post: Post) -> None:
-        """Its groups were not kept."""
+        """Remove an answer whose groups were not stored, so that the request can be sent again."""
         self._unanswered.pop((post.path, post.digest), None)
         if post.key is not None:
             self._by_key.pop(post.key, None)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all remembered answers, as after a reset of the hub."""
         self._by_key, self._unanswered = {}, {}
 
-    def was_lost(self, post: Post) -> None:
-        """The sender went away before it was answered."""
+    def record_unanswered(self, post: Post) -> None:
+        """Remember an answer whose sender disconnected before it was sent: an equal body will be answered by it."""
         if post.key is None:
             self._unanswered[post.path, post.digest] = post
 
-    def forget(self, now: float) -> None:
-        """Drop what is too old."""
+    def remove_expired(self, now: float) -> None:
+        """Remove answers that are too old; `now` is in seconds since the epoch."""
         self._unanswered = {key: one for key, one in self._unanswered.items() if one.created > now - self.retry_seconds}
         for key in [key for key, one in self._by_key.items() if one.created <= now - KEEP_KEYS_SECONDS]:
             del self._by_key[key]
 
 
 def digest_of(pieces: Iterable[bytes]) -> bytes:
-    """What tells bodies apart: of what is kept of them, which does not depend on how they were packed."""
+    """The SHA-256 digest of a body's content, which does not depend on the body's compression."""
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)

@@ -7,8 +7,8 @@ from typing_extensions import TypedDict
 TEXT_TYPE = "text/plain"
 
 
-class Wrong(TypedDict):
-    """What is wrong with a body, and where."""
+class FieldError(TypedDict):
+    """An error in a body: its type, its place and a message."""
 
     type: str
     loc: list[str | int]
@@ -16,40 +16,41 @@ class Wrong(TypedDict):
 
 
 class WireRefusal(TypedDict):
-    """What every refusal has for a body: one sentence, or what is wrong with the body, place by place."""
+    """The body of every refusal: one sentence, or the list of errors in the request's body."""
 
-    detail: str | list[Wrong]
+    detail: str | list[FieldError]
 
 
 class Greeting(TypedDict):
-    """The wire's."""
+    """The answer of `GET /`: the text by which Atropos clients recognise a hub."""
 
     message: str
 
 
 class Sizes(TypedDict):
-    """What the trainer registered; -1 before there is one."""
+    """The answer of `GET /info`: batch size in sequences and sequence length in tokens; -1 before a trainer
+    registers."""
 
     batch_size: int
     max_token_len: int
 
 
 class WandbNames(TypedDict):
-    """Where the trainer logs."""
+    """The Weights & Biases group and project that the trainer registered; null before it did."""
 
     group: str | None
     project: str | None
 
 
 class QueueStatus(TypedDict):
-    """How many batches were handed out, and how many groups wait."""
+    """The answer of `GET /status`: batches formed so far, and groups that wait."""
 
     current_step: int
     queue_size: int
 
 
 class Registered(TypedDict):
-    """The trainer's number."""
+    """The answer of `POST /register`: a random number that identifies the trainer."""
 
     uuid: int
 
@@ -67,14 +68,14 @@ class EnvironmentJoined(TypedDict):
 
 
 class Done(TypedDict):
-    """Whether it was done, and why not."""
+    """The answer of a change: whether it succeeded, and if not, why."""
 
     status: Literal["success", "failure"]
     error: NotRequired[str]
 
 
 class EnvironmentStatus(TypedDict):
-    """What an environment is told of its queue and its weight."""
+    """The answer of `GET /status-env`: the state of an environment's queue and its weight."""
 
     current_step: int
     queue_size: int
@@ -84,22 +85,23 @@ class EnvironmentStatus(TypedDict):
     env_weight: float
 
 
-class GroupTaken(TypedDict):
-    """Whether a group waits in the queue, or for others of its environment: for how many sequences of them."""
+class GroupAccepted(TypedDict):
+    """The answer of `POST /scored_data`: whether the group is queued, or buffered with how many sequences of its
+    environment."""
 
     status: Literal["received", "buffered"]
     buffer_size: NotRequired[int]
 
 
 class RejectedGroup(TypedDict):
-    """A group that was not taken, by its place."""
+    """A group of a list that was rejected: its index and its errors."""
 
     index: int
-    detail: list[Wrong]
+    detail: list[FieldError]
 
 
-class GroupsTaken(TypedDict):
-    """How many groups of a list were taken."""
+class GroupsAccepted(TypedDict):
+    """The answer of `POST /scored_data_list`: how many groups were accepted, buffered and rejected."""
 
     status: Literal["received"]
     groups_processed: int
@@ -119,14 +121,14 @@ class NextBatch(TypedDict):
     received_steps: NotRequired[list[int]]
 
 
-class VersionTold(TypedDict):
-    """The policy's version, as the trainer said."""
+class PolicyVersionReply(TypedDict):
+    """The policy version that the trainer reported last; null before it did."""
 
     version: int | None
 
 
-class HubShown(TypedDict):
-    """Everything a person asks first."""
+class HubReport(TypedDict):
+    """The answer of `GET /hub`: registration, queues, counts and environments."""
 
     registration: dict[str, Any] | None
     step: int

@@ -133,9 +133,11 @@ class Router:
 
 
 def intake_for(max_pending_bytes: int, count: Callable[[int], None]) -> Intake:
-    """What the protocol of such a server takes, `count` told of each refusal. Requests that are read and not answered
-    count there too: posts that wait for the disk, prompts that wait for their turn. So it is twice what may be read at
-    once; and answers may be batches, or weights."""
+    """The bounds for connections of a hub or an engine; `count` is called with the status of each refusal.
+
+    Requests that were read and not answered count too: posts that wait for the disk, prompts that wait for their turn.
+    So the bound is twice what may be read at once. Answers may be batches or weights, so theirs is four times that.
+    """
     bounds = IntakeLimits(max_pending_bytes=2 * max_pending_bytes, max_untaken_bytes=4 * max_pending_bytes)
     return Intake(bounds, _answer, count)
 

@@ -32,7 +32,7 @@ class Upkeep:
         metrics.gauge("step", "Batches formed since the start", lambda: journal.hub.state.step)
 
     async def live(self, receive: Receive, send: Send) -> None:
-        """The life span of the server."""
+        """Run the ASGI lifespan: periodic work from startup on, then the final write at shutdown."""
         await receive()
         rounds = asyncio.create_task(self._rounds())
         await send({"type": "lifespan.startup.complete"})
@@ -54,11 +54,11 @@ class Upkeep:
 
     async def _round(self, now: float, forget: bool) -> None:
         hub = self._journal.hub
-        for environment in hub.environments.look_after(now):
+        for environment in hub.environments.update_quarantine(now):
             log.info("environment %s: %s", environment.shown_name, environment.quarantine or "takes part again")
-            hub.note_environment(environment)
+            hub.record_environment(environment)
         if forget:
-            self._posts.forget(now)
+            self._posts.remove_expired(now)
             hub.changes.posts_before = (now - self._posts.retry_seconds, now - KEEP_KEYS_SECONDS)
         await self._journal.durable()
 
@@ -66,7 +66,7 @@ class Upkeep:
         """All answers were sent: none of them is waited for after the next start."""
         hub = self._journal.hub
         for environment in hub.environments:
-            hub.note_environment(environment)
+            hub.record_environment(environment)
         hub.changes.posts_before = (math.inf, time.time() - KEEP_KEYS_SECONDS)
         try:
             await self._journal.durable()

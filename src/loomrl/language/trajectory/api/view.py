@@ -27,7 +27,7 @@ _HEADERS = {
 
 
 class View:
-    """Shows, changes nothing."""
+    """The read-only routes for people and Prometheus: `/hub`, `/metrics` and the dashboard's files."""
 
     def __init__(self, journal: HubJournal, metrics: HubMetrics) -> None:
         self._journal, self._metrics = journal, metrics
@@ -40,11 +40,11 @@ class View:
         return Response(body, content_type=kind, headers=_HEADERS)
 
     async def metrics(self, request: Request) -> Response:
-        """Prometheus text format."""
+        """The hub's metrics in Prometheus' text format, version 0.0.4."""
         return Response(self._metrics.text(), content_type=b"text/plain; version=0.0.4; charset=utf-8")
 
     async def hub(self, request: Request) -> Response:
-        """Everything a person asks first."""
+        """Registration, queues, counts and environments of the hub, as one JSON object."""
         hub, now = self._journal.hub, time.time()
         return as_json(
             {

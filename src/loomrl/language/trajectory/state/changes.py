@@ -48,13 +48,13 @@ class Changes:
         return self != Changes()
 
     def delete_groups(self, groups: Iterable[TrajectoryGroup]) -> None:
-        """Forget groups, written before or not."""
+        """Mark groups to be deleted from the database; those not written yet are only dropped."""
         for group in groups:
             self.queued.pop(group.id, None)
             if self.groups.pop(group.id, None) is None:
                 self.deleted_groups.add(group.id)
 
     def delete_batch(self, batch: GroupBatch) -> None:
-        """Forget a batch; its groups go by themselves."""
+        """Mark a batch to be deleted from the database; its groups are deleted separately."""
         self.batches.pop(batch.id, None)
         self.deleted_batches.add(batch.id)

@@ -14,7 +14,7 @@ class Contents:
         self.num_bytes = 0
 
     def put(self, group_id: int, fragment: Fragment) -> None:
-        """Hold a group's content if there is room."""
+        """Hold a group's content in memory if there is room."""
         if self.num_bytes + len(fragment.deflated) <= self._max_bytes:
             self._held[group_id] = fragment
             self.num_bytes += len(fragment.deflated)
@@ -24,7 +24,7 @@ class Contents:
         return self._held.get(group_id)
 
     def drop(self, group_ids: Iterable[int]) -> None:
-        """Hold these no longer."""
+        """Remove the content of these groups from memory; ids that are not held are ignored."""
         for group_id in group_ids:
             if (fragment := self._held.pop(group_id, None)) is not None:
                 self.num_bytes -= len(fragment.deflated)

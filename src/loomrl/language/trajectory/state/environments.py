@@ -16,7 +16,7 @@ _RECENT = 0.05  # weight of the newest group in the running mean of scores
 
 @dataclass
 class HubEnvironment:
-    """One registration. Times are seconds since the epoch."""
+    """One registered environment and its statistics. Times are seconds since the epoch."""
 
     env_id: int
     name: str  # as it calls itself
@@ -36,20 +36,20 @@ class HubEnvironment:
 
     @property
     def takes_part(self) -> bool:
-        """Whether its weight and its minimum count."""
+        """Whether it has a share of batches: connected and not in quarantine."""
         return self.connected and self.quarantine is None
 
     @property
     def claim(self) -> float:
-        """What its weight is in proportion to."""
+        """The product that its share of batches is proportional to: longest sequence in tokens times weight."""
         return self.max_token_length * self.weight
 
     def document(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """All fields as JSON values."""
         return asdict(self)
 
-    def has_posted(self, mean_score: float | None, now: float) -> None:
-        """Note a good group."""
+    def record_accepted(self, mean_score: float | None, now: float) -> None:
+        """Count a group that was accepted at `now` (seconds since the epoch), and update the running mean score."""
         self.last_seen = self.last_group = now
         self.num_groups += 1
         self.rejections = 0
@@ -57,14 +57,14 @@ class HubEnvironment:
             before = mean_score if self.mean_score is None else self.mean_score
             self.mean_score = before + _RECENT * (mean_score - before)
 
-    def was_rejected(self, now: float) -> None:
-        """Note a bad group."""
+    def record_rejected(self, now: float) -> None:
+        """Count a group that was rejected at `now` (seconds since the epoch)."""
         self.last_seen = now
         self.num_rejected += 1
         self.rejections += 1
 
     def fault(self, settings: HubSettings, now: float) -> str | None:
-        """Why it should have no share of the batches."""
+        """The reason for which the environment should have no share of batches at `now`; None where there is none."""
         if not self.connected:
             return None
         if now - self.last_seen > settings.silent_seconds:
@@ -77,7 +77,7 @@ class HubEnvironment:
 
 
 class Environments:
-    """All of them, by id, with the sums over those that take part."""
+    """All environments of a hub, by id, with the total weights and minima of those that take part."""
 
     def __init__(self, settings: HubSettings, known: list[HubEnvironment] | None = None) -> None:
         self._settings = settings
@@ -93,41 +93,42 @@ class Environments:
     def __iter__(self) -> Iterator[HubEnvironment]:
         return iter(self._all)
 
-    def find(self, env_id: int | None) -> HubEnvironment | None:
-        """An environment that registered."""
+    def get(self, env_id: int | None) -> HubEnvironment | None:
+        """The environment with this id, or None where none is registered under it."""
         return self._all[env_id] if env_id is not None and 0 <= env_id < len(self._all) else None
 
-    def add(self, said: EnvironmentRegistration, now: float) -> HubEnvironment:
-        """Register one."""
-        shown = f"{said.desired_name}_{self._names[said.desired_name]}"
+    def add(self, registration: EnvironmentRegistration, now: float) -> HubEnvironment:
+        """Register an environment at `now` (seconds since the epoch); returns its entry, with the next id and a unique
+        name."""
+        shown = f"{registration.desired_name}_{self._names[registration.desired_name]}"
         environment = HubEnvironment(
             env_id=len(self._all),
-            name=said.desired_name,
+            name=registration.desired_name,
             shown_name=shown,
-            max_token_length=said.max_token_length,
-            weight=said.weight,
-            group_size=said.group_size,
-            minimum=said.min_batch_allocation,
+            max_token_length=registration.max_token_length,
+            weight=registration.weight,
+            group_size=registration.group_size,
+            minimum=registration.min_batch_allocation,
             last_seen=now,
             last_group=now,
         )
-        self._names[said.desired_name] += 1
+        self._names[registration.desired_name] += 1
         self._all.append(environment)
         self._sum_up()
         return environment
 
     def disconnect(self, environment: HubEnvironment) -> None:
-        """Let its weight and minimum go."""
+        """Mark an environment as disconnected: its weight and minimum count no more."""
         environment.connected = False
         self._sum_up()
 
-    def revive(self, now: float) -> None:
-        """After a restart all have time to be heard of again."""
+    def restart_timers(self, now: float) -> None:
+        """Restart the silence timers of all environments, after the hub was restarted."""
         for environment in self._all:
             environment.last_seen = environment.last_group = now
 
-    def look_after(self, now: float) -> list[HubEnvironment]:
-        """Quarantine the silent and failing, take the others back; returns those that changed."""
+    def update_quarantine(self, now: float) -> list[HubEnvironment]:
+        """Quarantine environments that are silent or failing, and readmit the others; returns those that changed."""
         changed = []
         for environment in self._all:
             fault = environment.fault(self._settings, now)
@@ -139,11 +140,12 @@ class Environments:
         return changed
 
     def minima(self) -> dict[int, float]:
-        """Shares of a batch that must be met."""
+        """The minimum shares of a batch by environment id, of those that take part."""
         return {one.env_id: one.minimum for one in self._all if one.takes_part and one.minimum is not None}
 
     def status(self, environment: HubEnvironment, queue: GroupQueue, batch_size: int) -> dict[str, Any]:
-        """What the wire tells an environment of its queue and weight; its group size grows as that says."""
+        """The fields of the answer to `/status-env`; the environment's group size grows to the largest group it has
+        queued."""
         largest = queue.max_size
         group_size = environment.group_size = max(environment.group_size, queue.max_size_of(environment.env_id))
         own = queue.sequences.get(environment.env_id, 0)
@@ -176,7 +178,7 @@ class Environments:
         """Sequences of one environment in whole packs, beyond its minimum."""
         if largest <= 1:
             return 0
-        environment = self.find(env_id)
+        environment = self.get(env_id)
         minimum = environment.minimum if environment is not None and environment.takes_part else None
         reserved = int(batch_size * (minimum or 0.0))
         return max(0, math.ceil(num_sequences / largest) * largest - reserved)

@@ -21,19 +21,19 @@ _END = b"\x03\x00"  # an empty last block
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A piece of an answer."""
+    """A compressed piece of an answer, with checksum and plain size."""
 
     deflated: bytes
     checksum: int  # CRC-32 of the plain bytes
     num_bytes: int  # plain
 
     def plain(self) -> bytes:
-        """The piece as it was."""
+        """The piece's bytes, unpacked: `num_bytes` of them."""
         return isal_zlib.decompressobj(_RAW).decompress(self.deflated)
 
 
 def compress(plain: bytes) -> Fragment:
-    """Make a piece."""
+    """A `Fragment` of plain bytes: deflated by itself, with its CRC-32, ready to be spliced into any answer."""
     stream = isal_zlib.compressobj(_FAST, isal_zlib.DEFLATED, _RAW)
     deflated = stream.compress(plain) + stream.flush(isal_zlib.Z_FULL_FLUSH)
     return Fragment(deflated, isal_zlib.crc32(plain), len(plain))
@@ -51,12 +51,12 @@ def gzip_of(pieces: Iterable[Fragment]) -> bytes:
 
 
 def plain_of(pieces: Iterable[Fragment]) -> bytes:
-    """All pieces, one after the other, as they were."""
+    """The bytes of all pieces, unpacked, one after another."""
     return b"".join(piece.plain() for piece in pieces)
 
 
 def listed(before: bytes, pieces: Iterable[Fragment], after: bytes) -> list[Fragment]:
-    """A JSON list of pieces, between other text."""
+    """The pieces of a JSON list of these pieces, between the texts `before` and `after`."""
     parts = [_fixed(before + b"[")]
     for piece in pieces:
         if len(parts) > 1:

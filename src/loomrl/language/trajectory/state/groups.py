@@ -16,7 +16,7 @@ _LARGEST_MEAN = 1e100  # of scores
 
 
 class GroupIntake:
-    """Takes groups into a hub, or says why not."""
+    """Checks groups against a hub's limits and prepares them for its queue."""
 
     def __init__(self, settings: HubSettings) -> None:
         self._settings = settings
@@ -61,7 +61,7 @@ class GroupIntake:
         self._check_buffer(hub, kept)
 
     def _check_buffer(self, hub: Hub, kept: TrajectoryGroup) -> None:
-        environment = hub.environments.find(kept.env_id)
+        environment = hub.environments.get(kept.env_id)
         if environment is None or kept.size == environment.group_size:
             return
         buffered = [one.size for one in hub.buffers.get(environment.env_id, ())]
@@ -96,5 +96,5 @@ def _mean(scores: Sequence[float]) -> float | None:
 
 
 def describe_rejected(rejected: Mapping[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """What a sender is told of the bad groups of a list."""
+    """The rejected groups of a list as the answer names them: index and errors."""
     return [{"index": index, "detail": detail} for index, detail in rejected.items()]

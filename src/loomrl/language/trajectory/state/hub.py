@@ -17,7 +17,7 @@ from loomrl.language.trajectory.wire import EnvironmentRegistration, Registratio
 
 @dataclass
 class HubState:
-    """What is known beside environments, groups and batches: one small document."""
+    """The hub's state beside environments, groups and batches, stored as one JSON document."""
 
     registration: dict[str, Any] | None = None
     max_token_len: int = -1  # stays when a hub is reset, as the latest example does
@@ -30,8 +30,8 @@ class HubState:
 
 
 @dataclass
-class Kept:
-    """All that a database holds of a hub, without the groups' content."""
+class StoredHub:
+    """All that a database stores of a hub, without the groups' content."""
 
     state: HubState = field(default_factory=HubState)
     environments: list[HubEnvironment] = field(default_factory=list)
@@ -42,74 +42,75 @@ class Kept:
 class Hub:
     """Answers as the wire has it. Times are seconds since the epoch, given by the caller."""
 
-    def __init__(self, settings: HubSettings, kept: Kept | None = None) -> None:
+    def __init__(self, settings: HubSettings, stored: StoredHub | None = None) -> None:
         self._settings = settings
         self._changes = Changes()
-        self.state = (kept := kept or Kept()).state
-        self.environments = Environments(settings, kept.environments)
-        self.batches = {batch.id: batch for batch in sorted(kept.batches, key=lambda batch: batch.id)}
+        self.state = (stored := stored or StoredHub()).state
+        self.environments = Environments(settings, stored.environments)
+        self.batches = {batch.id: batch for batch in sorted(stored.batches, key=lambda batch: batch.id)}
         self.queue = GroupQueue()
         self.buffers: dict[int, list[TrajectoryGroup]] = {}
         self.contents = Contents(settings.memory_bytes)
-        queued = (group for group in kept.groups.values() if group.position is not None)
+        queued = (group for group in stored.groups.values() if group.position is not None)
         self.latest: TrajectoryGroup | None = max(queued, key=_position, default=None)
         self.latest_content: Fragment | None = None  # where it is in memory
         self.num_bytes = 0  # of all groups that wait, as JSON
         self.dropped = {"size": 0, "stale": 0}  # groups that were taken and no trainer can use any more, by reason
-        self._restore(kept)
+        self._restore(stored)
 
-    def _restore(self, kept: Kept) -> None:
-        packed = {group.id for batch in kept.batches for group in batch.groups}
-        for group in sorted(kept.groups.values(), key=_position):
+    def _restore(self, stored: StoredHub) -> None:
+        packed = {group.id for batch in stored.batches for group in batch.groups}
+        for group in sorted(stored.groups.values(), key=_position):
             if group.position is not None and group.id not in packed:
                 self.queue.add(group)
-        for group in sorted(kept.groups.values(), key=lambda group: group.id):
+        for group in sorted(stored.groups.values(), key=lambda group: group.id):
             if group.position is None and group.env_id is not None:
                 self.buffers.setdefault(group.env_id, []).append(group)
-        self.num_bytes = sum(group.num_bytes for group in kept.groups.values())
-        self.state.next_group = max([self.state.next_group, *(one + 1 for one in kept.groups)])
-        positions = (group.position for group in kept.groups.values() if group.position is not None)
+        self.num_bytes = sum(group.num_bytes for group in stored.groups.values())
+        self.state.next_group = max([self.state.next_group, *(one + 1 for one in stored.groups)])
+        positions = (group.position for group in stored.groups.values() if group.position is not None)
         self.state.next_position = max([self.state.next_position, *(one + 1 for one in positions)])
         self._exhausted = (-1, -1)  # the change of the queue and of environments after which no batch could be formed
         self._exhausted_until = 0.0
 
-    def take_changes(self) -> Changes:
-        """What the database does not know yet; from now on it counts as known."""
+    def pop_changes(self) -> Changes:
+        """The changes that the database does not have yet; they count as written from now on."""
         taken, self._changes = self._changes, Changes()
         return taken
 
     @property
     def changes(self) -> Changes:
-        """What the database does not know yet."""
+        """The changes that the database does not have yet."""
         return self._changes
 
     @property
     def num_waiting(self) -> int:
-        """Groups that were posted and not delivered for good."""
+        """The number of groups that were posted and not yet delivered for good."""
         packed = sum(len(batch.groups) for batch in self.batches.values())
         return len(self.queue) + packed + sum(map(len, self.buffers.values()))
 
     @property
     def batch_size(self) -> int:
-        """In sequences; -1 before a trainer registers."""
+        """The batch size in sequences; -1 before a trainer registers."""
         registration = self.state.registration
         return -1 if registration is None else int(registration["batch_size"])
 
     # --- trainers -------------------------------------------------------------------------------------------------
 
-    def register(self, said: Registration) -> int:
-        """A trainer registers; the first one since the start or a reset says how."""
+    def register(self, registration: Registration) -> int:
+        """Register a trainer; the first one since the start or a reset sets batch size and limits. Returns a random
+        number."""
         if self.state.registration is None:
-            self.state.registration = said.model_dump()
-            self.state.max_token_len, self.state.step = said.max_token_len, said.starting_step
-            self._note_state()
+            self.state.registration = registration.model_dump()
+            self.state.max_token_len, self.state.step = registration.max_token_len, registration.starting_step
+            self._record_state()
         return uuid.uuid4().int
 
     def next_batch(self, now: float) -> GroupBatch | None:
         """The batch to hand out: one whose lease ran out, else the newest, formed now where there is none."""
         if not self.state.started:
             self.state.started = True
-            self._note_state()
+            self._record_state()
         expired = [one for one in self.batches.values() if one.leased_until is not None and one.leased_until <= now]
         if expired:
             return expired[0]
@@ -121,13 +122,14 @@ class Hub:
         return next((one for one in reversed(self.batches.values()) if one.leased_until is None), None)
 
     def deliver(self, batch: GroupBatch) -> None:
-        """A batch is handed out for good."""
+        """Remove a batch that is handed out for good, and its groups."""
         del self.batches[batch.id]
         self._changes.delete_batch(batch)
         self._forget(batch.groups)
 
     def lease(self, batch: GroupBatch, until: float) -> None:
-        """A batch is handed out, and comes again unless it is acknowledged by then."""
+        """Mark a batch as handed out until `until` (seconds since the epoch); it is handed out again unless it is
+        acknowledged by then."""
         batch.leased_until = until
         self._changes.batches[batch.id] = batch
 
@@ -139,25 +141,25 @@ class Hub:
         return batch_id < self.state.next_batch and batch_id not in self.batches
 
     def set_policy_version(self, version: int) -> None:
-        """The trainer has a new policy."""
+        """Store which policy version the trainer has; older groups than the settings allow are dropped from now on."""
         self.state.policy_version = version
-        self._note_state()
+        self._record_state()
 
     def reset(self) -> None:
-        """Forget the registration, the environments and all groups."""
+        """Remove the registration, the environments and all groups."""
         before = self.state
         self.state = HubState(None, before.max_token_len, next_group=before.next_group, next_batch=before.next_batch)
         self.environments = Environments(self._settings)
         self.queue, self.buffers, self.batches, self.num_bytes = GroupQueue(), {}, {}, 0
         self.contents = Contents(self._settings.memory_bytes)
         self._changes, self._exhausted = Changes(cleared=True), (-1, -1)
-        self._note_state()
+        self._record_state()
 
     def _form(self, now: float) -> bool:
         if self._exhausted == self._num_changes() and now < self._exhausted_until:
             return False  # nothing has changed since it was tried last
-        for environment in self.environments.look_after(now):
-            self.note_environment(environment)
+        for environment in self.environments.update_quarantine(now):
+            self.record_environment(environment)
         self._drop_unusable()
         minima, size = self.environments.minima(), self.batch_size
         formed = form_batches(self.queue, size, minima) or form_batches(self._without_stuck(now), size, minima)
@@ -169,7 +171,7 @@ class Hub:
         self._exhausted, self._exhausted_until = self._num_changes(), now + 1.0
         if formed:
             self.state.step += len(formed)
-            self._note_state()
+            self._record_state()
         return bool(formed)
 
     def _num_changes(self) -> tuple[int, int]:
@@ -190,29 +192,30 @@ class Hub:
 
     # --- environments ---------------------------------------------------------------------------------------------
 
-    def register_environment(self, said: EnvironmentRegistration, now: float) -> HubEnvironment:
-        """An environment registers."""
-        environment = self.environments.add(said, now)
-        self.note_environment(environment)
+    def register_environment(self, registration: EnvironmentRegistration, now: float) -> HubEnvironment:
+        """Register an environment at `now` (seconds since the epoch); returns its entry, marked to be stored."""
+        environment = self.environments.add(registration, now)
+        self.record_environment(environment)
         return environment
 
     def environment_status(self, environment: HubEnvironment, now: float) -> dict[str, Any]:
-        """What an environment asks for ten times a second."""
+        """The answer to `/status-env`, which environments request ten times a second; `now` also restarts the silence
+        timer."""
         environment.last_seen = now
         before = environment.group_size
         status = self.environments.status(environment, self.queue, self.batch_size)
         if environment.group_size != before:
-            self.note_environment(environment)
+            self.record_environment(environment)
         return {"current_step": self.state.step, **status}
 
     def add(self, group: TrajectoryGroup, fragment: Fragment, now: float) -> dict[str, Any]:
-        """A group is posted; returns the wire's answer."""
+        """Queue or buffer a posted group; returns the answer of `/scored_data`."""
         group.id, group.received_step, group.queued_at = self.state.next_group, self.state.step, now
         self.state.next_group += 1
         self.num_bytes += group.num_bytes
         self._changes.groups[group.id] = (group, fragment)
         self.contents.put(group.id, fragment)
-        environment = self.environments.find(group.env_id)
+        environment = self.environments.get(group.env_id)
         if environment is None or environment.group_size == group.size:
             self._enqueue(group)
             return {"status": "received"}
@@ -230,8 +233,8 @@ class Hub:
             return False
         return newest - group.policy_version > limit
 
-    def note_environment(self, environment: HubEnvironment) -> None:
-        """An environment changed."""
+    def record_environment(self, environment: HubEnvironment) -> None:
+        """Mark an environment's entry to be written to the database with the next changes."""
         self._changes.environments[environment.env_id] = environment.document()
 
     # --- inside ---------------------------------------------------------------------------------------------------
@@ -251,7 +254,7 @@ class Hub:
         self.contents.drop(group.id for group in groups)
         self._changes.delete_groups(groups)
 
-    def _note_state(self) -> None:
+    def _record_state(self) -> None:
         self._changes.state = asdict(self.state)
 
 

@@ -13,7 +13,7 @@ from itertools import islice
 
 @dataclass(slots=True)
 class TrajectoryGroup:
-    """What the hub knows of a group without looking into it."""
+    """The hub's entry of a group, without its content."""
 
     id: int
     size: int  # sequences
@@ -117,11 +117,11 @@ class _Waiting:
 
     @property
     def max_size(self) -> int:
-        """Of the largest group; 0 when nothing waits."""
+        """The size of the largest group that waits, in sequences; 0 when none waits."""
         return max((stream.size for stream in self.streams()), default=0)
 
     def streams(self) -> Iterator[_Stream]:
-        """Those that hold something."""
+        """The streams that hold a group."""
         return (stream for stream in self._streams.values() if stream.groups)
 
     def remove(self, batch: Iterable[TrajectoryGroup]) -> None:

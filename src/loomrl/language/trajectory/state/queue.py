@@ -23,7 +23,7 @@ class GroupQueue:
         return iter(self._groups.values())
 
     def add(self, group: TrajectoryGroup) -> None:
-        """Queue a group."""
+        """Append a group to the queue and to the sums by environment and size."""
         self._groups[group.id] = group
         self._of_size[group.size] += 1
         self._sizes[group.env_id][group.size] += 1
@@ -31,7 +31,11 @@ class GroupQueue:
         self.num_changes += 1
 
     def remove(self, groups: Iterable[TrajectoryGroup]) -> None:
-        """Take groups out."""
+        """Remove groups from the queue and from the sums by environment and size.
+
+        Raises:
+            KeyError: for a group that is not queued.
+        """
         for group in groups:
             del self._groups[group.id]
             _take_one(self._of_size, group.size)
@@ -43,15 +47,15 @@ class GroupQueue:
 
     @property
     def max_size(self) -> int:
-        """Of the largest group; 1 where there is none."""
+        """The size of the largest queued group, in sequences; 1 where the queue is empty."""
         return max(self._of_size, default=1) or 1
 
     def max_size_of(self, env_id: int) -> int:
-        """Of an environment's largest group; 0 where there is none."""
+        """The size of an environment's largest queued group, in sequences; 0 where it has none."""
         return max(self._sizes.get(env_id, ()), default=0)
 
     def num_groups_of(self, env_id: int) -> int:
-        """How many groups of an environment wait."""
+        """The number of an environment's groups that are queued."""
         return sum(self._sizes.get(env_id, Counter()).values())
 
 

@@ -14,7 +14,7 @@ _WAIT_SECONDS = 10.0  # for a hub that ends just now
 
 
 @contextmanager
-def alone(engine: Engine) -> Iterator[None]:
+def exclusive_lock(engine: Engine) -> Iterator[None]:
     """Keep other hubs out, for as long as this process lives.
 
     Raises:

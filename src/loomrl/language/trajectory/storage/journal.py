@@ -73,7 +73,7 @@ class HubJournal:
         while self._waiting:
             waiting, self._waiting = self._waiting, []
             try:
-                await asyncio.to_thread(self._store.write, self.hub.take_changes())
+                await asyncio.to_thread(self._store.write, self.hub.pop_changes())
                 error = None
             except ServiceError as failed:
                 error = failed
@@ -89,7 +89,7 @@ class HubJournal:
 
     def _load(self) -> Hub:
         hub = Hub(self._settings, self._store.load())
-        hub.environments.revive(time.time())
+        hub.environments.restart_timers(time.time())
         return hub
 
     def _undo(self, error: ServiceError) -> None:

@@ -19,13 +19,13 @@ log = logging.getLogger(__name__)
 _MIN_SECONDS = 1.0  # between two starts
 
 
-def keep_up(run: Callable[[], None]) -> int:
+def run_supervised(run: Callable[[], None]) -> int:
     """Run in a child process, again whenever a signal ends it that was not sent here; returns its exit code."""
-    child, is_told_to_stop = 0, False
+    child, must_stop = 0, False
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        nonlocal is_told_to_stop
-        is_told_to_stop = True
+        nonlocal must_stop
+        must_stop = True
         if child:
             os.kill(child, signal.SIGTERM)
 
@@ -34,11 +34,11 @@ def keep_up(run: Callable[[], None]) -> int:
     while True:
         started = time.monotonic()
         child = _start(run)
-        if is_told_to_stop:
+        if must_stop:
             os.kill(child, signal.SIGTERM)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         child = 0
-        if is_told_to_stop or code >= 0:
+        if must_stop or code >= 0:
             return max(code, 0)
         log.error("the hub was ended by signal %d and is started again", -code)
         time.sleep(max(0.0, started + _MIN_SECONDS - time.monotonic()))

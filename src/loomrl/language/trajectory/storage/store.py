@@ -15,10 +15,10 @@ from loomrl.errors import ServiceError
 from loomrl.language.trajectory.state.changes import Changes, GroupBatch, Post
 from loomrl.language.trajectory.state.environments import HubEnvironment
 from loomrl.language.trajectory.state.fragments import Fragment
-from loomrl.language.trajectory.state.hub import HubState, Kept
+from loomrl.language.trajectory.state.hub import HubState, StoredHub
 from loomrl.language.trajectory.state.packing import TrajectoryGroup
 from loomrl.language.trajectory.storage import tables
-from loomrl.language.trajectory.storage.alone import alone
+from loomrl.language.trajectory.storage.alone import exclusive_lock
 from loomrl.storage.loomdb.engine import WRITES, make_engine
 from loomrl.system.home import home
 
@@ -38,7 +38,7 @@ class Store:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._writing = engine.execution_options(**{WRITES: True})
-        self._held = ExitStack()  # what keeps others out
+        self._lock = ExitStack()  # what keeps others out
 
     @classmethod
     def open(cls, url: str | None = None) -> Self:
@@ -53,7 +53,7 @@ class Store:
             event.listen(engine, "connect", _prepare_for_groups, insert=True)
         store = cls(engine)
         try:
-            store._held.enter_context(alone(engine))
+            store._lock.enter_context(exclusive_lock(engine))
             store._prepare()
         except ServiceError:
             store.close()
@@ -64,8 +64,8 @@ class Store:
         return store
 
     def close(self) -> None:
-        """Let the database go."""
-        self._held.close()
+        """Release the lock on the database and close all connections to it."""
+        self._lock.close()
         self._engine.dispose()
 
     def write(self, changes: Changes) -> None:
@@ -98,8 +98,8 @@ class Store:
         except SQLAlchemyError as error:
             raise self._failed(error) from error
 
-    def load(self) -> Kept:
-        """All but the groups' content.
+    def load(self) -> StoredHub:
+        """All that the database stores of a hub, without the groups' content.
 
         Raises:
             ServiceError: when the database fails.
@@ -111,7 +111,7 @@ class Store:
             raise self._failed(error) from error
 
     def posts(self) -> list[Post]:
-        """Answers that may be asked for again, oldest first.
+        """The stored answers that may be requested again, oldest first.
 
         Raises:
             ServiceError: when the database fails.
@@ -177,7 +177,7 @@ def _write(connection: Connection, changes: Changes) -> None:
         connection.execute(delete(tables.posts).where(outdated))
 
 
-def _load(connection: Connection) -> Kept:
+def _load(connection: Connection) -> StoredHub:
     document = connection.scalar(select(tables.state.columns.document))
     environments = connection.scalars(
         select(tables.environments.columns.document).order_by(tables.environments.columns.env_id)
@@ -187,7 +187,7 @@ def _load(connection: Connection) -> Kept:
         GroupBatch(row.id, [groups[one] for one in orjson.loads(row.group_ids)], row.leased_until)
         for row in connection.execute(select(tables.batches))
     ]
-    return Kept(
+    return StoredHub(
         HubState() if document is None else HubState(**orjson.loads(document)),
         [HubEnvironment(**orjson.loads(one)) for one in environments],
         groups,

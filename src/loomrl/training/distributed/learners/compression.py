@@ -28,34 +28,35 @@ class Averaging(Protocol):
     """One way to average the vector (P,) of a process group's members."""
 
     def average(self, vector: Tensor) -> int:
-        """Replace it by the mean; returns the bytes of payload."""
+        """Replace the vector (P,) in place by the mean over all learners; returns the bytes of payload this learner
+        sent."""
 
     def state_dict(self) -> State:
-        """What is kept from one call to the next."""
+        """What is carried from one call to the next, arrays and numbers by name; empty where nothing is."""
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`."""
+        """Continue where `state_dict()` of an equal averaging was taken."""
 
 
-def make_averaging(
+def create_averaging(
     config: CompressionConfig, size: int, matrices: Sequence[LayerWeights], group: dist.ProcessGroup
 ) -> Averaging:
-    """The one a config asks for, for vectors of `size` numbers with these matrices in them."""
+    """The averaging that a config selects, for vectors of `size` numbers that contain these matrices."""
     match config.method:
         case "powersgd":
-            return PowerSGD(config.rank, matrices, group)
+            return PowerSGDAveraging(config.rank, matrices, group)
         case "int8":
-            return ErrorFeedback(BlockQuantization(size), size, group)
+            return ErrorFeedbackAveraging(BlockQuantization(size), size, group)
         case "top_k":
-            return ErrorFeedback(Largest(config.share, size), size, group)
+            return ErrorFeedbackAveraging(TopKSelection(config.share, size), size, group)
         case "none":
-            return Whole(group)
+            return AllReduceAveraging(group)
         case _:
-            return Hooked(config.method, group)
+            return HalfPrecisionAveraging(config.method, group)
 
 
 class GradientBucket:
-    """A vector as torch's communication hooks want it: what `torch.distributed.GradBucket` offers of one."""
+    """A vector (P,) with the interface of `torch.distributed.GradBucket` that torch's communication hooks expect."""
 
     def __init__(self, vector: Tensor, matrices: Sequence[LayerWeights] = ()) -> None:
         self._vector, self._matrices = vector, matrices
@@ -74,37 +75,39 @@ class GradientBucket:
 
     @staticmethod
     def index() -> int:
-        """There is one."""
+        """The bucket's number: always 0, since the whole vector is one bucket."""
         return 0
 
     @staticmethod
     def is_last() -> bool:
-        """There is one."""
+        """Whether this is the last bucket: always True, since the whole vector is one bucket."""
         return True
 
 
-class Whole:
-    """Every number as it is. Without torch's hook, whose future wakes two more threads for each gradient."""
+class AllReduceAveraging:
+    """Averages in full precision by one all-reduce. torch's hook is not used: its future wakes two more threads for
+    each gradient."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
 
     def average(self, vector: Tensor) -> int:
-        """See `Averaging`."""
+        """Replace the vector (P,) in place by the mean over all learners; returns the bytes of payload this learner
+        sent: 4 per number."""
         dist.all_reduce(vector, group=self._group)
         vector.div_(self._group.size())
         return vector.nbytes
 
     def state_dict(self) -> State:
-        """Nothing."""
+        """An empty dictionary: an all-reduce carries nothing from call to call."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """Nothing."""
+        """Do nothing: an all-reduce carries nothing from call to call."""
 
 
-class Hooked:
-    """One of torch's hooks that need no memory: rounded to half as many bits."""
+class HalfPrecisionAveraging:
+    """Averages in 16 bits (`fp16` or `bf16`), by torch's own communication hooks."""
 
     _HOOKS: dict[str, Callable[..., Any]] = {
         "fp16": default_hooks.fp16_compress_hook,
@@ -115,20 +118,22 @@ class Hooked:
         self._hook, self._group = self._HOOKS[method], group
 
     def average(self, vector: Tensor) -> int:
-        """See `Averaging`."""
+        """Replace the vector (P,) in place by the mean over all learners; returns the bytes of payload this learner
+        sent: 2 per number."""
         self._hook(self._group, GradientBucket(vector)).wait()
         return vector.nbytes // 2
 
     def state_dict(self) -> State:
-        """Nothing."""
+        """An empty dictionary: rounding to 16 bits carries nothing from call to call."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """Nothing."""
+        """Do nothing: rounding to 16 bits carries nothing from call to call."""
 
 
-class PowerSGD:
-    """torch's: matrices as products of thin ones, with error feedback (Vogels et al., arXiv 1905.13727)."""
+class PowerSGDAveraging:
+    """torch's PowerSGD: matrices are sent as products of thin ones, with error feedback (Vogels et al., arXiv
+    1905.13727)."""
 
     def __init__(self, rank: int, matrices: Sequence[LayerWeights], group: dist.ProcessGroup) -> None:
         _KEPT.add(group)
@@ -136,7 +141,8 @@ class PowerSGD:
         self._state = powerSGD_hook.PowerSGDState(group, rank, FIRST_POWERSGD)
 
     def average(self, vector: Tensor) -> int:
-        """See `Averaging`."""
+        """Replace the vector (P,) in place by the mean over all learners; returns the bytes of payload this learner
+        sent: 4 per number of the thin matrices and of what is no matrix."""
         state = self._state
         is_whole, before = state.iter < FIRST_POWERSGD, state.total_numel_after_compression
         averaged = powerSGD_hook.powerSGD_hook(state, GradientBucket(vector, self._matrices)).wait()
@@ -145,13 +151,13 @@ class PowerSGD:
         return 4 * numbers
 
     def state_dict(self) -> State:
-        """Error and thin matrices, where there are any yet."""
+        """Error and thin matrices as arrays, after the first compressed call, and the number of calls."""
         memories = {name: getattr(self._state, name) for name in _POWERSGD_MEMORY}
         kept = {name: memory[0].numpy().copy() for name, memory in memories.items() if 0 in memory}
         return {**kept, "calls": self._state.iter}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`."""
+        """Restore error, thin matrices and the number of calls from `state_dict()`."""
         self._state.iter = int(state["calls"])
         for name in _POWERSGD_MEMORY:
             if name in state:
@@ -159,56 +165,56 @@ class PowerSGD:
 
 
 class GradientCode(Protocol):
-    """A message for a vector, which is shorter and says less."""
+    """A lossy code: encodes a vector as a shorter message."""
 
     def encode(self, vector: Tensor) -> Tensor:
         """(P,) float32 -> (M,) uint8, of one length for all vectors."""
 
     def decode(self, message: Tensor) -> Tensor:
-        """What the message says of the vector, (P,)."""
+        """The vector (P,) float32 that a message stands for."""
 
 
 class BlockQuantization:
-    """Every number as one byte, with a scale for each BLOCK of them."""
+    """Encodes each number as one signed byte, with one float32 scale for each BLOCK numbers."""
 
     def __init__(self, size: int) -> None:
         self._size, self._padding = size, -size % BLOCK
 
     def encode(self, vector: Tensor) -> Tensor:
-        """See `GradientCode`."""
+        """(P,) float32 -> (M,) uint8: the scales of all blocks, then one byte per number."""
         blocks = torch.nn.functional.pad(vector, (0, self._padding)).view(-1, BLOCK)
         scale = (blocks.abs().amax(1) / 127.0).clamp_min(torch.finfo(torch.float32).tiny)
         steps = (blocks / scale[:, None]).round().to(torch.int8).view(-1)[: self._size]
         return torch.cat([scale.view(torch.uint8), steps.view(torch.uint8)])
 
     def decode(self, message: Tensor) -> Tensor:
-        """See `GradientCode`."""
+        """(M,) uint8 -> (P,) float32: each byte times the scale of its block."""
         scale = message[: -self._size].clone().view(torch.float32)
         steps = message[-self._size :].view(torch.int8).to(torch.float32)
         blocks = torch.nn.functional.pad(steps, (0, self._padding)).view(-1, BLOCK) * scale[:, None]
         return blocks.view(-1)[: self._size]
 
 
-class Largest:
-    """The numbers furthest from 0, at least one, and where they stand."""
+class TopKSelection:
+    """Encodes the `share` of numbers with the largest magnitudes, at least one, and their positions."""
 
     def __init__(self, share: float, size: int) -> None:
         self._size, self._count = size, max(1, round(share * size))
 
     def encode(self, vector: Tensor) -> Tensor:
-        """See `GradientCode`."""
+        """(P,) float32 -> (M,) uint8: int32 positions, then float32 numbers; 8 bytes for each number sent."""
         places = vector.abs().topk(self._count, sorted=False).indices
         return torch.cat([places.to(torch.int32).view(torch.uint8), vector[places].view(torch.uint8)])
 
     def decode(self, message: Tensor) -> Tensor:
-        """See `GradientCode`."""
+        """(M,) uint8 -> (P,) float32: the numbers that were sent at their positions, 0 elsewhere."""
         places, numbers = message.view(2, -1)
         vector = torch.zeros(self._size)
         vector[places.clone().view(torch.int32).long()] = numbers.clone().view(torch.float32)
         return vector
 
 
-class ErrorFeedback:
+class ErrorFeedbackAveraging:
     """Sends a code of the vector and of what earlier codes left out (Karimireddy et al., arXiv 1901.09847).
 
     All decode all messages and add them up in the order of ranks.
@@ -219,7 +225,8 @@ class ErrorFeedback:
         self._left_out = torch.zeros(size)
 
     def average(self, vector: Tensor) -> int:
-        """See `Averaging`."""
+        """Replace the vector (P,) in place by the mean over all learners; returns the bytes of payload this learner
+        sent: the length of its message."""
         wanted = vector + self._left_out
         message = self._code.encode(wanted)
         self._left_out = wanted - self._code.decode(message)
@@ -229,9 +236,9 @@ class ErrorFeedback:
         return message.numel()
 
     def state_dict(self) -> State:
-        """What was left out."""
+        """The error that earlier messages left out, array `left_out` (P,) float32."""
         return {"left_out": self._left_out.numpy().copy()}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`."""
+        """Restore the error that earlier messages left out from `state_dict()`."""
         self._left_out = torch.from_numpy(state["left_out"]).clone()

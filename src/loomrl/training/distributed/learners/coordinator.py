@@ -11,7 +11,7 @@ from loomrl.types import Json
 
 @dataclass
 class Updates:
-    """What was left since this was last asked for."""
+    """What the learners have reported since the last `take_updates`; of checkpoints the newest only."""
 
     checkpoints: list[Checkpoint] = field(default_factory=list)
     updates: list[Json] = field(default_factory=list)
@@ -21,20 +21,23 @@ class Updates:
 
 
 class Coordinator:
-    """Learners that were lost are begun again from its newest checkpoint, which all of them have left their part of."""
+    """The actor that collects the learners' checkpoints and reports, and keeps the newest joint checkpoint.
+
+    Learners that were lost are started again from that checkpoint, to which every learner has submitted its part.
+    """
 
     def __init__(self, newest: Checkpoint | None) -> None:
         self._newest = newest
         self._num_learners = 0
         self._parts: dict[int, Checkpoint] = {}
-        self._news = Updates()
+        self._updates = Updates()
         self._failure: LoomRLError | None = None
 
-    def begin(self, rank: int, num_learners: int, num_envs: int) -> Checkpoint | None:
-        """What a learner, one of so many with so many environments each, goes on from; None: from the start.
+    def register_learner(self, rank: int, num_learners: int, num_envs: int) -> Checkpoint | None:
+        """The checkpoint that a learner continues from: its part of the newest one. None: begin at step 0.
 
         Raises:
-            LoomRLError: what a learner has failed with, which it would again.
+            LoomRLError: what a learner has failed with before, since it would fail again.
         """
         if self._failure is not None:
             raise self._failure
@@ -45,36 +48,36 @@ class Coordinator:
         self._parts.pop(rank, None)
         return None if self._newest is None else part_of(self._newest, rank)
 
-    def leave(self, rank: int, num_learners: int, part: Checkpoint) -> None:
-        """A learner's checkpoint; with those of all others at the same step it is one of the training. What comes late,
-        of a learner that was one of another number, is passed over."""
+    def submit_checkpoint(self, rank: int, num_learners: int, part: Checkpoint) -> None:
+        """Store a learner's part of a checkpoint; the parts of all learners at one step become the newest checkpoint. A
+        part from a learner of another number of learners is ignored."""
         if num_learners != self._num_learners:
             return
         self._parts[rank] = part
         if len(self._parts) == self._num_learners and len({one.step for one in self._parts.values()}) == 1:
             self._newest = joined([self._parts[rank] for rank in range(self._num_learners)])
-            self._news.checkpoints = [self._newest]  # who asks rarely needs the last one only
+            self._updates.checkpoints = [self._newest]  # older ones need not be saved any more
             self._parts = {}
 
-    def tell(self, kind: str, what: Any) -> None:
-        """One of the `Updates`, by the name of its field.
+    def report(self, kind: str, what: Any) -> None:
+        """Append `what` to the field of `Updates` that `kind` names.
 
         Raises:
-            LoomRLError: what training ends with.
+            LoomRLError: what training ends with, where a learner has failed.
         """
         if self._failure is not None:
             raise self._failure
-        getattr(self._news, kind).append(what)
+        getattr(self._updates, kind).append(what)
 
-    def fail(self, error: LoomRLError) -> None:
-        """Of a learner: training ends with it."""
+    def report_failure(self, error: LoomRLError) -> None:
+        """Store the error that training ends with; the first one that is reported counts."""
         self._failure = self._failure or error
 
     def failure(self) -> LoomRLError | None:
-        """What training ends with, unless it goes well."""
+        """The error that training ends with, or None while no learner has failed."""
         return self._failure
 
-    def take(self) -> Updates:
-        """All news; afterwards there are none."""
-        news, self._news = self._news, Updates()
-        return news
+    def take_updates(self) -> Updates:
+        """All updates since the last call; they are removed here."""
+        updates, self._updates = self._updates, Updates()
+        return updates

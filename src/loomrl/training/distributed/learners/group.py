@@ -19,28 +19,29 @@ from torch import Tensor, nn
 from loomrl.algorithms.base import State, below
 from loomrl.algorithms.peers import LayerWeights, Moments, Vector
 from loomrl.training.config import DistributedConfig
-from loomrl.training.distributed.learners.compression import make_averaging
+from loomrl.training.distributed.learners.compression import create_averaging
 from loomrl.training.distributed.learners.watchdog import Watchdog
 from loomrl.types import FloatArray, Json
 
 _RECEIVER = "gloo_tcp_loop"  # name of Gloo's thread that waits for messages
 
 
-class Followed:
-    """A vector of parameters that the learners have in common, and how it becomes one."""
+class SharedParameters:
+    """A parameter vector that all learners share, and how their copies become equal."""
 
     def __init__(
         self, parameters: Tensor, matrices: Sequence[LayerWeights], config: DistributedConfig, group: dist.ProcessGroup
     ) -> None:
         self._parameters = parameters  # (P,), the algorithm's own
-        self.averaging = make_averaging(config.compression, parameters.numel(), matrices, group)
+        self.averaging = create_averaging(config.compression, parameters.numel(), matrices, group)
         dist.broadcast(parameters, group=group, group_src=0)
         self._agreed = nn.Parameter(parameters.clone())
         momentum = config.outer_momentum
         self._outer = torch.optim.SGD([self._agreed], config.outer_learning_rate, momentum, nesterov=momentum > 0)
 
     def synchronise(self) -> int:
-        """One outer step along the mean of how far the learners moved; returns the bytes of payload."""
+        """Take one outer step along the learners' mean movement and set the parameters to the result; returns the bytes
+        of payload sent."""
         moved = self._agreed.data - self._parameters
         num_bytes = self.averaging.average(moved)
         self._agreed.grad = moved
@@ -49,7 +50,7 @@ class Followed:
         return num_bytes
 
     def state_dict(self) -> State:
-        """Asked when the parameters are one: the outer momentum, and what averaging keeps."""
+        """The outer momentum, and what the averaging carries; taken while all learners' parameters are equal."""
         state: State = {f"averaging.{name}": value for name, value in self.averaging.state_dict().items()}
         momentum = self._outer.state[self._agreed].get("momentum_buffer")
         return state if momentum is None else {**state, "momentum": momentum.numpy().copy()}
@@ -65,7 +66,8 @@ class Followed:
 
 
 class DistributedLearnerGroup:
-    """One learner's view of all of them. Bytes are payload: what this learner contributes to collectives."""
+    """The learners of one process group, seen from one of them. Bytes are payload: what this learner contributes to
+    collectives."""
 
     def __init__(self, config: DistributedConfig, watchdog: Watchdog, group: dist.ProcessGroup | None = None) -> None:
         found = group or dist.group.WORLD
@@ -73,48 +75,51 @@ class DistributedLearnerGroup:
         calm_receiver()
         self._config, self._watchdog, self._group = config, watchdog, found
         self.rank, self.num_learners = found.rank(), found.size()
-        self.joins_gradients = config.sync_frequency == 1
-        self._followed: list[Followed] = []
+        self.all_reduces_gradients = config.sync_frequency == 1
+        self._shared: list[SharedParameters] = []
         self._steps = 0  # since the parameters were one
         self._bytes = 0  # since `metrics` was asked
 
     @property
-    def steps_alone(self) -> float:
-        """See `Peers`."""
-        return math.inf if self.joins_gradients else self._config.sync_frequency - self._steps
+    def steps_until_synchronisation(self) -> float:
+        """How many more gradient steps this learner may take before the parameters are synchronised; infinite where
+        every gradient is averaged."""
+        return math.inf if self.all_reduces_gradients else self._config.sync_frequency - self._steps
 
     # --- parameters ---
 
-    def follow(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
-        """The first learner's parameters become everyone's."""
-        with self._meeting():
-            self._followed.append(Followed(torch.as_tensor(parameters), matrices, self._config, self._group))
+    def register_parameters(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
+        """Register a parameter vector (P,) and the matrices in it; all learners' copies become the first learner's."""
+        with self._collective():
+            self._shared.append(SharedParameters(torch.as_tensor(parameters), matrices, self._config, self._group))
 
-    def join_gradient(self, gradient: Vector, number: int = 0) -> None:
-        """The mean of the learners' gradients: of batches of one size, that of all of them together."""
-        with self._meeting():
-            self._bytes += self._followed[number].averaging.average(torch.as_tensor(gradient))
+    def all_reduce_gradient(self, gradient: Vector, number: int = 0) -> None:
+        """Replace a gradient (P,) in place by the mean over all learners; `number` counts vectors in the order of
+        `register_parameters`."""
+        with self._collective():
+            self._bytes += self._shared[number].averaging.average(torch.as_tensor(gradient))
 
-    def stepped(self, num_steps: int) -> None:
-        """See `Peers`."""
-        if self.joins_gradients:
+    def count_steps(self, num_steps: int) -> None:
+        """Count gradient steps this learner has taken; synchronises the parameters after `sync_frequency` of them."""
+        if self.all_reduces_gradients:
             return
         self._steps += num_steps
         if self._steps == self._config.sync_frequency:
             self.synchronise()
 
     def synchronise(self) -> None:
-        """See `Peers`."""
+        """Make all learners' parameters equal by an outer step; does nothing where no step was taken since the last
+        time."""
         if self._steps == 0:
             return
-        with self._meeting():
-            self._bytes += sum(followed.synchronise() for followed in self._followed)
+        with self._collective():
+            self._bytes += sum(shared.synchronise() for shared in self._shared)
         self._steps = 0
 
     # --- numbers ---
 
-    def join_moments(self, moments: Moments) -> Moments:
-        """See `Peers`: Chan, Golub and LeVeque (1979), for any number of batches."""
+    def all_reduce_moments(self, moments: Moments) -> Moments:
+        """Mean, variance and count of all learners' values together (Chan, Golub and LeVeque, 1979)."""
         shape = np.shape(moments.mean)
         rows = self._gathered(np.concatenate([[moments.count], moments.mean.ravel(), moments.var.ravel()]))
         count = rows[:, :1]
@@ -126,8 +131,8 @@ class DistributedLearnerGroup:
         var = (count * (variances + (means - mean) ** 2)).sum(0) / total
         return Moments(mean.reshape(shape), var.reshape(shape), total)
 
-    def mean(self, values: FloatArray) -> FloatArray:
-        """See `Peers`."""
+    def all_reduce_mean(self, values: FloatArray) -> FloatArray:
+        """The mean of an array (K,) over all learners, float64 (K,)."""
         found: FloatArray = self._gathered(values).mean(0)
         return found
 
@@ -135,43 +140,43 @@ class DistributedLearnerGroup:
         """Every learner's values (K,), in the order of ranks: (learners, K)."""
         own = torch.from_numpy(np.ascontiguousarray(values, np.float64))
         rows = [torch.empty_like(own) for _ in range(self.num_learners)]
-        with self._meeting(own.nbytes):
+        with self._collective(own.nbytes):
             dist.all_gather(rows, own, self._group)
         found: FloatArray = torch.stack(rows).numpy()
         return found
 
-    def from_first(self, compute: Callable[[], Json]) -> Json:
-        """See `Peers`."""
+    def broadcast_from_first(self, compute: Callable[[], Json]) -> Json:
+        """The result of `compute` on the first learner, sent to all; the others do not compute it."""
         found: list[Any] = [compute() if self.rank == 0 else None]
-        with self._meeting():
+        with self._collective():
             dist.broadcast_object_list(found, group=self._group, group_src=0)
         answer: Json = found[0]
         return answer
 
     @contextmanager
-    def _meeting(self, num_bytes: int = 0) -> Iterator[None]:
-        """Whoever waits for others does not hang."""
+    def _collective(self, num_bytes: int = 0) -> Iterator[None]:
+        """Enter a collective: while this learner waits for the others, the watchdog does not count it as hanging."""
         self._bytes += num_bytes
         with self._watchdog.at_rest():
             yield
 
     def metrics(self) -> dict[str, float]:
-        """Bytes since this was last asked: gradients, parameters and moments, not what `from_first` tells, nor the
-        parameters that are sent once when learners begin."""
+        """`bytes_sent`: payload of gradients, parameters and moments since the last call. Not counted are
+        `broadcast_from_first` and the first broadcast of the parameters."""
         num_bytes, self._bytes = self._bytes, 0
         return {"bytes_sent": float(num_bytes)}
 
     # --- state ---
 
     def state_dict(self) -> State:
-        """Asked when the parameters are one: that of each vector."""
-        states = enumerate(followed.state_dict() for followed in self._followed)
+        """The state of each shared parameter vector, by its number; taken while all learners' parameters are equal."""
+        states = enumerate(shared.state_dict() for shared in self._shared)
         return {f"{number}.{name}": value for number, state in states for name, value in state.items()}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`, when the algorithm has its parameters again."""
-        for number, followed in enumerate(self._followed):
-            followed.load_state_dict(below(f"{number}.", state))
+        for number, shared in enumerate(self._shared):
+            shared.load_state_dict(below(f"{number}.", state))
         self._steps = 0
 
 

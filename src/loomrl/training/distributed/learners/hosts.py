@@ -19,41 +19,41 @@ if TYPE_CHECKING:
 _SHOWN = 3  # differences that are named
 
 
-def same_software(learn: Callable[[Json], None], assignment: "LearnerTask") -> tuple[Callable[[Json], None], Json]:
-    """What Ray Train is to call in every learner's process, and with what: `learn({"assignment": assignment})`, where
-    the host's software is this one's."""
+def same_software(learn: Callable[[Json], None], task: "LearnerTask") -> tuple[Callable[[Json], None], Json]:
+    """The function and its argument for Ray Train to call in every learner's process: it calls `learn({"task": task})`
+    where the host's software equals this process's, and fails with ConfigError otherwise."""
     import ray.cloudpickle
 
-    algorithm, backend = assignment.job.config.algorithm, assignment.job.backend
+    algorithm, backend = task.job.config.algorithm, task.job.backend
     return _begin, {
         "software": software(algorithm, backend),
         "of": (algorithm, backend),
-        "desk": assignment.desk,
-        "work": ray.cloudpickle.dumps((learn, {"assignment": assignment})),
+        "coordinator": task.coordinator,
+        "work": ray.cloudpickle.dumps((learn, {"task": task})),
     }
 
 
 def _begin(order: Json) -> None:
-    """Of a learner's process.
+    """Start learning in a learner's process, after its software was compared.
 
     Raises:
-        ConfigError: when this host's software is another; the desk knows it too.
+        ConfigError: when this host's software is another; the coordinator knows it too.
     """
     import ray
 
-    if ray.get(order["desk"].failure.remote()) is not None:  # it would again; whoever began the training raises it
+    if ray.get(order["coordinator"].failure.remote()) is not None:  # the process that began the training raises it
         return
     try:
-        demand_software(order["software"], *order["of"])
+        require_software(order["software"], *order["of"])
     except ConfigError as error:
-        ray.get(order["desk"].fail.remote(error))
+        ray.get(order["coordinator"].report_failure.remote(error))
         raise
     # Of the process that began the training, by way of Ray, which would unpickle it just so, but before the comparison.
     learn, config = pickle.loads(order["work"])
     learn(config)
 
 
-def demand_software(wanted: Json, algorithm: str, backend: str) -> None:
+def require_software(wanted: Json, algorithm: str, backend: str) -> None:
     """Raise `ConfigError` where what an algorithm with an environment's back-end computes with is another on this host
     than `loomrl.training.inputs.software` gave where the training was begun."""
     if differences := different(wanted, software(algorithm, backend)):
@@ -64,7 +64,7 @@ def demand_software(wanted: Json, algorithm: str, backend: str) -> None:
 
 
 def different(here: Any, there: Any, name: str = "") -> list[str]:
-    """What differs between two nested dictionaries, as `name: here, there`; digests of files are not shown."""
+    """The differences between two nested dictionaries, each as `name: there, here`; of file digests the name only."""
     if not (isinstance(here, dict) and isinstance(there, dict)):
         shown = "" if name.startswith(("code", "plugin packages")) else f" {there} there, {here} here"
         return [] if here == there else [f"{name}{shown}"]

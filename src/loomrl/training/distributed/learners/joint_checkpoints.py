@@ -50,12 +50,12 @@ def joined(parts: Sequence[Checkpoint]) -> Checkpoint:
 
 
 def num_learners(checkpoint: Checkpoint) -> int:
-    """How many left it."""
+    """The number of learners whose states a joint checkpoint holds, at least 1."""
     return 1 + sum(1 for name in checkpoint.values if _OTHERS.match(name))
 
 
 def part_of(checkpoint: Checkpoint, rank: int) -> Checkpoint:
-    """What one learner left of it."""
+    """The checkpoint of one learner, by its rank, as it is contained in a joint checkpoint."""
     arrays = {name: array for name, array in checkpoint.arrays.items() if not _OTHERS.match(name)}
     values = {name: value for name, value in checkpoint.values.items() if not _OTHERS.match(name)}
     if rank > 0:
@@ -70,7 +70,7 @@ def divided(checkpoint: Checkpoint, number: int, num_envs: int) -> Checkpoint:
     old = [part_of(checkpoint, rank) for rank in range(num_learners(checkpoint))]
     if len(old) == number:
         return checkpoint
-    replays = _dealt_replays(old, number, num_envs)
+    replays = _divided_replays(old, number, num_envs)
     environments = states.joined([below(ENVIRONMENTS, part.arrays) for part in old])
     return joined([_part(old, rank, num_envs, replays[rank], environments) for rank in range(number)])
 
@@ -105,7 +105,7 @@ def _common(arrays: list[NDArray[Any]], rank: int) -> NDArray[Any]:
     return mean
 
 
-def _dealt_replays(old: list[Checkpoint], number: int, num_envs: int) -> list[State]:
+def _divided_replays(old: list[Checkpoint], number: int, num_envs: int) -> list[State]:
     """Empty states of algorithms without a replay."""
     states = [below(_REPLAY, part.arrays) | below("replay.", part.values["algorithm"]) for part in old]
     return dealt(states, number, num_envs) if states[0] else [{} for _ in range(number)]

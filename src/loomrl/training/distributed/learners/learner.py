@@ -25,57 +25,57 @@ from loomrl.training.saver import Saver
 from loomrl.training.threads import one_thread
 from loomrl.types import Json
 
-TELL_SECONDS = 0.2  # at least so long between two updates that are told
+REPORT_SECONDS = 0.2  # at least so long between two updates that are told
 
 
 @dataclass(frozen=True)
 class LearnerTask:
-    """What a learner is given: the whole job. `files` are the snapshot's, by relative path: there may be no shared
+    """What each learner is given: the whole job. `files` are the snapshot's, by relative path: there may be no shared
     folders."""
 
     job: TrainingJob
     rollout_length: int
     distributed: DistributedConfig
     files: dict[str, bytes]
-    desk: Any  # handle of the `Desk`
+    coordinator: Any  # handle of the `Coordinator`
 
 
-def assigned(job: TrainingJob, rollout_length: int, desk: Any) -> LearnerTask:
-    """Whoever learns gets this."""
+def create_task(job: TrainingJob, rollout_length: int, coordinator: Any) -> LearnerTask:
+    """The task that every learner of a training gets, with the snapshot's files and a handle of the coordinator."""
     config = job.config.distributed
     assert config is not None, "whoever trains in one process does not come here"
-    return LearnerTask(job, rollout_length, config, packed(job.snapshot_folder), desk)
+    return LearnerTask(job, rollout_length, config, packed(job.snapshot_folder), coordinator)
 
 
 def learn(config: dict[str, LearnerTask]) -> None:
     """Train until the end, from the newest checkpoint; Ray Train calls it in every learner's process.
 
     Raises:
-        LoomRLError: what training ends with; the desk knows it too.
+        LoomRLError: what training ends with; the coordinator knows it too.
     """
     import ray
     import ray.train
     from ray.exceptions import RayTaskError
 
-    assignment = config["assignment"]
-    keep_to(assignment.distributed.resources_per_learner["CPU"])  # also in stepping environments
+    task = config["task"]
+    keep_to(task.distributed.resources_per_learner["CPU"])  # also in stepping environments
 
-    def ask(method: str, *arguments: Any) -> Any:
+    def call(method: str, *arguments: Any) -> Any:
         try:
-            return ray.get(getattr(assignment.desk, method).remote(*arguments))
+            return ray.get(getattr(task.coordinator, method).remote(*arguments))
         except RayTaskError as error:
             raise error.as_instanceof_cause() from error
 
     try:
         context = ray.train.get_context()
-        DistributedLearner(assignment, context.get_world_rank(), context.get_world_size(), ask).run(_peers)
+        DistributedLearner(task, context.get_world_rank(), context.get_world_size(), call).run(_create_group)
     except LoomRLError as error:
-        ask("fail", error)
+        call("report_failure", error)
         raise
 
 
-def _peers(config: DistributedConfig, watchdog: Watchdog) -> LearnerGroup:
-    """Those of the process group that Ray Train has made."""
+def _create_group(config: DistributedConfig, watchdog: Watchdog) -> LearnerGroup:
+    """The group of the learners in Ray Train's process group; `ALONE` for one learner."""
     if config.num_learners == 1:
         return ALONE
     from loomrl.training.distributed.learners.group import DistributedLearnerGroup
@@ -84,56 +84,66 @@ def _peers(config: DistributedConfig, watchdog: Watchdog) -> LearnerGroup:
 
 
 class DistributedLearner:
-    """One of `num_learners`. `ask` calls a method of the `Desk` and gives its answer."""
+    """One of `num_learners` learners. `call` calls a method of the `Coordinator` and returns its result."""
 
-    def __init__(self, assignment: LearnerTask, rank: int, num_learners: int, ask: Callable[..., Any]) -> None:
-        self._assignment, self._ask = assignment, ask
+    def __init__(self, task: LearnerTask, rank: int, num_learners: int, call: Callable[..., Any]) -> None:
+        self._task, self._call = task, call
         self._rank, self._num_learners = rank, num_learners
-        self._told = 0.0
+        self._reported_at = 0.0
 
-    def run(self, make_peers: Callable[[DistributedConfig, Watchdog], LearnerGroup]) -> None:
-        """From what the desk has, to the end."""
-        config = self._assignment.distributed
+    def run(self, create_group: Callable[[DistributedConfig, Watchdog], LearnerGroup]) -> None:
+        """Train from the coordinator's newest checkpoint to the end. `create_group` makes this learner's
+        `LearnerGroup`.
+
+        Raises:
+            LoomRLError: what training ends with.
+            ArtifactError: when the restored state differs from the checkpoint's.
+        """
+        config = self._task.distributed
         with (
             tempfile.TemporaryDirectory() as folder,
             Watchdog(config.hang_timeout_seconds, self._warn) as self._watchdog,
         ):
-            job = unpacked(self._share(), self._assignment.files, Path(folder) / "snapshot")
+            job = unpacked(self._share(), self._task.files, Path(folder) / "snapshot")
             with one_thread(job.engine), closing(job.validation()) as validation:
-                peers = make_peers(config, self._watchdog)
+                peers = create_group(config, self._watchdog)
                 algorithm = job.algorithm(Path(folder), peers)
                 collecting = self._workers(job, algorithm) if config.rollout_workers_per_learner else None
                 self._train(job.loop(algorithm, validation, peers, self._update, self._validation, collecting))
 
     def _share(self) -> TrainingJob:
-        given = self._assignment
+        given = self._task
         return share_of(given.job, given.rollout_length, given.distributed, self._num_learners)
 
     def _workers(self, share: TrainingJob, algorithm: Algorithm) -> CollectedByWorkers:
-        """That collect for this learner."""
-        config = self._assignment.distributed
-        place = WorkerDirectory(share, self._assignment.files, config.rollout_workers_per_learner, self._rank)
-        crew = RolloutWorkerPool(
-            place,
+        """The rollout workers that collect for this learner, as the loop's `Collecting`."""
+        config = self._task.distributed
+        directory = WorkerDirectory(share, self._task.files, config.rollout_workers_per_learner, self._rank)
+        pool = RolloutWorkerPool(
+            directory,
             algorithm.num_envs,
             config.resources_per_worker,
             config.hang_timeout_seconds,
             self._warn,
             self._watchdog.at_rest,
         )
-        return CollectedByWorkers(algorithm, crew, config.max_staleness)
+        return CollectedByWorkers(algorithm, pool, config.max_staleness)
 
     def _train(self, loop: TrainingLoop) -> None:
-        newest: Checkpoint | None = self._ask("begin", self._rank, self._num_learners, loop.algorithm.num_envs)
+        newest: Checkpoint | None = self._call(
+            "register_learner", self._rank, self._num_learners, loop.algorithm.num_envs
+        )
         if newest is not None:
             loop.restore(newest)
-            self._demand_equal(loop.checkpoint(), newest)
-        interval = self._assignment.job.config.checkpoint_interval_seconds
-        saver = Saver(lambda part: self._ask("leave", self._rank, self._num_learners, part), interval, None)
+            self._require_equal(loop.checkpoint(), newest)
+        interval = self._task.job.config.checkpoint_interval_seconds
+        saver = Saver(
+            lambda part: self._call("submit_checkpoint", self._rank, self._num_learners, part), interval, None
+        )
         for part in loop.run(saver.due):
             saver.save(part)
 
-    def _demand_equal(self, restored: Checkpoint, saved: Checkpoint) -> None:
+    def _require_equal(self, restored: Checkpoint, saved: Checkpoint) -> None:
         if saved.values["stop_reason"] is not None:  # there is nothing to go on with
             return
         if restored.digest != saved.digest:
@@ -141,18 +151,18 @@ class DistributedLearner:
                 f"training: learner {self._rank} has state {restored.digest} after going on from the checkpoint at "
                 f"step {saved.step}, whose state is {saved.digest}; it would learn something else; report this"
             )
-        self._ask("tell", "restored", {"learner": self._rank, "step": restored.step, "digest": restored.digest})
+        self._call("report", "restored", {"learner": self._rank, "step": restored.step, "digest": restored.digest})
 
     def _warn(self, message: str) -> None:
-        self._ask("tell", "warnings", f"learner {self._rank}: {message}")
+        self._call("report", "warnings", f"learner {self._rank}: {message}")
 
     def _update(self, row: Json) -> None:
         self._watchdog.alive()
-        if self._rank == 0 and time.monotonic() - self._told >= TELL_SECONDS:
-            self._told = time.monotonic()
-            self._ask("tell", "updates", row)
+        if self._rank == 0 and time.monotonic() - self._reported_at >= REPORT_SECONDS:
+            self._reported_at = time.monotonic()
+            self._call("report", "updates", row)
 
     def _validation(self, row: Json) -> None:
         self._watchdog.alive()
         if self._rank == 0:
-            self._ask("tell", "validations", row)
+            self._call("report", "validations", row)

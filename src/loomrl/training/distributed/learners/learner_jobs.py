@@ -15,9 +15,9 @@ _DIVIDED = ("num_envs", "batch_size")  # parameters that are of all learners tog
 
 
 def check_shares(job: TrainingJob, rollout_length: int, config: DistributedConfig) -> None:
-    """Raise what `share_of` or `demand_work` would for any number of learners there may be, before anything begins."""
+    """Raise what `share_of` or `require_work` would for any number of learners there may be, before anything begins."""
     for number in range(config.fewest_learners, config.num_learners + 1):
-        demand_work(share_of(job, rollout_length, config, number), config)
+        require_work(share_of(job, rollout_length, config, number), config)
 
 
 def share_of(job: TrainingJob, rollout_length: int, config: DistributedConfig, num_learners: int) -> TrainingJob:
@@ -27,7 +27,7 @@ def share_of(job: TrainingJob, rollout_length: int, config: DistributedConfig, n
         ConfigError: where these cannot be divided and `config` fixes the number of learners, or the algorithm has no
             use for others.
     """
-    _demand_sharing(job)
+    _require_sharing(job)
     parameters = job.parameters
     whole = {name: getattr(parameters, name) for name in _DIVIDED if hasattr(parameters, name)}
     for name, number in whole.items():
@@ -46,8 +46,9 @@ def share_of(job: TrainingJob, rollout_length: int, config: DistributedConfig, n
         raise ConfigError(explain(error, kind, f"training.parameters, divided by {num_learners} learners")) from error
 
 
-def demand_work(share: TrainingJob, config: DistributedConfig) -> None:
-    """Raise `ConfigError` where a learner with this share has no use for rollout workers, or not for so many."""
+def require_work(share: TrainingJob, config: DistributedConfig) -> None:
+    """Raise ConfigError where a learner with this share has no use for rollout workers, or has fewer environments than
+    workers."""
     num_workers, num_envs = config.rollout_workers_per_learner, getattr(share.parameters, "num_envs", 0)
     if num_workers == 0:
         return
@@ -61,7 +62,7 @@ def demand_work(share: TrainingJob, config: DistributedConfig) -> None:
         raise ConfigError(f"{place}: {num_workers} workers for a learner's {num_envs} environments; set it to that")
 
 
-def _demand_sharing(job: TrainingJob) -> None:
+def _require_sharing(job: TrainingJob) -> None:
     if not _takes_peers(get_algorithm(job.config.algorithm)):
         others = ", ".join(sorted(name for name, plugin in find_algorithms().items() if _takes_peers(plugin)))
         raise ConfigError(

@@ -25,7 +25,7 @@ class _Interfaces(_Backend):  # type: ignore[misc]
 
 @dataclass
 class GroupConfig(TorchConfig):  # type: ignore[misc]
-    """Gloo on the interfaces that Ray's own traffic takes."""
+    """The config of a Gloo process group that uses the network interfaces of Ray's own traffic."""
 
     backend: str | None = "gloo"
 
@@ -42,7 +42,7 @@ def choose_interface() -> None:
 
 
 def interface_with(address: str) -> str | None:
-    """The network interface that has an address."""
+    """The name of the network interface with an IP address; None where no interface has it."""
     import psutil
 
     families = (socket.AF_INET, socket.AF_INET6)

@@ -16,8 +16,8 @@ _FRAMES = 6  # of the stack that are told, the innermost
 
 
 class Watchdog:
-    """In a `with` statement of the thread it watches. Without a sign of life for so long, it tells why, with the place
-    the thread is at, and ends the process."""
+    """Ends the process when the thread that entered it makes no progress for the timeout, in seconds. Before that it
+    reports why, with the thread's stack."""
 
     def __init__(self, timeout_seconds: float, tell: Callable[[str], None]) -> None:
         self._timeout, self._tell = timeout_seconds, tell
@@ -37,7 +37,7 @@ class Watchdog:
         self._ended.set()
 
     def alive(self) -> None:
-        """A sign of life."""
+        """Report that the watched thread makes progress; the timeout starts again."""
         self._deadline = time.monotonic() + self._timeout
 
     @contextmanager

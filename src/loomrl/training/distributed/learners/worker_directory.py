@@ -12,26 +12,27 @@ from gymnasium.vector import VectorEnv
 
 from loomrl.algorithms.base import Algorithm
 from loomrl.system.files import write_atomic
-from loomrl.training.distributed.learners.hosts import demand_software
+from loomrl.training.distributed.learners.hosts import require_software
 from loomrl.training.inputs import software
 from loomrl.training.job import TrainingJob
 from loomrl.types import Json
 
 
 def packed(folder: Path) -> dict[str, bytes]:
-    """A snapshot's files, by relative path."""
+    """The files of a snapshot's folder: their content by relative path."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def unpacked(job: TrainingJob, files: Mapping[str, bytes], folder: Path) -> TrainingJob:
-    """The same job, with the snapshot's files in a folder of this machine."""
+    """The same job, with `snapshot_folder` set to `folder`, into which the snapshot's files are written."""
     for name, content in files.items():
         write_atomic(folder / name, content)
     return replace(job, snapshot_folder=folder)
 
 
 class WorkerDirectory:
-    """What the workers of one learner, known by its rank, are given; `job` is the learner's."""
+    """The `WorkerSetup` of a learner's workers: its job, and the snapshot's files, which workers write to a folder of
+    their machine."""
 
     def __init__(self, job: TrainingJob, files: Mapping[str, bytes], num_workers: int, learner: int = 0) -> None:
         self._packed, self._files, self._learner = job, files, learner
@@ -47,22 +48,22 @@ class WorkerDirectory:
         return unpacked(self._packed, self._files, self._folder / "snapshot")
 
     def algorithm(self) -> Algorithm:
-        """See `loomrl.training.distributed.rollout_workers.workers.WorkerSetup`.
+        """A new algorithm equal to the learner's before it has learnt anything, made on this machine.
 
         Raises:
             ConfigError: when this machine has other software than the learner's.
         """
-        demand_software(self._software, self._packed.config.algorithm, self._packed.backend)
+        require_software(self._software, self._packed.config.algorithm, self._packed.backend)
         return self._job.algorithm(self._folder)
 
     def environments(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
-        """See `loomrl.training.distributed.rollout_workers.workers.WorkerSetup`."""
+        """`num_envs` training environments, with the job's bounds, made from the snapshot's files on this machine."""
         return self._job.environments_to_learn_from(num_envs, autoreset)
 
     def process(self, index: int, algorithm: Algorithm) -> Json:
-        """See `loomrl.training.distributed.rollout_workers.workers.WorkerSetup`."""
+        """A description of the process of worker `index` of this learner, JSON values."""
         return self._job.process(f"worker {index} of learner {self._learner}", algorithm)
 
     def close(self) -> None:
-        """See `loomrl.training.distributed.rollout_workers.workers.WorkerSetup`."""
+        """Delete the snapshot's files from this machine."""
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ActorConfig:
-    """What actors learn and from what. `parameters` are the learner's, of all workers' environments together."""
+    """What actors learn, and in which environment. `parameters` are the learner's, for all workers' environments
+    together."""
 
     environment: str
     num_workers: int
@@ -61,11 +62,11 @@ class ActorConfig:
 
     @cached_property
     def spaces(self) -> tuple[Any, Any]:
-        """Of observations and actions."""
+        """The observation space and the action space of the environment."""
         return spaces_of(self._recipe.definition)
 
     def environments(self, num_envs: int, autoreset: Autoreset) -> VectorEnv[Any, Any, Any]:
-        """So many of them."""
+        """A vector of `num_envs` environments, on the back-end that is chosen for this environment."""
         return make_vector(self._recipe, num_envs, autoreset, choose(self._recipe.definition))
 
     def algorithm(self) -> "PPO | CompiledPPO":
@@ -77,8 +78,8 @@ class ActorConfig:
         return algorithm
 
     def process(self, index: int, algorithm: Any) -> Json:  # noqa: ARG002
-        """Nothing: no report is written of it."""
+        """An empty dictionary: these trainings write no report that would describe processes."""
         return {}
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: workers of these trainings keep no files."""

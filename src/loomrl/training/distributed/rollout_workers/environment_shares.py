@@ -27,29 +27,32 @@ class EnvironmentShare:
 
     @property
     def rows(self) -> slice:
-        """Their places among the learner's."""
+        """The positions of these environments among all of the learner's."""
         return slice(self.first, self.first + self.num_envs)
 
     @property
     def batch_size(self) -> int:
-        """Rows of a batch that is evaluated for them."""
+        """How many rows a batch has in which these environments' observations are evaluated."""
         return self.whole if self.whole % TILE else -(-self.num_envs // TILE) * TILE
 
     @property
     def batch_rows(self) -> slice:
-        """Their places in it."""
+        """The positions of these environments' rows in that batch."""
         return self.rows if self.whole % TILE else slice(0, self.num_envs)
 
     def padded(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Their rows (n, ...) in a batch, zeros elsewhere."""
+        """A batch (batch_size, ...) with these environments' values (n, ...) in their rows and zeros elsewhere."""
         batch = np.zeros((self.batch_size, *values.shape[1:]), values.dtype)
         batch[self.batch_rows] = values
         return batch
 
 
 def divided(whole: int, speeds: Sequence[float]) -> list[EnvironmentShare]:
-    """So that all have done about as soon: each next environment, after one for each, goes to whoever would have done
-    with it first, at so many environment steps per second."""
+    """Shares of `whole` environments, one for each worker, such that all finish a step at about the same time.
+
+    One environment goes to each worker; each next one goes to the worker that would finish it first. `speeds` are in
+    environment steps per second.
+    """
     numbers = [1] * len(speeds)
     times = [(2 / speed, index) for index, speed in enumerate(speeds)]
     heapq.heapify(times)
@@ -70,17 +73,29 @@ class ShareOfNoise(np.random.Generator):
         self._share = share
 
     def standard_normal(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
-        """Of the share."""
+        """Normal noise of the share's environments, cut from a draw for all of the learner's.
+
+        Raises:
+            NotImplementedError: for `out`, and for a size without an axis of environments.
+        """
         if out is not None:
             raise NotImplementedError("ShareOfNoise.standard_normal: `out` has room for the share only")
         return self._own(super().standard_normal(self._whole(size), dtype), size)
 
     def standard_exponential(self, size: Any = None, dtype: Any = np.float64) -> Any:  # type: ignore[override]
-        """Of the share."""
+        """Exponential noise of the share's environments, cut from a draw for all of the learner's.
+
+        Raises:
+            NotImplementedError: for a size without an axis of environments.
+        """
         return self._own(super().standard_exponential(self._whole(size), dtype), size)
 
     def logistic(self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None) -> Any:
-        """Of the share."""
+        """Logistic noise of the share's environments, cut from a draw for all of the learner's.
+
+        Raises:
+            NotImplementedError: for a size without an axis of environments.
+        """
         return self._own(super().logistic(loc, scale, self._whole(size)), size)
 
     def _whole(self, shape: Any) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ SLOW_SECONDS = 1.0  # where its rollouts take so long that it matters
 
 @dataclass(frozen=True)
 class RolloutTask:
-    """A rollout that all workers were asked for."""
+    """A rollout that was requested from all workers and is under way."""
 
     state: Any  # reference to a `PolicyState`
     rng: np.random.Generator
@@ -37,14 +37,15 @@ class RolloutTask:
 
 
 class RolloutWorkerPool:
-    """The workers of one learner with `num_envs` environments. `num_replaced` counts those that are gone.
+    """The rollout workers of one learner with `num_envs` environments. `num_replaced` counts workers that were
+    replaced.
 
-    `warn` is told of those; `waiting` is entered while nothing is done but waiting for workers.
+    `warn` is called with a message for each of those; `waiting` is entered while the learner only waits for workers.
     """
 
     def __init__(
         self,
-        site: WorkerSetup,
+        setup: WorkerSetup,
         num_envs: int,
         resources: Mapping[str, float],
         hang_timeout_seconds: float,
@@ -53,36 +54,37 @@ class RolloutWorkerPool:
     ) -> None:
         import ray
 
-        self._site = ray.put(site)  # sent once to each machine
+        self._setup = ray.put(setup)  # sent once to each machine
         self._class = ray.remote(**options(resources))(RolloutWorker)
         self._num_envs, self._timeout = num_envs, hang_timeout_seconds
         self._warn, self._waiting = warn, waiting
         self._speeds: dict[int, float] = {}  # environment steps per second
         self._seconds: dict[int, float] = {}  # of the last rollout
         self._new, self._replaced_as_slow = set[int](), set[int]()
-        self._begun: dict[int, list[Any]] = {}  # what began a worker's segment, until its next rollout
+        self._started: dict[int, list[Any]] = {}  # what began a worker's segment, until its next rollout
         self._state: State = {}  # of all environments, after the last rollout
         self._is_first = True  # the rollout under way, since environments began anew
         self._losses = Counter[int]()  # of each worker, in that rollout
         self.num_replaced = 0
-        self.workers = [self._made(index) for index in range(site.num_workers)]
-        self._seed = derive(site.seed, Purpose.EPISODES)
-        self.shares = divided(num_envs, [1.0] * site.num_workers)
+        self.workers = [self._create_worker(index) for index in range(setup.num_workers)]
+        self._seed = derive(setup.seed, Purpose.EPISODES)
+        self.shares = divided(num_envs, [1.0] * setup.num_workers)
 
-    def _made(self, index: int) -> Any:
+    def _create_worker(self, index: int) -> Any:
         self._new.add(index)
-        return self._class.remote(self._site, index)
+        return self._class.remote(self._setup, index)
 
     # --- shares ---
 
     @property
     def state(self) -> State:
-        """Of all environments after the last rollout, in their order; empty before it, and where they have none."""
+        """The state of all environments after the last rollout, arrays (B, ...) by name; empty before it, and where
+        they cannot be saved."""
         return self._state
 
     def begin(self, seed: int, state: State) -> None:
-        """All environments go on from a state. Without one they begin anew, and number i is seeded with `seed + i`.
-        Here workers' shares may change."""
+        """Let all environments continue from a state. Without one they begin anew, and number i is seeded with `seed +
+        i`. Workers' shares may change here."""
         self._seed = seed
         before = self.shares
         self._replace_slow()
@@ -95,7 +97,7 @@ class RolloutWorkerPool:
 
     def _begin(self, index: int, seed: int, state: State) -> None:
         share = self.shares[index]
-        self._begun[index] = [self.workers[index].begin.remote(share, seed, rows_of(state, share.rows))]
+        self._started[index] = [self.workers[index].begin.remote(share, seed, rows_of(state, share.rows))]
 
     def _divide(self) -> None:
         if len(self._speeds) < len(self.workers):
@@ -106,7 +108,7 @@ class RolloutWorkerPool:
             self.shares = shares
 
     def _replace_slow(self) -> None:
-        """Elsewhere it may do better; if not, it is its environments that fit, or all there is."""
+        """Replace workers that are much slower than the others, each once: on another machine they may be faster."""
         for index, speed in [*self._speeds.items()]:
             others = [other for number, other in self._speeds.items() if number != index]
             if index in self._replaced_as_slow or not others or self._seconds[index] < SLOW_SECONDS:
@@ -117,7 +119,7 @@ class RolloutWorkerPool:
             self._replace(index, f"it does {speed:.3g} environment steps per second, others {max(others):.3g}")
 
     def _measure(self, rollouts: list[WorkerRollout]) -> None:
-        """Not those of new workers: the first one compiles."""
+        """Update the workers' speeds; a new worker's first rollout is not counted, since it compiles."""
         for index, rollout in enumerate(rollouts):
             if index in self._new:
                 continue
@@ -127,9 +129,9 @@ class RolloutWorkerPool:
 
     # --- rollouts ---
 
-    def ask(self, state: Any, rng: np.random.Generator, with_log_prob: bool = False) -> RolloutTask:
-        """Have everyone collect a rollout with a policy, by reference, and noise from a generator, which stays as it
-        is."""
+    def request_rollouts(self, state: Any, rng: np.random.Generator, with_log_prob: bool = False) -> RolloutTask:
+        """Have every worker collect a rollout with a policy (a reference to a `PolicyState`) and noise from a
+        generator, which is copied."""
         task = RolloutTask(state, rng, with_log_prob, Calls(self._timeout, "training.distributed.hang_timeout_seconds"))
         for index in range(len(self.workers)):
             self._send(index, task)
@@ -137,17 +139,17 @@ class RolloutWorkerPool:
 
     def _send(self, index: int, task: RolloutTask) -> None:
         worker = self.workers[index]
-        before = [*self._begun.pop(index, []), worker.sync_policy.remote(task.state)]
+        before = [*self._started.pop(index, []), worker.sync_policy.remote(task.state)]
         rollout = worker.collect_rollout.remote(task.rng, task.with_log_prob)
         task.calls.add(index, rollout, before, index in self._new)
 
-    def answers(self, task: RolloutTask) -> list[WorkerRollout]:
-        """Wait for all rollouts, in the order of workers. One that is lost is collected again by another worker: the
-        same one, from the state after the last rollout; where there is none, or for the second time, with other
-        episodes.
+    def wait_for_rollouts(self, task: RolloutTask) -> list[WorkerRollout]:
+        """The rollouts of all workers, in the order of workers. A rollout that is lost is collected again by another
+        worker: the same one, from the state after the last rollout; without such a state, or after a second loss,
+        with other episodes.
 
         Raises:
-            LoomRLError: of a worker, such as an `EnvironmentFault`; or when workers are lost again and again.
+            LoomRLError: that a worker raised, such as an `EnvironmentFault`; or when workers are lost again and again.
         """
 
         def collect_again(index: int, reason: str) -> None:
@@ -156,7 +158,7 @@ class RolloutWorkerPool:
             self._send(index, task)
 
         with self._waiting():
-            found = task.calls.answers(collect_again, "rollout worker {} was lost {} times in one rollout")
+            found = task.calls.wait_for_results(collect_again, "rollout worker {} was lost {} times in one rollout")
         rollouts = [found[index] for index in range(len(self.workers))]
         self._measure(rollouts)
         self._new.clear()
@@ -166,7 +168,8 @@ class RolloutWorkerPool:
         return rollouts
 
     def _begin_again(self, index: int) -> None:
-        """Where the rollout began; once, for what was lost there may be lost there again."""
+        """Begin where the rollout began, once; after a second loss with other episodes, since these may end the worker
+        again."""
         self._losses[index] += 1
         if self._losses[index] == 1 and (self._state or self._is_first):
             self._begin(index, self._seed, self._state)
@@ -179,11 +182,11 @@ class RolloutWorkerPool:
         self.num_replaced += 1
         self._warn(f"rollout worker {index} is replaced: {reason}")
         ray.kill(self.workers[index])
-        self.workers[index] = self._made(index)
+        self.workers[index] = self._create_worker(index)
         self._speeds.pop(index, None)
 
     def close(self) -> None:
-        """End the workers."""
+        """Close the environments of all workers and end their processes."""
         import ray
 
         closed = [worker.close.remote() for worker in self.workers]
@@ -193,7 +196,7 @@ class RolloutWorkerPool:
 
 
 def options(resources: Mapping[str, float]) -> dict[str, Any]:
-    """An actor's, of Ray resources by name."""
+    """The options of a Ray actor that needs these resources, by Ray's names for them."""
     named = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
     known = {named[name]: amount for name, amount in resources.items() if name in named}
     others = {name: amount for name, amount in resources.items() if name not in named}
@@ -201,5 +204,5 @@ def options(resources: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _longest(shares: list[EnvironmentShare], speeds: list[float]) -> float:
-    """Seconds of a step in all environments."""
+    """Seconds that the slowest worker takes for a step in all of its environments."""
     return max(share.num_envs / speed for share, speed in zip(shares, speeds, strict=True))

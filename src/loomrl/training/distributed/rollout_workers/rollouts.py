@@ -19,7 +19,7 @@ _ARRAYS = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
 
 @dataclass(frozen=True)
 class PolicyState:
-    """All of a policy that acting needs, the normaliser's statistics too."""
+    """All arrays that a policy needs to act, the normaliser's statistics included, and its version."""
 
     version: int
     arrays: dict[str, NDArray[Any]]
@@ -27,9 +27,9 @@ class PolicyState:
 
 @dataclass(frozen=True)
 class WorkerRollout:
-    """One worker's, with (return, length) of the episodes that ended in it, the state of the generator that drew its
-    noise afterwards, how long stepping took, the state of the environments afterwards, empty where they cannot be
-    saved, and what the worker's process says of itself."""
+    """The rollout of one worker: (return, length) of the episodes that ended in it, the generator's state after it, the
+    seconds it took, the state of the environments after it (empty where they cannot be saved), and a description of
+    the worker's process."""
 
     trajectory: Trajectory
     finished: list[tuple[float, int]]
@@ -41,13 +41,16 @@ class WorkerRollout:
 
     @property
     def speed(self) -> float:
-        """Environment steps per second."""
+        """Environment steps per second while this rollout was collected."""
         return self.trajectory.num_transitions / max(self.seconds, 1e-9)
 
 
-def demand_fresh(rollouts: Sequence[WorkerRollout], version: int, max_staleness: int = 0) -> None:
-    """Raise `ConfigError` where a rollout was made by a policy more than `max_staleness` updates older than the
-    current, or newer: PPO learns from its own."""
+def require_fresh(rollouts: Sequence[WorkerRollout], version: int, max_staleness: int = 0) -> None:
+    """Check that each rollout's policy was at most `max_staleness` updates older than `version`, and not newer.
+
+    Raises:
+        ConfigError: for a rollout of another version.
+    """
     for rollout in rollouts:
         if not 0 <= version - rollout.policy_version <= max_staleness:
             raise ConfigError(

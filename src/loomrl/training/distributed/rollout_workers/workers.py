@@ -20,8 +20,8 @@ from loomrl.training.distributed.rollout_workers.rollouts import (
     PolicyState,
     WorkerRollout,
     beside,
-    demand_fresh,
     finished_in_order,
+    require_fresh,
 )
 from loomrl.training.seeds import Purpose, derive
 from loomrl.training.threads import one_thread
@@ -29,27 +29,27 @@ from loomrl.types import Act, Json
 
 
 class WorkerSetup(Protocol):
-    """What a worker makes its policy and its environments from, on whichever machine it is."""
+    """What a worker needs to create its policy and its environments, on whichever machine it runs."""
 
     @property
     def seed(self) -> int:
-        """Of the training."""
+        """The seed of the training, from which workers derive those of actions and episodes."""
 
     @property
     def num_workers(self) -> int:
-        """Of the learner."""
+        """How many rollout workers the learner has."""
 
     def algorithm(self) -> Algorithm:
-        """That of the learner, before it has learnt anything."""
+        """A new algorithm equal to the learner's before it has learnt anything."""
 
     def environments(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
-        """To learn from."""
+        """A vector of `num_envs` training environments; `autoreset` as `loomrl.environment.vector.choose` has it."""
 
     def process(self, index: int, algorithm: Algorithm) -> Json:
-        """What the process of worker `index` says of itself."""
+        """A description of the process of worker `index`, JSON values; empty where no report needs it."""
 
     def close(self) -> None:
-        """Let go of what is kept on this machine."""
+        """Delete what the worker keeps on this machine."""
 
 
 class RolloutWorker:
@@ -57,31 +57,31 @@ class RolloutWorker:
 
     def __init__(self, config: WorkerSetup | Mapping[str, Any], index: int = 0) -> None:
         """`index` counts workers, from 0; until `begin` is called, environments are divided evenly among them."""
-        self._site: WorkerSetup = ActorConfig.read(config) if isinstance(config, Mapping) else config
+        self._setup: WorkerSetup = ActorConfig.read(config) if isinstance(config, Mapping) else config
         self._index = index
         self._process: Json = {}
-        self._algorithm = self._site.algorithm()
+        self._algorithm = self._setup.algorithm()
         self._rng = np.random.default_rng(
-            derive(self._site.seed, Purpose.ACTIONS)
+            derive(self._setup.seed, Purpose.ACTIONS)
         )  # the same for all: see ShareOfNoise
         self._version = 0
-        self._share = divided(self._algorithm.num_envs, [1.0] * self._site.num_workers)[index]
-        self._seed, self._state = derive(self._site.seed, Purpose.EPISODES), dict[str, Any]()
-        self._own: tuple[OwnEnvironments, SegmentCollector] | None = None
+        self._share = divided(self._algorithm.num_envs, [1.0] * self._setup.num_workers)[index]
+        self._seed, self._state = derive(self._setup.seed, Purpose.EPISODES), dict[str, Any]()
+        self._environments: tuple[OwnEnvironments, SegmentCollector] | None = None
 
     def begin(self, share: EnvironmentShare, seed: int, state: State) -> None:
         """Go on with these environments, from their state; without one they begin anew, and number i of the learner's
         is seeded with `seed + i`."""
-        self._let_go()
+        self._close_environments()
         self._share, self._seed, self._state = share, seed, state
 
-    def _begun(self) -> tuple[OwnEnvironments, SegmentCollector]:
-        own = OwnEnvironments(self._algorithm, self._site.environments, self._share.num_envs)
+    def _started(self) -> tuple[OwnEnvironments, SegmentCollector]:
+        own = OwnEnvironments(self._algorithm, self._setup.environments, self._share.num_envs)
         own.load_state_dict(self._state)
         return own, own.begin(self._seed + self._share.first)
 
     def sync_policy(self, state: PolicyState) -> None:
-        """Act with this policy from now on."""
+        """Act with this policy from now on; rollouts are stamped with its version."""
         self._algorithm.policy.load_arrays(state.arrays)
         self._version = state.version
 
@@ -96,7 +96,7 @@ class RolloutWorker:
         algorithm: Any = self._algorithm
         rng = rng or self._rng
         with one_thread(getattr(algorithm, "engine", "torch")):
-            own, collector = self._own = self._own or self._begun()
+            own, collector = self._environments = self._environments or self._started()
             began = time.perf_counter()
             noise = ShareOfNoise(rng, self._share)
             trajectory = collector.collect(self._act, algorithm.rollout_length, noise)
@@ -106,7 +106,7 @@ class RolloutWorker:
         finished = list(collector.finished)
         collector.finished.clear()
         rng_state, environments = dict(rng.bit_generator.state), own.state_dict()
-        self._process = self._process or self._site.process(self._index, algorithm)
+        self._process = self._process or self._setup.process(self._index, algorithm)
         return WorkerRollout(trajectory, finished, self._version, rng_state, seconds, environments, self._process)
 
     def _act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
@@ -115,19 +115,19 @@ class RolloutWorker:
         own = share.batch_rows
         return Act(chosen.action[own], extras={name: values[own] for name, values in chosen.extras.items()})
 
-    def _let_go(self) -> None:
-        if self._own is not None:
-            self._own[0].close()
-            self._own = None
+    def _close_environments(self) -> None:
+        if self._environments is not None:
+            self._environments[0].close()
+            self._environments = None
 
     def close(self) -> None:
         """Let go of all that is kept on this machine."""
-        self._let_go()
-        self._site.close()
+        self._close_environments()
+        self._setup.close()
 
 
 class PPOLearner:
-    """Learns from the rollouts of all workers together."""
+    """Updates PPO's policy from the rollouts of all workers together."""
 
     def __init__(self, config: ActorConfig | Mapping[str, Any]) -> None:
         settings = ActorConfig.read(config)
@@ -141,7 +141,7 @@ class PPOLearner:
         Raises:
             ConfigError: when one was made by another version of the policy than the current.
         """
-        demand_fresh(rollouts, self._version)
+        require_fresh(rollouts, self._version)
         metrics = self._algorithm.update(beside(rollouts), self._rng)
         self._version += 1
         if finished := finished_in_order(rollouts):
@@ -150,5 +150,5 @@ class PPOLearner:
         return metrics
 
     def get_policy_state(self) -> PolicyState:
-        """What workers, and who evaluates, need to act as this learner would."""
+        """The arrays and the version that workers and evaluators need to act as this learner's policy."""
         return PolicyState(self._version, self._algorithm.policy.arrays())
