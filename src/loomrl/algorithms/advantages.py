@@ -118,6 +118,6 @@ class RewardScaler:
         return {"running": self._running.copy(), "count": self._count, "mean": self._mean, "var": self._var}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Take over the running returns and their moments from a `state_dict()` of the same number of environments."""
         self._running = np.array(state["running"])
         self._count, self._mean, self._var = float(state["count"]), float(state["mean"]), float(state["var"])

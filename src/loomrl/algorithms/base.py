@@ -85,7 +85,7 @@ class LearntPolicy(Protocol):
         """Take over what `arrays()` gave."""
 
     def save(self, folder: Path) -> None:
-        """Write `policy.safetensors` and `policy.json`."""
+        """Write the policy to `policy.safetensors` and `policy.json` in `folder`, which exists."""
 
 
 class Algorithm(Protocol):

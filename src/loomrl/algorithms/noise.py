@@ -12,5 +12,5 @@ def negated_gumbel(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[
 
 
 def gaussian_noise(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
-    """Standard normal."""
+    """Independent standard normal numbers of any shape, float32."""
     return rng.standard_normal(shape, np.float32)

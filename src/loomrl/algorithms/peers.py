@@ -93,46 +93,46 @@ class LearnerGroup(Protocol):
 
 
 class SingleLearner:
-    """The only learner."""
+    """A `LearnerGroup` of one learner: every exchange gives back what it was given."""
 
     rank, num_learners = 0, 1
     joins_gradients = False
     steps_alone = math.inf
 
     def follow(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
-        """Nobody else has them."""
+        """Does nothing: a single learner has no copies of its parameters to keep equal."""
 
     def join_gradient(self, gradient: Vector, number: int = 0) -> None:
-        """It is whole."""
+        """Leaves the gradient (P,) as it is: that of a single learner is already the whole one."""
 
     def stepped(self, num_steps: int) -> None:
-        """Nobody waits for them."""
+        """Does nothing: a single learner never synchronises its parameters."""
 
     def synchronise(self) -> None:
-        """They are one."""
+        """Does nothing: a single learner has one copy of its parameters."""
 
     def join_moments(self, moments: Moments) -> Moments:
-        """They are of all values."""
+        """The moments that were given: a single learner has all values."""
         return moments
 
     def mean(self, values: FloatArray) -> FloatArray:
-        """Of one."""
+        """The values (K,) that were given: the mean over a single learner."""
         return values
 
     def from_first(self, compute: Callable[[], Json]) -> Json:
-        """It is the first."""
+        """What `compute` returns: a single learner is the first."""
         return compute()
 
     def metrics(self) -> dict[str, float]:
-        """It costs nothing."""
+        """No metrics: a single learner spends no time on communication."""
         return {}
 
     def state_dict(self) -> State:
-        """Nothing."""
+        """An empty state: a single learner keeps nothing between steps."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """Nothing."""
+        """Does nothing: a single learner has no state of its own."""
 
 
 ALONE = SingleLearner()

@@ -152,7 +152,7 @@ class EpisodeCosts:
         return {"recent": self._recent.copy(), "lengths": lengths, "elapsed": self._elapsed.copy(), **counts}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`."""
+        """Take over recent costs, lengths of episodes and those under way from `state_dict()`."""
         self._recent, self._elapsed = np.array(state["recent"]), np.array(state["elapsed"])
         self._lengths.clear()
         self._lengths.extend(np.asarray(state["lengths"]).tolist())
@@ -168,7 +168,7 @@ class Multiplier:
 
     @property
     def value(self) -> float:
-        """As it is now."""
+        """The Lagrange multiplier as it is now, at least 0."""
         return float(self._value.detach())
 
     @torch.no_grad()

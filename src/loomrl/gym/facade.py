@@ -150,7 +150,7 @@ class LoomRLGym:
         return made
 
     async def close(self) -> None:
-        """Close all environments."""
+        """Close all environments of the gym, and what their running episodes hold."""
         for environment in self.environments.values():
             await environment.close()
 

@@ -21,7 +21,7 @@ def sum_of_squares(vector: Vector) -> np.float32:
 
 @compiled
 def norm(vector: Vector) -> float:
-    """The L2 norm."""
+    """The L2 norm of a vector (P,)."""
     return math.sqrt(sum_of_squares(vector))
 
 

@@ -117,7 +117,8 @@ def greedy(networks: DQNNetworks, shape: Shape, obs: Matrix, out: Matrix, action
 
 @compiled
 def td_targets(networks: DQNNetworks, shape: Shape, batch: TransitionBatch, double: bool) -> None:
-    """Fills `batch.targets`."""
+    """Write the bootstrapped targets (B, N) of a batch into `batch.targets`: reward plus the discounted values of the
+    next state's best action, which the online network chooses where `double` is set, else the target network."""
     forward(networks.target, networks.table, shape.activation, batch.next_obs, networks.hidden, batch.out)
     choosing = batch.out
     if double:

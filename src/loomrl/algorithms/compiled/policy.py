@@ -65,7 +65,8 @@ class CompiledPolicy:
         return np.ascontiguousarray(obs, np.float32).reshape(-1, self.num_features)
 
     def features(self, raw: Matrix) -> Matrix:
-        """What the networks take."""
+        """Raw features (N, I) -> the networks' inputs (N, I): normalised where the policy has a normaliser, else `raw`
+        itself."""
         if self.normalizer is None:
             return raw
         out = np.empty_like(raw)
@@ -79,7 +80,7 @@ class CompiledPolicy:
         return out
 
     def values(self, features: Matrix) -> Vector:
-        """The critic's values (N,)."""
+        """The critic's values (N,) of the networks' inputs (N, I)."""
         out = np.empty((len(features), 1), np.float32)
         evaluate(self.parameters, self.critic.table, self.activation, features, self.hidden, out)
         return out[:, 0]

@@ -82,7 +82,8 @@ def learn(
 def critics_gradient(
     number: int, networks: SACNetworks, batches: Batches, work: SACWorkspace, settings: Settings
 ) -> None:
-    """Fills `work.critics_gradient`."""
+    """Write the gradient of both critics' losses on batch `number` into `work.critics_gradient`, one critic after the
+    other."""
     for half in range(2):
         _imagine(half, number, networks, batches, work, settings)
     for critic in range(2):

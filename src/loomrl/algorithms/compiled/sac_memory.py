@@ -33,7 +33,7 @@ class SACNetworks(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """G batches."""
+    """Transitions for G gradient steps, N in each."""
 
     obs: NDArray[np.float32]  # (G, N, D) features
     next_obs: NDArray[np.float32]  # (G, N, D)

@@ -112,7 +112,7 @@ class CompiledDQNEngine:
         return [LayerWeights(*place) for place in (places[:-1] if self._shape.dueling else places)]
 
     def greedy(self, obs: NDArray[Any]) -> NDArray[np.int64]:
-        """See `Learner`."""
+        """Observations (B, *obs) -> indices (B,) of the actions of highest value."""
         obs = np.ascontiguousarray(obs.reshape(len(obs), -1), np.float32)
         out = np.empty((len(obs), self._layout.sizes[-1]), np.float32)
         action = np.empty(len(obs), np.int64)
@@ -120,7 +120,7 @@ class CompiledDQNEngine:
         return action
 
     def step(self, batch: Transitions, learning_rate: float) -> tuple[FloatArray, FloatArray]:
-        """See `Learner`."""
+        """Take one gradient step; returns its metrics in the order of STEP_METRICS and the absolute TD errors (B,)."""
         config, rows, kernels = self._config, self._rows(batch), self._kernels
         metrics = np.empty(4)
         self._num_steps += 1
@@ -152,16 +152,16 @@ class CompiledDQNEngine:
         )
 
     def copy_target(self) -> None:
-        """See `Learner`."""
+        """Copy the online network's parameters to the target network."""
         self._networks.target[:] = self._networks.parameters
 
     def state_dict(self) -> State:
-        """See `Learner`."""
+        """Copies of both networks' parameters and Adam's moments, (P,) each, and the number of steps taken."""
         state: State = {name: getattr(self._networks, name).copy() for name in _SAVED}
         return state | {"num_steps": self._num_steps}
 
     def load_state_dict(self, state: State) -> None:
-        """See `Learner`."""
+        """Take over networks, moments and number of steps from `state_dict()`, in place."""
         for name in _SAVED:
             getattr(self._networks, name)[:] = state[name]
         self._num_steps = int(state["num_steps"])

@@ -221,7 +221,8 @@ class DQN:
         return min(self._env_steps / self._total_env_steps, 1.0)
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
-        """Epsilon-greedy actions."""
+        """Observations (B, *obs) -> epsilon-greedy actions (B,): random ones with a probability that `epsilons` gives,
+        else those of highest value."""
         explores = rng.random(len(obs)) < self.epsilons(np.array([self._steps_ahead]))
         action = (rng.random(len(obs)) * self.policy.num_actions).astype(np.int64)
         if not explores.all():

@@ -37,16 +37,16 @@ class ImagePart:
 
     @property
     def height(self) -> int:
-        """Pixels."""
+        """Height of the image in pixels, whether its channels come first or last."""
         return self.shape[1] if channels_first(self.shape) else self.shape[0]
 
     @property
     def width(self) -> int:
-        """Pixels."""
+        """Width of the image in pixels, whether its channels come first or last."""
         return self.shape[2] if channels_first(self.shape) else self.shape[1]
 
     def describe(self) -> str:
-        """In words, for messages."""
+        """The image's name, shape, size in pixels and number of channels, as words for a message."""
         name = f"the image {self.name!r}" if self.name else "the image"
         return f"{name} of shape {self.shape} ({self.height} x {self.width} pixels, {self.channels} channels)"
 

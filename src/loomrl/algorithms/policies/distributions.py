@@ -59,7 +59,7 @@ class Distribution(nn.Module, ABC):
 
 
 class CategoricalActions(Distribution):
-    """Discrete(n): `logits` (N, n)."""
+    """Actions of Discrete(n): one categorical distribution with `logits` (N, n)."""
 
     names, kind = ("logits",), "discrete"
 

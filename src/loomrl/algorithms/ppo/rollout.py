@@ -46,12 +46,12 @@ class DeviceTrajectory:
 
     @property
     def ended(self) -> Tensor:
-        """(T, B)."""
+        """Which transitions ended an episode, by termination or by truncation: bool (T, B)."""
         return self.terminated | self.truncated
 
     @property
     def num_transitions(self) -> int:
-        """T x B."""
+        """Number of transitions in the trajectory, T x B."""
         return self.reward.numel()
 
     def unusable_reward(self) -> tuple[int, float] | None:

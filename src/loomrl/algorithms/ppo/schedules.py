@@ -60,10 +60,10 @@ class Schedules:
         self._env_steps += num_env_steps
 
     def state_dict(self) -> State:
-        """How far they are."""
+        """The environment steps used so far and the adaptive learning rate, as they are now."""
         return {"env_steps": self._env_steps, "learning_rate": self._adaptive_learning_rate}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Take over the environment steps used and the adaptive learning rate from `state_dict()`."""
         self._env_steps = int(state["env_steps"])
         self._adaptive_learning_rate = float(state["learning_rate"])

@@ -66,7 +66,7 @@ class StepRing:
 
     @property
     def num_written(self) -> int:
-        """Rows ever written."""
+        """Rows written since the buffer was made, those overwritten since among them."""
         return int(self._counters[ROWS])
 
     @property
@@ -76,7 +76,7 @@ class StepRing:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
+        """Size of all arrays of the ring in bytes."""
         return sum(array.nbytes for array in self._ring)
 
     # --- writing ------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class ResidentArray:
 
     @property
     def blocks(self) -> NDArray[np.uint8]:
-        """(num_blocks, block_bytes)."""
+        """The array's bytes as uint8 (num_blocks, block_bytes); writing to it changes the array."""
         return self._memory.blocks
 
     def grow(self, size: int) -> None:

@@ -101,7 +101,7 @@ class ReplaySpec:
 
     @property
     def action_bytes(self) -> int:
-        """Bytes of one action."""
+        """Size of one action in bytes."""
         return prod(self.action_shape) * np.dtype(self.action_dtype).itemsize
 
     @property

@@ -85,16 +85,16 @@ class MemoryStorage:
         return array
 
     def prepare_read(self, name: str, index: NDArray[np.int64], before: int, after: int) -> None:
-        """All of it is in memory."""
+        """Does nothing: arrays in memory can be read anywhere."""
 
     def prepare_write(self, name: str, first: int, stop: int) -> None:
-        """All of it is in memory."""
+        """Does nothing: arrays in memory can be written anywhere."""
 
     def flush(self) -> None:
-        """Memory does not outlive the process."""
+        """Does nothing: arrays in memory end with the process."""
 
     def close(self) -> None:
-        """Nobody else wants it."""
+        """Does nothing: memory holds no file and no lock."""
 
 
 class FolderStorage:

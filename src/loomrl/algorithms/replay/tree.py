@@ -40,7 +40,7 @@ class PriorityTree:
 
     @property
     def total(self) -> float:
-        """Sum of all priorities."""
+        """The sum of all priorities in the tree, float64."""
         return float(self.sums[-1])
 
     def rebuild(self) -> None:

@@ -73,7 +73,7 @@ class Grid:
 
     @property
     def num_cells(self) -> int:
-        """Of the whole grid."""
+        """The number of cells of the whole grid, over all D components."""
         return math.prod(self.counts.tolist())
 
     def boxes(self, cells: Ints) -> tuple[Floats, Floats]:

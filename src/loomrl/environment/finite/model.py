@@ -50,7 +50,7 @@ class States:
         }
 
     def with_label(self, name: str, mask: Mask) -> "States":
-        """With one more label."""
+        """A copy of these states that has one more label: the states of `mask`, bool (S,)."""
         return replace(self, labels={**self.labels, name: mask})
 
     def take(self, kept: Ints) -> "States":
@@ -102,7 +102,7 @@ class FiniteModel:
 
     @property
     def num_choices(self) -> int:
-        """C."""
+        """The number C of choices, over all states."""
         return len(self.actions)
 
     def chain(self, choices: Ints) -> Chain:

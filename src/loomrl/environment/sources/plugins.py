@@ -40,7 +40,7 @@ class PluginPackage(Document):
 
     @property
     def node(self) -> str:
-        """Its name in lineage."""
+        """The package's name in lineage graphs: `plugin:NAME@DIGEST`."""
         return f"plugin:{self.name}@{self.digest}"
 
 

@@ -64,7 +64,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """The environment's step."""
+        """What the environment's step returns; records the action for the episode's log."""
         try:
             self._actions[self._num_actions] = action
         except IndexError:

@@ -110,7 +110,7 @@ class FlattenedObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
         self.observation_space = self._space = FlatBox(env.observation_space)
 
     def observation(self, observation: Any) -> NDArray[Any]:
-        """The vector (D,)."""
+        """A nested observation as one vector (D,)."""
         return self._space.flatten(observation)
 
 

@@ -57,12 +57,12 @@ class Randomized(gymnasium.Env[Any, Any]):
         return obs, info | self._told
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """The environment's step."""
+        """What the environment's step returns; its info also holds the episode's drawn parameters."""
         obs, reward, terminated, truncated, info = self._env.step(action)
         return obs, reward, terminated, truncated, info | self._told
 
     def render(self) -> Any:
-        """The environment's picture."""
+        """What the environment's `render` returns: an image (H, W, 3), or what its render mode says."""
         return self._env.render()
 
     def close(self) -> None:

@@ -69,7 +69,7 @@ class Network:
 
     @property
     def num_outputs(self) -> int:
-        """Numbers it gives."""
+        """The number of values the network puts out."""
         return len(self.output.bias)
 
     def __call__(self, inputs: NDArray[np.float64]) -> NDArray[np.float64]:

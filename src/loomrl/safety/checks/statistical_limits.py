@@ -51,7 +51,7 @@ Config = StatisticalLimitsConfig  # as all plug-ins of this kind name it
 
 
 def examine(context: Context, config: StatisticalLimitsConfig) -> list[Claim]:
-    """One claim per constraint."""
+    """One claim for each constraint of the config, in its order: that the limit holds with the gate's confidence."""
     constraints = context.config.constraints
     if not constraints:
         return []

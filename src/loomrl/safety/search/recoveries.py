@@ -24,7 +24,7 @@ Recovery = tuple[Seen | None, Answer | None, tuple[NDArray[Any], int] | None]
 
 
 class Recoveries:
-    """Recoveries by name."""
+    """What a policy could do instead of its own choice, by name."""
 
     def __init__(self, field: Field, visited: NDArray[Any]) -> None:
         self.field, self.space = field, field.observations

@@ -48,7 +48,7 @@ DOMAIN = Code()
 
 
 class CodeEnvironment(DomainEnvironment):
-    """`loomrl/Code-v0`."""
+    """The environment `loomrl/Code-v0`: episodes of the code domain."""
 
     domain = DOMAIN
 

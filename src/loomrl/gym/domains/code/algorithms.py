@@ -25,7 +25,7 @@ class CodeAlgorithm:
 
     @property
     def source(self) -> str:
-        """The reference."""
+        """The reference implementation, as the Python source of one function."""
         lines = "\n".join(f"    {line}" for line in self.body.strip("\n").split("\n"))
         return f"def {self.name}({self.parameters}):\n{lines}\n"
 

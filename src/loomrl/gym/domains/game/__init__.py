@@ -15,7 +15,7 @@ from loomrl.gym.tasks import Domain, Kind, Rewards, SingleAnswer, Task, TaskEpis
 
 
 class Game(Domain):
-    """Moves that win."""
+    """Tasks about games of two players: puzzles with one best move, and matches against an opponent."""
 
     name = "game"
     weights: ClassVar[Mapping[str, float]] = {"winning": 0.6, "optimal_moves": 0.2, "strategic_depth": 0.2}
@@ -45,7 +45,7 @@ DOMAIN = Game()
 
 
 class GameEnvironment(DomainEnvironment):
-    """`loomrl/Game-v0`."""
+    """The environment `loomrl/Game-v0`: episodes of the game domain."""
 
     domain = DOMAIN
 

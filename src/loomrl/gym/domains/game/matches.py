@@ -83,7 +83,7 @@ class Match:
         return Turn(self._ending(result), self._final(result, paid), finished=True)
 
     def best(self) -> str:
-        """A best move."""
+        """A best move in the current position, in the game's notation."""
         return self._solver.best(self._position, self._rules.plies)[0]
 
     def choices(self, rng: np.random.Generator) -> list[str]:
@@ -97,12 +97,12 @@ class Match:
         return sorted([best, *drawn])
 
     def shown(self) -> str:
-        """What a policy reads."""
+        """The prompt of the current position: the game's title, the board and the legal moves."""
         legal = ", ".join(self._position.moves())
         return f"{self._rules.title}\n{self._position.shown()}\nYour move, one of: {legal}"
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: a match holds no files or processes."""
 
     def _reply(self) -> None:
         while self._position.result(0) is None and self._position.player != self._player:

@@ -16,7 +16,7 @@ class GamePosition(Protocol):
 
     @property
     def player(self) -> int:
-        """Whose turn it is."""
+        """The player to move, 0 or 1, while the game goes on."""
         ...
 
     def moves(self) -> list[str]:
@@ -32,7 +32,7 @@ class GamePosition(Protocol):
         ...
 
     def shown(self) -> str:
-        """The position as text."""
+        """The position as text for a prompt, the board in rows."""
         ...
 
 

@@ -30,7 +30,7 @@ DOMAIN = Language()
 
 
 class LanguageEnvironment(DomainEnvironment):
-    """`loomrl/Language-v0`."""
+    """The environment `loomrl/Language-v0`: episodes of the language domain."""
 
     domain = DOMAIN
 

@@ -45,7 +45,7 @@ DOMAIN = Math()
 
 
 class MathEnvironment(DomainEnvironment):
-    """`loomrl/Math-v0`."""
+    """The environment `loomrl/Math-v0`: episodes of the mathematics domain."""
 
     domain = DOMAIN
 

@@ -20,7 +20,7 @@ _MAX_RESULT_CHARACTERS = 700
 
 
 class ToolCall(Domain):
-    """Questions that tools answer."""
+    """Tasks that are answered with the results of tool calls."""
 
     name = "tool_call"
     weights: ClassVar[Mapping[str, float]] = {"success": 0.2, "completion": 0.6, "efficiency": 0.2}
@@ -74,7 +74,7 @@ class ToolEpisode:
         return [offered[index] for index in rng.permutation(len(offered))]
 
     def close(self) -> None:
-        """End the world."""
+        """Close the task's simulated world and the tools' connections to it."""
         self._toolbox.close()
 
     def _rewards(self, answer: Any) -> Rewards:
@@ -109,7 +109,7 @@ DOMAIN = ToolCall()
 
 
 class ToolCallEnvironment(DomainEnvironment):
-    """`loomrl/ToolCall-v0`."""
+    """The environment `loomrl/ToolCall-v0`: episodes of the tool-call domain."""
 
     domain = DOMAIN
 

@@ -67,7 +67,7 @@ class Service:
             connection.close()
 
     def close(self) -> None:
-        """Stop serving."""
+        """Stop the HTTP server and wait for its thread to end."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
