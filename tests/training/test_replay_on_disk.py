@@ -202,7 +202,7 @@ def full_replay(storage: str, folder: Path) -> TrainingLoop:
     settings = sac.SACConfig(
         num_envs=8, replay_capacity=CAPACITY, replay_storage=storage, learning_starts=2 * CAPACITY, hidden_sizes=(8,)
     )
-    algorithm = sac.build(settings, *SPACES, seed=0, total_env_steps=CAPACITY, surroundings=TrainingContext(folder))
+    algorithm = sac.build(settings, *SPACES, seed=0, total_env_steps=CAPACITY, context=TrainingContext(folder))
     obs, flags = np.ones((10_000, 8, 60), np.float32), np.zeros((10_000, 8), np.bool_)
     action = obs[..., :6].copy()
     trajectory = Trajectory(obs, action, flags * 1.0, flags, flags, obs, extras={"squashed": action})

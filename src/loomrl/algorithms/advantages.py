@@ -61,10 +61,10 @@ def normalized(advantage: FloatArray, peers: LearnerGroup = ALONE) -> FloatArray
     return scaled
 
 
-def explained_variance(value: FloatArray, target: FloatArray) -> float:
-    """1 - Var(target - value) / Var(target): 1 is perfect, 0 no better than a constant; 0 for a constant target."""
-    variance = float(np.var(target))
-    return 0.0 if variance == 0.0 else 1.0 - float(np.var(target - value)) / variance
+def explained_variance(value: FloatArray, returns: FloatArray) -> float:
+    """1 - Var(returns - value) / Var(returns): 1 is perfect, 0 no better than a constant; 0 for constant returns."""
+    variance = float(np.var(returns))
+    return 0.0 if variance == 0.0 else 1.0 - float(np.var(returns - value)) / variance
 
 
 class RewardScaler:

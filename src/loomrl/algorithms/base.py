@@ -130,7 +130,7 @@ class AlgorithmPlugin(Protocol):
 
     It may also offer `choose_engine(config, observation_space, action_space)`, the engine that `build` takes, and
     `for_backend(config, backend)`, the config as it is for environments of a back-end, which must be there for those of
-    the back-end "device". Its `build` may also take `surroundings`, a `TrainingContext`, by that name. `ACTS_BY_POLICY`
+    the back-end "device". Its `build` may also take `context`, a `TrainingContext`, by that name. `ACTS_BY_POLICY`
     says that `act` depends on nothing but the policy's arrays, so that others who have them can collect for it; its
     algorithms then offer `with_log_prob(trajectory)`, which keeps what learning from it later needs.
     """

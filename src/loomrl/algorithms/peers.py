@@ -93,46 +93,46 @@ class LearnerGroup(Protocol):
 
 
 class SingleLearner:
-    """A `LearnerGroup` of one learner: every exchange gives back what it was given."""
+    """The only learner."""
 
     rank, num_learners = 0, 1
     joins_gradients = False
     steps_alone = math.inf
 
     def follow(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
-        """Does nothing: a single learner has no copies of its parameters to keep equal."""
+        """Nobody else has them."""
 
     def join_gradient(self, gradient: Vector, number: int = 0) -> None:
-        """Leaves the gradient (P,) as it is: that of a single learner is already the whole one."""
+        """It is whole."""
 
     def stepped(self, num_steps: int) -> None:
-        """Does nothing: a single learner never synchronises its parameters."""
+        """Nobody waits for them."""
 
     def synchronise(self) -> None:
-        """Does nothing: a single learner has one copy of its parameters."""
+        """They are one."""
 
     def join_moments(self, moments: Moments) -> Moments:
-        """The moments that were given: a single learner has all values."""
+        """They are of all values."""
         return moments
 
     def mean(self, values: FloatArray) -> FloatArray:
-        """The values (K,) that were given: the mean over a single learner."""
+        """Of one."""
         return values
 
     def from_first(self, compute: Callable[[], Json]) -> Json:
-        """What `compute` returns: a single learner is the first."""
+        """It is the first."""
         return compute()
 
     def metrics(self) -> dict[str, float]:
-        """No metrics: a single learner spends no time on communication."""
+        """It costs nothing."""
         return {}
 
     def state_dict(self) -> State:
-        """An empty state: a single learner keeps nothing between steps."""
+        """Nothing."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """Does nothing: a single learner has no state of its own."""
+        """Nothing."""
 
 
 ALONE = SingleLearner()

@@ -75,7 +75,7 @@ Config = PPOLagrangianConfig  # as all plug-ins of this kind name it
 class CostBatch(PPOBatch):
     """N transitions, `advantage` with costs in it."""
 
-    cost_target: Tensor  # (N,) discounted costs the second critic learns, scaled
+    cost_returns: Tensor  # (N,) discounted costs the second critic learns, scaled
 
 
 class CostCritic(nn.Module):
@@ -249,9 +249,9 @@ class PPOLagrangian(PPO):
         joined = self._peers.join_moments(Moments(np.array(own or 0.0), np.array(0.0), float(own is not None)))
         return float(joined.mean) if joined.count else None
 
-    def _valued(self, trajectory: Trajectory, features: Tensor, next_features: Tensor) -> CostBatch:
+    def _with_values(self, trajectory: Trajectory, features: Tensor, next_features: Tensor) -> CostBatch:
         assert trajectory.cost is not None
-        batch = super()._valued(trajectory, features, next_features)
+        batch = super()._with_values(trajectory, features, next_features)
         ended = trajectory.terminated | trajectory.truncated
         value = self._cost_critic(features).reshape(ended.shape).numpy().astype(np.float64)
         last_value = self._cost_critic(next_features).numpy().astype(np.float64)
@@ -259,20 +259,26 @@ class PPOLagrangian(PPO):
             self._cost_scaler(trajectory.cost, ended), value, successor_values(value, ended, last_value),
             trajectory.terminated, trajectory.truncated, self.config.cost_gamma, self.config.cost_gae_lambda,
         )  # fmt: skip
-        target = torch.from_numpy((advantage + value).astype(np.float32)).ravel()
+        cost_returns = torch.from_numpy((advantage + value).astype(np.float32)).ravel()
         joined = self._peers.join_moments(Moments.of(advantage.reshape(-1)))
         centred = (advantage - joined.mean) / max(math.sqrt(joined.var), LEAST_DEVIATION)
         cost_advantage = torch.from_numpy(centred.astype(np.float32)).ravel()
         multiplier = self._multiplier.value
         combined = (batch.advantage - multiplier * cost_advantage) / (1.0 + multiplier)
         return CostBatch(
-            batch.features, batch.action, batch.log_prob, batch.value, combined, batch.target, cost_target=target
+            batch.features,
+            batch.action,
+            batch.log_prob,
+            batch.value,
+            combined,
+            batch.returns,
+            cost_returns=cost_returns,
         )
 
     def _step(self, batch: PPOBatch, clip_epsilon: float) -> Tensor:
         assert isinstance(batch, CostBatch)
         self._cost_flat.gradient.zero_()
-        loss = functional.mse_loss(self._cost_critic(batch.features), batch.cost_target)
+        loss = functional.mse_loss(self._cost_critic(batch.features), batch.cost_returns)
         torch.autograd.backward(loss)
         if self._peers.joins_gradients:
             self._peers.join_gradient(self._cost_flat.gradient, _COST_CRITIC)

@@ -50,14 +50,14 @@ class GreedyNetwork:
     low = high = np.zeros(0, np.float32)
     shift_and_scale = (low, low)
 
-    def __init__(self, policy: ActionValuePolicy, layout: "Layout", learnt: Vector, activation: int) -> None:
+    def __init__(self, policy: ActionValuePolicy, layout: "Layout", parameters: Vector, activation: int) -> None:
         from loomrl.algorithms.compiled.dense import Layout
 
-        self._policy, self._layout, self._learnt, self.activation = policy, layout, learnt, activation
+        self._policy, self._layout, self._parameters, self.activation = policy, layout, parameters, activation
         self.num_outputs = policy.num_actions
         self._is_plain = layout.sizes[-1] == policy.num_actions
         self.actor = layout if self._is_plain else Layout(layout.sizes[0], layout.sizes[1:-1], policy.num_actions)
-        self._folded = learnt if self._is_plain else np.zeros(self.actor.end, np.float32)
+        self._folded = parameters if self._is_plain else np.zeros(self.actor.end, np.float32)
 
     @property
     def parameters(self) -> Vector:
@@ -65,16 +65,16 @@ class GreedyNetwork:
         if not self._is_plain:
             last = len(self._layout.table) - 1
             last_at = self._layout.table[last, 2]
-            self._folded[:last_at] = self._learnt[:last_at]
-            folded, learnt = self.actor.views(self._folded, last), self._layout.views(self._learnt, last)
-            for mine, theirs in zip(folded, learnt, strict=True):
+            self._folded[:last_at] = self._parameters[:last_at]
+            folded, plain = self.actor.views(self._folded, last), self._layout.views(self._parameters, last)
+            for mine, theirs in zip(folded, plain, strict=True):
                 mine[...] = self._fold(theirs)
         return self._folded
 
-    def _fold(self, learnt: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _fold(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Rows of the last layer's weights or biases -> one row for each action."""
         policy = self._policy
-        parts: NDArray[np.float32] = learnt.reshape(-1, policy.num_quantiles, *learnt.shape[1:]).mean(1)
+        parts: NDArray[np.float32] = rows.reshape(-1, policy.num_quantiles, *rows.shape[1:]).mean(1)
         return parts[0] + parts[1:] - parts[1:].mean(0) if policy.dueling else parts
 
     def discrete(self, index: NDArray[np.int64]) -> NDArray[Any]:

@@ -177,7 +177,7 @@ class DQN:
         config: DQNConfig,
         policy: ActionValuePolicy,
         total_env_steps: int,
-        surroundings: TrainingContext = ALONE,
+        context: TrainingContext = ALONE,
         peers: LearnerGroup = NO_PEERS,
     ) -> None:
         self.config, self.peers = config, peers
@@ -185,8 +185,8 @@ class DQN:
         self.policy = policy
         self.engine = choose_engine(config, policy.observation_space, policy.action_space)
         self.learner = _make_learner(config, policy, self.engine, peers)
-        self._storage = replay_storage(config, surroundings)
-        self._replay = _make_replay(config, policy, surroundings, self._storage)
+        self._storage = replay_storage(config, context)
+        self._replay = _make_replay(config, policy, context, self._storage)
         self._batch = Transitions.empty(self._replay.spec, config.batch_size)
         self._total_env_steps = total_env_steps
         self._env_steps = 0  # of the trajectories seen by `update`
@@ -301,11 +301,11 @@ def _make_learner(config: DQNConfig, policy: ActionValuePolicy, engine: str, pee
     return CompiledDQNEngine(config, policy, peers)
 
 
-def _make_replay(config: DQNConfig, policy: ActionValuePolicy, surroundings: TrainingContext, storage: Storage) -> Any:
+def _make_replay(config: DQNConfig, policy: ActionValuePolicy, context: TrainingContext, storage: Storage) -> Any:
     from loomrl.algorithms.replay.buffer import ReplayBuffer
     from loomrl.algorithms.replay.prioritized import PrioritizedReplay
 
-    spec = replay_spec(config, surroundings, policy.observation_space, (), policy.action_space.dtype)
+    spec = replay_spec(config, context, policy.observation_space, (), policy.action_space.dtype)
     if config.prioritized:
         return PrioritizedReplay(spec, config.priority_exponent, storage=storage)
     return ReplayBuffer(spec, storage)
@@ -333,7 +333,7 @@ def build(
     *,
     seed: int,
     total_env_steps: int,
-    surroundings: TrainingContext = ALONE,
+    context: TrainingContext = ALONE,
     peers: LearnerGroup = NO_PEERS,
 ) -> DQN:
     """DQN with weights that follow from `seed`; raises `ConfigError` for action spaces other than Discrete."""
@@ -347,4 +347,4 @@ def build(
         num_quantiles=config.num_quantiles or 1,
         generator=torch.Generator().manual_seed(seed),
     )
-    return DQN(config, policy, total_env_steps, surroundings, peers)
+    return DQN(config, policy, total_env_steps, context, peers)
