@@ -114,7 +114,7 @@ class RewardScaler:
         self._var, self._count = squares / count, count
 
     def state_dict(self) -> dict[str, NDArray[Any] | float]:
-        """Statistics and the returns under way."""
+        """The discounted returns under way (B,), and count, mean and variance of all of them so far."""
         return {"running": self._running.copy(), "count": self._count, "mean": self._mean, "var": self._var}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

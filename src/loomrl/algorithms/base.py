@@ -76,13 +76,13 @@ class LearntPolicy(Protocol):
         """Observations (B, *obs) -> greedy actions (B, *action)."""
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
-        """The same, with values where the policy has them."""
+        """Observations (B, *obs) -> greedy actions (B, *action), with values (B,) where the policy has them."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Copies of all that is learnt, by the names `load_policy` knows."""
 
     def load_arrays(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Take over what `arrays()` gave."""
+        """Overwrite the policy's arrays with copies of those that `arrays()` returned, by name."""
 
     def save(self, folder: Path) -> None:
         """Write the policy to `policy.safetensors` and `policy.json` in `folder`, which exists."""

@@ -133,7 +133,7 @@ class EpisodeCosts:
             self._num_at_cut = self._num_ended
 
     def restart(self) -> None:
-        """Forget the episodes under way."""
+        """Set the elapsed steps of the episodes under way to 0, for environments that begin anew."""
         self._elapsed = np.zeros_like(self._elapsed)
 
     @property

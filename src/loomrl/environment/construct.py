@@ -39,7 +39,7 @@ def construct(definition: Definition, render_mode: str | None = None) -> gymnasi
 
 
 def spaces_of(definition: Definition) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-    """Of observations and actions; raises what `construct` raises."""
+    """Observation space and action space of the environment; raises what `construct` raises."""
     env = construct(definition)
     env.close()
     return env.observation_space, env.action_space

@@ -42,7 +42,7 @@ class DataValidation(Document):
 
     @property
     def failures(self) -> list[ExpectationResult]:
-        """The expectations that did not hold."""
+        """The expectations that the data did not meet."""
         return [result for result in self.expectations if not result.success]
 
 

@@ -25,7 +25,7 @@ Outputs = Mapping[str, NDArray[Any]]
 
 
 class Exported(Protocol):
-    """A policy in an exported format."""
+    """A policy in an exported format, as parity is proved of it."""
 
     def outputs(self, obs: NDArray[Any], memory: NDArray[Any] | None = None, /) -> Outputs:
         """All outputs (B, ...) by name, for observations (B, *obs) and, of a recurrent policy, its memory (B, M)."""

@@ -88,7 +88,7 @@ class TaskEpisode(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back files, connections and processes."""
+        """Close the episode's files, connections and processes."""
         ...
 
 
@@ -196,11 +196,11 @@ class Domain(ABC):
         return all(rewards.get(name, 0.0) >= _WHOLE for name in self.weights if name not in self.optional_components)
 
     def nothing(self) -> Rewards:
-        """The rewards of a wrong answer."""
+        """The rewards of a wrong answer: 0.0 for each component."""
         return dict.fromkeys(self.weights, 0.0)
 
     def everything(self) -> Rewards:
-        """The rewards of a right answer."""
+        """The rewards of a right answer: 1.0 for each component."""
         return dict.fromkeys(self.weights, 1.0)
 
 

@@ -92,7 +92,7 @@ def undecided(name: str, stage: str, statement: str, mandatory: bool, why: str) 
 
 
 class CheckConfig(Section):
-    """What every check's config starts from."""
+    """Base of the configs of all safety checks."""
 
     enabled: bool = True
     mandatory: bool = True
@@ -125,7 +125,7 @@ class Context:
 
 
 class Check(Protocol):
-    """The contract of a check's module."""
+    """The names that a check's module must offer."""
 
     NAME: str  # also the first part of its claims' ids
     STAGE: str

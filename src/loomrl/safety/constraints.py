@@ -41,7 +41,7 @@ def violates(constraint: ConstraintConfig, episode: Episode) -> bool:
 
 
 def limits_on_actions(constraints: Sequence[ConstraintConfig]) -> list[ConstraintConfig]:
-    """Those that can be evaluated on a decision that is not carried out."""
+    """The constraints that can be evaluated on an action before it is carried out."""
     return [constraint for constraint in constraints if kind_of(constraint.quantity) == "action"]
 
 

@@ -48,11 +48,11 @@ class Units:
         return Units(self.is_challenger, self.probability, -self.high, -self.low)
 
     def only(self, chosen: Booleans) -> "Units":
-        """Some of them, in their order."""
+        """The chosen units, in their order."""
         return Units(self.is_challenger[chosen], self.probability[chosen], self.low[chosen], self.high[chosen])
 
     def dealt_by_chance(self) -> "Units":
-        """Those that could have been dealt to either version."""
+        """The units that could have been assigned to either version."""
         return self.only((self.probability > 0.0) & (self.probability < 1.0))
 
 

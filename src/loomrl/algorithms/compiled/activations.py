@@ -44,7 +44,7 @@ def tanh32(x: np.float32) -> np.float32:
 
 @compiled
 def activate(values: Vector, activation: int) -> None:
-    """Replace every value by its activation."""
+    """Replace every value by its activation, in place."""
     if activation == TANH:
         for index in range(values.size):
             values[index] = tanh32(values[index])

@@ -38,7 +38,7 @@ _WIDE = LANES * VECTORS
 
 
 def padded(width: int) -> int:
-    """The next multiple of LANES."""
+    """A width rounded up to a multiple of LANES."""
     return -(-width // LANES) * LANES
 
 

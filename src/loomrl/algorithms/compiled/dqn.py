@@ -38,7 +38,7 @@ class DQNNetworks(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What the networks put out."""
+    """Numbers that say how the network's outputs are read."""
 
     activation: int
     num_actions: int
@@ -94,7 +94,7 @@ def best_action(out: Matrix, row: int, shape: Shape) -> int:
 
 @compiled
 def num_hidden(table: Table) -> int:
-    """Units of all hidden layers together."""
+    """The number of units in all hidden layers together."""
     total = 0
     for layer in range(table.shape[0] - 1):
         total += table[layer, OUTPUTS]

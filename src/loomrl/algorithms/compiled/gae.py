@@ -35,7 +35,7 @@ def advantages(
 
 @compiled
 def moments(values: FloatArray) -> tuple[float, float]:
-    """Mean and variance of values (N,)."""
+    """Mean and variance, (mean, var), of values (N,)."""
     mean = 0.0
     for value in values:
         mean += value

@@ -43,7 +43,7 @@ class Normalizer:
         return {"mean": self.mean.copy(), "var": self.var.copy(), "count": np.array(self.count)}
 
     def load(self, mean: NDArray[Any], var: NDArray[Any], count: NDArray[Any]) -> None:
-        """Take over what `arrays()` gave."""
+        """Overwrite mean and variance (I,) and their count, in place."""
         self.mean[:], self.var, self.count = mean, np.array(var), float(count)
         self.refresh()
 

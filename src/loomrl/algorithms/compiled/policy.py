@@ -86,7 +86,7 @@ class CompiledPolicy:
         return out[:, 0]
 
     def log_std(self) -> Vector:
-        """Of the Gaussian, bounded (A,)."""
+        """The log standard deviations (A,) of the Gaussian, within their bounds."""
         return np.clip(self.parameters[self.actor.end :], *LOG_STD_BOUNDS)
 
     # --- acting ---
@@ -96,7 +96,7 @@ class CompiledPolicy:
         return self._greedy(self._demand(obs))
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:  # noqa: ARG002 - greedy: draws nothing
-        """Greedy actions with their values."""
+        """Observations (B, *obs) -> greedy actions (B, *action) with the critic's values (B,)."""
         features = self._demand(obs)
         return Act(action=self._greedy(features), value=self.values(features))
 

@@ -112,7 +112,7 @@ def actor_and_temperature_gradient(
 
 @compiled
 def move_actor(step: int, networks: SACNetworks, work: SACWorkspace, settings: Settings) -> None:
-    """The actor's step and the temperature's."""
+    """Take one Adam step of the actor, and of the temperature where it is learnt."""
     for half in range(2):
         _improve_actor(half, step, networks, work, settings)
 

@@ -81,7 +81,7 @@ class Settings(NamedTuple):
 
 @compiled
 def half_of(which: int, size: int) -> tuple[int, int]:
-    """Where the first (0) or second (1) half begins and ends."""
+    """First row, and the row after the last, of the first (0) or second (1) half of `size` rows."""
     middle = size // 2
     return (0, middle) if which == 0 else (middle, size)
 
@@ -101,7 +101,7 @@ def copy_into(source: Vector, target: Vector, at: int) -> None:
 
 @compiled
 def hidden_widths(table: Table) -> tuple[int, int]:
-    """Of the hidden layers: the widest, and all together."""
+    """The width of the widest hidden layer, and of all hidden layers together."""
     widest, total = 0, 0
     for layer in range(table.shape[0] - 1):
         widest = max(widest, table[layer, OUTPUTS])

@@ -61,7 +61,7 @@ class GreedyNetwork:
 
     @property
     def parameters(self) -> Vector:
-        """Those of `actor`, as they are now."""
+        """The parameters (P,) of `actor` as they are now; the next call may overwrite them."""
         if not self._is_plain:
             last = len(self._layout.table) - 1
             last_at = self._layout.table[last, 2]
@@ -78,12 +78,12 @@ class GreedyNetwork:
         return parts[0] + parts[1:] - parts[1:].mean(0) if policy.dueling else parts
 
     def discrete(self, index: NDArray[np.int64]) -> NDArray[Any]:
-        """Indices -> the space's actions."""
+        """Indices (N,) -> actions (N,) of the action space, which may begin above 0."""
         return (index + self._policy.first_action).astype(self._policy.action_space.dtype, copy=False)
 
 
 class CompiledDQNEngine:
-    """As `dqn.TorchLearner`, within float tolerance."""
+    """A `DQNEngine` of compiled kernels: equal to `TorchDQNEngine` within float tolerance."""
 
     def __init__(self, config: "DQNConfig", policy: ActionValuePolicy, peers: LearnerGroup = ALONE) -> None:
         from loomrl.algorithms.compiled import dqn as kernels

@@ -157,7 +157,7 @@ class DQNEngine(Protocol):
         """Make the target network equal to the online one."""
 
     def state_dict(self) -> State:
-        """Both networks and the optimiser."""
+        """Arrays by name: parameters of both networks and the optimiser's state."""
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`, in place."""
@@ -211,7 +211,7 @@ class DQN:
 
     @property
     def learning_rate(self) -> float:
-        """Of the gradient steps now."""
+        """The learning rate of the next gradient steps, as the schedule has it now."""
         falls = self.config.learning_rate_schedule == "linear"
         return self.config.learning_rate * (1.0 - self._progress if falls else 1.0)
 
@@ -275,7 +275,7 @@ class DQN:
     # --- state ---
 
     def state_dict(self) -> State:
-        """Both networks, optimiser, replay and the position in the schedules."""
+        """The state of both networks, the optimiser, the replay buffer and the schedules."""
         state: State = {f"learner.{name}": value for name, value in self.learner.state_dict().items()}
         state |= {f"replay.{name}": value for name, value in self._replay.state_dict().items()}
         return state | {"env_steps": self._env_steps, "steps_ahead": self._steps_ahead}
@@ -287,7 +287,7 @@ class DQN:
         self._env_steps, self._steps_ahead = int(state["env_steps"]), int(state["steps_ahead"])
 
     def close(self) -> None:
-        """Let go of the replay's folder."""
+        """Close the replay buffer's storage, and its folder where it has one."""
         self._storage.close()
 
 

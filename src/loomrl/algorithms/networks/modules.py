@@ -115,7 +115,7 @@ class LogitsHead(nn.Module):
         self.logits = linear(input_dim, num_logits, 0.01, generator)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(B, input_dim) -> (B, num_logits)."""
+        """Features (B, input_dim) -> logits (B, num_logits)."""
         logits: Tensor = self.logits(features)
         return logits
 

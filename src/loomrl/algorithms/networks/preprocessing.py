@@ -27,12 +27,12 @@ class ImagePart:
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """Number of values in the image: height x width x channels."""
         return math.prod(self.shape)
 
     @property
     def channels(self) -> int:
-        """Colours, or colours of several frames."""
+        """Number of channels: colours, or the colours of several stacked frames."""
         return self.shape[0] if channels_first(self.shape) else self.shape[2]
 
     @property

@@ -109,7 +109,7 @@ class MultiCategoricalActions(Distribution):
         return action.reshape(-1, len(self.sizes)).to(torch.int64) - self.offset
 
     def log_prob_and_entropy(self, parameters: Parameters, raw_action: Tensor) -> tuple[Tensor, Tensor]:
-        """Independent components: the sums over them."""
+        """Log-probabilities (N,) and entropies (N,), each the sum over the independent components."""
         parts = zip(torch.split(parameters[0], self.sizes, -1), raw_action.unbind(-1), strict=True)
         log_probs, entropies = zip(*(categorical_log_prob_and_entropy(*part) for part in parts), strict=True)
         return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)

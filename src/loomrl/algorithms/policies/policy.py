@@ -94,7 +94,7 @@ class TrainedPolicy(nn.Module, ABC):
         return self._evaluate(obs)["action"]
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:  # noqa: ARG002 - greedy: draws nothing
-        """Greedy actions with their values."""
+        """Observations (B, *obs) -> greedy actions (B, *action), with values (B,) where the policy has them."""
         answer = self._evaluate(obs)
         return Act(action=answer["action"], value=answer["value"])
 

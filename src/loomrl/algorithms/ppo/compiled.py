@@ -288,7 +288,7 @@ def _work(policy: CompiledPolicy) -> PPOWorkspace:
 
 
 class CompiledRewardScaler(RewardScaler):
-    """The same, with its loop compiled."""
+    """A `RewardScaler` whose loop over time steps is compiled; results are equal."""
 
     def _discounted(self, reward: FloatArray, ended: NDArray[np.bool_]) -> FloatArray:
         returns = np.empty(reward.shape)

@@ -62,7 +62,7 @@ def _obstacle(config: PPOParameters, observation: gymnasium.Space[Any], action: 
 
 
 def is_gaussian(action: gymnasium.Space[Any]) -> bool:
-    """Whether actions are vectors of floats."""
+    """Whether actions of this space are vectors of floats, which a Gaussian draws."""
     return isinstance(action, gymnasium.spaces.Box) and np.dtype(action.dtype).kind == "f"
 
 

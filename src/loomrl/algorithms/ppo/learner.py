@@ -40,7 +40,7 @@ def clipped_policy_loss(log_prob: Tensor, old_log_prob: Tensor, advantage: Tenso
 
 
 def squared_value_loss(value: Tensor, returns: Tensor, old_value: Tensor | None, clip_epsilon: float | None) -> Tensor:
-    """The mean of `squared_value_errors`, ()."""
+    """The mean of `squared_value_errors` over all rows, a scalar ()."""
     return squared_value_errors(value, returns, old_value, clip_epsilon).mean()
 
 

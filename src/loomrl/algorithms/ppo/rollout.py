@@ -85,7 +85,7 @@ class DeviceCollector:
     is_resumable = True
 
     def state_dict(self) -> State:
-        """Of the environments, their episodes so far, and both generators."""
+        """State of the environments, their episodes so far, and both random generators."""
         tensors = {"so_far": self._so_far, "generator": self._generator.get_state()}
         tensors |= {f"envs.{name}": values for name, values in self.envs.state_dict().items()}
         return {name: values.cpu().numpy().copy() for name, values in tensors.items()}

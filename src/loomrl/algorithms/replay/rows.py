@@ -71,7 +71,7 @@ class StepRing:
 
     @property
     def num_rows(self) -> int:
-        """Rows that can be sampled."""
+        """Number of rows that the ring holds now and that can be sampled."""
         return min(self.num_written, self.spec.num_rows)
 
     @property

@@ -108,7 +108,8 @@ class PagedArray:
         return int(np.count_nonzero(self._dirty)) > self._room // 2
 
     def read(self, index: NDArray[np.int64], before: int, after: int) -> None:
-        """Bring in rows; see `Storage.prepare_read`."""
+        """Decrypt the blocks of the rows `index`, with `before` and `after` rows around each: see
+        `Storage.prepare_read`."""
         row, env = np.divmod(index, self._num_envs)
         self._touch(env[:, None], row[:, None] + np.arange(-before, after + 1))
 

@@ -22,7 +22,7 @@ INDEX = f"index{SEALED}"  # of encrypted files: their tables and their key
 
 
 class Storage(Protocol):
-    """Hands out arrays by name."""
+    """Gives a replay buffer its arrays by name, in memory or in files."""
 
     @property
     def keeps(self) -> bool:
@@ -183,10 +183,10 @@ class MappedStorage(FolderStorage):
         return np.frombuffer(mapped, dtype).reshape(shape)
 
     def prepare_read(self, name: str, index: NDArray[np.int64], before: int, after: int) -> None:
-        """The system reads what is touched."""
+        """Does nothing: the operating system reads mapped pages when they are touched."""
 
     def prepare_write(self, name: str, first: int, stop: int) -> None:
-        """The system notices what is touched."""
+        """Does nothing: the operating system notes which mapped pages were written."""
 
     def flush(self) -> None:
         """Write changed pages to the disk and wait for it."""

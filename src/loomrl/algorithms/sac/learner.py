@@ -158,7 +158,7 @@ class SACEngine(Protocol):
 
     @property
     def temperature(self) -> float:
-        """Alpha as it is now."""
+        """The entropy temperature alpha as it is now."""
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Everything but the policy, by name, as memory that may be read and written."""
@@ -276,7 +276,7 @@ class SAC:
         self._env_steps, self._steps_ahead = int(state["env_steps"]), int(state["steps_ahead"])
 
     def close(self) -> None:
-        """Let go of the replay's folder."""
+        """Close the replay buffer's storage, and its folder where it has one."""
         self._storage.close()
 
 

@@ -54,7 +54,7 @@ class States:
         return replace(self, labels={**self.labels, name: mask})
 
     def take(self, kept: Ints) -> "States":
-        """These states alone, in this order."""
+        """The states of these numbers alone, (K,), in this order."""
         labels = {name: mask[kept] for name, mask in self.labels.items()}
         return replace(self, values=self.values[kept], initial=self.initial[kept], labels=labels)
 

@@ -86,7 +86,7 @@ def _decided(value: Floats, slack: float, can: Mask, must: Mask) -> ProbabilityB
 
 
 def cumulated_reward(chain: Chain, reward: Floats, steps: int) -> ProbabilityBounds:
-    """E[what is earned in `steps` steps]."""
+    """E[C<=steps]: bounds on the expected sum of a reward over the next `steps` steps."""
     every = np.arange(len(chain.states))
     value = _iterate(chain, np.zeros(len(every)), every, reward, steps)
     largest = float(np.max(np.abs(reward), initial=0.0)) * steps

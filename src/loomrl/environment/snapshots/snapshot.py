@@ -74,7 +74,7 @@ def _observe(definition: Definition, config: EnvironmentConfig) -> tuple[Rollout
 
 
 def describe(definition: Definition, env: gymnasium.Env[Any, Any]) -> EnvironmentSpec:
-    """The spec of a constructed environment."""
+    """The `EnvironmentSpec` of a constructed environment and its definition."""
     frame = frame_space(env)
     return EnvironmentSpec(
         name=definition.name,

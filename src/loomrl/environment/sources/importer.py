@@ -47,7 +47,7 @@ class PrivateImporter(importlib.abc.MetaPathFinder):
         return self
 
     def load(self, name: str) -> ModuleType:
-        """Import module `name` from the folder."""
+        """Import module `name` from the folder, under an alias that keeps it apart from others of its name."""
         return importlib.import_module(f"{self.alias}.{name}")
 
     def holds(self, name: str) -> bool:

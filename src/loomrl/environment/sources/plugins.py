@@ -46,7 +46,7 @@ class PluginPackage(Document):
 
 @dataclass(frozen=True)
 class PluginCode:
-    """Where the packages lie that entry points lead to."""
+    """The packages that plug-ins' entry points lead to, and their files."""
 
     locations: dict[str, Path]
 

@@ -229,7 +229,7 @@ class ProcessesVectorEnv(AsyncVectorEnv):
 
 
 class ResumableProcesses(SavedByActions, ProcessesVectorEnv):
-    """Those whose episodes can be saved."""
+    """Environments in processes, whose episodes can be saved and resumed."""
 
 
 def _how(code: int) -> str:
@@ -262,7 +262,7 @@ class Housed(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self.env.observation_space, self.env.action_space
 
     def close(self) -> None:
-        """Close the environment for good."""
+        """Close the environment for good; what it raises is kept in `failure`."""
         try:
             self.env.close()
         except Exception as error:  # noqa: BLE001 - as above

@@ -40,7 +40,7 @@ class SpaceLeaf:
 
     @property
     def kind(self) -> str:
-        """`image`, `box`, `discrete`, `multi_discrete` or `multi_binary`."""
+        """The kind of space: `image`, `box`, `discrete`, `multi_discrete` or `multi_binary`."""
         if isinstance(self.space, spaces.Box):
             return "image" if is_image(self.space) else "box"
         kinds = {spaces.Discrete: "discrete", spaces.MultiDiscrete: "multi_discrete"}

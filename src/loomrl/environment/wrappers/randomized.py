@@ -37,7 +37,7 @@ class Randomized(gymnasium.Env[Any, Any]):
 
     @property
     def unwrapped(self) -> gymnasium.Env[Any, Any]:
-        """The environment of this episode, innermost."""
+        """The innermost environment of the current episode; another one after the next reset."""
         return self._env.unwrapped
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -66,7 +66,7 @@ class Randomized(gymnasium.Env[Any, Any]):
         return self._env.render()
 
     def close(self) -> None:
-        """Close the environment of this episode."""
+        """Close the environment of the current episode."""
         self._env.close()
 
     @property

@@ -27,7 +27,7 @@ def own_names() -> list[str]:
 
 
 def names() -> list[str]:
-    """All domains, those of others included."""
+    """The names of all domains, those of plug-ins included."""
     return [*own_names(), *sorted(point.name for point in entry_points(group=GROUP))]
 
 

@@ -71,7 +71,7 @@ def check_spaces(config: CertifiedConfig, observation_space: Any, action_space: 
 
 
 def examine(context: Context, config: CertifiedConfig) -> list[Claim]:
-    """One claim for each property."""
+    """One claim for each property of the config, proved or refuted for all inputs of its region."""
     if not config.properties:
         return []
     from loomrl.safety.certified.packed import pack

@@ -65,7 +65,7 @@ Config = FalsificationConfig  # as all plug-ins of this kind name it
 
 
 def examine(context: Context, config: FalsificationConfig) -> list[Claim]:
-    """What was found by each search."""
+    """One claim for each search: whether it found a failure."""
     claims = [_recovery(context, config)]
     if isinstance(context.observation_space, spaces.Box) and context.observation_space.dtype.kind == "f":
         claims.append(_lone_choices(context, config))

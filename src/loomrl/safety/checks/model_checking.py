@@ -66,7 +66,7 @@ def _modelled(snapshot_folder: Path) -> Any:
 
 
 def examine(context: Context, config: ModelCheckingConfig) -> list[Claim]:
-    """One claim for each property."""
+    """One claim for each property of the config, checked on the policy's Markov chain."""
     if not config.properties:
         return []
     if is_recurrent(context.policy):

@@ -67,7 +67,7 @@ def check_spaces(config: MonotoneConfig, observation_space: Any, action_space: A
 
 
 def examine(context: Context, config: MonotoneConfig) -> list[Claim]:
-    """One claim for each property."""
+    """One claim for each property of the config: whether the policy's actions are monotone."""
     if not config.properties:
         return []
     from loomrl.safety.certified.packed import pack
@@ -141,7 +141,7 @@ def _claim(context: Context, config: MonotoneConfig, prop: MonotonePropertyConfi
 
 
 def replay(failure: Failure) -> Replayed:
-    """Ask the policy about both observations."""
+    """Ask the policy about both observations of a failure again, and compare its actions."""
     prop = MonotonePropertyConfig.model_validate(failure.document["property"])
     (example,) = failure.document["examples"]
     obs = np.asarray([example["observation"], example["raised"]], dtype=failure.observation_space.dtype)

@@ -49,14 +49,14 @@ Config = OutOfDistributionConfig  # as all plug-ins of this kind name it
 
 @dataclass(frozen=True)
 class Detector:
-    """Mahalanobis distance with a threshold."""
+    """Detects unusual observations by their Mahalanobis distance, with a threshold."""
 
     mean: Floats  # (D,)
     precision: Floats  # (D, D)
     threshold: float
 
     def score(self, obs: Floats) -> Floats:
-        """Squared distances, (N, D) -> (N,)."""
+        """Observations (N, D) -> squared Mahalanobis distances (N,)."""
         centred = obs - self.mean
         # einsum without BLAS: the same sums whatever the number of threads
         return np.asarray(np.einsum("ni,ij,nj->n", centred, self.precision, centred))

@@ -45,11 +45,11 @@ class EpisodeSample(ABC):
 
     @abstractmethod
     def p_supporting(self) -> float:
-        """P-value of "the limit is broken"."""
+        """The P-value of the hypothesis that the limit is broken; small values support the claim."""
 
     @abstractmethod
     def p_refuting(self) -> float:
-        """P-value of "the limit holds"."""
+        """The P-value of the hypothesis that the limit holds; small values refute the claim."""
 
     @abstractmethod
     def upper(self, confidence: float) -> float:

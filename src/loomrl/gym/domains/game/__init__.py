@@ -33,7 +33,7 @@ class Game(Domain):
         return SingleAnswer(self, task) if "winning" in task.facts else matches.Match(task, self.num_choices)
 
     def messages(self, task: Task, answer: str) -> list[str]:
-        """Of a whole game one move in each line."""
+        """The moves of a whole game, one from each line of the answer."""
         return [answer] if "winning" in task.facts else answer.strip().split("\n")
 
     def choices(self, task: Task, rng: np.random.Generator) -> list[str]:

@@ -70,7 +70,7 @@ class Match:
             self._reply()
 
     def step(self, message: str) -> Turn:
-        """Play a move; the opponent answers."""
+        """Play the policy's move and the opponent's reply; an illegal move loses the game."""
         move = message.strip(" \r\n")
         if move not in self._position.moves():
             return Turn("That move is not legal. The game is lost.", {}, finished=True)

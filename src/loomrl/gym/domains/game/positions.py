@@ -11,7 +11,7 @@ class GamePosition(Protocol):
 
     @property
     def key(self) -> str:
-        """Text that tells positions apart."""
+        """Text that differs between different positions."""
         ...
 
     @property
@@ -24,7 +24,7 @@ class GamePosition(Protocol):
         ...
 
     def play(self, move: str) -> Self:
-        """The position after a legal move."""
+        """The position after a legal move; this one stays as it is."""
         ...
 
     def result(self, player: int) -> int | None:

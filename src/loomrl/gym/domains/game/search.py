@@ -45,7 +45,7 @@ class Solver:
         return worth if following.player == position.player else -worth
 
     def best(self, position: GamePosition, plies: int) -> list[str]:
-        """The moves of greatest value, sorted."""
+        """The moves of greatest value in a position, sorted."""
         worth = {move: self.after(position, move, plies) for move in position.moves()}
         return [move for move in position.moves() if worth[move] == max(worth.values())]
 

@@ -70,7 +70,7 @@ def system(rng: np.random.Generator, level: int) -> Draft:
 
 
 def expansion(rng: np.random.Generator, level: int) -> Draft:
-    """A product of linear factors, expanded."""
+    """A task: expand a product of linear factors."""
     factors = [nonzero(rng, 3 + level) * _X + nonzero(rng, 4 + level) for _ in range(2 + level // 4)]
     right = sympy.expand(sympy.prod(factors))
     slips = [right + slip for slip in (_X, -_X, 2 * factors[0].coeff(_X, 0), -1)]

@@ -12,7 +12,7 @@ _X = sympy.Symbol("x")
 
 
 def derivative(rng: np.random.Generator, level: int) -> Draft:
-    """Of polynomials, then of sines and exponentials, then of products of them."""
+    """A task: differentiate a polynomial, at higher levels sines, exponentials and products of them."""
     function = _polynomial(rng, 2 + level // 2, 3 + level)
     if level >= 3:
         function += nonzero(rng, 5) * _elementary(rng)

@@ -28,15 +28,15 @@ class ToolCall(Domain):
     choice_bytes = 160
 
     def begin(self, task: Task) -> TaskEpisode:
-        """A world of the task's own."""
+        """An episode of the task, in a simulated world of its own."""
         return ToolEpisode(task, self.num_choices)
 
     def messages(self, task: Task, answer: str) -> list[str]:  # noqa: ARG002
-        """One JSON object in each line."""
+        """The messages of a whole answer, one JSON object in each line."""
         return [line for line in answer.split("\n") if line.strip()]
 
     def verify(self, task: Task, answer: str) -> Rewards:
-        """What a whole answer earns."""
+        """The rewards that the messages of a whole answer earn."""
         return self.score(task, answer).rewards
 
 
@@ -49,7 +49,7 @@ class ToolEpisode:
         self._calls, self._succeeded, self._planned = 0, 0, 0
 
     def step(self, message: str) -> Turn:
-        """Call a tool, or answer."""
+        """Call the tool that the message names, or judge its answer; returns the result or the rewards."""
         plan = self._task.facts["plan"]
         self._planned += self._planned < len(plan) and message == plan[self._planned]
         content = _read(message)

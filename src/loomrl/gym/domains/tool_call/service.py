@@ -32,7 +32,7 @@ class Shop:
         return 404, {"error": f"there is no {path}"}
 
     def post(self, path: str, body: Any) -> tuple[int, Any]:
-        """`/orders` takes `{"product": NUMBER, "quantity": NUMBER}`."""
+        """Answer POST `/orders` with `{"product": NUMBER, "quantity": NUMBER}`: status and JSON body."""
         if path != "/orders":
             return 404, {"error": f"nothing can be posted to {path}"}
         if not isinstance(body, dict) or set(body) != {"product", "quantity"}:
