@@ -262,7 +262,7 @@ def test_actions_that_are_not_drawn_on_a_device_are_named() -> None:
 
 
 def test_unusable_rewards_of_a_rollout() -> None:
-    trajectory = DeviceTrajectory.brought(made_up(make("torch")), action_distribution(DISCRETE), DEVICE)
+    trajectory = DeviceTrajectory.from_trajectory(made_up(make("torch")), action_distribution(DISCRETE), DEVICE)
     assert trajectory.unusable_reward() is None
     reward = trajectory.reward.clone()
     reward[3, 1] = -np.inf

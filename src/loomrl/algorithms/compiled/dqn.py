@@ -243,12 +243,12 @@ def apply_gradient(
         BETA1, BETA2, EPSILON, min(1.0, max_grad_norm / (length + 1e-6)),
     )  # fmt: skip
     if tau > 0.0:
-        follow(networks.target, networks.parameters, tau)
+        polyak_update(networks.target, networks.parameters, tau)
     return length
 
 
 @compiled
-def follow(target: Vector, parameters: Vector, tau: float) -> None:
+def polyak_update(target: Vector, parameters: Vector, tau: float) -> None:
     """Polyak averaging: target += tau (parameters - target)."""
     factor = np.float32(tau)
     for index in range(target.size):

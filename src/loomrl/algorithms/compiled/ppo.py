@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from loomrl.algorithms.compiled.activations import ONE, ZERO
 from loomrl.algorithms.compiled.adam import adam_step, sum_of_squares
-from loomrl.algorithms.compiled.barrier import meet
+from loomrl.algorithms.compiled.barrier import wait_for_all
 from loomrl.algorithms.compiled.dense import OUTPUTS, Matrix, Table, Vector, backward, forward
 from loomrl.algorithms.compiled.jit import compiled, inlined
 from loomrl.types import FloatArray
@@ -271,7 +271,7 @@ def gradient_steps(
                 _batch_gradient(task, networks, rows, chosen, settings, work, metrics[done])
                 squares[task] = sum_of_squares(networks.gradient[first:last])
             done += 1
-            meet(counter, done, num_threads)
+            wait_for_all(counter, done, num_threads)
             length = math.sqrt(squares[CRITIC] + squares[ACTOR])
             shrink = min(1.0, settings[MAX_NORM] / (length + 1e-6))
             for task in range(thread, 2, num_threads):

@@ -63,7 +63,7 @@ class DevicePPO(PPO):
     def update(self, trajectory: Trajectory | DeviceTrajectory, rng: np.random.Generator) -> dict[str, float]:
         """Learn from one rollout (T, B); returns the means over its gradient steps."""
         if isinstance(trajectory, Trajectory):
-            trajectory = DeviceTrajectory.brought(trajectory, self._twin.distribution, self._torch_device)
+            trajectory = DeviceTrajectory.from_trajectory(trajectory, self._twin.distribution, self._torch_device)
         self._generator.manual_seed(int(rng.integers(2**63)))
         metrics = self._learn(self._batch(trajectory), rng)
         self._learn_statistics(trajectory.obs)

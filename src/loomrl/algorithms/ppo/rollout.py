@@ -37,8 +37,10 @@ class DeviceTrajectory:
     next_obs: Tensor  # (T, B, *obs), the true successors
 
     @classmethod
-    def brought(cls, trajectory: Trajectory, distribution: Distribution, device: torch.device) -> "DeviceTrajectory":
-        """One that was collected elsewhere; `distribution` is on the CPU."""
+    def from_trajectory(
+        cls, trajectory: Trajectory, distribution: Distribution, device: torch.device
+    ) -> "DeviceTrajectory":
+        """A copy on `device` of a trajectory that was collected on the CPU, where `distribution` is."""
         raw_action = distribution.raw_actions(trajectory)
         arrays = (trajectory.reward, trajectory.terminated, trajectory.truncated, trajectory.next_obs)
         obs, *rest = (torch.from_numpy(array).to(device) for array in (trajectory.obs, *arrays))

@@ -54,12 +54,12 @@ class Randomized(gymnasium.Env[Any, Any]):
                 "change what is observed or done"
             )
         obs, info = self._env.reset(seed=own_seed, options=options)
-        return obs, info | self._told
+        return obs, info | self._drawn_info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """What the environment's step returns; its info also holds the episode's drawn parameters."""
         obs, reward, terminated, truncated, info = self._env.step(action)
-        return obs, reward, terminated, truncated, info | self._told
+        return obs, reward, terminated, truncated, info | self._drawn_info
 
     def render(self) -> Any:
         """What the environment's `render` returns: an image (H, W, 3), or what its render mode says."""
@@ -70,5 +70,5 @@ class Randomized(gymnasium.Env[Any, Any]):
         self._env.close()
 
     @property
-    def _told(self) -> dict[str, float]:
+    def _drawn_info(self) -> dict[str, float]:
         return {f"parameter.{key}": float(value) for key, value in self._values.items()}

@@ -7,7 +7,7 @@ from pydantic import Field
 from loomrl.safety.case.counterexample import Failure, Replayed, recorded
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.probing.drops import APPROXIMATE, METHOD, judge_drop, return_limit
-from loomrl.safety.probing.probes import Disturbance, noise_scale, to_texts, told_to_the_shield
+from loomrl.safety.probing.probes import Disturbance, noise_scale, shield_assumptions, to_texts
 from loomrl.types import Claim, Counterexample, Episode
 
 NAME = "disturbed_return"
@@ -62,7 +62,7 @@ def examine(context: Context, config: DisturbedReturnConfig) -> list[Claim]:
             assumptions=[
                 "Gaussian noise, drawn anew for each distinct observation",
                 APPROXIMATE,
-                *told_to_the_shield(context),
+                *shield_assumptions(context),
             ],
             confidence=context.config.confidence,
             p_value=drop.p_value,

@@ -21,9 +21,9 @@ from loomrl.safety.probing.probes import (
     ask_outputs,
     keyed_rng,
     noise_scale,
+    shield_assumptions,
     shifted,
     to_texts,
-    told_to_the_shield,
 )
 from loomrl.types import Act, ActFunction, Bound, Claim, Episode, FloatArray, Policy, Verdict
 
@@ -113,7 +113,7 @@ def _claim(
         verdict=Verdict.SUPPORTED if found is None else Verdict.REFUTED,
         assumptions=[
             "an attack that finds nothing proves nothing: another one may break it",
-            *told_to_the_shield(context),
+            *shield_assumptions(context),
         ],
         bound=None
         if found is None
