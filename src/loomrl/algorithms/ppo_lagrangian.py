@@ -47,7 +47,7 @@ _OTHER = 0x5C057  # tells the second critic's first weights from the policy's
 
 
 class PPOLagrangianConfig(ppo.Config):
-    """PPO's parameters, and those of the limit."""
+    """PPO's parameters, and those of the cost limit and its multiplier."""
 
     cost_limit: float = Field(default=25.0, ge=0)  # of an episode's summed costs, in the mean
     cost_gamma: float = Field(default=0.99, ge=0, le=1)
@@ -73,7 +73,7 @@ Config = PPOLagrangianConfig  # as all plug-ins of this kind name it
 
 @dataclass(frozen=True)
 class CostBatch(PPOBatch):
-    """N transitions, `advantage` with costs in it."""
+    """N transitions whose `advantage` combines reward and cost, with the cost critic's returns."""
 
     cost_returns: Tensor  # (N,) discounted costs the second critic learns, scaled
 
@@ -138,7 +138,7 @@ class EpisodeCosts:
 
     @property
     def mean(self) -> float | None:
-        """None before the first episode has ended."""
+        """The mean cost of an episode, estimated from the last steps; None before the first episode has ended."""
         return float(self._recent.mean() * self._length) if self._lengths else None
 
     @property
@@ -173,19 +173,19 @@ class Multiplier:
 
     @torch.no_grad()
     def move(self, mean_cost: float, limit: float) -> None:
-        """One step of Adam along `mean_cost - limit`."""
+        """Take one Adam step along `mean_cost - limit`; the multiplier stays at or above 0."""
         self._value.grad = torch.tensor([limit - mean_cost], dtype=torch.float64)
         self._adam.step()
         self._value.clamp_(min=0.0)
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """All that changes, as memory that may be written."""
+        """The multiplier and Adam's state by name; writing to a tensor changes it."""
         return {"value": self._value.detach(), **self._adam.state}
 
 
 class PPOLagrangian(PPO):
-    """Learns an `ActorCriticPolicy` from trajectories with costs."""
+    """PPO with a limit on the mean cost of an episode: learns an `ActorCriticPolicy` from trajectories with costs."""
 
     config: PPOLagrangianConfig
 
@@ -210,7 +210,7 @@ class PPOLagrangian(PPO):
 
     @property
     def cost_limit(self) -> float:
-        """What an episode may cost in the mean."""
+        """The greatest mean cost of an episode that is allowed."""
         return self.config.cost_limit
 
     def restart(self, total_env_steps: int | None) -> None:

@@ -138,7 +138,7 @@ class EpisodeBounds:
 
     @property
     def need_costs(self) -> bool:
-        """Whether they are nothing without an `info["cost"]`."""
+        """Whether these bounds can only be kept where steps report `info["cost"]`."""
         return self.max_episode_cost is not None or any(one.quantity == "cost" for one in self.boundaries)
 
 

@@ -73,7 +73,7 @@ def _created(definition: Definition, render_mode: str | None) -> gymnasium.Env[A
 
 
 def create_bare(definition: Definition, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
-    """Call the entry point and nothing else."""
+    """The environment that the entry point makes, without any wrapper or check."""
     create = definition.source.create
     arguments = _arguments(definition, render_mode)
     try:

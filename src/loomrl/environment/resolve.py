@@ -225,7 +225,7 @@ def shield_of(spec: EnvironmentSpec) -> ShieldConfig | None:
 
 
 def parameters(definition: Definition) -> Mapping[str, Any]:
-    """What `verify` compares under the word `parameters`."""
+    """The settings of an environment that `verify` compares and calls `parameters`, by name."""
     return {
         "entry_point": definition.source.entry_point,
         "kwargs": definition.kwargs,

@@ -44,7 +44,7 @@ def prove_parity(
     random: NDArray[Any],
     limit: float,
 ) -> ParityReport:
-    """Compare every output on every observation."""
+    """Compare every output of network and exported graph on every observation; returns the greatest differences."""
     observations = np.concatenate([visited, random])
     inputs = [observations]
     if network.memory_size:

@@ -133,7 +133,7 @@ class Check(Protocol):
     Config: type[CheckConfig]
 
     def examine(self, context: Context, config: Any) -> list[Claim]:
-        """Examine the policy; `config` is this check's Config."""
+        """The check's claims about the policy; `config` is an instance of this check's Config."""
 
 
 def find_checks() -> dict[str, Check]:

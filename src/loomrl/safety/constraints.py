@@ -36,7 +36,7 @@ def violations(constraint: ConstraintConfig, episode: Episode) -> NDArray[np.boo
 
 
 def violates(constraint: ConstraintConfig, episode: Episode) -> bool:
-    """Whether any step of the episode violates."""
+    """Whether any step of the episode violates the constraint."""
     return bool(np.any(violations(constraint, episode)))
 
 

@@ -60,7 +60,7 @@ class ReturnComparison(Document):
 
 
 def compare_returns(challenger: Floats, champion: Floats, config: "PromotionConfig") -> ReturnComparison:
-    """Compare paired returns, each (n,), n >= 2."""
+    """Compare two versions' returns (n,), paired by seed; n is at least 2."""
     from scipy.special import stdtrit
 
     difference = challenger - champion  # (n,)

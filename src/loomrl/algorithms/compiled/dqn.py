@@ -236,7 +236,7 @@ def batch_gradient(
 def apply_gradient(
     networks: DQNNetworks, num_steps: int, learning_rate: float, max_grad_norm: float, tau: float
 ) -> float:
-    """The second half of `gradient_step`; returns the gradient's norm."""
+    """Clip the gradient and take an Adam step with it; returns the L2 norm it had before clipping."""
     length = norm(networks.gradient)
     adam_step(
         networks.parameters, networks.gradient, networks.first, networks.second, num_steps, learning_rate,

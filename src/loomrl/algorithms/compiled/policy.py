@@ -113,7 +113,7 @@ class CompiledPolicy:
         return self.discrete(outputs.argmax(-1)) if self.is_discrete else self.bounded(outputs)
 
     def discrete(self, index: NDArray[np.int64]) -> NDArray[Any]:
-        """Index of a logit -> the space's action."""
+        """Indices of logits (N,) -> actions (N,) of the action space, which may begin above 0."""
         action = index + self.start if self.start else index
         return action.astype(self.action_space.dtype, copy=False)
 
@@ -139,7 +139,7 @@ class CompiledPolicy:
         return [*(f"{encoder}.layers.{2 * index}" for index in hidden), last]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Copies of weights and normaliser by name."""
+        """Copies of the weights and of the normaliser's statistics, by name."""
         arrays: dict[str, NDArray[Any]] = {}
         for layout, names in self._networks():
             for name, weights, bias in zip(names, *layout.unpack(self.parameters), strict=True):
@@ -151,7 +151,7 @@ class CompiledPolicy:
         return arrays
 
     def load_arrays(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Take over what `arrays()` of an equal policy gave."""
+        """Overwrite weights and statistics with those that `arrays()` of an equal policy returned."""
         self._load_weights(arrays)
         if self.normalizer is not None:
             self.normalizer.load(**{name: arrays[f"normalizer.{name}"] for name in ("mean", "var", "count")})

@@ -103,7 +103,7 @@ def move_critics(step: int, networks: SACNetworks, work: SACWorkspace, settings:
 def actor_and_temperature_gradient(
     number: int, networks: SACNetworks, batches: Batches, work: SACWorkspace, settings: Settings
 ) -> None:
-    """Fills the first of `work.actor_gradients`, and the temperature's SLOPE."""
+    """Write the actor's gradient into the first row of `work.actor_gradients`, and the temperature's into SLOPE."""
     for half in range(2):
         actor_gradient(half, number, networks, batches, work, settings)
     for half in range(2):

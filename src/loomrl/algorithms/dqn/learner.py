@@ -114,7 +114,7 @@ def successor_quantiles(target: Tensor, choosing: Tensor) -> Tensor:
 
 
 def take_action(quantiles: Tensor, action: Tensor) -> Tensor:
-    """(B, n, N) and indices (B,) -> (B, N)."""
+    """The quantiles (B, N) of one action per row, from quantiles (B, n, N) and indices (B,)."""
     return quantiles[torch.arange(len(action)), action]
 
 

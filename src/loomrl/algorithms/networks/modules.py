@@ -56,7 +56,7 @@ class StateEncoder(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, state: Tensor) -> Tensor:
-        """Raises `ConfigError` where the last dimension is not `input_dim`."""
+        """States (B, input_dim) -> features (B, hidden_dims[-1]); raises `ConfigError` for another last dimension."""
         if state.shape[-1] != self.input_dim:
             raise ConfigError(f"states of shape {tuple(state.shape)} reached an encoder of width {self.input_dim}")
         features: Tensor = self.layers(state)

@@ -139,7 +139,7 @@ class ObservationNormalizer(nn.Module):
         self.register_buffer("scale", torch.ones(dim), persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(B, dim + pixels) -> the same shape."""
+        """Features (B, dim + pixels) -> the same, the first `dim` normalised."""
         dim = self.shift.shape[0]
         if features.shape[-1] == dim:
             return ((features - self.shift) * self.scale).clamp(-CLIP, CLIP)
@@ -162,7 +162,7 @@ class ObservationNormalizer(nn.Module):
         self.refresh()
 
     def refresh(self) -> None:
-        """Derive what `forward` uses from the statistics."""
+        """Compute what `forward` multiplies and adds from mean and variance."""
         constant = self.var < EPSILON
         scale = torch.where(constant, torch.ones_like(self.var), 1.0 / torch.sqrt(self.var + EPSILON))
         self.shift.copy_(self.mean)

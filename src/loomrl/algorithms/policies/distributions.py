@@ -38,7 +38,7 @@ class Distribution(nn.Module, ABC):
 
     @abstractmethod
     def greedy(self, parameters: Parameters) -> Tensor:
-        """The action the parameters favour, (N, *action)."""
+        """The most likely actions (N, *action), as the environment takes them."""
 
     @abstractmethod
     def sample(self, parameters: Arrays, rng: np.random.Generator) -> Act:

@@ -87,7 +87,7 @@ class CompiledPPO:
         return Collector(envs, seed)
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
-        """Sample actions for observations (B, *obs)."""
+        """Observations (B, *obs) -> actions (B, *action) sampled from the policy."""
         policy = self._policy
         outputs = policy.outputs(policy.features(policy.raw_features(obs)))
         if policy.is_discrete:
@@ -248,7 +248,7 @@ class CompiledPPO:
     # --- state ---
 
     def state_dict(self) -> State:
-        """Policy with normaliser, optimiser, schedules and reward scale."""
+        """State of the policy with its normaliser, the optimiser, the schedules and the reward scale."""
         state: State = {f"policy.{name}": value for name, value in self._policy.arrays().items()}
         state |= {"optimizer.step": self._num_gradient_steps, **self._schedules.state_dict()}
         state |= {

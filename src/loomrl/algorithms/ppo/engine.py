@@ -67,7 +67,7 @@ def is_gaussian(action: gymnasium.Space[Any]) -> bool:
 
 
 def num_outputs(action: gymnasium.Space[Any]) -> int:
-    """Logits, or means, of an action space."""
+    """How many logits, or means, the actor has for an action space."""
     if isinstance(action, gymnasium.spaces.Discrete):
         return int(action.n)
     return math.prod(action.shape or ())

@@ -33,7 +33,7 @@ from loomrl.types import Act, Trajectory
 
 
 def clipped_policy_loss(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip_epsilon: float) -> Tensor:
-    """Negated clipped surrogate (arXiv 1707.06347, equation 7); all (N,)."""
+    """The negated clipped surrogate objective, a scalar (), of three tensors (N,) (arXiv 1707.06347, equation 7)."""
     ratio = torch.exp(log_prob - old_log_prob)
     clipped = ratio.clamp(1.0 - clip_epsilon, 1.0 + clip_epsilon)
     return -torch.minimum(advantage * ratio, advantage * clipped).mean()
@@ -56,7 +56,7 @@ def squared_value_errors(
 
 @dataclass(frozen=True)
 class PPOBatch:
-    """N transitions as the losses need them."""
+    """N transitions with all that the losses need of them."""
 
     features: Tensor  # (N, dim), normalised
     action: Tensor  # (N,) indices or (N, A) samples before clipping
@@ -91,7 +91,7 @@ def _log_prob_and_entropy(policy: ActorCriticPolicy, features: Tensor, action: T
 
 
 class PPO:
-    """Learns a `ActorCriticPolicy` from trajectories of its own `act`."""
+    """Learns an `ActorCriticPolicy` from trajectories that its own `act` has collected."""
 
     def __init__(
         self, config: PPOParameters, policy: ActorCriticPolicy, total_env_steps: int, peers: LearnerGroup = ALONE
@@ -254,7 +254,7 @@ class PPO:
     # --- state ---
 
     def state_dict(self) -> State:
-        """Policy with normaliser, optimiser, schedules and reward scale."""
+        """State of the policy with its normaliser, the optimiser, the schedules and the reward scale."""
         state: State = {
             f"policy.{name}": value.cpu().numpy().copy() for name, value in self._policy.state_dict().items()
         }

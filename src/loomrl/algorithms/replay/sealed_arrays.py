@@ -60,17 +60,17 @@ class ResidentArray:
             self._settled.append(_digest(self.blocks[block]))
 
     def changed(self) -> list[int]:
-        """Blocks that differ from what is on the disk."""
+        """The numbers of the blocks that differ from those on the disk."""
         self._found = [_digest(block) for block in self.blocks]
         return [number for number, digest in enumerate(self._found) if digest != self._settled[number]]
 
     def settle(self) -> None:
-        """What `changed` found is on the disk."""
+        """Record that the blocks `changed` found are on the disk now."""
         self.file.settle()
         self._settled = self._found
 
     def close(self) -> None:
-        """Neither memory nor file are needed any more."""
+        """Release the memory and close the file."""
         self._memory.close()
         self.file.close()
 
@@ -150,12 +150,12 @@ class PagedArray:
         return changed
 
     def settle(self) -> None:
-        """What `changed` named is on the disk."""
+        """Record that the blocks `changed` named are on the disk now."""
         self.file.settle()
         self._dirty.fill(False)
 
     def close(self) -> None:
-        """Neither memory nor file are needed any more."""
+        """Release the memory and close the file."""
         self._memory.close()
         self.file.close()
 

@@ -66,7 +66,7 @@ class MemoryStorage:
         self._arrays: dict[str, NDArray[Any]] = {}
 
     def spare_rows(self, num_rows: int) -> int:  # noqa: ARG002 - a storage's signature
-        """None: saved states hold their own rows."""
+        """Always 0: saved states hold their own rows, so none are kept beyond `num_rows`."""
         return 0
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, paged: bool = False) -> NDArray[Any]:  # noqa: ARG002 - a storage's signature
@@ -128,7 +128,7 @@ class FolderStorage:
             raise self._unwritable("open", error) from error
 
     def spare_rows(self, num_rows: int) -> int:
-        """`spare_fraction` of them, at least `least_spare_rows`, at least one."""
+        """Rows kept beyond `num_rows`: the share `spare_fraction`, but at least `least_spare_rows` and 1."""
         return max(1, self._least_spare_rows, round(self._spare_fraction * num_rows))
 
     def close(self) -> None:
@@ -166,7 +166,7 @@ class MappedStorage(FolderStorage):
             )
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, paged: bool = False) -> NDArray[Any]:  # noqa: ARG002 - a storage's signature
-        """The file NAME.bin: raw values, row by row."""
+        """A writable array mapped from the file NAME.bin, which holds raw values row by row."""
         path, size = self.folder / f"{name}{PLAIN}", prod(shape) * np.dtype(dtype).itemsize
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

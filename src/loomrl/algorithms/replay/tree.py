@@ -35,7 +35,7 @@ class PriorityTree:
 
     @property
     def leaves(self) -> Array:
-        """The priorities; after changing them, call `rebuild`."""
+        """The priorities, one for each slot; call `rebuild` after changing them."""
         return self.sums[: self.num_leaves]
 
     @property
@@ -44,7 +44,7 @@ class PriorityTree:
         return float(self.sums[-1])
 
     def rebuild(self) -> None:
-        """Derive all inner nodes from the leaves."""
+        """Compute all inner nodes anew from the leaves."""
         refresh(self.sums, self.smallest, self.offsets, 0, self.num_leaves - 1)
 
 

@@ -43,7 +43,7 @@ class States:
         return {**self.constants, **{name: self.column(name) for name in self.variables}}
 
     def describe(self, state: int) -> dict[str, int | bool]:
-        """A state as the values of its variables."""
+        """The values of all variables in one state, by name."""
         return {
             name: bool(value) if name in self.booleans else int(value)
             for name, value in zip(self.variables, self.values[state], strict=True)

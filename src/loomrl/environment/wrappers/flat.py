@@ -90,7 +90,7 @@ class FlatBox(spaces.Box):
         return self.flatten(self.original.sample())
 
     def contains(self, x: Any) -> bool:
-        """Within the bounds, and whole where a part is."""
+        """Whether a vector is within the bounds, and whole where a part of it must be."""
         return super().contains(x) and bool(np.all(np.asarray(x)[self.whole] % 1 == 0))
 
     def __eq__(self, other: object) -> bool:

@@ -32,7 +32,7 @@ def names() -> list[str]:
 
 
 def get_domain(name: str) -> Domain:
-    """One domain; raises `ConfigError` listing those there are."""
+    """The domain of a name; raises `ConfigError`, which lists the domains there are."""
     domain: Domain = _module(name).DOMAIN
     return domain
 

@@ -35,7 +35,7 @@ class Examined(Document):
 
 
 class Rerun(Document):
-    """A case beside the same one made again."""
+    """A safety case and the same case made again, compared."""
 
     claims: list[Examined]
     changed: list[str] = Field(default_factory=list)  # parts of the case beside its claims

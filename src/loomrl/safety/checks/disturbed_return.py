@@ -30,7 +30,7 @@ Config = DisturbedReturnConfig  # as all plug-ins of this kind name it
 
 
 def examine(context: Context, config: DisturbedReturnConfig) -> list[Claim]:
-    """One claim, where observations are a Box."""
+    """One claim where observations are a Box: noise on them costs little return. Else none."""
     if not isinstance(context.observation_space, spaces.Box):
         return []
     plain = list(context.episodes[: config.num_episodes])
@@ -78,7 +78,7 @@ def examine(context: Context, config: DisturbedReturnConfig) -> list[Claim]:
 
 
 def scope(config: DisturbedReturnConfig, claim: Claim) -> Scope:
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     return Scope(
         f"{claim.num_samples} seeds, each played with and without noise",
         "other disturbances: delays, bias, drift, noise of another size, or one that somebody chooses",

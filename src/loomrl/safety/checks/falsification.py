@@ -73,7 +73,7 @@ def examine(context: Context, config: FalsificationConfig) -> list[Claim]:
 
 
 def scope(config: FalsificationConfig, claim: Claim) -> Scope:
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     if claim.id == RECOVERY:
         return Scope(
             f"{claim.num_samples} states at the ends of {config.num_leads} led episodes",

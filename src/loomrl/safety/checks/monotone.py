@@ -44,7 +44,7 @@ class MonotonePropertyConfig(Section):
 
 
 class MonotoneConfig(CheckConfig):
-    """Properties, each with a budget of boxes."""
+    """Monotone properties to decide, each with a budget of boxes."""
 
     properties: list[MonotonePropertyConfig] = Field(default_factory=list)
     max_boxes: int = Field(default=100_000, ge=1)
@@ -88,7 +88,7 @@ def examine(context: Context, config: MonotoneConfig) -> list[Claim]:
 
 
 def scope(config: MonotoneConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     return Scope(
         f"every pair of observations of the region along the sensor, by bounds over at most {config.max_boxes} boxes",
         "other regions and other sensors; what the rounding of float32 may change",

@@ -87,7 +87,7 @@ def examine(context: Context, config: OutOfDistributionConfig) -> list[Claim]:
 
 
 def scope(config: OutOfDistributionConfig, claim: Claim) -> Scope:
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     return Scope(
         f"the steps of {claim.num_samples} episodes that the alarm was not calibrated on",
         "that every unusual observation raises the alarm; anything about what the policy does then",

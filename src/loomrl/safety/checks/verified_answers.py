@@ -53,7 +53,7 @@ def examine(context: Context, config: VerifiedAnswersConfig) -> list[Claim]:
 
 
 def scope(config: VerifiedAnswersConfig, claim: Claim) -> Scope:
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     if claim.id == f"{NAME}.attacks":
         return Scope(
             f"{claim.num_samples} adversarial answers to {config.num_tasks} held-out tasks",

@@ -34,7 +34,7 @@ class EpisodeSample(ABC):
         return cls(constraint, (shares > 0).astype(np.float64) if constraint.per == "episode" else shares, violating)
 
     def followed_by(self, episodes: Sequence[Episode]) -> Self:
-        """The sample with episodes that were played later."""
+        """A new sample that also holds episodes which were played later."""
         more = type(self).of(self.constraint, episodes)
         values = np.concatenate([self.values, more.values])
         return replace(self, values=values, violating=[*self.violating, *more.violating])

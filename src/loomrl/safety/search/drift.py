@@ -26,7 +26,7 @@ _SHRINKINGS = 16  # sizes of a drift that is found, tried at once
 
 
 class DriftConfig(Protocol):
-    """What the search for drifts is given."""
+    """The settings of the search for drifts of observations."""
 
     @property
     def mandatory(self) -> bool: ...

@@ -31,7 +31,7 @@ class CodeAlgorithm:
 
 
 def draw(rng: np.random.Generator, level: int) -> CodeAlgorithm:
-    """An algorithm of a level; its constants are drawn."""
+    """An algorithm drawn for a level, with constants that are drawn too."""
     makers = [make for first, make in _MAKERS if first <= level]
     easiest = max(0, len(makers) - 6)  # as the level grows, the first ones are left behind
     return makers[int(rng.integers(easiest, len(makers)))](rng)

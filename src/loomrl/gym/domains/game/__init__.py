@@ -29,7 +29,7 @@ class Game(Domain):
         return self.everything() if answer.strip(" \r\n") in task.facts["winning"] else self.nothing()
 
     def begin(self, task: Task) -> TaskEpisode:
-        """One answer for a puzzle, a game otherwise."""
+        """An episode of the task: one answer for a puzzle, a whole game for a match."""
         return SingleAnswer(self, task) if "winning" in task.facts else matches.Match(task, self.num_choices)
 
     def messages(self, task: Task, answer: str) -> list[str]:

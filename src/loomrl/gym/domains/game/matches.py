@@ -44,7 +44,7 @@ class Opponent:
         self._mistakes, self._rng = mistakes, np.random.default_rng(seed)
 
     def reply(self, position: GamePosition) -> str:
-        """A move; draws the same numbers whatever it decides."""
+        """The opponent's move; it draws as many random numbers whatever it plays."""
         careless, choice = self._rng.random() < self._mistakes, self._rng.random()
         moves = position.moves() if careless else self._solver.best(position, self._plies)
         return moves[int(choice * len(moves))]

@@ -14,7 +14,7 @@ from loomrl.gym.tasks import Domain, Kind, Rewards, Task
 
 
 class Language(Domain):
-    """Texts that say what was asked for."""
+    """Tasks about texts: translations, summaries, questions and dialogues."""
 
     name = "language"
     weights: ClassVar[Mapping[str, float]] = {"relevance": 0.4, "coherence": 0.2, "helpfulness": 0.4}

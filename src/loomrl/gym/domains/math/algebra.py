@@ -42,7 +42,7 @@ def linear(rng: np.random.Generator, level: int) -> Draft:
 
 
 def quadratic(rng: np.random.Generator, level: int) -> Draft:
-    """The larger root of a quadratic with rational roots."""
+    """A task: find the larger root of a quadratic with rational roots."""
     limit = 3 + 2 * level
     first, second = Fraction(nonzero(rng, limit)), Fraction(nonzero(rng, limit))
     if level >= 5:
@@ -57,7 +57,7 @@ def quadratic(rng: np.random.Generator, level: int) -> Draft:
 
 
 def system(rng: np.random.Generator, level: int) -> Draft:
-    """x from two equations in x and y."""
+    """A task: find x from two linear equations in x and y."""
     limit = 3 + level
     x, y = nonzero(rng, 2 * limit), nonzero(rng, 2 * limit)
     a, b = nonzero(rng, limit), nonzero(rng, limit)

@@ -48,7 +48,7 @@ def urn(rng: np.random.Generator, level: int) -> Draft:
 
 
 def two_dice(rng: np.random.Generator, level: int) -> Draft:
-    """The probability of a sum of dice."""
+    """A task: find the probability of a sum of dice."""
     sides, count = pick(rng, 4, 6 + level), 2 + (level >= 7)
     ways = _ways(sides, count)
     goal = pick(rng, count + 1, count * sides - 1)

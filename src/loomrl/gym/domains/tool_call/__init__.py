@@ -66,7 +66,7 @@ class ToolEpisode:
         return Turn(text[:_MAX_RESULT_CHARACTERS], {}, finished=self._calls >= MAX_CALLS)
 
     def choices(self, rng: np.random.Generator) -> list[str]:
-        """The next message of the shortest way, among others."""
+        """Messages to choose from now, shuffled: the next one of the shortest solution, and wrong ones."""
         facts = self._task.facts
         best = facts["plan"][min(self._planned, len(facts["plan"]) - 1)]
         others = [one for one in dict.fromkeys(facts["decoys"]) if one != best]

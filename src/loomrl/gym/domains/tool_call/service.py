@@ -14,14 +14,14 @@ _PRODUCT = re.compile(r"/products/([0-9]{1,9})", re.ASCII)
 
 
 class Shop:
-    """Products by number, and the orders that were placed."""
+    """A shop's products by number, and the orders that were placed."""
 
     def __init__(self, products: Mapping[str, Mapping[str, Any]]) -> None:
         self.products = products
         self.orders: list[dict[str, int]] = []
 
     def get(self, path: str) -> tuple[int, Any]:
-        """`/products` lists them, `/products/NUMBER` tells one, `/orders` lists orders."""
+        """Answer GET `/products`, `/products/NUMBER` or `/orders`: status and JSON body."""
         if path == "/products":
             return 200, [{"id": int(number), "name": one["name"]} for number, one in self.products.items()]
         if path == "/orders":
