@@ -1,4 +1,4 @@
-"""DQN's gradient steps with autograd: for every policy torch can express, and what `dqn_compiled` is held to."""
+"""DQN's gradient steps with autograd: for every policy torch can express, and the reference of `dqn.compiled`."""
 
 from typing import Any
 
