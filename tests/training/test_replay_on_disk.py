@@ -111,7 +111,7 @@ def resumed_at(events: Path) -> list[int]:
     return [line["step"] for line in lines]
 
 
-ROWS_WRITTEN = "loomrl.algorithms.replay.rows:Rows.append"
+ROWS_WRITTEN = "loomrl.algorithms.replay.rows:StepRing.append"
 FLUSH_HALF_DONE = "loomrl.algorithms.replay.sealed_file:SealedFile.write"
 CHECKPOINT_HALF_WRITTEN = "loomrl.training.checkpoints:write_sums"
 SAVED = [SEGMENT, (1 + MOST_UNSAVED_SEGMENTS) * SEGMENT, (1 + 2 * MOST_UNSAVED_SEGMENTS) * SEGMENT]
