@@ -1,4 +1,4 @@
-"""Gradient steps of soft actor-critic as machine code: the same as `torch_engine`'s, in the memory of the same policy."""
+"""Gradient steps of soft actor-critic as machine code: the same as `torch_engine`'s, on the policy's own memory."""
 
 import math
 from collections.abc import Iterator
