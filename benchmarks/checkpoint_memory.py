@@ -37,7 +37,7 @@ def filled(capacity: int, storage: str, folder: Path) -> sac.SAC:
     )
     interval = TrainingConfig(total_env_steps=capacity).checkpoint_interval_env_steps
     around = TrainingContext(folder, interval)
-    algorithm = sac.build(config, OBSERVATION, ACTION, seed=0, total_env_steps=capacity, surroundings=around)
+    algorithm = sac.build(config, OBSERVATION, ACTION, seed=0, total_env_steps=capacity, context=around)
     layout, rng = spec(capacity, 8), np.random.default_rng(0)
     for first_row in range(0, layout.num_rows, EPISODE):
         rows = stretch(layout, first_row, min(EPISODE, layout.num_rows - first_row))

@@ -98,7 +98,7 @@ def copy_tree(target: Path) -> None:
         shutil.copytree(machine_code.folder(), target / COMPILED)
 
 
-def surroundings(tree: Path) -> dict[str, str]:
+def environment_variables(tree: Path) -> dict[str, str]:
     """Variables under which `tree`'s code is imported, whatever is installed."""
     own = {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1", "LOOMRL_HOME": str(tree / ".home")}
     own |= {"XDG_CACHE_HOME": str(tree / CACHE)}
@@ -110,7 +110,12 @@ def demand_own_code(tree: Path, file: str) -> None:
     module = file.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     script = f"import importlib.util; print(importlib.util.find_spec({module!r}).origin)"
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tree, env=surroundings(tree), capture_output=True, text=True, check=True
+        [sys.executable, "-c", script],
+        cwd=tree,
+        env=environment_variables(tree),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     if Path(done.stdout.strip()) != tree / file:
         raise Broken(f"the tests would import {done.stdout.strip()} in place of {tree / file}")
@@ -123,7 +128,7 @@ def run_tests(tree: Path, tests: Iterable[str]) -> str | None:
         done = subprocess.run(
             command,
             cwd=tree,
-            env=surroundings(tree),
+            env=environment_variables(tree),
             capture_output=True,
             text=True,
             timeout=LIMIT_SECONDS,

@@ -14,7 +14,7 @@ class LoomRLError(Exception):
 
 
 class GateRefused(LoomRLError):
-    """A gate looked at valid evidence and said no."""
+    """A gate examined valid evidence and refused."""
 
     exit_code = 1
 

@@ -115,7 +115,7 @@ class Trajectory:
 
     @property
     def num_transitions(self) -> int:
-        """T x B."""
+        """Number of transitions in the trajectory, T x B."""
         return self.reward.size
 
     def cut(self) -> "Trajectory":
@@ -150,12 +150,12 @@ class Episode:
 
     @property
     def length(self) -> int:
-        """Number of steps."""
+        """Number of steps in the episode."""
         return len(self.reward)
 
     @property
     def episode_return(self) -> float:
-        """Undiscounted sum of rewards."""
+        """The undiscounted sum of the episode's rewards."""
         return float(np.sum(self.reward, dtype=np.float64))
 
     @property
@@ -165,7 +165,7 @@ class Episode:
 
     @property
     def episode_cost(self) -> float | None:
-        """Undiscounted sum of costs."""
+        """The undiscounted sum of the episode's costs; None where the environment reports none."""
         return None if self.cost is None else float(np.sum(self.cost))
 
 

@@ -89,7 +89,7 @@ def test_what_is_learnt_of_a_rollout_by_hand() -> None:
         trajectory.reward, value, next_value, trajectory.terminated, trajectory.truncated, 0.9, 0.8
     )
     batch = algorithm._prepare(trajectory)
-    assert batch.target.reshape(16, 4).numpy() == pytest.approx(advantage + value, abs=1e-5)
+    assert batch.returns.reshape(16, 4).numpy() == pytest.approx(advantage + value, abs=1e-5)
     assert batch.advantage.reshape(16, 4).numpy() == pytest.approx(
         (advantage - advantage.mean()) / advantage.std(), abs=1e-5
     )

@@ -147,11 +147,11 @@ def test_everything_is_on_the_device(action: gymnasium.Space, monkeypatch: pytes
         log_prob, _ = policy.distribution.log_prob_and_entropy(policy.parameters_of(rows), learnt)
         value = policy.value_head(policy.critic(rows))
     trajectory = DeviceTrajectory(obs, learnt, value.reshape(16, 4), ended, ended, obs)
-    worth = algorithm._worth(trajectory, *2 * (value.double().reshape(16, 4),))
+    worth = algorithm._advantages_and_returns(trajectory, *2 * (value.double().reshape(16, 4),))
     batch = PPOBatch(rows, learnt, log_prob, value, *worth)
     assert algorithm._step(batch[:32], 0.2).device == meta
     algorithm._learn_statistics(obs)
-    assert returns.explained_variance(batch.value, batch.target).device == meta
+    assert returns.explained_variance(batch.value, batch.returns).device == meta
 
 
 # --- rollouts ---------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def test_a_rollout_is_what_the_environments_did(monkeypatch: pytest.MonkeyPatch)
     whole = DeviceTrajectory(*(torch.cat(pair) for pair in zip(*(vars(part).values() for part in parts), strict=True)))
     actions, successors, rewards, terminated, truncated, infos = zip(*log, strict=True)
     assert torch.equal(whole.obs, torch.stack([first, *successors[:-1]]))
-    assert torch.equal(whole.learnt, torch.stack(actions))
+    assert torch.equal(whole.raw_action, torch.stack(actions))
     assert torch.equal(whole.next_obs, torch.stack([info["final_obs"] for info in infos]))
     assert torch.equal(whole.reward, torch.stack(rewards))
     assert torch.equal(whole.ended, torch.stack(terminated) | torch.stack(truncated))
@@ -262,7 +262,7 @@ def test_actions_that_are_not_drawn_on_a_device_are_named() -> None:
 
 
 def test_unusable_rewards_of_a_rollout() -> None:
-    trajectory = DeviceTrajectory.brought(made_up(make("torch")), action_distribution(DISCRETE), DEVICE)
+    trajectory = DeviceTrajectory.from_trajectory(made_up(make("torch")), action_distribution(DISCRETE), DEVICE)
     assert trajectory.unusable_reward() is None
     reward = trajectory.reward.clone()
     reward[3, 1] = -np.inf

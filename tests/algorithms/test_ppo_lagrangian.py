@@ -270,8 +270,8 @@ def test_advantages_of_rewards_and_costs_are_weighed_by_the_multiplier(multiplie
     centred = (advantage - advantage.mean()).ravel() / max(advantage.std(), 0.1)
     expected = (reward_only.advantage.numpy() - multiplier * centred) / (1.0 + multiplier)
     np.testing.assert_allclose(batch.advantage.numpy(), expected, atol=1e-5)
-    np.testing.assert_allclose(batch.cost_target.numpy(), (advantage + value).ravel(), rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(batch.target.numpy(), reward_only.target.numpy())
+    np.testing.assert_allclose(batch.cost_returns.numpy(), (advantage + value).ravel(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(batch.returns.numpy(), reward_only.returns.numpy())
 
 
 def test_costs_are_brought_under_the_limit_where_plain_ppo_takes_all() -> None:

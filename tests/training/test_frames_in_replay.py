@@ -99,8 +99,8 @@ def replay_bytes(algorithm: Any, taken: EnvironmentSnapshot, *, frames: bool) ->
     """Of a replay of 100,000 transitions."""
     spaces = space_from_json(taken.spec.observation), space_from_json(taken.spec.action)
     settings = algorithm.Config(replay_capacity=100_000, num_envs=1)
-    surroundings = job.create_training_context(taken, Path(), 1) if frames else ALONE
-    built = algorithm.build(settings, *spaces, seed=0, total_env_steps=1, surroundings=surroundings)
+    context = job.create_training_context(taken, Path(), 1) if frames else ALONE
+    built = algorithm.build(settings, *spaces, seed=0, total_env_steps=1, context=context)
     num_bytes: int = built._replay.nbytes
     return num_bytes
 

@@ -111,7 +111,7 @@ def resumed_at(events: Path) -> list[int]:
     return [line["step"] for line in lines]
 
 
-ROWS_WRITTEN = "loomrl.algorithms.replay.rows:Rows.append"
+ROWS_WRITTEN = "loomrl.algorithms.replay.rows:StepRing.append"
 FLUSH_HALF_DONE = "loomrl.algorithms.replay.sealed_file:SealedFile.write"
 CHECKPOINT_HALF_WRITTEN = "loomrl.training.checkpoints:write_sums"
 SAVED = [SEGMENT, (1 + MOST_UNSAVED_SEGMENTS) * SEGMENT, (1 + 2 * MOST_UNSAVED_SEGMENTS) * SEGMENT]
@@ -202,7 +202,7 @@ def full_replay(storage: str, folder: Path) -> TrainingLoop:
     settings = sac.SACConfig(
         num_envs=8, replay_capacity=CAPACITY, replay_storage=storage, learning_starts=2 * CAPACITY, hidden_sizes=(8,)
     )
-    algorithm = sac.build(settings, *SPACES, seed=0, total_env_steps=CAPACITY, surroundings=TrainingContext(folder))
+    algorithm = sac.build(settings, *SPACES, seed=0, total_env_steps=CAPACITY, context=TrainingContext(folder))
     obs, flags = np.ones((10_000, 8, 60), np.float32), np.zeros((10_000, 8), np.bool_)
     action = obs[..., :6].copy()
     trajectory = Trajectory(obs, action, flags * 1.0, flags, flags, obs, extras={"squashed": action})

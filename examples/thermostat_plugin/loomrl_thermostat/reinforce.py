@@ -76,8 +76,8 @@ class Reinforce:
         weight = torch.from_numpy(advantage.astype(np.float32)).flatten()
         target = weight + value
         weight = (weight - weight.mean()) / (weight.std() + 1e-8)
-        learnt = policy.distribution.learnt(trajectory)
-        log_prob, entropy = policy.distribution.log_prob_and_entropy(policy.parameters_of(features), learnt)
+        raw_action = policy.distribution.raw_actions(trajectory)
+        log_prob, entropy = policy.distribution.log_prob_and_entropy(policy.parameters_of(features), raw_action)
         policy_loss = -(log_prob * weight).mean()
         self._step(0, policy_loss - config.entropy_coef * entropy.mean())
         for _ in range(config.baseline_steps):

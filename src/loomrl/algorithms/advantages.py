@@ -61,10 +61,10 @@ def normalized(advantage: FloatArray, peers: LearnerGroup = ALONE) -> FloatArray
     return scaled
 
 
-def explained_variance(value: FloatArray, target: FloatArray) -> float:
-    """1 - Var(target - value) / Var(target): 1 is perfect, 0 no better than a constant; 0 for a constant target."""
-    variance = float(np.var(target))
-    return 0.0 if variance == 0.0 else 1.0 - float(np.var(target - value)) / variance
+def explained_variance(value: FloatArray, returns: FloatArray) -> float:
+    """1 - Var(returns - value) / Var(returns): 1 is perfect, 0 no better than a constant; 0 for constant returns."""
+    variance = float(np.var(returns))
+    return 0.0 if variance == 0.0 else 1.0 - float(np.var(returns - value)) / variance
 
 
 class RewardScaler:
@@ -114,10 +114,10 @@ class RewardScaler:
         self._var, self._count = squares / count, count
 
     def state_dict(self) -> dict[str, NDArray[Any] | float]:
-        """Statistics and the returns under way."""
+        """The discounted returns under way (B,), and count, mean and variance of all of them so far."""
         return {"running": self._running.copy(), "count": self._count, "mean": self._mean, "var": self._var}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Take over the running returns and their moments from a `state_dict()` of the same number of environments."""
         self._running = np.array(state["running"])
         self._count, self._mean, self._var = float(state["count"]), float(state["mean"]), float(state["var"])

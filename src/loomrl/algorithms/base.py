@@ -76,16 +76,16 @@ class LearntPolicy(Protocol):
         """Observations (B, *obs) -> greedy actions (B, *action)."""
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
-        """The same, with values where the policy has them."""
+        """Observations (B, *obs) -> greedy actions (B, *action), with values (B,) where the policy has them."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Copies of all that is learnt, by the names `load_policy` knows."""
 
     def load_arrays(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Take over what `arrays()` gave."""
+        """Overwrite the policy's arrays with copies of those that `arrays()` returned, by name."""
 
     def save(self, folder: Path) -> None:
-        """Write `policy.safetensors` and `policy.json`."""
+        """Write the policy to `policy.safetensors` and `policy.json` in `folder`, which exists."""
 
 
 class Algorithm(Protocol):
@@ -130,7 +130,7 @@ class AlgorithmPlugin(Protocol):
 
     It may also offer `choose_engine(config, observation_space, action_space)`, the engine that `build` takes, and
     `for_backend(config, backend)`, the config as it is for environments of a back-end, which must be there for those of
-    the back-end "device". Its `build` may also take `surroundings`, a `TrainingContext`, by that name. `ACTS_BY_POLICY`
+    the back-end "device". Its `build` may also take `context`, a `TrainingContext`, by that name. `ACTS_BY_POLICY`
     says that `act` depends on nothing but the policy's arrays, so that others who have them can collect for it; its
     algorithms then offer `with_log_prob(trajectory)`, which keeps what learning from it later needs.
     """

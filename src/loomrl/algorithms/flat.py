@@ -47,7 +47,7 @@ class FlatAdam:
 
     @property
     def learning_rate(self) -> float:
-        """Of the next step."""
+        """The learning rate that the next step takes."""
         return float(self._adam.param_groups[0]["lr"])
 
     @learning_rate.setter

@@ -23,13 +23,13 @@ ReplayStorage = Literal["memory", "disk"]
 
 def replay_spec(
     config: "DQNConfig | SACConfig",
-    surroundings: TrainingContext,
+    context: TrainingContext,
     observation: gymnasium.Space[Any],
     action_shape: tuple[int, ...],
     action_dtype: DTypeLike | None,
 ) -> ReplaySpec:
     """A replay of observations of a space, each frame of a stack once; floats as the networks take them, in float32."""
-    places, kept = surroundings.frame_places, np.dtype(observation.dtype)
+    places, kept = context.frame_places, np.dtype(observation.dtype)
     return ReplaySpec(
         capacity=config.replay_capacity,
         num_envs=config.num_envs,
@@ -44,7 +44,7 @@ def replay_spec(
     )
 
 
-def replay_storage(config: "DQNConfig | SACConfig", surroundings: TrainingContext) -> Storage:
+def replay_storage(config: "DQNConfig | SACConfig", context: TrainingContext) -> Storage:
     """Memory, or the folder that training gives; it holds what was saved as long as `TrainingContext` demands.
 
     Where keys are configured its files are encrypted.
@@ -56,12 +56,12 @@ def replay_storage(config: "DQNConfig | SACConfig", surroundings: TrainingContex
     """
     if config.replay_storage == "memory":
         return MemoryStorage()
-    if surroundings.folder is None:
+    if context.folder is None:
         raise ConfigError(
             "training.parameters.replay_storage: disk needs the folder of a training that keeps checkpoints, and "
             'there is none; set it to "memory"'
         )
     rollout_size = config.num_envs * config.rollout_length
-    segment_rows = math.ceil(surroundings.segment_env_steps / rollout_size) * config.rollout_length
+    segment_rows = math.ceil(context.segment_env_steps / rollout_size) * config.rollout_length
     kind = MappedStorage if keyring() is None else SealedStorage
-    return kind(surroundings.folder, least_spare_rows=MOST_UNSAVED_SEGMENTS * segment_rows)
+    return kind(context.folder, least_spare_rows=MOST_UNSAVED_SEGMENTS * segment_rows)

@@ -47,7 +47,7 @@ _OTHER = 0x5C057  # tells the second critic's first weights from the policy's
 
 
 class PPOLagrangianConfig(ppo.Config):
-    """PPO's parameters, and those of the limit."""
+    """PPO's parameters, and those of the cost limit and its multiplier."""
 
     cost_limit: float = Field(default=25.0, ge=0)  # of an episode's summed costs, in the mean
     cost_gamma: float = Field(default=0.99, ge=0, le=1)
@@ -73,9 +73,9 @@ Config = PPOLagrangianConfig  # as all plug-ins of this kind name it
 
 @dataclass(frozen=True)
 class CostBatch(PPOBatch):
-    """N transitions, `advantage` with costs in it."""
+    """N transitions whose `advantage` combines reward and cost, with the cost critic's returns."""
 
-    cost_target: Tensor  # (N,) discounted costs the second critic learns, scaled
+    cost_returns: Tensor  # (N,) discounted costs the second critic learns, scaled
 
 
 class CostCritic(nn.Module):
@@ -133,12 +133,12 @@ class EpisodeCosts:
             self._num_at_cut = self._num_ended
 
     def restart(self) -> None:
-        """Forget the episodes under way."""
+        """Set the elapsed steps of the episodes under way to 0, for environments that begin anew."""
         self._elapsed = np.zeros_like(self._elapsed)
 
     @property
     def mean(self) -> float | None:
-        """None before the first episode has ended."""
+        """The mean cost of an episode, estimated from the last steps; None before the first episode has ended."""
         return float(self._recent.mean() * self._length) if self._lengths else None
 
     @property
@@ -152,7 +152,7 @@ class EpisodeCosts:
         return {"recent": self._recent.copy(), "lengths": lengths, "elapsed": self._elapsed.copy(), **counts}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`."""
+        """Take over recent costs, lengths of episodes and those under way from `state_dict()`."""
         self._recent, self._elapsed = np.array(state["recent"]), np.array(state["elapsed"])
         self._lengths.clear()
         self._lengths.extend(np.asarray(state["lengths"]).tolist())
@@ -168,24 +168,24 @@ class Multiplier:
 
     @property
     def value(self) -> float:
-        """As it is now."""
+        """The Lagrange multiplier as it is now, at least 0."""
         return float(self._value.detach())
 
     @torch.no_grad()
     def move(self, mean_cost: float, limit: float) -> None:
-        """One step of Adam along `mean_cost - limit`."""
+        """Take one Adam step along `mean_cost - limit`; the multiplier stays at or above 0."""
         self._value.grad = torch.tensor([limit - mean_cost], dtype=torch.float64)
         self._adam.step()
         self._value.clamp_(min=0.0)
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """All that changes, as memory that may be written."""
+        """The multiplier and Adam's state by name; writing to a tensor changes it."""
         return {"value": self._value.detach(), **self._adam.state}
 
 
 class PPOLagrangian(PPO):
-    """Learns an `ActorCriticPolicy` from trajectories with costs."""
+    """PPO with a limit on the mean cost of an episode: learns an `ActorCriticPolicy` from trajectories with costs."""
 
     config: PPOLagrangianConfig
 
@@ -210,7 +210,7 @@ class PPOLagrangian(PPO):
 
     @property
     def cost_limit(self) -> float:
-        """What an episode may cost in the mean."""
+        """The greatest mean cost of an episode that is allowed."""
         return self.config.cost_limit
 
     def restart(self, total_env_steps: int | None) -> None:
@@ -249,9 +249,9 @@ class PPOLagrangian(PPO):
         joined = self._peers.all_reduce_moments(Moments(np.array(own or 0.0), np.array(0.0), float(own is not None)))
         return float(joined.mean) if joined.count else None
 
-    def _valued(self, trajectory: Trajectory, features: Tensor, next_features: Tensor) -> CostBatch:
+    def _with_values(self, trajectory: Trajectory, features: Tensor, next_features: Tensor) -> CostBatch:
         assert trajectory.cost is not None
-        batch = super()._valued(trajectory, features, next_features)
+        batch = super()._with_values(trajectory, features, next_features)
         ended = trajectory.terminated | trajectory.truncated
         value = self._cost_critic(features).reshape(ended.shape).numpy().astype(np.float64)
         last_value = self._cost_critic(next_features).numpy().astype(np.float64)
@@ -259,20 +259,26 @@ class PPOLagrangian(PPO):
             self._cost_scaler(trajectory.cost, ended), value, successor_values(value, ended, last_value),
             trajectory.terminated, trajectory.truncated, self.config.cost_gamma, self.config.cost_gae_lambda,
         )  # fmt: skip
-        target = torch.from_numpy((advantage + value).astype(np.float32)).ravel()
+        cost_returns = torch.from_numpy((advantage + value).astype(np.float32)).ravel()
         joined = self._peers.all_reduce_moments(Moments.of(advantage.reshape(-1)))
         centred = (advantage - joined.mean) / max(math.sqrt(joined.var), LEAST_DEVIATION)
         cost_advantage = torch.from_numpy(centred.astype(np.float32)).ravel()
         multiplier = self._multiplier.value
         combined = (batch.advantage - multiplier * cost_advantage) / (1.0 + multiplier)
         return CostBatch(
-            batch.features, batch.action, batch.log_prob, batch.value, combined, batch.target, cost_target=target
+            batch.features,
+            batch.action,
+            batch.log_prob,
+            batch.value,
+            combined,
+            batch.returns,
+            cost_returns=cost_returns,
         )
 
     def _step(self, batch: PPOBatch, clip_epsilon: float) -> Tensor:
         assert isinstance(batch, CostBatch)
         self._cost_flat.gradient.zero_()
-        loss = functional.mse_loss(self._cost_critic(batch.features), batch.cost_target)
+        loss = functional.mse_loss(self._cost_critic(batch.features), batch.cost_returns)
         torch.autograd.backward(loss)
         if self._peers.all_reduces_gradients:
             self._peers.all_reduce_gradient(self._cost_flat.gradient, _COST_CRITIC)

@@ -64,11 +64,11 @@ class Sequences:
     features: Tensor  # (N, L, dim), normalised
     memory: Tensor  # (N, M) before the first step
     starts: Tensor  # (N, L), 1 where a step begins an episode
-    action: Tensor  # (N, L) or (N, L, A), as the distribution remembers samples
+    action: Tensor  # (N, L) or (N, L, A), raw actions: see `Distribution`
     log_prob: Tensor  # (N, L) of the policy that acted
     value: Tensor  # (N, L)
     advantage: Tensor  # (N, L)
-    target: Tensor  # (N, L) returns the critic learns
+    returns: Tensor  # (N, L) what the critic's values are fitted to
 
     def __getitem__(self, rows: Any) -> "Sequences":
         return Sequences(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
@@ -112,11 +112,11 @@ class RecurrentPPO(PPO):
         needed = torch.from_numpy(needs_successor_value(ended))
         last_value = policy.value_of(policy.remember(next_features, after[needed]))
         value = policy.value_of(after)  # (T, B)
-        advantage, target = self._advantages(trajectory, value.numpy(), last_value.numpy())
-        learnt = policy.distribution.learnt(trajectory)
-        log_prob, _ = policy.distribution.log_prob_and_entropy(policy.parameters_of(after.flatten(0, 1)), learnt)
-        steps = (by_time, torch.from_numpy(starts), learnt.reshape(num_steps, num_envs, *learnt.shape[1:]),
-                 log_prob.reshape(num_steps, num_envs), value, advantage, target)  # fmt: skip
+        advantage, returns = self._advantages(trajectory, value.numpy(), last_value.numpy())
+        raw_action = policy.distribution.raw_actions(trajectory)
+        log_prob, _ = policy.distribution.log_prob_and_entropy(policy.parameters_of(after.flatten(0, 1)), raw_action)
+        steps = (by_time, torch.from_numpy(starts), raw_action.reshape(num_steps, num_envs, *raw_action.shape[1:]),
+                 log_prob.reshape(num_steps, num_envs), value, advantage, returns)  # fmt: skip
         features, cut_starts, *rest = (self._cut(part) for part in steps)
         first = self._cut(memory)[:, 0]
         return Sequences(features, first, cut_starts, *rest)
@@ -133,11 +133,11 @@ class RecurrentPPO(PPO):
         """Policy loss, value loss and mean entropy, none of them weighted, and the log-probabilities (N, L)."""
         policy = self._policy
         after = policy.unroll(batch.features, batch.memory, batch.starts).flatten(0, 1)
-        learnt = batch.action.flatten(0, 1)
-        log_prob, entropy = policy.distribution.log_prob_and_entropy(policy.parameters_of(after), learnt)
+        raw_action = batch.action.flatten(0, 1)
+        log_prob, entropy = policy.distribution.log_prob_and_entropy(policy.parameters_of(after), raw_action)
         log_prob, value = (part.reshape(batch.log_prob.shape) for part in (log_prob, policy.value_of(after)))
         policy_loss = clipped_policy_loss(log_prob, batch.log_prob, batch.advantage, clip_epsilon)
-        value_loss = squared_value_loss(value, batch.target, batch.value, self.config.value_clip_epsilon)
+        value_loss = squared_value_loss(value, batch.returns, batch.value, self.config.value_clip_epsilon)
         return policy_loss, value_loss, entropy.mean(), log_prob
 
 

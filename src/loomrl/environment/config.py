@@ -45,12 +45,12 @@ class RangeConfig(Section):
 
     @property
     def middle(self) -> float | int:
-        """Of the range."""
+        """The middle of the range; rounded towards zero where the values are whole numbers."""
         middle = (self.low + self.high) / 2
         return int(middle) if self.whole else middle
 
     def draw(self, rng: "np.random.Generator") -> float | int:
-        """Uniformly."""
+        """A value drawn uniformly from the range: from low to high, both included, where values are whole numbers."""
         if self.whole:
             return int(rng.integers(int(self.low), int(self.high), endpoint=True))
         return float(rng.uniform(self.low, self.high))
@@ -138,7 +138,7 @@ class EpisodeBounds:
 
     @property
     def need_costs(self) -> bool:
-        """Whether they are nothing without an `info["cost"]`."""
+        """Whether these bounds can only be kept where steps report `info["cost"]`."""
         return self.max_episode_cost is not None or any(one.quantity == "cost" for one in self.boundaries)
 
 

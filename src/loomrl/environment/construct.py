@@ -39,7 +39,7 @@ def construct(definition: Definition, render_mode: str | None = None) -> gymnasi
 
 
 def spaces_of(definition: Definition) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-    """Of observations and actions; raises what `construct` raises."""
+    """Observation space and action space of the environment; raises what `construct` raises."""
     env = construct(definition)
     env.close()
     return env.observation_space, env.action_space
@@ -73,7 +73,7 @@ def _created(definition: Definition, render_mode: str | None) -> gymnasium.Env[A
 
 
 def create_bare(definition: Definition, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
-    """Call the entry point and nothing else."""
+    """The environment that the entry point makes, without any wrapper or check."""
     create = definition.source.create
     arguments = _arguments(definition, render_mode)
     try:

@@ -210,7 +210,7 @@ def ranges_as_json(definition: Definition) -> dict[str, Any]:
 
 
 def ranges_of(spec: EnvironmentSpec) -> dict[str, RangeConfig]:
-    """What `ranges_as_json` recorded."""
+    """The ranges that are drawn anew for each episode, read from a snapshot's `randomize`; inverts `ranges_as_json`."""
     return {name: RangeConfig.model_validate(one) for name, one in spec.randomize.items()}
 
 
@@ -220,12 +220,12 @@ def shield_as_json(definition: Definition) -> dict[str, Any] | None:
 
 
 def shield_of(spec: EnvironmentSpec) -> ShieldConfig | None:
-    """What `shield_as_json` recorded."""
+    """The shield's config that a snapshot recorded, or None where it has none; inverts `shield_as_json`."""
     return None if spec.shield is None else ShieldConfig.model_validate(spec.shield)
 
 
 def parameters(definition: Definition) -> Mapping[str, Any]:
-    """What `verify` compares under the word `parameters`."""
+    """The settings of an environment that `verify` compares and calls `parameters`, by name."""
     return {
         "entry_point": definition.source.entry_point,
         "kwargs": definition.kwargs,

@@ -24,7 +24,7 @@ from loomrl.system.schema import Section
 
 
 class VectorizedEnvConfig(Section):
-    """What a `VectorizedEnv` is made of."""
+    """The environment and the number of copies that a `VectorizedEnv` steps."""
 
     env_id: str  # a Gymnasium id, or a name registered in LoomDB
     num_envs: int = Field(default=1, ge=1)
@@ -83,7 +83,7 @@ class VectorizedEnv:
         return np.array(states), np.asarray(rewards, np.float64), dones, infos
 
     def close(self) -> None:
-        """Give back what the environments hold."""
+        """Close the environments: their processes, windows and files."""
         self._envs.close()
 
     def __enter__(self) -> Self:

@@ -22,5 +22,5 @@ class EvaluationConfig(Section):
 
     @property
     def seeds(self) -> range:
-        """Reset seeds of the episodes."""
+        """The reset seeds of the evaluation's episodes, one for each."""
         return range(self.first_seed, self.first_seed + self.num_episodes)

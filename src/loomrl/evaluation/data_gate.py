@@ -19,7 +19,7 @@ VALIDATION = "data_validation.json"
 
 
 class ExpectationResult(Document):
-    """One expectation about one table, and what was found."""
+    """One expectation about one table, and what was found in the table."""
 
     table: str  # "episodes" or "trajectories"
     kind: str  # Great Expectations' name, such as expect_column_values_to_be_between
@@ -33,7 +33,7 @@ class ExpectationResult(Document):
 
 
 class DataValidation(Document):
-    """Whether evaluation data are what they claim to be."""
+    """The expectations that evaluation data were checked against, with their results."""
 
     success: bool
     num_expectations: int
@@ -42,7 +42,7 @@ class DataValidation(Document):
 
     @property
     def failures(self) -> list[ExpectationResult]:
-        """The expectations that did not hold."""
+        """The expectations that the data did not meet."""
         return [result for result in self.expectations if not result.success]
 
 

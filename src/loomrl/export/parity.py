@@ -25,7 +25,7 @@ Outputs = Mapping[str, NDArray[Any]]
 
 
 class Exported(Protocol):
-    """A policy in an exported format."""
+    """A policy in an exported format, as parity is proved of it."""
 
     def outputs(self, obs: NDArray[Any], memory: NDArray[Any] | None = None, /) -> Outputs:
         """All outputs (B, ...) by name, for observations (B, *obs) and, of a recurrent policy, its memory (B, M)."""
@@ -44,7 +44,7 @@ def prove_parity(
     random: NDArray[Any],
     limit: float,
 ) -> ParityReport:
-    """Compare every output on every observation."""
+    """Compare every output of network and exported graph on every observation; returns the greatest differences."""
     observations = np.concatenate([visited, random])
     inputs = [observations]
     if network.memory_size:

@@ -105,7 +105,7 @@ class Curriculum:
         self._move(domain, config.step if rate > config.target_success_rate else -config.step)
 
     def difficulty(self, domain: str) -> float:
-        """Of a domain, in levels."""
+        """The difficulty a domain is at, in levels."""
         return self._progress[domain].difficulty
 
     def stage(self, domain: str) -> int:
@@ -122,7 +122,7 @@ class Curriculum:
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """All that resuming needs, JSON values."""
+        """All that resuming needs, as JSON values."""
         return {
             name: {**vars(progress), "outcomes": list(progress.outcomes)} for name, progress in self._progress.items()
         }

@@ -105,7 +105,7 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
 
     @property
     def offered(self) -> list[str]:
-        """The messages to choose from now."""
+        """The messages that can be chosen from now, by the action's number."""
         return list(self._offered)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

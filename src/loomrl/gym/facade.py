@@ -22,7 +22,7 @@ from loomrl.system.schema import Section
 
 
 class EnvironmentType(Enum):
-    """The domains that come with LoomRL."""
+    """The names of the domains that come with LoomRL."""
 
     MATH = "math"
     GAME = "game"
@@ -63,7 +63,7 @@ class GymEnvironment:
 
     @property
     def domain(self) -> str:
-        """The name of its domain."""
+        """The name of the environment's domain."""
         return self._environment.domain.name
 
     async def reset(self, seed: int | None = None, difficulty: int | str | None = None) -> TaskState:
@@ -150,7 +150,7 @@ class LoomRLGym:
         return made
 
     async def close(self) -> None:
-        """Close all environments."""
+        """Close all environments of the gym, and what their running episodes hold."""
         for environment in self.environments.values():
             await environment.close()
 

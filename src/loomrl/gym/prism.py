@@ -73,7 +73,7 @@ class PrismEnvironment(gymnasium.Env[NDArray[np.float32], np.int64]):
         return self._observed(), self._info()
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Take a choice; where it leads is drawn."""
+        """Take a choice of the model; the next state is drawn by its probabilities."""
         model = self._modelled.model
         choice = int(model.choice_start[self._state]) + int(action)
         first, last = model.row_start[choice], model.row_start[choice + 1]

@@ -50,6 +50,6 @@ class RegisteredEnvironment:
             return state, float(reward), bool(terminated or truncated), told
 
     async def close(self) -> None:
-        """Give back what the environment holds."""
+        """Close the environment, with its windows and files."""
         async with self._lock:
             await asyncio.to_thread(self._environment.close)

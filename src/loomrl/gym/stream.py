@@ -44,13 +44,13 @@ class TaskStream:
         return name, draw(get_domain(name), level, self._kinds.get(name, ()), self._rng, self._share, TRAINING)
 
     def score(self, task: Task, answer: str) -> Score:
-        """What an answer earns; the curriculum hears of it."""
+        """The score of an answer to a task, which is also reported to the curriculum."""
         scored = get_domain(task.domain).score(task, answer)
         self.curriculum.record(task.domain, scored.solved)
         return scored
 
     def state_dict(self) -> dict[str, Any]:
-        """All that going on needs, JSON values."""
+        """All that resuming the stream needs, as JSON values."""
         return {"rng": self._rng.bit_generator.state, "curriculum": self.curriculum.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -80,7 +80,7 @@ class TaskEpisode(Protocol):
     """A task being worked on. What its turns earn sums to at most 1 for each component."""
 
     def step(self, message: str) -> Turn:
-        """Take the policy's message."""
+        """Take the policy's message; returns the reply, the rewards it earned and whether the task is done."""
         ...
 
     def choices(self, rng: np.random.Generator) -> list[str]:
@@ -88,7 +88,7 @@ class TaskEpisode(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back files, connections and processes."""
+        """Close the episode's files, connections and processes."""
         ...
 
 
@@ -196,30 +196,30 @@ class Domain(ABC):
         return all(rewards.get(name, 0.0) >= _WHOLE for name in self.weights if name not in self.optional_components)
 
     def nothing(self) -> Rewards:
-        """The rewards of a wrong answer."""
+        """The rewards of a wrong answer: 0.0 for each component."""
         return dict.fromkeys(self.weights, 0.0)
 
     def everything(self) -> Rewards:
-        """The rewards of a right answer."""
+        """The rewards of a right answer: 1.0 for each component."""
         return dict.fromkeys(self.weights, 1.0)
 
 
 class SingleAnswer:
-    """An episode of one answer."""
+    """An episode that ends with the policy's first message, its answer."""
 
     def __init__(self, domain: Domain, task: Task) -> None:
         self._domain, self._task = domain, task
 
     def step(self, message: str) -> Turn:
-        """Judge the answer."""
+        """Judge the answer; returns a last turn without text, with the answer's rewards."""
         return Turn("", self._domain.verify(self._task, message), finished=True)
 
     def choices(self, rng: np.random.Generator) -> list[str]:
-        """The task's own."""
+        """The answers that the domain offers for the task, exactly one of them right."""
         return self._domain.choices(self._task, rng)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: an episode of one answer holds no files or processes."""
 
 
 def _seed_of(rng: np.random.Generator) -> object:

@@ -55,36 +55,36 @@ class _Plane(_Forward):
 
 
 class AntVelocity(_Plane, AntEnv):
-    """`loomrl/AntVelocity-v1`."""
+    """The environment `loomrl/AntVelocity-v1`: Gymnasium's Ant with a limit on its speed in the plane."""
 
     velocity_limit = 2.6222
 
 
 class HalfCheetahVelocity(_Forward, HalfCheetahEnv):
-    """`loomrl/HalfCheetahVelocity-v1`."""
+    """The environment `loomrl/HalfCheetahVelocity-v1`: Gymnasium's HalfCheetah with a limit on its speed forwards."""
 
     velocity_limit = 3.2096
 
 
 class HopperVelocity(_Forward, HopperEnv):
-    """`loomrl/HopperVelocity-v1`."""
+    """The environment `loomrl/HopperVelocity-v1`: Gymnasium's Hopper with a limit on its speed forwards."""
 
     velocity_limit = 0.7402
 
 
 class HumanoidVelocity(_Plane, HumanoidEnv):
-    """`loomrl/HumanoidVelocity-v1`."""
+    """The environment `loomrl/HumanoidVelocity-v1`: Gymnasium's Humanoid with a limit on its speed in the plane."""
 
     velocity_limit = 1.4149
 
 
 class SwimmerVelocity(_Forward, SwimmerEnv):
-    """`loomrl/SwimmerVelocity-v1`."""
+    """The environment `loomrl/SwimmerVelocity-v1`: Gymnasium's Swimmer with a limit on its speed forwards."""
 
     velocity_limit = 0.2282
 
 
 class Walker2dVelocity(_Forward, Walker2dEnv):
-    """`loomrl/Walker2dVelocity-v1`."""
+    """The environment `loomrl/Walker2dVelocity-v1`: Gymnasium's Walker2d with a limit on its speed forwards."""
 
     velocity_limit = 2.3415

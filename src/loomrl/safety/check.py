@@ -86,7 +86,7 @@ def undecided(name: str, stage: str, statement: str, mandatory: bool, why: str) 
 
 
 class CheckConfig(Section):
-    """What every check's config starts from."""
+    """Base of the configs of all safety checks."""
 
     enabled: bool = True
     mandatory: bool = True
@@ -119,7 +119,7 @@ class Context:
 
 
 class Check(Protocol):
-    """The contract of a check's module."""
+    """The names that a check's module must offer."""
 
     NAME: str  # also the first part of its claims' ids
     STAGE: str
@@ -127,4 +127,4 @@ class Check(Protocol):
     Config: type[CheckConfig]
 
     def examine(self, context: Context, config: Any) -> list[Claim]:
-        """Examine the policy; `config` is this check's Config."""
+        """The check's claims about the policy; `config` is an instance of this check's Config."""

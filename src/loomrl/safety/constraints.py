@@ -36,12 +36,12 @@ def violations(constraint: ConstraintConfig, episode: Episode) -> NDArray[np.boo
 
 
 def violates(constraint: ConstraintConfig, episode: Episode) -> bool:
-    """Whether any step of the episode violates."""
+    """Whether any step of the episode violates the constraint."""
     return bool(np.any(violations(constraint, episode)))
 
 
 def limits_on_actions(constraints: Sequence[ConstraintConfig]) -> list[ConstraintConfig]:
-    """Those that can be evaluated on a decision that is not carried out."""
+    """The constraints that can be evaluated on an action before it is carried out."""
     return [constraint for constraint in constraints if kind_of(constraint.quantity) == "action"]
 
 

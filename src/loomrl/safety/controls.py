@@ -22,7 +22,7 @@ class ComplianceControl(Section):
 
 @cache
 def known_controls() -> tuple[ComplianceControl, ...]:
-    """All of `controls.yaml`, in its order."""
+    """All controls of `controls.yaml`, in the order of the file."""
     from ruamel.yaml import YAML
 
     return tuple(TypeAdapter(list[ComplianceControl]).validate_python(YAML(typ="safe").load(CONTROLS)))

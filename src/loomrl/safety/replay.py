@@ -13,7 +13,7 @@ from loomrl.types import Claim, Evidence, SafetyCase
 
 
 class CounterexampleReplay(Document):
-    """What happened when a counterexample was played again."""
+    """The result of playing a counterexample again."""
 
     claim: str
     seed: int | None

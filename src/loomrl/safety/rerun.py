@@ -35,7 +35,7 @@ class Examined(Document):
 
 
 class Rerun(Document):
-    """A case beside the same one made again."""
+    """A safety case and the same case made again, compared."""
 
     claims: list[Examined]
     changed: list[str] = Field(default_factory=list)  # parts of the case beside its claims
@@ -122,13 +122,13 @@ def _changed(before: Claim, after: Claim, exact: bool) -> list[str]:
     found += ["label"] if exact and before.examined and before.label != after.label else []
     found += ["p_value"] if before.examined and not _near(before.p_value, after.p_value, tolerance) else []
     found += ["limit"] if limits[0] != limits[1] else []
-    found += ["finding"] if _told(before, exact) != _told(after, exact) else []
+    found += ["finding"] if _finding_of(before, exact) != _finding_of(after, exact) else []
     found += ["evidence"] if _cited(before, exact) != _cited(after, exact) else []
     was, is_now = (None if one.bound is None else one.bound.measured for one in (before, after))
     return found + ([] if _near(was, is_now, tolerance) else ["measured"])
 
 
-def _told(claim: Claim, exact: bool) -> str:
+def _finding_of(claim: Claim, exact: bool) -> str:
     return claim.finding if exact else _NUMBER.sub("#", claim.finding)
 
 

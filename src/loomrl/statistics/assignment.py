@@ -48,11 +48,11 @@ class Units:
         return Units(self.is_challenger, self.probability, -self.high, -self.low)
 
     def only(self, chosen: Booleans) -> "Units":
-        """Some of them, in their order."""
+        """The chosen units, in their order."""
         return Units(self.is_challenger[chosen], self.probability[chosen], self.low[chosen], self.high[chosen])
 
-    def dealt_by_chance(self) -> "Units":
-        """Those that could have been dealt to either version."""
+    def assigned_at_random(self) -> "Units":
+        """The units that could have been assigned to either version."""
         return self.only((self.probability > 0.0) & (self.probability < 1.0))
 
 
@@ -62,16 +62,16 @@ class Units:
 def log_evidence(units: Units) -> tuple[float, float]:
     """Logarithms of the evidence that challengers' values tend to be greater, and that they tend to be smaller.
 
-    While no unit's value depends on the version it was dealt, each ever reaches log(1 / alpha) with a probability of at
+    While no unit's value depends on its version, each ever reaches log(1 / alpha) with a probability of at
     most alpha. Units are compared by rank in blocks of 10 and 20 with one probability: given how many challengers a
     block has, every choice of them was equally likely, so that exp(slope * their ranks' sum) over its mean over all
     choices is an e-value (van Elteren's stratified rank test, made sequential as in Shafer, Testing by betting, 2021;
     exact under the sharp null, Rosenbaum, Observational Studies, 2002, section 2). The product over blocks is a
     martingale, and its peak is told.
     """
-    dealt = units.dealt_by_chance()
-    blocks = list(_blocks(dealt.probability))
-    return _log_peak(dealt, blocks), _log_peak(dealt.negated(), blocks)
+    assigned = units.assigned_at_random()
+    blocks = list(_blocks(assigned.probability))
+    return _log_peak(assigned, blocks), _log_peak(assigned.negated(), blocks)
 
 
 def _blocks(probability: Floats) -> Iterator[NDArray[np.intp]]:
@@ -147,12 +147,14 @@ def mean_bounds(units: Units, span: tuple[float, float], confidence: float) -> M
     Ramdas, 2024; design-based as in Ham, Bojinov, Lindon and Tingley, 2022). Stakes and centers are mixed.
     """
     least, greatest = span
-    dealt, width = units.dealt_by_chance(), greatest - least
-    scaled = Units(dealt.is_challenger, dealt.probability, (dealt.low - least) / width, (dealt.high - least) / width)
-    if not len(dealt):
+    assigned, width = units.assigned_at_random(), greatest - least
+    scaled = Units(
+        assigned.is_challenger, assigned.probability, (assigned.low - least) / width, (assigned.high - least) / width
+    )
+    if not len(assigned):
         return MeanBounds(-width, width, 0)
     enough = math.log(2.0 / (1.0 - confidence))
-    prefixes = np.unique(np.geomspace(1, len(dealt), _NUM_PREFIXES).astype(np.intp))
+    prefixes = np.unique(np.geomspace(1, len(assigned), _NUM_PREFIXES).astype(np.intp))
     low = _lower(scaled, prefixes, enough)
     high = -_lower(Units(scaled.is_challenger, scaled.probability, 1 - scaled.high, 1 - scaled.low), prefixes, enough)
     best = int(np.argmin(high - low))

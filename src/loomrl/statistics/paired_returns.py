@@ -45,7 +45,7 @@ class ReturnComparison(Document):
     pairs_needed: int | None  # where undecided: about how many pairs would decide, at this difference and spread
 
     def sentence(self) -> str:
-        """The comparison for a person."""
+        """The comparison as one sentence for a report."""
         found = (
             f"mean return {self.challenger_mean:.6g} against the champion's {self.champion_mean:.6g} on the same "
             f"{self.num_pairs} seeds; difference {self.difference:+.6g}, lower {self.confidence:.0%} bound "
@@ -60,7 +60,7 @@ class ReturnComparison(Document):
 
 
 def compare_returns(challenger: Floats, champion: Floats, config: "PromotionConfig") -> ReturnComparison:
-    """Compare paired returns, each (n,), n >= 2."""
+    """Compare two versions' returns (n,), paired by seed; n is at least 2."""
     from scipy.special import stdtrit
 
     difference = challenger - champion  # (n,)

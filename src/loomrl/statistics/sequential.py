@@ -61,7 +61,7 @@ class LimitTest(Document):
 
     @property
     def mean(self) -> float:
-        """Of all values; 0 where there are none."""
+        """The mean of all values so far; 0 where there are none."""
         return self.total / max(self.count, 1)
 
 

@@ -1,6 +1,7 @@
 """What is to be learnt, from what, and how: all that one process, or several on other machines, need to begin."""
 
 import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -110,15 +111,13 @@ class TrainingJob:
             ConfigError: for spaces the algorithm does not accept.
         """
         build: Callable[..., Algorithm] = get_algorithm(self.config.algorithm).build
-        surroundings = create_training_context(self.snapshot, folder, self.config.checkpoint_interval_env_steps)
-        offered = {"surroundings": surroundings, "peers": peers}
-        accepted = inspect.signature(build).parameters
+        context = create_training_context(self.snapshot, folder, self.config.checkpoint_interval_env_steps)
         return build(
             self.parameters,
             *self.spaces,
             seed=derive(self.config.seed, Purpose.WEIGHTS),
             total_env_steps=self.config.total_env_steps,
-            **{name: value for name, value in offered.items() if name in accepted},
+            **accepted_arguments(build, context, peers),
         )
 
     def process(self, name: str, algorithm: Algorithm) -> Json:
@@ -153,8 +152,24 @@ class TrainingJob:
         )
 
 
+def accepted_arguments(
+    build: Callable[..., Algorithm], context: TrainingContext, peers: LearnerGroup
+) -> dict[str, Any]:
+    """Those of the optional arguments `context` and `peers` that a plug-in's `build` takes, by name.
+
+    For one release `context` is also given to a `build` that takes it under its former name, `surroundings`.
+    """
+    accepted = inspect.signature(build).parameters
+    offered: dict[str, Any] = {"context": context, "peers": peers}
+    if "surroundings" in accepted:
+        renamed = "`build` takes `surroundings`, which is `context` now; the old name ends with the next release"
+        warnings.warn(f"{build.__module__}: {renamed}", DeprecationWarning, stacklevel=2)
+        offered["surroundings"] = context
+    return {name: value for name, value in offered.items() if name in accepted}
+
+
 def create_training_context(snapshot: EnvironmentSnapshot, folder: Path, segment_env_steps: int) -> TrainingContext:
-    """The context of an algorithm that learns in a snapshot's environment, with a folder for its files."""
+    """What an algorithm may know of its training in a snapshot's environment; its own files go to `folder`."""
     return TrainingContext(folder, segment_env_steps, frames_of(snapshot))
 
 

@@ -34,7 +34,7 @@ def trajectory_of(action: np.ndarray, **extras: Any) -> Trajectory:
 def test_several_choices_add_up() -> None:
     several = action_distribution(MultiDiscrete([2, 3], start=[5, 0]))
     logits = torch.tensor([[LOG3, 0.0, 0.0, 0.0, math.log(2.0)]])  # 3/4, 1/4 and 1/4, 1/4, 1/2
-    learnt = several.learnt(trajectory_of(np.array([[5, 2]])))
+    learnt = several.raw_actions(trajectory_of(np.array([[5, 2]])))
     assert learnt.tolist() == [[0, 2]]
     log_prob, entropy = several.log_prob_and_entropy((logits,), learnt)
     assert log_prob.item() == pytest.approx(math.log(3 / 4) + math.log(1 / 2))
@@ -47,7 +47,9 @@ def test_several_choices_add_up() -> None:
 def test_bits_are_independent() -> None:
     bits = action_distribution(MultiBinary(2))
     logits = torch.tensor([[LOG3, -LOG3]])  # a one has probability 3/4 and 1/4
-    log_prob, entropy = bits.log_prob_and_entropy((logits,), bits.learnt(trajectory_of(np.array([[1, 1]], np.int8))))
+    log_prob, entropy = bits.log_prob_and_entropy(
+        (logits,), bits.raw_actions(trajectory_of(np.array([[1, 1]], np.int8)))
+    )
     assert log_prob.item() == pytest.approx(math.log(3 / 4 * 1 / 4))
     assert entropy.item() == pytest.approx(-2 * (3 / 4 * math.log(3 / 4) + 1 / 4 * math.log(1 / 4)))
     assert bits.greedy((logits,)).tolist() == [[1, 0]]
@@ -125,7 +127,7 @@ def test_samples_follow_the_density(space: gymnasium.Space[Any], parameters: tup
     drawn = distribution.sample(rows, np.random.default_rng(3))
     assert drawn.action.dtype == space.dtype
     assert all(space.contains(one if space.shape else np.int64(one)) for one in drawn.action[:200])
-    learnt = distribution.learnt(trajectory_of(drawn.action, **drawn.extras))
+    learnt = distribution.raw_actions(trajectory_of(drawn.action, **drawn.extras))
     log_prob, entropy = distribution.log_prob_and_entropy(tuple(torch.from_numpy(part) for part in rows), learnt)
     error = float(log_prob.std()) / math.sqrt(count)
     assert float(-log_prob.mean()) == pytest.approx(float(entropy.mean()), abs=5 * error)

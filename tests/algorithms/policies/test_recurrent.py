@@ -100,7 +100,7 @@ def test_sequences_give_the_probabilities_of_single_steps(environment: type[Cue]
             memory = out["state_out"]
             values.append(out["value"])
             one = Trajectory(**{**vars(trajectory), "action": trajectory.action[step : step + 1]})
-            learnt = policy.distribution.learnt(one)
+            learnt = policy.distribution.raw_actions(one)
             stepwise.append(policy.distribution.log_prob_and_entropy((out["logits"],), learnt)[0])
     prepared = algorithm._prepare(trajectory)
 

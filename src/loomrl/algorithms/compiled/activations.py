@@ -44,7 +44,7 @@ def tanh32(x: np.float32) -> np.float32:
 
 @compiled
 def activate(values: Vector, activation: int) -> None:
-    """Replace every value by its activation."""
+    """Replace every value by its activation, in place."""
     if activation == TANH:
         for index in range(values.size):
             values[index] = tanh32(values[index])
@@ -59,7 +59,7 @@ def activate(values: Vector, activation: int) -> None:
 
 @compiled
 def multiply_by_derivative(gradient: Vector, outputs: Vector, activation: int) -> None:
-    """gradient *= f'(x), where `outputs` are f(x)."""
+    """Multiply a gradient in place by f'(x) of the activation f, where `outputs` are f(x)."""
     if activation == TANH:
         for index in range(gradient.size):
             gradient[index] *= ONE - outputs[index] * outputs[index]

@@ -12,7 +12,7 @@ Vector = NDArray[np.float32]
 
 @compiled_reduction
 def sum_of_squares(vector: Vector) -> np.float32:
-    """The square of the L2 norm."""
+    """The square of a vector's L2 norm, float32."""
     total = np.float32(0.0)
     for index in range(vector.size):
         total += vector[index] * vector[index]
@@ -21,7 +21,7 @@ def sum_of_squares(vector: Vector) -> np.float32:
 
 @compiled
 def norm(vector: Vector) -> float:
-    """The L2 norm."""
+    """The L2 norm of a vector (P,)."""
     return math.sqrt(sum_of_squares(vector))
 
 

@@ -53,7 +53,7 @@ def _give_way(context):  # type: ignore[no-untyped-def]  # noqa: ARG001 - an int
 
 
 @compiled
-def meet(counter: NDArray[Any], meeting: int, num_threads: int) -> None:
+def wait_for_all(counter: NDArray[Any], meeting: int, num_threads: int) -> None:
     """Wait until all threads have come to meeting number 1, 2, ...; `counter` (1,) int64 begins at zero."""
     if num_threads == 1:
         return

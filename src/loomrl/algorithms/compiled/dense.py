@@ -38,7 +38,7 @@ _WIDE = LANES * VECTORS
 
 
 def padded(width: int) -> int:
-    """The next multiple of LANES."""
+    """A width rounded up to a multiple of LANES."""
     return -(-width // LANES) * LANES
 
 
@@ -61,7 +61,7 @@ class Layout:
         return np.zeros(num_rows * sum(self.widths[1:-1]), np.float32)
 
     def scratch(self, num_rows: int) -> Vector:
-        """Room for what `backward` needs in between."""
+        """A new array for the intermediate results of `backward` on `num_rows` rows."""
         widest = max(self.widths[1:-1])
         return np.zeros(2 * num_rows * widest + widest * widest, np.float32)
 

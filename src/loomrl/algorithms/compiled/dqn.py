@@ -38,7 +38,7 @@ class DQNNetworks(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What the networks put out."""
+    """Numbers that say how the network's outputs are read."""
 
     activation: int
     num_actions: int
@@ -94,7 +94,7 @@ def best_action(out: Matrix, row: int, shape: Shape) -> int:
 
 @compiled
 def num_hidden(table: Table) -> int:
-    """Units of all hidden layers together."""
+    """The number of units in all hidden layers together."""
     total = 0
     for layer in range(table.shape[0] - 1):
         total += table[layer, OUTPUTS]
@@ -117,7 +117,8 @@ def greedy(networks: DQNNetworks, shape: Shape, obs: Matrix, out: Matrix, action
 
 @compiled
 def td_targets(networks: DQNNetworks, shape: Shape, batch: TransitionBatch, double: bool) -> None:
-    """Fills `batch.targets`."""
+    """Write the bootstrapped targets (B, N) of a batch into `batch.targets`: reward plus the discounted values of the
+    next state's best action, which the online network chooses where `double` is set, else the target network."""
     forward(networks.target, networks.table, shape.activation, batch.next_obs, networks.hidden, batch.out)
     choosing = batch.out
     if double:
@@ -235,19 +236,19 @@ def batch_gradient(
 def apply_gradient(
     networks: DQNNetworks, num_steps: int, learning_rate: float, max_grad_norm: float, tau: float
 ) -> float:
-    """The second half of `gradient_step`; returns the gradient's norm."""
+    """Clip the gradient and take an Adam step with it; returns the L2 norm it had before clipping."""
     length = norm(networks.gradient)
     adam_step(
         networks.parameters, networks.gradient, networks.first, networks.second, num_steps, learning_rate,
         BETA1, BETA2, EPSILON, min(1.0, max_grad_norm / (length + 1e-6)),
     )  # fmt: skip
     if tau > 0.0:
-        follow(networks.target, networks.parameters, tau)
+        polyak_update(networks.target, networks.parameters, tau)
     return length
 
 
 @compiled
-def follow(target: Vector, parameters: Vector, tau: float) -> None:
+def polyak_update(target: Vector, parameters: Vector, tau: float) -> None:
     """Polyak averaging: target += tau (parameters - target)."""
     factor = np.float32(tau)
     for index in range(target.size):

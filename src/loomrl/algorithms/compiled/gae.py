@@ -35,7 +35,7 @@ def advantages(
 
 @compiled
 def moments(values: FloatArray) -> tuple[float, float]:
-    """Mean and variance of values (N,)."""
+    """Mean and variance, (mean, var), of values (N,)."""
     mean = 0.0
     for value in values:
         mean += value
@@ -55,17 +55,17 @@ def normalize(values: FloatArray, mean: float, variance: float) -> None:
 
 
 @compiled
-def explained_variance(value: FloatArray, target: FloatArray) -> float:
-    """1 - Var(target - value) / Var(target); 0 for a constant target."""
+def explained_variance(value: FloatArray, returns: FloatArray) -> float:
+    """1 - Var(returns - value) / Var(returns); 0 for constant returns."""
     mean, mean_error = 0.0, 0.0
     for index in range(value.size):
-        mean += target[index]
-        mean_error += target[index] - value[index]
+        mean += returns[index]
+        mean_error += returns[index] - value[index]
     mean, mean_error = mean / value.size, mean_error / value.size
     variance, error_variance = 0.0, 0.0
     for index in range(value.size):
-        variance += (target[index] - mean) ** 2
-        error_variance += (target[index] - value[index] - mean_error) ** 2
+        variance += (returns[index] - mean) ** 2
+        error_variance += (returns[index] - value[index] - mean_error) ** 2
     return 0.0 if variance == 0.0 else 1.0 - error_variance / variance
 
 

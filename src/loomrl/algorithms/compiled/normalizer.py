@@ -33,17 +33,17 @@ class Normalizer:
         self.refresh()
 
     def refresh(self) -> None:
-        """Derive what kernels use from the statistics."""
+        """Compute shift and scale (I,), which the kernels read, from mean and variance."""
         constant = self.var < EPSILON
         self.shift[:] = self.mean
         self.scale[:] = np.where(constant, 1.0, 1.0 / np.sqrt(self.var + EPSILON))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Copies, under the names of the torch module's state."""
+        """Copies of mean, variance and count, under the names of the torch module's state."""
         return {"mean": self.mean.copy(), "var": self.var.copy(), "count": np.array(self.count)}
 
     def load(self, mean: NDArray[Any], var: NDArray[Any], count: NDArray[Any]) -> None:
-        """Take over what `arrays()` gave."""
+        """Overwrite mean and variance (I,) and their count, in place."""
         self.mean[:], self.var, self.count = mean, np.array(var), float(count)
         self.refresh()
 

@@ -65,7 +65,8 @@ class CompiledPolicy:
         return np.ascontiguousarray(obs, np.float32).reshape(-1, self.num_features)
 
     def features(self, raw: Matrix) -> Matrix:
-        """What the networks take."""
+        """Raw features (N, I) -> the networks' inputs (N, I): normalised where the policy has a normaliser, else `raw`
+        itself."""
         if self.normalizer is None:
             return raw
         out = np.empty_like(raw)
@@ -79,13 +80,13 @@ class CompiledPolicy:
         return out
 
     def values(self, features: Matrix) -> Vector:
-        """The critic's values (N,)."""
+        """The critic's values (N,) of the networks' inputs (N, I)."""
         out = np.empty((len(features), 1), np.float32)
         evaluate(self.parameters, self.critic.table, self.activation, features, self.hidden, out)
         return out[:, 0]
 
     def log_std(self) -> Vector:
-        """Of the Gaussian, bounded (A,)."""
+        """The log standard deviations (A,) of the Gaussian, within their bounds."""
         return np.clip(self.parameters[self.actor.end :], *LOG_STD_BOUNDS)
 
     # --- acting ---
@@ -95,7 +96,7 @@ class CompiledPolicy:
         return self._greedy(self._demand(obs))
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:  # noqa: ARG002 - greedy: draws nothing
-        """Greedy actions with their values."""
+        """Observations (B, *obs) -> greedy actions (B, *action) with the critic's values (B,)."""
         features = self._demand(obs)
         return Act(action=self._greedy(features), value=self.values(features))
 
@@ -112,7 +113,7 @@ class CompiledPolicy:
         return self.discrete(outputs.argmax(-1)) if self.is_discrete else self.bounded(outputs)
 
     def discrete(self, index: NDArray[np.int64]) -> NDArray[Any]:
-        """Index of a logit -> the space's action."""
+        """Indices of logits (N,) -> actions (N,) of the action space, which may begin above 0."""
         action = index + self.start if self.start else index
         return action.astype(self.action_space.dtype, copy=False)
 
@@ -138,7 +139,7 @@ class CompiledPolicy:
         return [*(f"{encoder}.layers.{2 * index}" for index in hidden), last]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Copies of weights and normaliser by name."""
+        """Copies of the weights and of the normaliser's statistics, by name."""
         arrays: dict[str, NDArray[Any]] = {}
         for layout, names in self._networks():
             for name, weights, bias in zip(names, *layout.unpack(self.parameters), strict=True):
@@ -150,7 +151,7 @@ class CompiledPolicy:
         return arrays
 
     def load_arrays(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Take over what `arrays()` of an equal policy gave."""
+        """Overwrite weights and statistics with those that `arrays()` of an equal policy returned."""
         self._load_weights(arrays)
         if self.normalizer is not None:
             self.normalizer.load(**{name: arrays[f"normalizer.{name}"] for name in ("mean", "var", "count")})

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from loomrl.algorithms.compiled.activations import ONE, ZERO
 from loomrl.algorithms.compiled.adam import adam_step, sum_of_squares
-from loomrl.algorithms.compiled.barrier import meet
+from loomrl.algorithms.compiled.barrier import wait_for_all
 from loomrl.algorithms.compiled.dense import OUTPUTS, Matrix, Table, Vector, backward, forward
 from loomrl.algorithms.compiled.jit import compiled, inlined
 from loomrl.types import FloatArray
@@ -61,7 +61,7 @@ class RolloutRows(NamedTuple):
     log_prob: Vector  # (N,) of the policy that acted
     value: Vector  # (N,) of the critic before the update
     advantage: Vector  # (N,)
-    target: Vector  # (N,)
+    returns: Vector  # (N,)
 
 
 class PPOWorkspace(NamedTuple):
@@ -140,14 +140,14 @@ def _surrogate(ratio: np.float32, advantage: np.float32, clip: np.float32) -> tu
 
 @compiled
 def _value_term(
-    value: np.float32, target: np.float32, old: np.float32, clip: np.float32
+    value: np.float32, returns: np.float32, old: np.float32, clip: np.float32
 ) -> tuple[np.float32, np.float32]:
     """The squared error of one value and its derivative; with `clip` > 0 the worse of it and that of a value kept near
     the old one."""
-    error = value - target
+    error = value - returns
     if clip > ZERO:
         move = value - old
-        near_error = old + min(max(move, -clip), clip) - target
+        near_error = old + min(max(move, -clip), clip) - returns
         if near_error * near_error > error * error:
             slope = np.float32(2.0) * near_error if abs(move) <= clip else ZERO
             return near_error * near_error, slope
@@ -230,12 +230,12 @@ def _transition(
 
 @inlined
 def _critic_loss(
-    value: Vector, target: Vector, old_value: Vector, num_total: int, settings: FloatArray, metrics: FloatArray
+    value: Vector, returns: Vector, old_value: Vector, num_total: int, settings: FloatArray, metrics: FloatArray
 ) -> None:
     """Replaces values (n,) by the weighted loss's derivatives; adds to the metrics."""
     clip, share = np.float32(settings[VALUE_CLIP]), np.float32(settings[VALUE_COEF] / num_total)
     for row in range(value.size):
-        term, slope = _value_term(value[row], target[row], old_value[row], clip)
+        term, slope = _value_term(value[row], returns[row], old_value[row], clip)
         metrics[VALUE_LOSS] += term / num_total
         value[row] = slope * share
 
@@ -271,7 +271,7 @@ def gradient_steps(
                 _batch_gradient(task, networks, rows, chosen, settings, work, metrics[done])
                 squares[task] = sum_of_squares(networks.gradient[first:last])
             done += 1
-            meet(counter, done, num_threads)
+            wait_for_all(counter, done, num_threads)
             length = math.sqrt(squares[CRITIC] + squares[ACTOR])
             shrink = min(1.0, settings[MAX_NORM] / (length + 1e-6))
             for task in range(thread, 2, num_threads):
@@ -373,5 +373,5 @@ def _critic_gradient(
     hidden, scratch = work.hidden[CRITIC], work.scratch[CRITIC]
     value = np.empty((block.size, 1), np.float32)
     forward(parameters, table, activation, features, hidden, value)
-    _critic_loss(value.reshape(block.size), rows.target[block], rows.value[block], num_total, settings, metrics)
+    _critic_loss(value.reshape(block.size), rows.returns[block], rows.value[block], num_total, settings, metrics)
     backward(parameters, table, activation, features, hidden, value, gradient, scratch)

@@ -72,7 +72,7 @@ class CompiledCollector:
     is_resumable = True
 
     def state_dict(self) -> State:
-        """Of the environments and their episodes so far: arrays (B, ...)."""
+        """State of the environments and of their episodes so far: arrays (B, ...)."""
         episodes = {"returns": self._returns.copy(), "lengths": self._lengths.copy()}
         return episodes | {f"envs.{name}": values for name, values in self.envs.state_dict().items()}
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from loomrl.algorithms.compiled.activations import ZERO, tanh32
 from loomrl.algorithms.compiled.adam import adam_step
-from loomrl.algorithms.compiled.barrier import meet
+from loomrl.algorithms.compiled.barrier import wait_for_all
 from loomrl.algorithms.compiled.dense import BIAS, OUTPUTS, WEIGHTS, Matrix, Table, Vector, backward, forward, transpose
 from loomrl.algorithms.compiled.jit import compiled
 from loomrl.algorithms.compiled.sac_actor import actor_gradient
@@ -57,21 +57,21 @@ def learn(
         step = settings.first_step + number
         for task in range(thread, 2, num_threads):
             _imagine(task, number, networks, batches, work, settings)
-        meet(counter, meeting + 1, num_threads)
+        wait_for_all(counter, meeting + 1, num_threads)
         for task in range(thread, 2, num_threads):
             _evaluate(task, networks, work, settings)
-        meet(counter, meeting + 2, num_threads)
+        wait_for_all(counter, meeting + 2, num_threads)
         for task in range(thread, 2, num_threads):
             _critic_gradient(task, number, networks, batches, work, settings)
             _improve_critic(task, step, networks, work, settings)
-        meet(counter, meeting + 3, num_threads)
+        wait_for_all(counter, meeting + 3, num_threads)
         for task in range(thread, 2, num_threads):
             actor_gradient(task, number, networks, batches, work, settings)
-        meet(counter, meeting + 4, num_threads)
+        wait_for_all(counter, meeting + 4, num_threads)
         for task in range(thread, 2, num_threads):
             _add_halves(task, networks, work, settings)
             _improve_actor(task, step, networks, work, settings)
-        meet(counter, meeting + 5, num_threads)
+        wait_for_all(counter, meeting + 5, num_threads)
         meeting += 5
 
 
@@ -82,7 +82,8 @@ def learn(
 def critics_gradient(
     number: int, networks: SACNetworks, batches: Batches, work: SACWorkspace, settings: Settings
 ) -> None:
-    """Fills `work.critics_gradient`."""
+    """Write the gradient of both critics' losses on batch `number` into `work.critics_gradient`, one critic after the
+    other."""
     for half in range(2):
         _imagine(half, number, networks, batches, work, settings)
     for critic in range(2):
@@ -102,7 +103,7 @@ def move_critics(step: int, networks: SACNetworks, work: SACWorkspace, settings:
 def actor_and_temperature_gradient(
     number: int, networks: SACNetworks, batches: Batches, work: SACWorkspace, settings: Settings
 ) -> None:
-    """Fills the first of `work.actor_gradients`, and the temperature's SLOPE."""
+    """Write the actor's gradient into the first row of `work.actor_gradients`, and the temperature's into SLOPE."""
     for half in range(2):
         actor_gradient(half, number, networks, batches, work, settings)
     for half in range(2):
@@ -111,7 +112,7 @@ def actor_and_temperature_gradient(
 
 @compiled
 def move_actor(step: int, networks: SACNetworks, work: SACWorkspace, settings: Settings) -> None:
-    """The actor's step and the temperature's."""
+    """Take one Adam step of the actor, and of the temperature where it is learnt."""
     for half in range(2):
         _improve_actor(half, step, networks, work, settings)
 
@@ -225,14 +226,14 @@ def _improve_critic(critic: int, step: int, networks: SACNetworks, work: SACWork
         networks.critics[begin:end], work.critics_gradient[begin:end], networks.critics_first[begin:end],
         networks.critics_second[begin:end], step, settings.critic_learning_rate, BETA1, BETA2, EPSILON, 1.0,
     )  # fmt: skip
-    _follow(networks.targets[begin:end], networks.critics[begin:end], settings.tau)
+    _polyak_update(networks.targets[begin:end], networks.critics[begin:end], settings.tau)
     imagined = work.values[IMAGINED, critic]
     forward(networks.critics, table, settings.activation, work.inputs[IMAGINED], hidden, imagined)
     _turn(networks.critics, table, work.turned[critic])
 
 
 @compiled
-def _follow(targets: Vector, critics: Vector, tau: np.float32) -> None:
+def _polyak_update(targets: Vector, critics: Vector, tau: np.float32) -> None:
     for index in range(targets.size):
         targets[index] += tau * (critics[index] - targets[index])
 

@@ -18,7 +18,7 @@ CRITIC_LOSS, Q_VALUE, ACTOR_LOSS, ENTROPY, TD_ERROR = range(5)  # columns of the
 
 
 class SACNetworks(NamedTuple):
-    """What is learnt, and what Adam remembers of it."""
+    """Parameters of actor, critics and targets, the temperature, and Adam's moments."""
 
     actor: Vector  # (P,)
     actor_first: Vector
@@ -33,7 +33,7 @@ class SACNetworks(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """G batches."""
+    """Transitions for G gradient steps, N in each."""
 
     obs: NDArray[np.float32]  # (G, N, D) features
     next_obs: NDArray[np.float32]  # (G, N, D)
@@ -44,7 +44,7 @@ class Batches(NamedTuple):
 
 
 class SACWorkspace(NamedTuple):
-    """Room for what is computed in a step."""
+    """Arrays that a gradient step writes its intermediate results to."""
 
     inputs: NDArray[np.float32]  # (3, N, D + A) of the critics
     values: NDArray[np.float32]  # (3, 2, N, 1): of each input by each critic
@@ -65,7 +65,7 @@ class SACWorkspace(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What does not change within a call."""
+    """Hyperparameters that stay the same within one call of `learn`."""
 
     activation: int
     log_std_low: np.float32
@@ -81,14 +81,14 @@ class Settings(NamedTuple):
 
 @compiled
 def half_of(which: int, size: int) -> tuple[int, int]:
-    """Where the first (0) or second (1) half begins and ends."""
+    """First row, and the row after the last, of the first (0) or second (1) half of `size` rows."""
     middle = size // 2
     return (0, middle) if which == 0 else (middle, size)
 
 
 @compiled
 def bounded_log_std(raw: np.float32, settings: Settings) -> np.float32:
-    """What the actor says, within its bounds."""
+    """The actor's log standard deviation, cut to its bounds."""
     return min(max(raw, settings.log_std_low), settings.log_std_high)
 
 
@@ -101,7 +101,7 @@ def copy_into(source: Vector, target: Vector, at: int) -> None:
 
 @compiled
 def hidden_widths(table: Table) -> tuple[int, int]:
-    """Of the hidden layers: the widest, and all together."""
+    """The width of the widest hidden layer, and of all hidden layers together."""
     widest, total = 0, 0
     for layer in range(table.shape[0] - 1):
         widest = max(widest, table[layer, OUTPUTS])

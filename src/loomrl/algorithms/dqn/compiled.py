@@ -51,40 +51,40 @@ class GreedyNetwork:
     low = high = np.zeros(0, np.float32)
     shift_and_scale = (low, low)
 
-    def __init__(self, policy: ActionValuePolicy, layout: "Layout", learnt: Vector, activation: int) -> None:
+    def __init__(self, policy: ActionValuePolicy, layout: "Layout", parameters: Vector, activation: int) -> None:
         from loomrl.algorithms.compiled.dense import Layout
 
-        self._policy, self._layout, self._learnt, self.activation = policy, layout, learnt, activation
+        self._policy, self._layout, self._parameters, self.activation = policy, layout, parameters, activation
         self.num_outputs = policy.num_actions
         self._is_plain = layout.sizes[-1] == policy.num_actions
         self.actor = layout if self._is_plain else Layout(layout.sizes[0], layout.sizes[1:-1], policy.num_actions)
-        self._folded = learnt if self._is_plain else np.zeros(self.actor.end, np.float32)
+        self._folded = parameters if self._is_plain else np.zeros(self.actor.end, np.float32)
 
     @property
     def parameters(self) -> Vector:
-        """Those of `actor`, as they are now."""
+        """The parameters (P,) of `actor` as they are now; the next call may overwrite them."""
         if not self._is_plain:
             last = len(self._layout.table) - 1
             last_at = self._layout.table[last, 2]
-            self._folded[:last_at] = self._learnt[:last_at]
-            folded, learnt = self.actor.views(self._folded, last), self._layout.views(self._learnt, last)
-            for mine, theirs in zip(folded, learnt, strict=True):
+            self._folded[:last_at] = self._parameters[:last_at]
+            folded, plain = self.actor.views(self._folded, last), self._layout.views(self._parameters, last)
+            for mine, theirs in zip(folded, plain, strict=True):
                 mine[...] = self._fold(theirs)
         return self._folded
 
-    def _fold(self, learnt: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _fold(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Rows of the last layer's weights or biases -> one row for each action."""
         policy = self._policy
-        parts: NDArray[np.float32] = learnt.reshape(-1, policy.num_quantiles, *learnt.shape[1:]).mean(1)
+        parts: NDArray[np.float32] = rows.reshape(-1, policy.num_quantiles, *rows.shape[1:]).mean(1)
         return parts[0] + parts[1:] - parts[1:].mean(0) if policy.dueling else parts
 
     def discrete(self, index: NDArray[np.int64]) -> NDArray[Any]:
-        """Indices -> the space's actions."""
+        """Indices (N,) -> actions (N,) of the action space, which may begin above 0."""
         return (index + self._policy.first_action).astype(self._policy.action_space.dtype, copy=False)
 
 
 class CompiledDQNEngine:
-    """As `dqn.TorchLearner`, within float tolerance."""
+    """A `DQNEngine` of compiled kernels: equal to `TorchDQNEngine` within float tolerance."""
 
     def __init__(self, config: DQNConfig, policy: ActionValuePolicy, peers: LearnerGroup = ALONE) -> None:
         from loomrl.algorithms.compiled import dqn as kernels
@@ -113,7 +113,7 @@ class CompiledDQNEngine:
         return [LayerWeights(*place) for place in (places[:-1] if self._shape.dueling else places)]
 
     def greedy(self, obs: NDArray[Any]) -> NDArray[np.int64]:
-        """See `Learner`."""
+        """Observations (B, *obs) -> indices (B,) of the actions of highest value."""
         obs = np.ascontiguousarray(obs.reshape(len(obs), -1), np.float32)
         out = np.empty((len(obs), self._layout.sizes[-1]), np.float32)
         action = np.empty(len(obs), np.int64)
@@ -121,7 +121,7 @@ class CompiledDQNEngine:
         return action
 
     def step(self, batch: Transitions, learning_rate: float) -> tuple[FloatArray, FloatArray]:
-        """See `Learner`."""
+        """Take one gradient step; returns its metrics in the order of STEP_METRICS and the absolute TD errors (B,)."""
         config, rows, kernels = self._config, self._rows(batch), self._kernels
         metrics = np.empty(4)
         self._num_steps += 1
@@ -153,16 +153,16 @@ class CompiledDQNEngine:
         )
 
     def copy_target(self) -> None:
-        """See `Learner`."""
+        """Copy the online network's parameters to the target network."""
         self._networks.target[:] = self._networks.parameters
 
     def state_dict(self) -> State:
-        """See `Learner`."""
+        """Copies of both networks' parameters and Adam's moments, (P,) each, and the number of steps taken."""
         state: State = {name: getattr(self._networks, name).copy() for name in _SAVED}
         return state | {"num_steps": self._num_steps}
 
     def load_state_dict(self, state: State) -> None:
-        """See `Learner`."""
+        """Take over networks, moments and number of steps from `state_dict()`, in place."""
         for name in _SAVED:
             getattr(self._networks, name)[:] = state[name]
         self._num_steps = int(state["num_steps"])

@@ -50,7 +50,7 @@ class DQNEngine(Protocol):
         """Make the target network equal to the online one."""
 
     def state_dict(self) -> State:
-        """Both networks and the optimiser."""
+        """Arrays by name: parameters of both networks and the optimiser's state."""
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`, in place."""
@@ -67,7 +67,7 @@ class DQN:
         config: DQNConfig,
         policy: ActionValuePolicy,
         total_env_steps: int,
-        surroundings: TrainingContext = ALONE,
+        context: TrainingContext = ALONE,
         peers: LearnerGroup = NO_PEERS,
     ) -> None:
         self.config, self.peers = config, peers
@@ -75,8 +75,8 @@ class DQN:
         self.policy = policy
         self.engine = choose_engine(config, policy.observation_space, policy.action_space)
         self.learner = _make_learner(config, policy, self.engine, peers)
-        self._storage = replay_storage(config, surroundings)
-        self._replay = _make_replay(config, policy, surroundings, self._storage)
+        self._storage = replay_storage(config, context)
+        self._replay = _make_replay(config, policy, context, self._storage)
         self._batch = Transitions.empty(self._replay.spec, config.batch_size)
         self._total_env_steps = total_env_steps
         self._env_steps = 0  # of the trajectories seen by `update`
@@ -101,7 +101,7 @@ class DQN:
 
     @property
     def learning_rate(self) -> float:
-        """Of the gradient steps now."""
+        """The learning rate of the next gradient steps, as the schedule has it now."""
         falls = self.config.learning_rate_schedule == "linear"
         return self.config.learning_rate * (1.0 - self._progress if falls else 1.0)
 
@@ -111,7 +111,8 @@ class DQN:
         return min(self._env_steps / self._total_env_steps, 1.0)
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
-        """Epsilon-greedy actions."""
+        """Observations (B, *obs) -> epsilon-greedy actions (B,): random ones with a probability that `epsilons` gives,
+        else those of highest value."""
         explores = rng.random(len(obs)) < self.epsilons(np.array([self._steps_ahead]))
         action = (rng.random(len(obs)) * self.policy.num_actions).astype(np.int64)
         if not explores.all():
@@ -164,7 +165,7 @@ class DQN:
     # --- state ---
 
     def state_dict(self) -> State:
-        """Both networks, optimiser, replay and the position in the schedules."""
+        """The state of both networks, the optimiser, the replay buffer and the schedules."""
         state: State = {f"learner.{name}": value for name, value in self.learner.state_dict().items()}
         state |= {f"replay.{name}": value for name, value in self._replay.state_dict().items()}
         return state | {"env_steps": self._env_steps, "steps_ahead": self._steps_ahead}
@@ -176,7 +177,7 @@ class DQN:
         self._env_steps, self._steps_ahead = int(state["env_steps"]), int(state["steps_ahead"])
 
     def close(self) -> None:
-        """Let go of the replay's folder."""
+        """Close the replay buffer's storage, and its folder where it has one."""
         self._storage.close()
 
 
@@ -190,11 +191,11 @@ def _make_learner(config: DQNConfig, policy: ActionValuePolicy, engine: str, pee
     return CompiledDQNEngine(config, policy, peers)
 
 
-def _make_replay(config: DQNConfig, policy: ActionValuePolicy, surroundings: TrainingContext, storage: Storage) -> Any:
+def _make_replay(config: DQNConfig, policy: ActionValuePolicy, context: TrainingContext, storage: Storage) -> Any:
     from loomrl.algorithms.replay.buffer import ReplayBuffer
     from loomrl.algorithms.replay.prioritized import PrioritizedReplay
 
-    spec = replay_spec(config, surroundings, policy.observation_space, (), policy.action_space.dtype)
+    spec = replay_spec(config, context, policy.observation_space, (), policy.action_space.dtype)
     if config.prioritized:
         return PrioritizedReplay(spec, config.priority_exponent, storage=storage)
     return ReplayBuffer(spec, storage)
@@ -222,7 +223,7 @@ def build(
     *,
     seed: int,
     total_env_steps: int,
-    surroundings: TrainingContext = ALONE,
+    context: TrainingContext = ALONE,
     peers: LearnerGroup = NO_PEERS,
 ) -> DQN:
     """DQN with weights that follow from `seed`; raises `ConfigError` for action spaces other than Discrete."""
@@ -236,4 +237,4 @@ def build(
         num_quantiles=config.num_quantiles or 1,
         generator=torch.Generator().manual_seed(seed),
     )
-    return DQN(config, policy, total_env_steps, surroundings, peers)
+    return DQN(config, policy, total_env_steps, context, peers)

@@ -1,4 +1,4 @@
-"""DQN's gradient steps with autograd: for every policy torch can express, and what `compiled.py` is held to."""
+"""DQN's gradient steps with autograd: for every policy torch can express, and the reference of `dqn.compiled`."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from loomrl.types import FloatArray
 
 
 class TorchDQNEngine:
-    """Learns any `ActionValuePolicy`."""
+    """Learns any `ActionValuePolicy` with PyTorch's autograd: a `DQNEngine` for networks without compiled kernels."""
 
     def __init__(self, config: DQNConfig, policy: ActionValuePolicy, peers: LearnerGroup = ALONE) -> None:
         self.config, self.policy, self._peers = config, policy, peers
@@ -36,12 +36,12 @@ class TorchDQNEngine:
 
     @torch.no_grad()
     def greedy(self, obs: NDArray[Any]) -> NDArray[np.int64]:
-        """See `Learner`."""
+        """Observations (B, *obs) -> indices (B,) of the actions of highest value."""
         best: NDArray[np.int64] = self.policy.quantiles(torch.from_numpy(obs)).mean(-1).argmax(-1).numpy()
         return best
 
     def step(self, batch: Transitions, learning_rate: float) -> tuple[FloatArray, FloatArray]:
-        """See `Learner`."""
+        """Take one gradient step; returns its metrics in the order of STEP_METRICS and the absolute TD errors (B,)."""
         config = self.config
         self._flat.gradient.zero_()
         quantiles, targets = self.values_and_targets(batch)
@@ -74,7 +74,7 @@ class TorchDQNEngine:
         return take_action(self.policy.quantiles(obs), action), targets
 
     def copy_target(self) -> None:
-        """See `Learner`."""
+        """Copy the online network's parameters to the target network."""
         self._flat_target.vector.data.copy_(self._flat.vector.data)
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -82,10 +82,10 @@ class TorchDQNEngine:
         return tensors | {f"optimizer.{name}": value for name, value in self._optimizer.state.items()}
 
     def state_dict(self) -> State:
-        """See `Learner`."""
+        """Copies of both networks' parameters and Adam's state, as NumPy arrays by name."""
         return {name: value.numpy().copy() for name, value in self._tensors().items()}
 
     def load_state_dict(self, state: State) -> None:
-        """See `Learner`."""
+        """Take over networks and Adam's state from `state_dict()`, in place."""
         for name, value in self._tensors().items():
             value.copy_(torch.from_numpy(state[name]))

@@ -56,7 +56,7 @@ class StateEncoder(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, state: Tensor) -> Tensor:
-        """Raises `ConfigError` where the last dimension is not `input_dim`."""
+        """States (B, input_dim) -> features (B, hidden_dims[-1]); raises `ConfigError` for another last dimension."""
         if state.shape[-1] != self.input_dim:
             raise ConfigError(f"states of shape {tuple(state.shape)} reached an encoder of width {self.input_dim}")
         features: Tensor = self.layers(state)
@@ -115,7 +115,7 @@ class LogitsHead(nn.Module):
         self.logits = linear(input_dim, num_logits, 0.01, generator)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(B, input_dim) -> (B, num_logits)."""
+        """Features (B, input_dim) -> logits (B, num_logits)."""
         logits: Tensor = self.logits(features)
         return logits
 

@@ -27,26 +27,26 @@ class ImagePart:
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """Number of values in the image: height x width x channels."""
         return math.prod(self.shape)
 
     @property
     def channels(self) -> int:
-        """Colours, or colours of several frames."""
+        """Number of channels: colours, or the colours of several stacked frames."""
         return self.shape[0] if channels_first(self.shape) else self.shape[2]
 
     @property
     def height(self) -> int:
-        """Pixels."""
+        """Height of the image in pixels, whether its channels come first or last."""
         return self.shape[1] if channels_first(self.shape) else self.shape[0]
 
     @property
     def width(self) -> int:
-        """Pixels."""
+        """Width of the image in pixels, whether its channels come first or last."""
         return self.shape[2] if channels_first(self.shape) else self.shape[1]
 
     def describe(self) -> str:
-        """In words, for messages."""
+        """The image's name, shape, size in pixels and number of channels, as words for a message."""
         name = f"the image {self.name!r}" if self.name else "the image"
         return f"{name} of shape {self.shape} ({self.height} x {self.width} pixels, {self.channels} channels)"
 
@@ -139,7 +139,7 @@ class ObservationNormalizer(nn.Module):
         self.register_buffer("scale", torch.ones(dim), persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(B, dim + pixels) -> the same shape."""
+        """Features (B, dim + pixels) -> the same, the first `dim` normalised."""
         dim = self.shift.shape[0]
         if features.shape[-1] == dim:
             return ((features - self.shift) * self.scale).clamp(-CLIP, CLIP)
@@ -162,7 +162,7 @@ class ObservationNormalizer(nn.Module):
         self.refresh()
 
     def refresh(self) -> None:
-        """Derive what `forward` uses from the statistics."""
+        """Compute what `forward` multiplies and adds from mean and variance."""
         constant = self.var < EPSILON
         scale = torch.where(constant, torch.ones_like(self.var), 1.0 / torch.sqrt(self.var + EPSILON))
         self.shift.copy_(self.mean)

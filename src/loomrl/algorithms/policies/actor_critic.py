@@ -65,7 +65,7 @@ class ActorCriticPolicy(TrainedPolicy):
 
     @property
     def action_kind(self) -> str:
-        """The manifest's word for what an action is."""
+        """The kind of action space as the policy's manifest names it, such as `discrete`."""
         return self.distribution.kind
 
     def forward(self, obs: Tensor) -> dict[str, Tensor]:

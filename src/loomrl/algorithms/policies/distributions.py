@@ -1,8 +1,8 @@
 """Distributions over actions, one for each kind of action space: greedy actions, samples, log-probabilities, entropies.
 
 They hold no weights: a policy's head gives the parameters, `logits` or `mean` and `log_std`, and the distribution says
-what they mean. `learnt` is what a sample is remembered as: indices, bits, or a Gaussian sample before it was clipped or
-squashed. Probabilities are those of `learnt`. Shapes: N rows; all probabilities and entropies in nats.
+what they mean. A raw action is a sample as probabilities are computed of it: an index, bits, or a Gaussian sample
+before it was clipped or squashed. Shapes: N rows; all probabilities and entropies in nats.
 """
 
 import math
@@ -38,28 +38,28 @@ class Distribution(nn.Module, ABC):
 
     @abstractmethod
     def greedy(self, parameters: Parameters) -> Tensor:
-        """The action the parameters favour, (N, *action)."""
+        """The most likely actions (N, *action), as the environment takes them."""
 
     @abstractmethod
     def sample(self, parameters: Arrays, rng: np.random.Generator) -> Act:
-        """Draw actions (N, *action); what `learnt` needs beyond them stands in `extras`."""
+        """Draw actions (N, *action); what `raw_actions` needs beyond them stands in `extras`."""
 
-    def learnt(self, trajectory: Trajectory) -> Tensor:
-        """What was sampled, of a whole trajectory (T, B), as N = T x B rows."""
+    def raw_actions(self, trajectory: Trajectory) -> Tensor:
+        """The raw actions of a whole trajectory (T, B), as N = T x B rows: (N,) indices, (N, A) bits or samples."""
         action = trajectory.action
         return self.from_actions(torch.from_numpy(action.reshape(-1, *action.shape[2:])))
 
     @abstractmethod
     def from_actions(self, action: Tensor) -> Tensor:
-        """What is learnt of actions as the environment takes them, (N, *action); of continuous ones, of samples."""
+        """Actions as the environment takes them (N, *action) -> raw actions; continuous ones are given as samples."""
 
     @abstractmethod
-    def log_prob_and_entropy(self, parameters: Parameters, learnt: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities (N,) of samples, and the entropy of each row (N,), or one for all ()."""
+    def log_prob_and_entropy(self, parameters: Parameters, raw_action: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities (N,) of raw actions, and the entropy of each row (N,), or one for all ()."""
 
 
 class CategoricalActions(Distribution):
-    """Discrete(n): `logits` (N, n)."""
+    """Actions of Discrete(n): one categorical distribution with `logits` (N, n)."""
 
     names, kind = ("logits",), "discrete"
 
@@ -78,8 +78,8 @@ class CategoricalActions(Distribution):
     def from_actions(self, action: Tensor) -> Tensor:
         return action.to(torch.int64) - self.start
 
-    def log_prob_and_entropy(self, parameters: Parameters, learnt: Tensor) -> tuple[Tensor, Tensor]:
-        return categorical_log_prob_and_entropy(parameters[0], learnt)
+    def log_prob_and_entropy(self, parameters: Parameters, raw_action: Tensor) -> tuple[Tensor, Tensor]:
+        return categorical_log_prob_and_entropy(parameters[0], raw_action)
 
 
 class MultiCategoricalActions(Distribution):
@@ -108,9 +108,9 @@ class MultiCategoricalActions(Distribution):
     def from_actions(self, action: Tensor) -> Tensor:
         return action.reshape(-1, len(self.sizes)).to(torch.int64) - self.offset
 
-    def log_prob_and_entropy(self, parameters: Parameters, learnt: Tensor) -> tuple[Tensor, Tensor]:
-        """Independent components: the sums over them."""
-        parts = zip(torch.split(parameters[0], self.sizes, -1), learnt.unbind(-1), strict=True)
+    def log_prob_and_entropy(self, parameters: Parameters, raw_action: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities (N,) and entropies (N,), each the sum over the independent components."""
+        parts = zip(torch.split(parameters[0], self.sizes, -1), raw_action.unbind(-1), strict=True)
         log_probs, entropies = zip(*(categorical_log_prob_and_entropy(*part) for part in parts), strict=True)
         return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
 
@@ -137,11 +137,11 @@ class BernoulliActions(Distribution):
     def from_actions(self, action: Tensor) -> Tensor:
         return action.reshape(-1, self.width).to(torch.float32)
 
-    def log_prob_and_entropy(self, parameters: Parameters, learnt: Tensor) -> tuple[Tensor, Tensor]:
+    def log_prob_and_entropy(self, parameters: Parameters, raw_action: Tensor) -> tuple[Tensor, Tensor]:
         """log p = a l - log(1 + e^l) and H = log(1 + e^l) - l sigmoid(l), summed over the bits."""
         logits = parameters[0]
         normaliser = functional.softplus(logits)
-        log_prob = (learnt * logits - normaliser).sum(-1)
+        log_prob = (raw_action * logits - normaliser).sum(-1)
         return log_prob, (normaliser - logits * torch.sigmoid(logits)).sum(-1)
 
 
@@ -177,16 +177,16 @@ class GaussianActions(Distribution):
     def _shaped(self, action: Tensor) -> Tensor:
         return action if len(self.shape) == 1 else action.reshape(-1, *self.shape)
 
-    def learnt(self, trajectory: Trajectory) -> Tensor:
+    def raw_actions(self, trajectory: Trajectory) -> Tensor:
         sample = trajectory.extras["sample"]
         return torch.from_numpy(sample.reshape(-1, sample.shape[-1]))
 
     def from_actions(self, action: Tensor) -> Tensor:
         return action.reshape(-1, self.width)
 
-    def log_prob_and_entropy(self, parameters: Parameters, learnt: Tensor) -> tuple[Tensor, Tensor]:
+    def log_prob_and_entropy(self, parameters: Parameters, raw_action: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = parameters
-        return gaussian_log_prob_and_entropy(mean, log_std, learnt)
+        return gaussian_log_prob_and_entropy(mean, log_std, raw_action)
 
 
 class SquashedGaussianActions(GaussianActions):
@@ -219,13 +219,13 @@ class SquashedGaussianActions(GaussianActions):
         action = self.low + half * (torch.tanh(sample) + 1.0)
         return self._shaped(torch.minimum(action, self.high))  # rounding may lead one bit beyond
 
-    def log_prob_and_entropy(self, parameters: Parameters, learnt: Tensor) -> tuple[Tensor, Tensor]:
+    def log_prob_and_entropy(self, parameters: Parameters, raw_action: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = parameters
-        log_prob, entropy = gaussian_log_prob_and_entropy(mean, log_std, learnt)
+        log_prob, entropy = gaussian_log_prob_and_entropy(mean, log_std, raw_action)
         scale = torch.log((self.high - self.low) / 2)
         points = mean.unsqueeze(-1) + torch.exp(log_std).unsqueeze(-1) * self.nodes  # (N, A, nodes)
         expected = (log_tanh_slope(points) * self.weights).sum(-1)  # (N, A)
-        return log_prob - (log_tanh_slope(learnt) + scale).sum(-1), entropy + (expected + scale).sum(-1)
+        return log_prob - (log_tanh_slope(raw_action) + scale).sum(-1), entropy + (expected + scale).sum(-1)
 
 
 def action_distribution(space: gymnasium.Space[Any], squash: bool = False) -> Distribution:

@@ -75,7 +75,7 @@ class TrainedPolicy(nn.Module, ABC):
         `logits` (B, n), or `mean` and `log_std` (B, dim). This is what export traces."""
 
     def discrete_action(self, index: Tensor) -> Tensor:
-        """Index of a logit -> the space's action."""
+        """Indices of logits (N,) -> actions (N,) of the action space, which may begin above 0."""
         assert isinstance(self.action_space, gymnasium.spaces.Discrete)
         start = int(self.action_space.start)
         return index + start if start else index
@@ -93,7 +93,7 @@ class TrainedPolicy(nn.Module, ABC):
         return self._evaluate(obs)["action"]
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:  # noqa: ARG002 - greedy: draws nothing
-        """Greedy actions with their values."""
+        """Observations (B, *obs) -> greedy actions (B, *action), with values (B,) where the policy has them."""
         answer = self._evaluate(obs)
         return Act(action=answer["action"], value=answer["value"])
 
@@ -121,11 +121,11 @@ class TrainedPolicy(nn.Module, ABC):
     # --- state ---
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Copies of weights and normaliser by name."""
+        """Copies of the weights and of the normaliser's statistics, by name."""
         return {name: value.detach().cpu().numpy().copy() for name, value in self.state_dict().items()}
 
     def load_arrays(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Take over what `arrays()` of an equal policy gave."""
+        """Overwrite weights and statistics with those that `arrays()` of an equal policy returned."""
         self.load_state_dict({name: torch.from_numpy(value) for name, value in arrays.items()})
 
     def save(self, folder: Path) -> None:

@@ -48,7 +48,7 @@ class GatedMemory(nn.Module):
 
 
 class RecurrentBranch(nn.Module):
-    """An encoder and a memory behind it."""
+    """An encoder followed by a recurrent memory, for the actor or the critic."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class RecurrentBranch(nn.Module):
 
 
 class RecurrentPolicy(TrainedPolicy):
-    """Acts greedily on what it sees and remembers."""
+    """A policy with a memory, which acts greedily on observation and memory."""
 
     def __init__(
         self, architecture: PolicyArchitecture, generator: torch.Generator | None = None, initial_log_std: float = 0.0
@@ -126,7 +126,7 @@ class RecurrentPolicy(TrainedPolicy):
 
     @property
     def action_kind(self) -> str:
-        """The manifest's word for what an action is."""
+        """The kind of action space as the policy's manifest names it, such as `discrete`."""
         return self.distribution.kind
 
     # --- one step ---

@@ -87,7 +87,7 @@ class CompiledPPO:
         return Collector(envs, seed)
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
-        """Sample actions for observations (B, *obs)."""
+        """Observations (B, *obs) -> actions (B, *action) sampled from the policy."""
         policy = self._policy
         outputs = policy.outputs(policy.features(policy.raw_features(obs)))
         if policy.is_discrete:
@@ -100,7 +100,7 @@ class CompiledPPO:
         when that has changed."""
         policy = self._policy
         features = policy.features(policy.raw_features(trajectory.obs))
-        log_prob = self._log_prob(trajectory, features, *self._learnt(trajectory))
+        log_prob = self._log_prob(trajectory, features, *self._raw_actions(trajectory))
         extras = {**trajectory.extras, "log_prob": log_prob.reshape(trajectory.reward.shape)}
         return replace(trajectory, extras=extras)
 
@@ -154,19 +154,19 @@ class CompiledPPO:
             reward, value64, last_value, trajectory.terminated, trajectory.truncated, config.gamma, config.gae_lambda,
             advantage,
         )  # fmt: skip
-        target = (advantage + value64).ravel()
+        returns = (advantage + value64).ravel()
         if config.normalize_advantages:
             mean, var = (np.array(moment) for moment in gae.moments(advantage.reshape(-1)))
             joined = self._peers.all_reduce_moments(Moments(mean, var, float(advantage.size)))
             gae.normalize(advantage.reshape(-1), float(joined.mean), float(joined.var))
-        index, sample = self._learnt(trajectory)
+        index, sample = self._raw_actions(trajectory)
         rows = RolloutRows(
             features, index, sample, self._log_prob(trajectory, features, index, sample), np.ascontiguousarray(value),
-            advantage.ravel().astype(np.float32), target.astype(np.float32),
+            advantage.ravel().astype(np.float32), returns.astype(np.float32),
         )  # fmt: skip
-        return rows, gae.explained_variance(value64.ravel(), target)
+        return rows, gae.explained_variance(value64.ravel(), returns)
 
-    def _learnt(self, trajectory: Trajectory) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def _raw_actions(self, trajectory: Trajectory) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """What was sampled: indices (N,), or Gaussian samples before clipping (N, A)."""
         policy = self._policy
         if not policy.is_discrete:
@@ -248,7 +248,7 @@ class CompiledPPO:
     # --- state ---
 
     def state_dict(self) -> State:
-        """Policy with normaliser, optimiser, schedules and reward scale."""
+        """State of the policy with its normaliser, the optimiser, the schedules and the reward scale."""
         state: State = {f"policy.{name}": value for name, value in self._policy.arrays().items()}
         state |= {"optimizer.step": self._num_gradient_steps, **self._schedules.state_dict()}
         state |= {
@@ -288,7 +288,7 @@ def _work(policy: CompiledPolicy) -> PPOWorkspace:
 
 
 class CompiledRewardScaler(RewardScaler):
-    """The same, with its loop compiled."""
+    """A `RewardScaler` whose loop over time steps is compiled; results are equal."""
 
     def _discounted(self, reward: FloatArray, ended: NDArray[np.bool_]) -> FloatArray:
         returns = np.empty(reward.shape)

@@ -77,7 +77,7 @@ class PPOParameters(Section):
 
     @property
     def rollout_size(self) -> int:
-        """Transitions per update."""
+        """Transitions that one update learns from: `num_envs` times `steps_per_rollout`."""
         return self.num_envs * self.steps_per_rollout
 
 

@@ -63,7 +63,7 @@ class DevicePPO(PPO):
     def update(self, trajectory: Trajectory | DeviceTrajectory, rng: np.random.Generator) -> dict[str, float]:
         """Learn from one rollout (T, B); returns the means over its gradient steps."""
         if isinstance(trajectory, Trajectory):
-            trajectory = DeviceTrajectory.brought(trajectory, self._twin.distribution, self._torch_device)
+            trajectory = DeviceTrajectory.from_trajectory(trajectory, self._twin.distribution, self._torch_device)
         self._generator.manual_seed(int(rng.integers(2**63)))
         metrics = self._learn(self._batch(trajectory), rng)
         self._learn_statistics(trajectory.obs)
@@ -82,13 +82,17 @@ class DevicePPO(PPO):
         value = policy.value_head(policy.critic(features))
         next_value = value.double().roll(-shape[1])
         next_value[places] = policy.value_head(policy.critic(successors)).double()
-        advantage, target = self._worth(trajectory, value.double().reshape(shape), next_value.reshape(shape))
-        learnt = trajectory.learnt.flatten(0, 1)
-        log_prob, _ = policy.distribution.log_prob_and_entropy(policy.parameters_of(features), learnt)
-        return PPOBatch(features, learnt, log_prob, value, advantage, target)
+        advantage, returns = self._advantages_and_returns(
+            trajectory, value.double().reshape(shape), next_value.reshape(shape)
+        )
+        raw_action = trajectory.raw_action.flatten(0, 1)
+        log_prob, _ = policy.distribution.log_prob_and_entropy(policy.parameters_of(features), raw_action)
+        return PPOBatch(features, raw_action, log_prob, value, advantage, returns)
 
-    def _worth(self, trajectory: DeviceTrajectory, value: Tensor, next_value: Tensor) -> tuple[Tensor, Tensor]:
-        """Advantages and what the critic learns, (N,) float32, from values (T, B) float64."""
+    def _advantages_and_returns(
+        self, trajectory: DeviceTrajectory, value: Tensor, next_value: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Advantages and returns, (N,) float32 each, from values (T, B) float64."""
         reward = trajectory.reward.double()
         if self._scaler is not None:
             reward = self._scaler.scaled(reward, trajectory.ended)
@@ -96,17 +100,17 @@ class DevicePPO(PPO):
             reward, value, next_value, trajectory.terminated, trajectory.truncated,
             self.config.gamma, self.config.gae_lambda,
         )  # fmt: skip
-        target = advantage + value
+        returns = advantage + value
         if self.config.normalize_advantages:
             advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
-        return advantage.flatten().float(), target.flatten().float()
+        return advantage.flatten().float(), returns.flatten().float()
 
     def _order(self, num_rows: int, rng: np.random.Generator) -> Tensor:  # noqa: ARG002
         return torch.randperm(num_rows, generator=self._generator, device=self._torch_device)
 
     def _metrics(self, batch: PPOBatch, means: Tensor) -> dict[str, float]:
         names, head = [*STEP_METRICS, "explained_variance"], self._policy.head
-        values = [*means.unbind(), explained_variance(batch.value, batch.target)]
+        values = [*means.unbind(), explained_variance(batch.value, batch.returns)]
         if isinstance(head, GaussianPolicyHead):
             names.append("std")
             values.append(head.log_std.detach().exp().mean())

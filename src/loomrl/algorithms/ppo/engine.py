@@ -62,12 +62,12 @@ def _obstacle(config: PPOParameters, observation: gymnasium.Space[Any], action: 
 
 
 def is_gaussian(action: gymnasium.Space[Any]) -> bool:
-    """Whether actions are vectors of floats."""
+    """Whether actions of this space are vectors of floats, which a Gaussian draws."""
     return isinstance(action, gymnasium.spaces.Box) and np.dtype(action.dtype).kind == "f"
 
 
 def num_outputs(action: gymnasium.Space[Any]) -> int:
-    """Logits, or means, of an action space."""
+    """How many logits, or means, the actor has for an action space."""
     if isinstance(action, gymnasium.spaces.Discrete):
         return int(action.n)
     return math.prod(action.shape or ())

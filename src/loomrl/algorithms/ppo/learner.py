@@ -33,35 +33,37 @@ from loomrl.types import Act, Trajectory
 
 
 def clipped_policy_loss(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip_epsilon: float) -> Tensor:
-    """Negated clipped surrogate (arXiv 1707.06347, equation 7); all (N,)."""
+    """The negated clipped surrogate objective, a scalar (), of three tensors (N,) (arXiv 1707.06347, equation 7)."""
     ratio = torch.exp(log_prob - old_log_prob)
     clipped = ratio.clamp(1.0 - clip_epsilon, 1.0 + clip_epsilon)
     return -torch.minimum(advantage * ratio, advantage * clipped).mean()
 
 
-def squared_value_loss(value: Tensor, target: Tensor, old_value: Tensor | None, clip_epsilon: float | None) -> Tensor:
-    """The mean of `squared_value_errors`, ()."""
-    return squared_value_errors(value, target, old_value, clip_epsilon).mean()
+def squared_value_loss(value: Tensor, returns: Tensor, old_value: Tensor | None, clip_epsilon: float | None) -> Tensor:
+    """The mean of `squared_value_errors` over all rows, a scalar ()."""
+    return squared_value_errors(value, returns, old_value, clip_epsilon).mean()
 
 
-def squared_value_errors(value: Tensor, target: Tensor, old_value: Tensor | None, clip_epsilon: float | None) -> Tensor:
+def squared_value_errors(
+    value: Tensor, returns: Tensor, old_value: Tensor | None, clip_epsilon: float | None
+) -> Tensor:
     """Squared errors; with `clip_epsilon` the worse of each and that of a value kept near the old one; of one shape."""
     if clip_epsilon is None or old_value is None:
-        return functional.mse_loss(value, target, reduction="none")
+        return functional.mse_loss(value, returns, reduction="none")
     near = old_value + (value - old_value).clamp(-clip_epsilon, clip_epsilon)
-    return torch.maximum((value - target) ** 2, (near - target) ** 2)
+    return torch.maximum((value - returns) ** 2, (near - returns) ** 2)
 
 
 @dataclass(frozen=True)
 class PPOBatch:
-    """N transitions as the losses need them."""
+    """N transitions with all that the losses need of them."""
 
     features: Tensor  # (N, dim), normalised
     action: Tensor  # (N,) indices or (N, A) samples before clipping
     log_prob: Tensor  # (N,) of the policy that acted
     value: Tensor  # (N,)
     advantage: Tensor  # (N,)
-    target: Tensor  # (N,) returns the critic learns
+    returns: Tensor  # (N,) what the critic's values are fitted to
 
     def __getitem__(self, rows: Any) -> "PPOBatch":
         return type(self)(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
@@ -77,7 +79,7 @@ def losses(
     log_prob, entropy = _log_prob_and_entropy(policy, batch.features, batch.action)
     value = policy.value_head(policy.critic(batch.features))
     policy_loss = clipped_policy_loss(log_prob, batch.log_prob, batch.advantage, clip_epsilon)
-    value_loss = squared_value_loss(value, batch.target, batch.value, value_clip_epsilon)
+    value_loss = squared_value_loss(value, batch.returns, batch.value, value_clip_epsilon)
     return policy_loss, value_loss, entropy.mean(), log_prob
 
 
@@ -89,7 +91,7 @@ def _log_prob_and_entropy(policy: ActorCriticPolicy, features: Tensor, action: T
 
 
 class PPO:
-    """Learns a `ActorCriticPolicy` from trajectories of its own `act`."""
+    """Learns an `ActorCriticPolicy` from trajectories that its own `act` has collected."""
 
     def __init__(
         self, config: PPOParameters, policy: ActorCriticPolicy, total_env_steps: int, peers: LearnerGroup = ALONE
@@ -134,7 +136,7 @@ class PPO:
         policy, shape = self._policy, trajectory.reward.shape
         obs = torch.from_numpy(trajectory.obs.reshape(-1, *trajectory.obs.shape[2:]))
         rows = torch.arange(-(-len(obs) // ROWS) * ROWS).clamp(max=len(obs) - 1)  # the last ones again
-        action = policy.distribution.learnt(trajectory)
+        action = policy.distribution.raw_actions(trajectory)
         log_prob, _ = _log_prob_and_entropy(policy, policy.features(obs[rows]), action[rows])
         extras = {**trajectory.extras, "log_prob": log_prob[: len(obs)].numpy().reshape(shape)}
         return replace(trajectory, extras=extras)
@@ -177,7 +179,7 @@ class PPO:
     def _metrics(self, batch: PPOBatch, means: Tensor) -> dict[str, float]:
         """`means` over the gradient steps by name, how well the values explained the returns, and the deviation."""
         metrics = dict(zip(STEP_METRICS, means.tolist(), strict=True))
-        metrics["explained_variance"] = explained_variance(batch.value.numpy(), batch.target.numpy())
+        metrics["explained_variance"] = explained_variance(batch.value.numpy(), batch.returns.numpy())
         if isinstance(self._policy.head, GaussianPolicyHead):
             metrics["std"] = float(self._policy.head.log_std.detach().exp().mean())
         return metrics
@@ -185,16 +187,16 @@ class PPO:
     @torch.no_grad()
     def _prepare(self, trajectory: Trajectory) -> PPOBatch:
         """Values, probabilities and advantages of a whole rollout, T x B flattened to N."""
-        return self._valued(trajectory, *self._features(trajectory))
+        return self._with_values(trajectory, *self._features(trajectory))
 
-    def _valued(self, trajectory: Trajectory, features: Tensor, next_features: Tensor) -> PPOBatch:
+    def _with_values(self, trajectory: Trajectory, features: Tensor, next_features: Tensor) -> PPOBatch:
         policy, shape = self._policy, trajectory.reward.shape
         value = policy.value_head(policy.critic(features))
         last_value = policy.value_head(policy.critic(next_features))
-        advantage, target = self._advantages(trajectory, value.reshape(shape).numpy(), last_value.numpy())
-        action = policy.distribution.learnt(trajectory)
+        advantage, returns = self._advantages(trajectory, value.reshape(shape).numpy(), last_value.numpy())
+        action = policy.distribution.raw_actions(trajectory)
         return PPOBatch(
-            features, action, self._log_prob(trajectory, features, action), value, advantage.ravel(), target.ravel()
+            features, action, self._log_prob(trajectory, features, action), value, advantage.ravel(), returns.ravel()
         )
 
     def _log_prob(self, trajectory: Trajectory, features: Tensor, action: Tensor) -> Tensor:
@@ -206,7 +208,7 @@ class PPO:
     def _advantages(
         self, trajectory: Trajectory, value: NDArray[Any], last_value: NDArray[Any]
     ) -> tuple[Tensor, Tensor]:
-        """Advantages and what the critic learns, (T, B) each, from values (T, B) and those of the successors that are
+        """Advantages and returns, (T, B) each, from values (T, B) and those of the successors that are
         not the next row of the trajectory."""
         ended = trajectory.terminated | trajectory.truncated
         value64 = value.astype(np.float64)
@@ -216,10 +218,10 @@ class PPO:
             reward, value64, next_value, trajectory.terminated, trajectory.truncated,
             self.config.gamma, self.config.gae_lambda,
         )  # fmt: skip
-        target = advantage + value64
+        returns = advantage + value64
         if self.config.normalize_advantages:
             advantage = normalized(advantage, self._peers)
-        return _float32(advantage), _float32(target)
+        return _float32(advantage), _float32(returns)
 
     def _features(self, trajectory: Trajectory) -> tuple[Tensor, Tensor]:
         """Features of all N observations and of the successors that are not the next row of the trajectory."""
@@ -252,7 +254,7 @@ class PPO:
     # --- state ---
 
     def state_dict(self) -> State:
-        """Policy with normaliser, optimiser, schedules and reward scale."""
+        """State of the policy with its normaliser, the optimiser, the schedules and the reward scale."""
         state: State = {
             f"policy.{name}": value.cpu().numpy().copy() for name, value in self._policy.state_dict().items()
         }

@@ -44,10 +44,10 @@ def sums_so_far(added: Tensor, ended: Tensor, start: Tensor, gamma: float = 1.0)
     return recurrence(added, factor, start)
 
 
-def explained_variance(value: Tensor, target: Tensor) -> Tensor:
-    """1 - Var(target - value) / Var(target), (): 0 for a constant target."""
-    variance = target.var(correction=0)
-    return torch.where(variance == 0, 0.0, 1.0 - (target - value).var(correction=0) / variance)
+def explained_variance(value: Tensor, returns: Tensor) -> Tensor:
+    """1 - Var(returns - value) / Var(returns), (): 0 for constant returns."""
+    variance = returns.var(correction=0)
+    return torch.where(variance == 0, 0.0, 1.0 - (returns - value).var(correction=0) / variance)
 
 
 class DeviceRewardScaler(RewardScaler):

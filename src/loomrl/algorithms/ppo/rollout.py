@@ -26,32 +26,34 @@ from loomrl.types import Trajectory
 
 @dataclass(frozen=True)
 class DeviceTrajectory:
-    """A `loomrl.types.Trajectory` on a device. `learnt` is what the distribution remembers of actions: indices, or
-    Gaussian samples before they were clipped."""
+    """A `loomrl.types.Trajectory` on a device. Its `raw_action` holds indices, or Gaussian samples before
+    they were clipped: see `Distribution`."""
 
     obs: Tensor  # (T, B, *obs)
-    learnt: Tensor  # (T, B) or (T, B, A)
+    raw_action: Tensor  # (T, B) or (T, B, A)
     reward: Tensor  # (T, B)
     terminated: Tensor  # (T, B)
     truncated: Tensor  # (T, B)
     next_obs: Tensor  # (T, B, *obs), the true successors
 
     @classmethod
-    def brought(cls, trajectory: Trajectory, distribution: Distribution, device: torch.device) -> "DeviceTrajectory":
-        """One that was collected elsewhere; `distribution` is on the CPU."""
-        learnt = distribution.learnt(trajectory)
+    def from_trajectory(
+        cls, trajectory: Trajectory, distribution: Distribution, device: torch.device
+    ) -> "DeviceTrajectory":
+        """A copy on `device` of a trajectory that was collected on the CPU, where `distribution` is."""
+        raw_action = distribution.raw_actions(trajectory)
         arrays = (trajectory.reward, trajectory.terminated, trajectory.truncated, trajectory.next_obs)
         obs, *rest = (torch.from_numpy(array).to(device) for array in (trajectory.obs, *arrays))
-        return cls(obs, learnt.reshape(*trajectory.reward.shape, *learnt.shape[1:]).to(device), *rest)
+        return cls(obs, raw_action.reshape(*trajectory.reward.shape, *raw_action.shape[1:]).to(device), *rest)
 
     @property
     def ended(self) -> Tensor:
-        """(T, B)."""
+        """Which transitions ended an episode, by termination or by truncation: bool (T, B)."""
         return self.terminated | self.truncated
 
     @property
     def num_transitions(self) -> int:
-        """T x B."""
+        """Number of transitions in the trajectory, T x B."""
         return self.reward.numel()
 
     def unusable_reward(self) -> tuple[int, float] | None:
@@ -85,7 +87,7 @@ class DeviceCollector:
     is_resumable = True
 
     def state_dict(self) -> State:
-        """Of the environments, their episodes so far, and both generators."""
+        """State of the environments, their episodes so far, and both random generators."""
         tensors = {"so_far": self._so_far, "generator": self._generator.get_state()}
         tensors |= {f"envs.{name}": values for name, values in self.envs.state_dict().items()}
         return {name: values.cpu().numpy().copy() for name, values in tensors.items()}
@@ -109,9 +111,9 @@ class DeviceCollector:
         distribution, steps = self._policy.distribution, []
         for noise in draw_noise(distribution, (num_steps, self.envs.num_envs), self._generator).unbind():
             obs = self._obs
-            learnt, action = sample(distribution, self._policy.parameters_of(self._policy.features(obs)), noise)
+            raw_action, action = sample(distribution, self._policy.parameters_of(self._policy.features(obs)), noise)
             self._obs, reward, terminated, truncated, info = self.envs.step(action)
-            steps.append((obs, learnt, reward, terminated, truncated, info["final_obs"]))
+            steps.append((obs, raw_action, reward, terminated, truncated, info["final_obs"]))
         trajectory = DeviceTrajectory(*(torch.stack(parts) for parts in zip(*steps, strict=True)))
         self._count(trajectory)
         return trajectory
@@ -121,18 +123,18 @@ class DeviceCollector:
         reward, ended = trajectory.reward.double(), trajectory.ended
         so_far = sums_so_far(torch.stack([reward, torch.ones_like(reward)], -1), ended, self._so_far)  # (T, B, 2)
         self._so_far = so_far[-1] * ~ended[-1, :, None]
-        if not (trajectory.learnt.isfinite().all() & trajectory.next_obs.isfinite().all()):
+        if not (trajectory.raw_action.isfinite().all() & trajectory.next_obs.isfinite().all()):
             self._explain(trajectory, so_far[..., 1])
         self.envs.check_finite()
         self.finished += [(total, int(length)) for total, length in so_far[ended].tolist()]
 
     def _explain(self, trajectory: DeviceTrajectory, lengths: Tensor) -> None:
         """Whichever came first: the policy's action, or what the environment made of it."""
-        taken = trajectory.obs, trajectory.learnt, trajectory.next_obs, trajectory.reward
-        for obs, learnt, next_obs, reward, elapsed in zip(
+        taken = trajectory.obs, trajectory.raw_action, trajectory.next_obs, trajectory.reward
+        for obs, raw_action, next_obs, reward, elapsed in zip(
             *(part.cpu().numpy() for part in (*taken, lengths)), strict=True
         ):
-            demand_finite(learnt, obs)
+            demand_finite(raw_action, obs)
             check_finite(next_obs, reward, self.envs.single_observation_space, self.envs.name, elapsed)
 
 
@@ -154,7 +156,7 @@ def draw_noise(distribution: Distribution, batch: tuple[int, int], generator: to
 
 
 def sample(distribution: Distribution, parameters: Parameters, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """What is learnt of B sampled actions, and the actions as environments take them."""
+    """Raw actions (B,) or (B, A) drawn with `noise`, and the actions as environments take them."""
     if isinstance(distribution, CategoricalActions):
         index = (parameters[0] - noise).argmax(-1)
         return index, index + distribution.start if distribution.start else index

@@ -11,7 +11,7 @@ STEP_METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fract
 
 
 class Schedules:
-    """Learning rate and clip range over training."""
+    """The schedules of PPO's learning rate and clip range."""
 
     def __init__(self, config: PPOParameters, total_env_steps: int) -> None:
         self._config = config
@@ -24,7 +24,7 @@ class Schedules:
         self._total_env_steps, self._env_steps = total_env_steps or math.inf, 0
 
     def begin(self) -> tuple[float, float]:
-        """Learning rate and clip range of an update."""
+        """The learning rate and the clip range that the next update begins with."""
         config = self._config
         left = max(0.0, 1.0 - self._env_steps / self._total_env_steps)
         rates = {
@@ -56,14 +56,14 @@ class Schedules:
         return self._config.target_kl is not None and kl > self._config.target_kl
 
     def advance(self, num_env_steps: int) -> None:
-        """An update has used so many steps."""
+        """Count the environment steps that an update has used."""
         self._env_steps += num_env_steps
 
     def state_dict(self) -> State:
-        """How far they are."""
+        """The environment steps used so far and the adaptive learning rate, as they are now."""
         return {"env_steps": self._env_steps, "learning_rate": self._adaptive_learning_rate}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Take over the environment steps used and the adaptive learning rate from `state_dict()`."""
         self._env_steps = int(state["env_steps"])
         self._adaptive_learning_rate = float(state["learning_rate"])

@@ -25,7 +25,7 @@ class ReplayBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of everything that is kept."""
+        """Size of all that the buffer keeps, in bytes."""
         return self._rows.nbytes
 
     def add(self, trajectory: Trajectory) -> None:

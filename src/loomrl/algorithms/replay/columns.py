@@ -12,7 +12,7 @@ _SIDES = (("final_keys", "finals"), ("start_keys", "starts"))  # keys r * B + b,
 Column = tuple[State, int]  # whose, and which
 
 
-def dealt(states: Sequence[State], num_parts: int, num_envs: int) -> list[State]:
+def redistribute(states: Sequence[State], num_parts: int, num_envs: int) -> list[State]:
     """States of replays in memory that hold equally many rows, as those of `num_parts` replays of `num_envs`
     environments: the columns stand side by side and are dealt out in order. Where there are too few the first are
     dealt again, where there are too many the last are left out."""

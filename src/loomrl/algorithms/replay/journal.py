@@ -38,12 +38,12 @@ class ReplayJournal:
         self._overrun = False  # whether that state is known to be lost
 
     def rooms(self, defaults: tuple[int, int]) -> tuple[int, int]:
-        """How large the side stores have grown."""
+        """The number of rows for which the two side stores have room."""
         final, start = self._numbers[FINAL_ROOM : START_ROOM + 1].tolist()
         return (final or defaults[0], start or defaults[1])
 
     def note_rooms(self, rooms: tuple[int, int]) -> None:
-        """Called once the side stores have grown."""
+        """Write down the room of the two side stores, once they have grown."""
         self._numbers[FINAL_ROOM : START_ROOM + 1] = rooms
 
     def begin(self, stop: int) -> None:

@@ -43,7 +43,7 @@ class PrioritizedReplay:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of everything that is kept."""
+        """Size of all that the buffer keeps, priorities included, in bytes."""
         return self._rows.nbytes + self._tree.sums.nbytes + self._tree.smallest.nbytes
 
     def add(self, trajectory: Trajectory) -> None:

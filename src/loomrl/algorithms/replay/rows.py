@@ -66,17 +66,17 @@ class StepRing:
 
     @property
     def num_written(self) -> int:
-        """Rows ever written."""
+        """Rows written since the buffer was made, those overwritten since among them."""
         return int(self._counters[ROWS])
 
     @property
     def num_rows(self) -> int:
-        """Rows that can be sampled."""
+        """Number of rows that the ring holds now and that can be sampled."""
         return min(self.num_written, self.spec.num_rows)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
+        """Size of all arrays of the ring in bytes."""
         return sum(array.nbytes for array in self._ring)
 
     # --- writing ------------------------------------------------------------------------------------------------

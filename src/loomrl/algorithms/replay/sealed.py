@@ -110,7 +110,7 @@ class SealedStorage(FolderStorage):
         return SealedFile(self.folder / f"{name}{SEALED}", self._key.tobytes(), block_bytes, table)
 
     def prepare_read(self, name: str, index: NDArray[np.int64], before: int, after: int) -> None:
-        """Decrypt what is not in memory."""
+        """Decrypt the blocks of these rows that are not in memory yet."""
         array = self._paged[name]
         if array.num_absent:
             self._make_room(array)

@@ -47,7 +47,7 @@ class ResidentArray:
 
     @property
     def blocks(self) -> NDArray[np.uint8]:
-        """(num_blocks, block_bytes)."""
+        """The array's bytes as uint8 (num_blocks, block_bytes); writing to it changes the array."""
         return self._memory.blocks
 
     def grow(self, size: int) -> None:
@@ -60,17 +60,17 @@ class ResidentArray:
             self._settled.append(_digest(self.blocks[block]))
 
     def changed(self) -> list[int]:
-        """Blocks that differ from what is on the disk."""
+        """The numbers of the blocks that differ from those on the disk."""
         self._found = [_digest(block) for block in self.blocks]
         return [number for number, digest in enumerate(self._found) if digest != self._settled[number]]
 
     def settle(self) -> None:
-        """What `changed` found is on the disk."""
+        """Record that the blocks `changed` found are on the disk now."""
         self.file.settle()
         self._settled = self._found
 
     def close(self) -> None:
-        """Neither memory nor file are needed any more."""
+        """Release the memory and close the file."""
         self._memory.close()
         self.file.close()
 
@@ -108,7 +108,8 @@ class PagedArray:
         return int(np.count_nonzero(self._dirty)) > self._room // 2
 
     def read(self, index: NDArray[np.int64], before: int, after: int) -> None:
-        """Bring in rows; see `Storage.prepare_read`."""
+        """Decrypt the blocks of the rows `index`, with `before` and `after` rows around each: see
+        `Storage.prepare_read`."""
         row, env = np.divmod(index, self._num_envs)
         self._touch(env[:, None], row[:, None] + np.arange(-before, after + 1))
 
@@ -149,12 +150,12 @@ class PagedArray:
         return changed
 
     def settle(self) -> None:
-        """What `changed` named is on the disk."""
+        """Record that the blocks `changed` named are on the disk now."""
         self.file.settle()
         self._dirty.fill(False)
 
     def close(self) -> None:
-        """Neither memory nor file are needed any more."""
+        """Release the memory and close the file."""
         self._memory.close()
         self.file.close()
 

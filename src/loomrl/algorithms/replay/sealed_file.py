@@ -87,13 +87,13 @@ class SealedFile:
             os.fsync(self._handle)
 
     def settle(self) -> None:
-        """The table `written` is on the disk."""
+        """Record that the table `written` is on the disk now."""
         replaced = self.table["place"][self.table["place"] != self.written["place"]]
         self._free += replaced[replaced >= 0].tolist()
         self.table = self.written
 
     def close(self) -> None:
-        """The file is not needed any more."""
+        """Close the file; it cannot be read or written any more."""
         os.close(self._handle)
 
     def _bound_to(self, block: int) -> bytes:

@@ -80,7 +80,7 @@ class ReplaySpec:
 
     @property
     def num_rows(self) -> int:
-        """Steps of all environments that the capacity holds."""
+        """Rows that the capacity holds: steps of all environments at once."""
         return self.capacity // self.num_envs
 
     @property
@@ -96,12 +96,12 @@ class ReplaySpec:
 
     @property
     def obs_bytes(self) -> int:
-        """Bytes of one observation, all its frames."""
+        """Size of one observation with all its frames, in bytes."""
         return prod(self.obs_shape) * np.dtype(self.obs_dtype).itemsize
 
     @property
     def action_bytes(self) -> int:
-        """Bytes of one action."""
+        """Size of one action in bytes."""
         return prod(self.action_shape) * np.dtype(self.action_dtype).itemsize
 
     @property

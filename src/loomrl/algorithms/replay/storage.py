@@ -22,7 +22,7 @@ INDEX = f"index{SEALED}"  # of encrypted files: their tables and their key
 
 
 class Storage(Protocol):
-    """Hands out arrays by name."""
+    """Gives a replay buffer its arrays by name, in memory or in files."""
 
     @property
     def keeps(self) -> bool:
@@ -66,7 +66,7 @@ class MemoryStorage:
         self._arrays: dict[str, NDArray[Any]] = {}
 
     def spare_rows(self, num_rows: int) -> int:  # noqa: ARG002 - a storage's signature
-        """None: saved states hold their own rows."""
+        """Always 0: saved states hold their own rows, so none are kept beyond `num_rows`."""
         return 0
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, paged: bool = False) -> NDArray[Any]:  # noqa: ARG002 - a storage's signature
@@ -85,16 +85,16 @@ class MemoryStorage:
         return array
 
     def prepare_read(self, name: str, index: NDArray[np.int64], before: int, after: int) -> None:
-        """All of it is in memory."""
+        """Does nothing: arrays in memory can be read anywhere."""
 
     def prepare_write(self, name: str, first: int, stop: int) -> None:
-        """All of it is in memory."""
+        """Does nothing: arrays in memory can be written anywhere."""
 
     def flush(self) -> None:
-        """Memory does not outlive the process."""
+        """Does nothing: arrays in memory end with the process."""
 
     def close(self) -> None:
-        """Nobody else wants it."""
+        """Does nothing: memory holds no file and no lock."""
 
 
 class FolderStorage:
@@ -128,7 +128,7 @@ class FolderStorage:
             raise self._unwritable("open", error) from error
 
     def spare_rows(self, num_rows: int) -> int:
-        """`spare_fraction` of them, at least `least_spare_rows`, at least one."""
+        """Rows kept beyond `num_rows`: the share `spare_fraction`, but at least `least_spare_rows` and 1."""
         return max(1, self._least_spare_rows, round(self._spare_fraction * num_rows))
 
     def close(self) -> None:
@@ -166,7 +166,7 @@ class MappedStorage(FolderStorage):
             )
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, paged: bool = False) -> NDArray[Any]:  # noqa: ARG002 - a storage's signature
-        """The file NAME.bin: raw values, row by row."""
+        """A writable array mapped from the file NAME.bin, which holds raw values row by row."""
         path, size = self.folder / f"{name}{PLAIN}", prod(shape) * np.dtype(dtype).itemsize
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -183,10 +183,10 @@ class MappedStorage(FolderStorage):
         return np.frombuffer(mapped, dtype).reshape(shape)
 
     def prepare_read(self, name: str, index: NDArray[np.int64], before: int, after: int) -> None:
-        """The system reads what is touched."""
+        """Does nothing: the operating system reads mapped pages when they are touched."""
 
     def prepare_write(self, name: str, first: int, stop: int) -> None:
-        """The system notices what is touched."""
+        """Does nothing: the operating system notes which mapped pages were written."""
 
     def flush(self) -> None:
         """Write changed pages to the disk and wait for it."""

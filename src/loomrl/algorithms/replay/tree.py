@@ -35,16 +35,16 @@ class PriorityTree:
 
     @property
     def leaves(self) -> Array:
-        """The priorities; after changing them, call `rebuild`."""
+        """The priorities, one for each slot; call `rebuild` after changing them."""
         return self.sums[: self.num_leaves]
 
     @property
     def total(self) -> float:
-        """Sum of all priorities."""
+        """The sum of all priorities in the tree, float64."""
         return float(self.sums[-1])
 
     def rebuild(self) -> None:
-        """Derive all inner nodes from the leaves."""
+        """Compute all inner nodes anew from the leaves."""
         refresh(self.sums, self.smallest, self.offsets, 0, self.num_leaves - 1)
 
 

@@ -1,4 +1,4 @@
-"""Gradient steps of soft actor-critic as machine code: those of `torch_engine`, on the memory of the same policy."""
+"""Gradient steps of soft actor-critic as machine code: the same as `torch_engine`'s, on the policy's own memory."""
 
 import math
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ class CompiledSACEngine:
 
     @property
     def temperature(self) -> float:
-        """Alpha as it is now."""
+        """The entropy temperature alpha as it is now."""
         return math.exp(self._networks.log_temperature[0])
 
     def sample(self, features: Tensor, noise: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -137,7 +137,7 @@ class CompiledSACEngine:
             helping.result()
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Targets, temperature and the optimisers' state."""
+        """Name and tensor of target critics, temperature and the optimisers' state; writing to a tensor changes it."""
         yield "steps", self._steps
         names = ("targets", "critics_first", "critics_second", "actor_first", "actor_second", "log_temperature")
         for name in names:

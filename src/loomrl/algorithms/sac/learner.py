@@ -50,7 +50,7 @@ class SACEngine(Protocol):
 
     @property
     def temperature(self) -> float:
-        """Alpha as it is now."""
+        """The entropy temperature alpha as it is now."""
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Everything but the policy, by name, as memory that may be read and written."""
@@ -68,14 +68,14 @@ class SAC:
         policy: SACPolicy,
         learner: SACEngine,
         engine: str,
-        surroundings: TrainingContext = ALONE,
+        context: TrainingContext = ALONE,
         peers: LearnerGroup = NO_PEERS,
     ) -> None:
         self.config, self.engine, self._peers = config, engine, peers
         self.num_envs, self.rollout_length = config.num_envs, config.rollout_length
         self._policy, self._learner = policy, learner
-        self._storage = replay_storage(config, surroundings)
-        self._replay = ReplayBuffer(_replay_spec(config, policy, surroundings), self._storage)
+        self._storage = replay_storage(config, context)
+        self._replay = ReplayBuffer(_replay_spec(config, policy, context), self._storage)
         self._env_steps = 0  # of the trajectories seen by `update`
         self._steps_ahead = 0  # acted since
 
@@ -168,7 +168,7 @@ class SAC:
         self._env_steps, self._steps_ahead = int(state["env_steps"]), int(state["steps_ahead"])
 
     def close(self) -> None:
-        """Let go of the replay's folder."""
+        """Close the replay buffer's storage, and its folder where it has one."""
         self._storage.close()
 
 
@@ -178,10 +178,10 @@ def default_target_entropy(policy: SACPolicy) -> float:
     return DISCRETE_ENTROPY_SHARE * math.log(width) if policy.is_discrete else -float(width)
 
 
-def _replay_spec(config: SACConfig, policy: SACPolicy, surroundings: TrainingContext) -> ReplaySpec:
+def _replay_spec(config: SACConfig, policy: SACPolicy, context: TrainingContext) -> ReplaySpec:
     if policy.is_discrete:
-        return replay_spec(config, surroundings, policy.observation_space, (), policy.action_space.dtype)
-    return replay_spec(config, surroundings, policy.observation_space, (policy.distribution.width,), np.float32)
+        return replay_spec(config, context, policy.observation_space, (), policy.action_space.dtype)
+    return replay_spec(config, context, policy.observation_space, (policy.distribution.width,), np.float32)
 
 
 def choose_engine(
@@ -209,7 +209,7 @@ def build(
     *,
     seed: int,
     total_env_steps: int,  # noqa: ARG001 - nothing follows a schedule
-    surroundings: TrainingContext = ALONE,
+    context: TrainingContext = ALONE,
     peers: LearnerGroup = NO_PEERS,
 ) -> SAC:
     """SAC with weights that follow from `seed`; raises `ConfigError` for spaces or an engine it cannot handle."""
@@ -229,4 +229,4 @@ def build(
     engine = choose_engine(config, observation_space, action_space)
     make_learner = CompiledSACEngine if engine == "compiled" else TorchSACEngine
     learner = make_learner(config, policy, target_entropy, peers)
-    return SAC(config, policy, learner, engine, surroundings, peers)
+    return SAC(config, policy, learner, engine, context, peers)

@@ -56,7 +56,7 @@ class TwinCritics(nn.Module):
         self.activation = ACTIVATIONS[activation]()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(N, I) -> (2, N, O)."""
+        """Inputs (N, I) -> both critics' values (2, N, O)."""
         hidden = inputs.expand(2, -1, -1)
         last = len(self.weights) - 1
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):

@@ -43,7 +43,7 @@ class TorchSACEngine:
 
     @property
     def temperature(self) -> float:
-        """Alpha as it is now."""
+        """The entropy temperature alpha as it is now."""
         return math.exp(self._log_temperature.item())
 
     @torch.no_grad()
@@ -144,7 +144,7 @@ class TorchSACEngine:
         self._optimizers[name].step()
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Targets, temperature and the optimisers' state."""
+        """Name and tensor of target critics, temperature and the optimisers' state; writing to a tensor changes it."""
         yield "targets", self._target_vector
         yield "log_temperature", self._log_temperature.detach()
         for name, optimizer in self._optimizers.items():

@@ -73,11 +73,11 @@ class Grid:
 
     @property
     def num_cells(self) -> int:
-        """Of the whole grid."""
+        """The number of cells of the whole grid, over all D components."""
         return math.prod(self.counts.tolist())
 
     def boxes(self, cells: Ints) -> tuple[Floats, Floats]:
-        """Lows and highs of cells (N,), (N, D) each."""
+        """Lowest and highest points of cells (N,): two arrays (N, D)."""
         places = np.unravel_index(cells, self.counts.tolist())
         low = [edges[place] for edges, place in zip(self._edges, places, strict=True)]
         high = [edges[place + 1] for edges, place in zip(self._edges, places, strict=True)]

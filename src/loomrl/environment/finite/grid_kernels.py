@@ -38,7 +38,7 @@ def _next_cell(counts, first, last, place, cell):  # type: ignore[no-untyped-def
 
 @compiled
 def mark_blocks(counts, first, last, marked):  # type: ignore[no-untyped-def]
-    """Mark every cell, (S,), of the blocks."""
+    """Set `marked` (S,) to True for every cell of the blocks from `first` to `last`."""
     place = np.empty(len(counts), np.int64)
     for move in range(first.shape[0]):
         for outcome in range(first.shape[1]):

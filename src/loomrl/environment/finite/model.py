@@ -43,18 +43,18 @@ class States:
         return {**self.constants, **{name: self.column(name) for name in self.variables}}
 
     def describe(self, state: int) -> dict[str, int | bool]:
-        """A state as the values of its variables."""
+        """The values of all variables in one state, by name."""
         return {
             name: bool(value) if name in self.booleans else int(value)
             for name, value in zip(self.variables, self.values[state], strict=True)
         }
 
     def with_label(self, name: str, mask: Mask) -> "States":
-        """With one more label."""
+        """A copy of these states that has one more label: the states of `mask`, bool (S,)."""
         return replace(self, labels={**self.labels, name: mask})
 
     def take(self, kept: Ints) -> "States":
-        """These states alone, in this order."""
+        """The states of these numbers alone, (K,), in this order."""
         labels = {name: mask[kept] for name, mask in self.labels.items()}
         return replace(self, values=self.values[kept], initial=self.initial[kept], labels=labels)
 
@@ -102,7 +102,7 @@ class FiniteModel:
 
     @property
     def num_choices(self) -> int:
-        """C."""
+        """The number C of choices, over all states."""
         return len(self.actions)
 
     def chain(self, choices: Ints) -> Chain:

@@ -42,7 +42,8 @@ def until(chain: Chain, through: Mask, target: Mask) -> ProbabilityBounds:
 
 
 def bounded_until(chain: Chain, through: Mask, target: Mask, steps: int) -> ProbabilityBounds:
-    """P(through U<=steps target)."""
+    """P(through U<=steps target): bounds on the probability that `target` is reached within `steps` steps, and that all
+    states before it are in `through`."""
     before = transpose(chain.row_start, chain.columns, len(chain.states))
     moving = np.flatnonzero(mark_reachable(*before, target, through & ~target) & ~target)
     start = target.astype(np.float64)
@@ -53,7 +54,7 @@ def bounded_until(chain: Chain, through: Mask, target: Mask, steps: int) -> Prob
 
 
 def next_step(chain: Chain, target: Mask) -> ProbabilityBounds:
-    """P(X target)."""
+    """P(X target): bounds on the probability that the next step leads to `target`."""
     every = np.arange(len(chain.states))
     value = _iterate(chain, target.astype(np.float64), every, np.zeros(len(every)), 1)
     can, must = one_step(chain.row_start, chain.columns, target)
@@ -85,7 +86,7 @@ def _decided(value: Floats, slack: float, can: Mask, must: Mask) -> ProbabilityB
 
 
 def cumulated_reward(chain: Chain, reward: Floats, steps: int) -> ProbabilityBounds:
-    """E[what is earned in `steps` steps]."""
+    """E[C<=steps]: bounds on the expected sum of a reward over the next `steps` steps."""
     every = np.arange(len(chain.states))
     value = _iterate(chain, np.zeros(len(every)), every, reward, steps)
     largest = float(np.max(np.abs(reward), initial=0.0)) * steps

@@ -82,7 +82,7 @@ class Shield:
         return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
 
     def save(self, path: Path) -> None:
-        """Write `to_bytes`."""
+        """Write the shield to a file, atomically, in the format of `to_bytes`."""
         write_atomic(path, self.to_bytes())
 
     @classmethod

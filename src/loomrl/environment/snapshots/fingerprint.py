@@ -198,7 +198,7 @@ def arithmetic_digest() -> str:
 
 
 def to_bytes(rollouts: Rollouts) -> bytes:
-    """Rollouts as a safetensors file."""
+    """The bytes of a safetensors file that holds the rollouts."""
     return save(rollouts)
 
 

@@ -36,7 +36,7 @@ def same_environment(first: EnvironmentSnapshot, second: EnvironmentSnapshot) ->
 
 
 def kept_under(releases: list[str], snapshot: EnvironmentSnapshot) -> str:
-    """What was compared, and that it is equal."""
+    """One sentence that says which releases were compared and that they are equal."""
     dynamics = snapshot.dynamics
     return (
         f"{', '.join(releases)}: all {dynamics.num_steps} recorded steps of {dynamics.num_episodes} episodes are equal "

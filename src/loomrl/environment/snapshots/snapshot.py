@@ -74,7 +74,7 @@ def _observe(definition: Definition, config: EnvironmentConfig) -> tuple[Rollout
 
 
 def describe(definition: Definition, env: gymnasium.Env[Any, Any]) -> EnvironmentSpec:
-    """The spec of a constructed environment."""
+    """The `EnvironmentSpec` of a constructed environment and its definition."""
     frame = frame_space(env)
     return EnvironmentSpec(
         name=definition.name,
@@ -93,7 +93,7 @@ def describe(definition: Definition, env: gymnasium.Env[Any, Any]) -> Environmen
 
 
 def definition_dependencies(definition: Definition) -> dict[str, str]:
-    """Versions of what a definition's code needs."""
+    """Versions of the distributions that a definition's code needs, by name."""
     from loomrl.environment.sources.dependencies import dependency_versions
 
     source = definition.source

@@ -47,11 +47,11 @@ class PrivateImporter(importlib.abc.MetaPathFinder):
         return self
 
     def load(self, name: str) -> ModuleType:
-        """Import module `name` from the folder."""
+        """Import module `name` from the folder, under an alias that keeps it apart from others of its name."""
         return importlib.import_module(f"{self.alias}.{name}")
 
     def holds(self, name: str) -> bool:
-        """Whether the folder is where `name` must come from."""
+        """Whether module `name` must come from this folder."""
         if self.roots is not None:
             return any(name == root or name.startswith(root + ".") for root in self.roots)
         return bool(name) and find_module(self.folder, name.partition(".")[0]) is not None
@@ -84,7 +84,7 @@ class PrivateImporter(importlib.abc.MetaPathFinder):
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        """`builtins.__import__` for the modules of this folder."""
+        """Import as `builtins.__import__` does, for the modules of this folder."""
         if level:
             package = str((globals_ or {}).get("__package__") or "")
             name = importlib.util.resolve_name("." * level + name, package).removeprefix(self.alias).removeprefix(".")

@@ -40,13 +40,13 @@ class PluginPackage(Document):
 
     @property
     def node(self) -> str:
-        """Its name in lineage."""
+        """The package's name in lineage graphs: `plugin:NAME@DIGEST`."""
         return f"plugin:{self.name}@{self.digest}"
 
 
 @dataclass(frozen=True)
 class PluginCode:
-    """Where the packages lie that entry points lead to."""
+    """The packages that plug-ins' entry points lead to, and their files."""
 
     locations: dict[str, Path]
 

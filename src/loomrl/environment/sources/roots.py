@@ -22,7 +22,7 @@ _FAMILIES = {"gymnasium": "gymnasium.envs", "loomrl": "loomrl.gym"}
 
 
 def locate(folder: Path, root: str) -> Path:
-    """Where a dotted name lies below an extracted archive."""
+    """The path of a dotted module name below an extracted archive; raises `ArtifactError` where it is missing."""
     *parents, last = root.split(".")
     found = find_module(folder.joinpath(*parents), last)
     if found is None:

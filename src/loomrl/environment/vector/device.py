@@ -50,7 +50,7 @@ def best_device() -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """The GPU's name, or "cpu"."""
+    """The name of the GPU that a torch device is, or "cpu"."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 

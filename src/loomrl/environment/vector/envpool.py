@@ -113,5 +113,5 @@ class EnvPoolVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         return np.array(obs, self.single_observation_space.dtype)  # a copy: the pool writes into its own again
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002
-        """End the pool's threads."""
+        """Close the EnvPool pool, which ends its threads."""
         self._pool.close()

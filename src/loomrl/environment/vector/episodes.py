@@ -28,10 +28,10 @@ def episode_seed(first: int, number: int) -> int:
 class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Seeds every episode: a reset with a seed begins a series of them, a reset without one the next of the series.
 
-    `under_way` is what saves the episode. Whoever steps the environment in a batch has it go on from there by assigning
-    orders to `going_on`, which Gymnasium's vectors can do for each environment: ("begin", seed, number) the episode
-    again, ("take", action), and at last ("expect", observation). Where another one is seen by then, the next episode of
-    the series begins. None changes nothing.
+    `episode_state` is what a saved episode consists of. A vector resumes it by assigning commands to `resume_command`,
+    which Gymnasium's vectors can do for each environment: ("begin", seed, number) begins the episode again, ("take",
+    action) takes one of its actions, and ("expect", observation) comes last: where the environment shows another
+    observation by then, the next episode of the series begins. None changes nothing.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -48,7 +48,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         )  # what the last step, or reset, gave
 
     @property
-    def under_way(self) -> tuple[int, int, NDArray[Any], NDArray[Any]]:
+    def episode_state(self) -> tuple[int, int, NDArray[Any], NDArray[Any]]:
         """The series' seed, the number of its episode under way, the actions taken in it, and what is seen now."""
         return self._first, self._number, self._actions[: self._num_actions], np.asarray(self._last[0])
 
@@ -64,7 +64,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """The environment's step."""
+        """What the environment's step returns; records the action for the episode's log."""
         try:
             self._actions[self._num_actions] = action
         except IndexError:
@@ -80,19 +80,19 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._actions = grown
 
     @property
-    def going_on(self) -> None:
-        """Takes orders only: see the class."""
+    def resume_command(self) -> None:
+        """Always None; assigning a command to it moves the episode on: see the class."""
 
-    @going_on.setter
-    def going_on(self, order: tuple[Any, ...] | None) -> None:
-        if order is not None:
-            self._go_on(*order)
+    @resume_command.setter
+    def resume_command(self, command: tuple[Any, ...] | None) -> None:
+        if command is not None:
+            self._resume(*command)
 
-    def _go_on(self, order: str, *values: Any) -> None:
-        if order == "begin":
+    def _resume(self, command: str, *values: Any) -> None:
+        if command == "begin":
             self._first, self._number = values[0], values[1] - 1
             self.reset()
-        elif order == "take":
+        elif command == "take":
             if not self._is_over:
                 self.step(values[0])
         elif self._is_over or not np.array_equal(self._last[0], values[0]):
@@ -112,7 +112,7 @@ class SavedByActions:
 
     def state_dict(self) -> State:
         """Of each environment the series' seed `first`, the `number` of the episode, its actions and what is `seen`."""
-        first, number, actions, seen = zip(*self.get_attr("under_way"), strict=True)
+        first, number, actions, seen = zip(*self.get_attr("episode_state"), strict=True)
         num_actions = [len(taken) for taken in actions]
         padded = np.zeros((len(actions), max(num_actions), *actions[0].shape[1:]), actions[0].dtype)  # (B, L, *action)
         for row, taken in zip(padded, actions, strict=True):
@@ -129,14 +129,16 @@ class SavedByActions:
         An environment that does not see what it saw then, after the same actions, begins the next episode.
         """
         begun = zip(state["first"].tolist(), state["number"].tolist(), strict=True)
-        self.set_attr("going_on", [("begin", *episode) for episode in begun])
+        self.set_attr("resume_command", [("begin", *episode) for episode in begun])
         num_actions = state["num_actions"].tolist()
         for step in range(max(num_actions)):
             left = [step < number for number in num_actions]
             taken = state["actions"][:, step]
-            self.set_attr("going_on", [("take", one) if more else None for one, more in zip(taken, left, strict=True)])
-        self.set_attr("going_on", [("expect", seen) for seen in state["seen"]])
-        return np.stack([seen for *_, seen in self.get_attr("under_way")])
+            self.set_attr(
+                "resume_command", [("take", one) if more else None for one, more in zip(taken, left, strict=True)]
+            )
+        self.set_attr("resume_command", [("expect", seen) for seen in state["seen"]])
+        return np.stack([seen for *_, seen in self.get_attr("episode_state")])
 
 
 class ResumableSyncVectorEnv(SavedByActions, SyncVectorEnv):

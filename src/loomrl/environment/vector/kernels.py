@@ -21,7 +21,7 @@ _OBSERVE_SIGNATURE = "void(float64[:,::1], float32[:,::1])"
 
 @cache
 def batch_kernels(dynamics: Dynamics) -> tuple[Any, Any]:
-    """`step_batch` and `observe_batch` for these dynamics."""
+    """The compiled kernels `step_batch` and `observe_batch` of these dynamics."""
     step_kernel: Any = _step_batch
     observe_kernel: Any = _observe_batch
     return (

@@ -120,8 +120,8 @@ class ProcessesVectorEnv(AsyncVectorEnv):
         Raises:
             EnvironmentFault: when one fails, dies or does not answer in time.
         """
-        self._answered("close", lambda: self._call("leave"))
-        self._demand_spaces(self._answered("__init__", lambda: self._call("enter")))
+        self._answered("close", lambda: self._call("close_current"))
+        self._demand_spaces(self._answered("__init__", lambda: self._call("make_next")))
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:  # noqa: ARG002
         """Close the environments and end their processes; with `terminate`, end these without more ado.
@@ -229,7 +229,7 @@ class ProcessesVectorEnv(AsyncVectorEnv):
 
 
 class ResumableProcesses(SavedByActions, ProcessesVectorEnv):
-    """Those whose episodes can be saved."""
+    """Environments in processes, whose episodes can be saved and resumed."""
 
 
 def _how(code: int) -> str:
@@ -241,7 +241,7 @@ def _how(code: int) -> str:
 # --- in the worker's process --------------------------------------------------------------------------------------
 
 
-class Housed(gymnasium.Wrapper[Any, Any, Any, Any]):
+class WorkerEnvironment(gymnasium.Wrapper[Any, Any, Any, Any]):
     """The environment of a worker, which can be made anew. Why `close` failed is kept, for the worker to tell."""
 
     def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]]) -> None:
@@ -249,20 +249,20 @@ class Housed(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.failure: Exception | None = None
         super().__init__(make())
 
-    def leave(self) -> None:
+    def close_current(self) -> None:
         """Close the environment, before another one is made. Other processes may not know what it raises."""
         try:
             self.env.close()
         except Exception as error:  # noqa: BLE001 - an environment may raise anything
             raise EnvironmentFault(f"`close` raised {type(error).__name__}: {error}") from None
 
-    def enter(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    def make_next(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
         """Make another environment; returns its spaces."""
         self.env = self._make()
         return self.env.observation_space, self.env.action_space
 
     def close(self) -> None:
-        """Close the environment for good."""
+        """Close the environment for good; what it raises is kept in `failure`."""
         try:
             self.env.close()
         except Exception as error:  # noqa: BLE001 - as above
@@ -290,7 +290,7 @@ def work(
         pipe.send((value, failure is None))
 
     try:
-        env = Housed(make)
+        env = WorkerEnvironment(make)
     except Exception as error:  # noqa: BLE001 - as above
         answer(None, "__init__", error)
         return

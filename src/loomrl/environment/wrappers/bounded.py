@@ -27,7 +27,7 @@ class Bounded(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._cost = 0.0  # of the episode so far
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """The environment's reset."""
+        """What the environment's reset returns; the episode's cost starts at 0."""
         self._cost = 0.0
         return self.env.reset(seed=seed, options=options)
 

@@ -40,7 +40,7 @@ class SpaceLeaf:
 
     @property
     def kind(self) -> str:
-        """`image`, `box`, `discrete`, `multi_discrete` or `multi_binary`."""
+        """The kind of space: `image`, `box`, `discrete`, `multi_discrete` or `multi_binary`."""
         if isinstance(self.space, spaces.Box):
             return "image" if is_image(self.space) else "box"
         kinds = {spaces.Discrete: "discrete", spaces.MultiDiscrete: "multi_discrete"}
@@ -90,7 +90,7 @@ class FlatBox(spaces.Box):
         return self.flatten(self.original.sample())
 
     def contains(self, x: Any) -> bool:
-        """Within the bounds, and whole where a part is."""
+        """Whether a vector is within the bounds, and whole where a part of it must be."""
         return super().contains(x) and bool(np.all(np.asarray(x)[self.whole] % 1 == 0))
 
     def __eq__(self, other: object) -> bool:
@@ -110,7 +110,7 @@ class FlattenedObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
         self.observation_space = self._space = FlatBox(env.observation_space)
 
     def observation(self, observation: Any) -> NDArray[Any]:
-        """The vector (D,)."""
+        """A nested observation as one vector (D,)."""
         return self._space.flatten(observation)
 
 

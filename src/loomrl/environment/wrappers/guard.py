@@ -27,7 +27,11 @@ class EnvironmentGuard(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._observation_is_valid = _validator(env.observation_space)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset, checked."""
+        """What the environment's reset returns, checked.
+
+        Raises:
+            EnvironmentFault: when it raises, or returns other than a pair whose observation is in the space.
+        """
         self._step, self._seed = 0, seed
         try:
             result = self.env.reset(seed=seed, options=options)
@@ -40,7 +44,12 @@ class EnvironmentGuard(gymnasium.Wrapper[Any, Any, Any, Any]):
         return result
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step, checked."""
+        """What the environment's step returns, checked.
+
+        Raises:
+            EnvironmentFault: when it raises, returns other than five values, an observation that is not in the space,
+                a reward or cost that is not finite, or flags that are not bool.
+        """
         self._step += 1
         try:
             result = self.env.step(action)

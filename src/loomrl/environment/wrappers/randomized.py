@@ -37,7 +37,7 @@ class Randomized(gymnasium.Env[Any, Any]):
 
     @property
     def unwrapped(self) -> gymnasium.Env[Any, Any]:
-        """The environment of this episode, innermost."""
+        """The innermost environment of the current episode; another one after the next reset."""
         return self._env.unwrapped
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -54,21 +54,21 @@ class Randomized(gymnasium.Env[Any, Any]):
                 "change what is observed or done"
             )
         obs, info = self._env.reset(seed=own_seed, options=options)
-        return obs, info | self._told
+        return obs, info | self._drawn_info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """The environment's step."""
+        """What the environment's step returns; its info also holds the episode's drawn parameters."""
         obs, reward, terminated, truncated, info = self._env.step(action)
-        return obs, reward, terminated, truncated, info | self._told
+        return obs, reward, terminated, truncated, info | self._drawn_info
 
     def render(self) -> Any:
-        """The environment's picture."""
+        """What the environment's `render` returns: an image (H, W, 3), or what its render mode says."""
         return self._env.render()
 
     def close(self) -> None:
-        """Close the environment of this episode."""
+        """Close the environment of the current episode."""
         self._env.close()
 
     @property
-    def _told(self) -> dict[str, float]:
+    def _drawn_info(self) -> dict[str, float]:
         return {f"parameter.{key}": float(value) for key, value in self._values.items()}

@@ -28,7 +28,7 @@ class Shielded(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._obs: Any = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """The environment's reset."""
+        """What the environment's reset returns; its info also holds `shielded`, 0.0."""
         self._obs, info = self.env.reset(seed=seed, options=options)
         return self._obs, info | {"shielded": 0.0}
 

@@ -27,12 +27,12 @@ def own_names() -> list[str]:
 
 
 def names() -> list[str]:
-    """All domains, those of others included."""
+    """The names of all domains, those of plug-ins included."""
     return [*own_names(), *sorted(point.name for point in entry_points(group=GROUP))]
 
 
 def get_domain(name: str) -> Domain:
-    """One domain; raises `ConfigError` listing those there are."""
+    """The domain of a name; raises `ConfigError`, which lists the domains there are."""
     domain: Domain = _module(name).DOMAIN
     return domain
 

@@ -21,7 +21,7 @@ def read_case(place: Path) -> SafetyCase:
 
 
 def case_file(place: Path) -> Path:
-    """The case itself, given it or its folder."""
+    """The path of a case's file, given that file or its folder."""
     return place / CASE if place.is_dir() else place
 
 

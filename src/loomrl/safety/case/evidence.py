@@ -20,7 +20,7 @@ class EvidenceWriter:
             shutil.rmtree(folder / FOLDER, ignore_errors=True)
 
     def json(self, name: str, value: Json) -> Evidence:
-        """Write `evidence/NAME.json`."""
+        """Write a value to `evidence/NAME.json`; returns the file's path and digest."""
         return self.document(f"{FOLDER}/{name}.json", value)
 
     def document(self, uri: str, value: Json) -> Evidence:

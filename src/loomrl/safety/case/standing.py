@@ -15,7 +15,7 @@ def lapsed(case: SafetyCase, today: date) -> list[Claim]:
 
 
 def explain_lapsed(claim: Claim) -> str:
-    """One sentence about such a claim."""
+    """One sentence on why a claim that has lapsed no longer counts."""
     if claim.waiver is None:
         return f"{claim.id} is waived by nobody"
     return f"the waiver of {claim.id} by {claim.waiver.person} expired on {claim.waiver.expires}; renew it or meet it"

@@ -35,7 +35,7 @@ _TOLD = {
 
 
 def tally(claims: Sequence[Claim]) -> ClaimTally:
-    """Count claims; those without a label count."""
+    """Count the claims that hold, those without a label, and the labelled ones by kind."""
     counted = [claim for claim in claims if claim.label is None]
     labels = Counter(claim.label.kind for claim in claims if claim.label is not None)
     holding = sum(claim.verdict in HOLDS for claim in counted)

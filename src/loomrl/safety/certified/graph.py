@@ -43,7 +43,7 @@ def read_network(path: Path, output: str | None = None) -> Network:
 
 
 def parse_network(content: bytes, output: str | None = None, source: str = "graph") -> Network:
-    """As `read_network`, of a file's content."""
+    """The network in the bytes of an ONNX file: `read_network` for content that is in memory."""
     model = _checked(content, source)
     with np.errstate(all="ignore"):  # infinite weights are noticed where reader and runtime are compared
         try:

@@ -89,7 +89,7 @@ def _defined(query: Any, affine: Affine, blocks: list[list[int]]) -> list[int]:
 
 
 def main() -> None:
-    """See the module's description."""
+    """Ask Marabou about the property that the command line names, and print its verdict as one line of JSON."""
     graph, prop, seconds, output = (*sys.argv[1:], "")[:4]
     network, question = read_network(Path(graph), output or None), read_property(Path(prop))
     print(json.dumps(ask(network, question.cases, float(seconds))), flush=True)

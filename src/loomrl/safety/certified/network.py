@@ -41,11 +41,11 @@ class Layer:
 
     @property
     def size(self) -> int:
-        """How many activations there are."""
+        """Number of activations in the layer."""
         return len(self.before.bias)
 
     def activate(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The activation of values (..., size)."""
+        """The layer's activation of values (..., size), element by element."""
         if self.kind == "relu":
             return np.maximum(value, 0.0)
         if self.kind == "leaky_relu":
@@ -69,7 +69,7 @@ class Network:
 
     @property
     def num_outputs(self) -> int:
-        """Numbers it gives."""
+        """The number of values the network puts out."""
         return len(self.output.bias)
 
     def __call__(self, inputs: NDArray[np.float64]) -> NDArray[np.float64]:

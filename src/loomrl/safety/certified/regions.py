@@ -60,7 +60,7 @@ def box_of(region: Mapping[str, list[float]], space: Any, refused: Refused) -> t
 
 
 def described(region: Mapping[str, list[float]]) -> str:
-    """A region in words."""
+    """A region as words for a message, such as `speed in [0, 1] and angle in [-1, 1]`."""
     parts = [f"{component} in [{low:g}, {high:g}]" for component, (low, high) in sorted(region.items())]
     return " and ".join(parts) or "any value"
 

@@ -29,7 +29,7 @@ Confirm = Callable[[Array, Case], NDArray[np.float32] | None]
 
 
 class SolverVerdict(StrEnum):
-    """In the words of the field's competition."""
+    """A verifier's verdict, in the words of the competition VNN-COMP."""
 
     SAT = "sat"
     UNSAT = "unsat"

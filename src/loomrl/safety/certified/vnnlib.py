@@ -254,7 +254,7 @@ def read_property(path: Path) -> Property:
 
 
 def parse_property(text: str, source: str = "property") -> Property:
-    """As `read_property`, of a text."""
+    """The property in a VNN-LIB text: `read_property` for a text that is in memory."""
     try:
         return _parsed(text, source)
     except RecursionError as error:

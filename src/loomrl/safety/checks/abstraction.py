@@ -147,7 +147,7 @@ def examine(context: Context, config: AbstractionConfig) -> list[Claim]:
 
 
 def scope(config: AbstractionConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     return Scope(
         f"every state an episode may begin with: {claim.finding}",
         "that the boxes and probabilities the environment's author states hold everything that can happen",

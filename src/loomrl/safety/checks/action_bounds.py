@@ -19,7 +19,7 @@ LOCAL = True
 
 
 class ActionBoundsConfig(CheckConfig):
-    """How many observations of each kind are tried."""
+    """How many observations of each kind the check asks the policy about."""
 
     num_visited: int = Field(default=20_000, ge=1)
     num_random: int = Field(default=4_096, ge=1)
@@ -30,7 +30,7 @@ Config = ActionBoundsConfig  # as all plug-ins of this kind name it
 
 
 def examine(context: Context, config: ActionBoundsConfig) -> list[Claim]:
-    """One claim; any action outside refutes it."""
+    """One claim: all actions are within the action space; any action outside refutes it."""
     tried = probe_observations(
         context.observation_space,
         context.visited,
@@ -79,7 +79,7 @@ def examine(context: Context, config: ActionBoundsConfig) -> list[Claim]:
 
 
 def scope(config: ActionBoundsConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     return Scope(
         f"{claim.num_samples} observations: visited, uniform random and extreme ones",
         "anything about observations that were not tried, or about whether the actions are good ones",

@@ -71,7 +71,7 @@ def check_spaces(config: CertifiedConfig, observation_space: Any, action_space: 
 
 
 def examine(context: Context, config: CertifiedConfig) -> list[Claim]:
-    """One claim for each property."""
+    """One claim for each property of the config, proved or refuted for all inputs of its region."""
     if not config.properties:
         return []
     from loomrl.safety.certified.packed import pack
@@ -90,7 +90,7 @@ def examine(context: Context, config: CertifiedConfig) -> list[Claim]:
 
 
 def scope(config: CertifiedConfig, claim: Claim) -> Scope:
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     return Scope(
         f"every observation of the region, by bounds over at most {config.max_boxes} boxes",
         "anything outside the region; what the rounding of float32 may change",

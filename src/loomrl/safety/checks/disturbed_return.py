@@ -7,7 +7,7 @@ from pydantic import Field
 from loomrl.safety.case.counterexample import Failure, Replayed, recorded
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.probing.drops import APPROXIMATE, METHOD, judge_drop, return_limit
-from loomrl.safety.probing.probes import Disturbance, noise_scale, to_texts, told_to_the_shield
+from loomrl.safety.probing.probes import Disturbance, noise_scale, shield_assumptions, to_texts
 from loomrl.types import Claim, Counterexample, Episode
 
 NAME = "disturbed_return"
@@ -30,7 +30,7 @@ Config = DisturbedReturnConfig  # as all plug-ins of this kind name it
 
 
 def examine(context: Context, config: DisturbedReturnConfig) -> list[Claim]:
-    """One claim, where observations are a Box."""
+    """One claim where observations are a Box: noise on them costs little return. Else none."""
     if not isinstance(context.observation_space, spaces.Box):
         return []
     plain = list(context.episodes[: config.num_episodes])
@@ -62,7 +62,7 @@ def examine(context: Context, config: DisturbedReturnConfig) -> list[Claim]:
             assumptions=[
                 "Gaussian noise, drawn anew for each distinct observation",
                 APPROXIMATE,
-                *told_to_the_shield(context),
+                *shield_assumptions(context),
             ],
             confidence=context.config.confidence,
             p_value=drop.p_value,
@@ -78,7 +78,7 @@ def examine(context: Context, config: DisturbedReturnConfig) -> list[Claim]:
 
 
 def scope(config: DisturbedReturnConfig, claim: Claim) -> Scope:
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     return Scope(
         f"{claim.num_samples} seeds, each played with and without noise",
         "other disturbances: delays, bias, drift, noise of another size, or one that somebody chooses",

@@ -17,7 +17,7 @@ from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.probing.playing import Field as PlayingField
 from loomrl.safety.probing.playing import Lead
-from loomrl.safety.probing.probes import ask, is_recurrent, to_texts, told_to_the_shield
+from loomrl.safety.probing.probes import ask, is_recurrent, shield_assumptions, to_texts
 from loomrl.safety.search.drift import drift_claims, replay_drift
 from loomrl.safety.search.lone_choices import STEEPEST, WIDEST, LoneChoice, find_lone_choices
 from loomrl.safety.search.recovery import RECOVERED, Failing, RecoverySearch, Scale, broken
@@ -65,7 +65,7 @@ Config = FalsificationConfig  # as all plug-ins of this kind name it
 
 
 def examine(context: Context, config: FalsificationConfig) -> list[Claim]:
-    """What was found by each search."""
+    """One claim for each search: whether it found a failure."""
     claims = [_recovery(context, config)]
     if isinstance(context.observation_space, spaces.Box) and context.observation_space.dtype.kind == "f":
         claims.append(_lone_choices(context, config))
@@ -73,7 +73,7 @@ def examine(context: Context, config: FalsificationConfig) -> list[Claim]:
 
 
 def scope(config: FalsificationConfig, claim: Claim) -> Scope:
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     if claim.id == RECOVERY:
         return Scope(
             f"{claim.num_samples} states at the ends of {config.num_leads} led episodes",
@@ -116,7 +116,7 @@ def _recovery(context: Context, config: FalsificationConfig) -> Claim:
     if search.why_not:
         finding = f"not examined: {search.why_not}"
     if worst is not None:
-        finding = _told(worst, scale)
+        finding = _describe_failure(worst, scale)
         counterexample = recorded(context, RECOVERY, finding, worst.episode)
     assumptions = [
         "a search that finds nothing proves nothing: other states may be reached",
@@ -132,11 +132,14 @@ def _recovery(context: Context, config: FalsificationConfig) -> Claim:
         mandatory=config.mandatory and not search.why_not,
         method=f"{config.num_leads} led episodes; recoveries tried from up to {config.max_failures} failures",
         verdict=Verdict.REFUTED if worst is not None else Verdict.UNDECIDED if search.why_not else Verdict.SUPPORTED,
-        assumptions=[*assumptions, *told_to_the_shield(context)],
+        assumptions=[*assumptions, *shield_assumptions(context)],
         bound=None
         if worst is None
         else Bound(
-            kind="loss", measured=_finite(worst.recovered - worst.worth), limit=RECOVERED, unit="ordinary returns"
+            kind="loss",
+            measured=_finite(worst.recovered - worst.relative_return),
+            limit=RECOVERED,
+            unit="ordinary returns",
         ),
         num_samples=search.num_states,
         evidence=[context.evidence.json(RECOVERY, _recovery_evidence(search, scale, worst))],
@@ -172,7 +175,7 @@ def _recovery_evidence(search: RecoverySearch, scale: Scale, worst: Failing | No
     }
 
 
-def _told(worst: Failing, scale: Scale) -> str:
+def _describe_failure(worst: Failing, scale: Scale) -> str:
     step = worst.lead.stop
     own, other = (_outcome(one, step, scale.horizon, scale.constraints) for one in (worst.episode, worst.recovery))
     return (
@@ -269,7 +272,7 @@ def _lone_choices(context: Context, config: FalsificationConfig) -> Claim:
         observations = [worst.before, worst.within, worst.after]
         evidence["examples"] = [{"observation": one.tolist()} for one in observations]
         evidence["component"], evidence["width"] = worst.component, worst.width
-        finding = _told_choice(context.policy, worst)
+        finding = _describe_choice(context.policy, worst)
     written = context.evidence.json(LONE_CHOICES, evidence)
     assumptions = ["bands along other directions, and away from these lines, are not seen"]
     if is_recurrent(context.policy):
@@ -295,7 +298,7 @@ def _lone_choices(context: Context, config: FalsificationConfig) -> Claim:
     )
 
 
-def _told_choice(policy: Any, worst: LoneChoice) -> str:
+def _describe_choice(policy: Any, worst: LoneChoice) -> str:
     before, within, after = ask(policy, np.stack([worst.before, worst.within, worst.after])).tolist()
     return (
         f"at {_shown(worst.within)} the policy chooses {within}, and {before} and {after} on either side, where "

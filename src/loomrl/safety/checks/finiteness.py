@@ -18,7 +18,7 @@ LOCAL = True
 
 
 class FinitenessConfig(CheckConfig):
-    """How many observations of each kind are tried."""
+    """How many observations of each kind the check asks the policy about."""
 
     num_visited: int = Field(default=20_000, ge=1)
     num_random: int = Field(default=4_096, ge=1)
@@ -74,7 +74,7 @@ def examine(context: Context, config: FinitenessConfig) -> list[Claim]:
 
 
 def scope(config: FinitenessConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     return Scope(
         f"all outputs at {claim.num_samples} observations: visited, uniform random and extreme ones",
         "anything about observations that were not tried, or about whether the outputs are right",

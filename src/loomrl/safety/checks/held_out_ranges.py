@@ -28,7 +28,7 @@ Config = HeldOutRangesConfig  # as all plug-ins of this kind name it
 
 
 def examine(context: Context, config: HeldOutRangesConfig) -> list[Claim]:
-    """One claim, where a range is held out."""
+    """One claim where a range of the environment is held out, else none."""
     ranges = context.snapshot.spec.randomize
     held_out = {name: one["held_out"] for name, one in sorted(ranges.items()) if one["held_out"] is not None}
     if not held_out:
@@ -77,7 +77,7 @@ def examine(context: Context, config: HeldOutRangesConfig) -> list[Claim]:
 
 
 def scope(config: HeldOutRangesConfig, claim: Claim) -> Scope:
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     return Scope(
         f"{claim.num_samples} seeds, each played inside and outside the ranges of training",
         "values in neither of these ranges; how good the policy is inside them",

@@ -44,7 +44,7 @@ class ReturnOutcome:
 
 
 def examine(context: Context, config: MinimumReturnConfig) -> list[Claim]:
-    """One claim, or none where no threshold is known."""
+    """One claim about the mean return, or none where no threshold is known."""
     threshold = _threshold(context, config)
     if threshold is None:
         return []
@@ -83,7 +83,7 @@ def examine(context: Context, config: MinimumReturnConfig) -> list[Claim]:
 
 
 def scope(config: MinimumReturnConfig, claim: Claim) -> Scope:
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     return Scope(
         f"the returns of {claim.num_samples} episodes on seeds of their own",
         "that a high return is what people want; how low the other returns are",

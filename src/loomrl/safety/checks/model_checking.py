@@ -66,7 +66,7 @@ def _modelled(snapshot_folder: Path) -> Any:
 
 
 def examine(context: Context, config: ModelCheckingConfig) -> list[Claim]:
-    """One claim for each property."""
+    """One claim for each property of the config, checked on the policy's Markov chain."""
     if not config.properties:
         return []
     if is_recurrent(context.policy):
@@ -81,7 +81,7 @@ def examine(context: Context, config: ModelCheckingConfig) -> list[Claim]:
 
 
 def scope(config: ModelCheckingConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     return Scope(
         f"all states of the environment's finite model: {claim.finding}",
         "that the probabilities of the model are those of the world; the time limit of episodes",

@@ -44,7 +44,7 @@ class MonotonePropertyConfig(Section):
 
 
 class MonotoneConfig(CheckConfig):
-    """Properties, each with a budget of boxes."""
+    """Monotone properties to decide, each with a budget of boxes."""
 
     properties: list[MonotonePropertyConfig] = Field(default_factory=list)
     max_boxes: int = Field(default=100_000, ge=1)
@@ -67,7 +67,7 @@ def check_spaces(config: MonotoneConfig, observation_space: Any, action_space: A
 
 
 def examine(context: Context, config: MonotoneConfig) -> list[Claim]:
-    """One claim for each property."""
+    """One claim for each property of the config: whether the policy's actions are monotone."""
     if not config.properties:
         return []
     from loomrl.safety.certified.packed import pack
@@ -88,7 +88,7 @@ def examine(context: Context, config: MonotoneConfig) -> list[Claim]:
 
 
 def scope(config: MonotoneConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     return Scope(
         f"every pair of observations of the region along the sensor, by bounds over at most {config.max_boxes} boxes",
         "other regions and other sensors; what the rounding of float32 may change",
@@ -141,7 +141,7 @@ def _claim(context: Context, config: MonotoneConfig, prop: MonotonePropertyConfi
 
 
 def replay(failure: Failure) -> Replayed:
-    """Ask the policy about both observations."""
+    """Ask the policy about both observations of a failure again, and compare its actions."""
     prop = MonotonePropertyConfig.model_validate(failure.document["property"])
     (example,) = failure.document["examples"]
     obs = np.asarray([example["observation"], example["raised"]], dtype=failure.observation_space.dtype)

@@ -21,9 +21,9 @@ from loomrl.safety.probing.probes import (
     ask_outputs,
     keyed_rng,
     noise_scale,
+    shield_assumptions,
     shifted,
     to_texts,
-    told_to_the_shield,
 )
 from loomrl.types import Act, ActFunction, Bound, Claim, Episode, FloatArray, Policy, Verdict
 
@@ -65,7 +65,7 @@ def examine(context: Context, config: ObservationAttackConfig) -> list[Claim]:
 
 
 def scope(config: ObservationAttackConfig, claim: Claim) -> Scope:
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     return Scope(
         f"{claim.num_samples} attacked episodes, {config.num_candidates} corners tried for each observation",
         "other attacks, among them larger ones and such as plan several steps",
@@ -113,7 +113,7 @@ def _claim(
         verdict=Verdict.SUPPORTED if found is None else Verdict.REFUTED,
         assumptions=[
             "an attack that finds nothing proves nothing: another one may break it",
-            *told_to_the_shield(context),
+            *shield_assumptions(context),
         ],
         bound=None
         if found is None
@@ -156,7 +156,7 @@ class Attack:
         self._space = space
 
     def on(self, policy: Policy, magnitude: float) -> ActFunction:
-        """The act function of a policy under attack."""
+        """An act function: the policy's actions on observations that this attack has moved."""
         unattacked = act_with(policy)
 
         def act(obs: NDArray[Any], rng: np.random.Generator, **memory: FloatArray) -> Act:
@@ -165,7 +165,7 @@ class Attack:
         return act
 
     def moved(self, policy: Policy, obs: NDArray[Any], magnitude: float) -> NDArray[Any]:
-        """(B, *obs) -> (B, *obs), within the space."""
+        """Observations (B, *obs) moved by the attack, within their space."""
         rows, count = np.ascontiguousarray(obs), self.num_candidates
         corners = np.stack(
             [keyed_rng(self.key, row).integers(0, 2, (count, *row.shape)) * 2.0 - 1.0 for row in rows]

@@ -49,14 +49,14 @@ Config = OutOfDistributionConfig  # as all plug-ins of this kind name it
 
 @dataclass(frozen=True)
 class Detector:
-    """Mahalanobis distance with a threshold."""
+    """Detects unusual observations by their Mahalanobis distance, with a threshold."""
 
     mean: Floats  # (D,)
     precision: Floats  # (D, D)
     threshold: float
 
     def score(self, obs: Floats) -> Floats:
-        """Squared distances, (N, D) -> (N,)."""
+        """Observations (N, D) -> squared Mahalanobis distances (N,)."""
         centred = obs - self.mean
         # einsum without BLAS: the same sums whatever the number of threads
         return np.asarray(np.einsum("ni,ij,nj->n", centred, self.precision, centred))
@@ -87,7 +87,7 @@ def examine(context: Context, config: OutOfDistributionConfig) -> list[Claim]:
 
 
 def scope(config: OutOfDistributionConfig, claim: Claim) -> Scope:
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     return Scope(
         f"the steps of {claim.num_samples} episodes that the alarm was not calibrated on",
         "that every unusual observation raises the alarm; anything about what the policy does then",

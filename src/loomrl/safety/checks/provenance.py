@@ -23,11 +23,11 @@ Config = ProvenanceConfig  # as all plug-ins of this kind name it
 
 
 class Mismatch(Exception):
-    """Two digests differ, or a gate had failed."""
+    """Raised where two digests differ, or a gate had failed."""
 
 
 class Unknown(Exception):
-    """There is nothing to compare with."""
+    """Raised where there is nothing to compare a digest with."""
 
 
 def examine(context: Context, config: ProvenanceConfig) -> list[Claim]:
@@ -42,7 +42,7 @@ def examine(context: Context, config: ProvenanceConfig) -> list[Claim]:
 
 
 def scope(config: ProvenanceConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     return Scope(
         f"digests and verdicts that the stages wrote: {claim.finding}",
         "anything about how the policy behaves, or that whoever wrote the records was honest",

@@ -80,7 +80,7 @@ def examine(context: Context, config: RewardBiasConfig) -> list[Claim]:
 
 
 def scope(config: RewardBiasConfig, claim: Claim) -> Scope:
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     if claim.id.endswith(".reward"):
         return Scope(
             f"{claim.num_samples} steps, each played with every value of the feature",

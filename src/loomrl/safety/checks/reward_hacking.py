@@ -115,7 +115,7 @@ def examine(context: Context, config: RewardHackingConfig) -> list[Claim]:
 
 
 def scope(config: RewardHackingConfig, claim: Claim) -> Scope:
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     count, kind = claim.num_samples, claim.id.removeprefix(f"{NAME}.")
     if kind == "objective":
         return Scope(

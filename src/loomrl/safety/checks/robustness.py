@@ -38,7 +38,7 @@ Config = RobustnessConfig  # as all plug-ins of this kind name it
 
 
 def examine(context: Context, config: RobustnessConfig) -> list[Claim]:
-    """One claim, where observations are a Box."""
+    """One claim where observations are a Box: small noise changes actions little. Else none."""
     if not isinstance(context.observation_space, spaces.Box):
         return []
     rng = context.rng(NAME)
@@ -80,7 +80,7 @@ def examine(context: Context, config: RobustnessConfig) -> list[Claim]:
 
 
 def scope(config: RobustnessConfig, claim: Claim) -> Scope:
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     return Scope(
         f"{claim.num_samples} visited observations, each with noise of its own",
         "noise that somebody chooses, and what a changed action costs",

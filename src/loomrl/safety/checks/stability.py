@@ -66,7 +66,7 @@ def check_spaces(config: StabilityConfig, observation_space: Any, action_space: 
 
 
 def examine(context: Context, config: StabilityConfig) -> list[Claim]:
-    """One claim about all observations that were looked around."""
+    """One claim where the config has a radius: actions stay the same around recorded observations. Else none."""
     if config.radius is None:
         return []
     from loomrl.safety.certified.packed import pack
@@ -140,7 +140,7 @@ def examine(context: Context, config: StabilityConfig) -> list[Claim]:
 
 
 def scope(config: StabilityConfig, claim: Claim) -> Scope:
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     return Scope(
         f"everything around {claim.num_samples} recorded observations, by bounds over at most {config.max_boxes} boxes",
         "observations that were not recorded; what the rounding of float32 may change",

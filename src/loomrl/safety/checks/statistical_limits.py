@@ -51,7 +51,7 @@ Config = StatisticalLimitsConfig  # as all plug-ins of this kind name it
 
 
 def examine(context: Context, config: StatisticalLimitsConfig) -> list[Claim]:
-    """One claim per constraint."""
+    """One claim for each constraint of the config, in its order: that the limit holds with the gate's confidence."""
     constraints = context.config.constraints
     if not constraints:
         return []
@@ -72,7 +72,7 @@ def examine(context: Context, config: StatisticalLimitsConfig) -> list[Claim]:
 
 
 def scope(config: StatisticalLimitsConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     limit = "the limit" if claim.bound is None else f"{claim.bound.limit:g}"
     return Scope(
         f"every step of {claim.num_samples} episodes on seeds of their own",
@@ -82,7 +82,7 @@ def scope(config: StatisticalLimitsConfig, claim: Claim) -> Scope:  # noqa: ARG0
 
 
 def episode_limits(context: Context, config: StatisticalLimitsConfig) -> dict[str, ConstraintConfig]:  # noqa: ARG001 - a check's signature
-    """The limits that the claims are about."""
+    """The constraints that the check's claims are about, by claim id."""
     return {f"{NAME}.{constraint.name}": constraint for constraint in context.config.constraints}
 
 

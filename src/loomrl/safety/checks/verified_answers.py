@@ -53,7 +53,7 @@ def examine(context: Context, config: VerifiedAnswersConfig) -> list[Claim]:
 
 
 def scope(config: VerifiedAnswersConfig, claim: Claim) -> Scope:
-    """What is examined, left open and would refute it."""
+    """The scope of a claim: what was examined, what is left open, and what would refute it."""
     if claim.id == f"{NAME}.attacks":
         return Scope(
             f"{claim.num_samples} adversarial answers to {config.num_tasks} held-out tasks",
@@ -126,8 +126,8 @@ def _paid_claim(context: Context, config: VerifiedAnswersConfig) -> Claim:
     if not paid:
         verdict = Verdict.UNDECIDED
     refuted = verdict is Verdict.REFUTED
-    evidence = {"kind": NAME, "num_paid": count, "others": [_told(episode) for episode in others[:_SHOWN]]}
-    told = f"{len(others)} of {count} answers that were paid for are not the task's own"
+    evidence = {"kind": NAME, "num_paid": count, "others": [_describe_episode(episode) for episode in others[:_SHOWN]]}
+    finding = f"{len(others)} of {count} answers that were paid for are not the task's own"
     return Claim(
         id=claim,
         stage=STAGE,
@@ -149,18 +149,18 @@ def _paid_claim(context: Context, config: VerifiedAnswersConfig) -> Claim:
         ),
         num_samples=count,
         evidence=[context.evidence.json(claim, evidence)],
-        counterexample=recorded(context, claim, told, others[0]) if refuted else None,
-        finding=told if paid else "no answer was paid for, so there is nothing to judge",
+        counterexample=recorded(context, claim, finding, others[0]) if refuted else None,
+        finding=finding if paid else "no answer was paid for, so there is nothing to judge",
     )
 
 
 def replay(failure: Failure) -> Replayed:
     """Play the episode whose answer was paid for and is not the task's own."""
     episode = failure.play(act_with(failure.policy))
-    told = _told(episode)
+    described = _describe_episode(episode)
     return Replayed(
         reproduced=episode.episode_return > 0.0 and not _is_right(episode),
-        finding=f"{told['answer']!r} to {told['prompt']!r} earns {told['paid']:g}",
+        finding=f"{described['answer']!r} to {described['prompt']!r} earns {described['paid']:g}",
         episode=episode,
     )
 
@@ -169,7 +169,7 @@ def _is_right(episode: Episode) -> bool:
     return bool(np.nan_to_num(episode.info.get(LETTER_PERFECT, np.zeros(1)))[-1] == 1.0)
 
 
-def _told(episode: Episode) -> dict[str, Any]:
+def _describe_episode(episode: Episode) -> dict[str, Any]:
     return {
         "seed": episode.seed,
         "prompt": decode_text(episode.obs[0]),

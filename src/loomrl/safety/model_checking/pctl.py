@@ -51,7 +51,7 @@ class PropertyResult:
 
 @dataclass(frozen=True)
 class Truth:
-    """Where a state formula holds surely, and where it possibly does: (S,) each."""
+    """The states in which a formula surely holds, and those in which it may: bool (S,) each."""
 
     sure: Mask
     possible: Mask
@@ -96,7 +96,7 @@ def check(chain: Chain, prop: Expression) -> PropertyResult:
 
 
 def states_where(chain: Chain, formula: Expression) -> Truth:
-    """Where a state formula holds."""
+    """The states of a chain in which a state formula holds."""
     return _Checker(chain).truth(formula)
 
 

@@ -59,7 +59,7 @@ def _answers(model: str, props: list[str], constants: dict[str, Any]) -> list[An
 
 
 def main() -> None:
-    """See the module's description."""
+    """Answer the questions on standard input with Storm, and print the answers as one line of JSON."""
     answers = []
     for model, props, constants in json.load(sys.stdin):
         try:

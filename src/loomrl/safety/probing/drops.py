@@ -21,7 +21,7 @@ class Drop:
 
     @property
     def is_refuted(self) -> bool:
-        """Whether it is more."""
+        """Whether the fall is above its limit, with the gate's confidence."""
         return self.verdict is Verdict.REFUTED
 
 

@@ -40,7 +40,7 @@ class Lead:
     bias: NDArray[Any] | None = None
 
     def replayed(self, episode: Episode, stop: int | None = None) -> "Lead":
-        """The same way again by its actions alone, as far as `stop`."""
+        """A lead that takes an episode's first `stop` actions again."""
         end = min(self.stop if stop is None else stop, episode.length)
         return Lead(self.seed, end, end, actions=episode.action[:end])
 

@@ -154,7 +154,7 @@ def shifted(space: spaces.Box, obs: NDArray[Any], offsets: NDArray[np.float64]) 
     return _into(space, obs + offsets)
 
 
-def told_to_the_shield(context: Any) -> list[str]:
+def shield_assumptions(context: Any) -> list[str]:
     """What claims about disturbed sensors assume, where the environment is behind a shield."""
     return ["the shield is told what is true, whatever the policy sees"] if context.snapshot.spec.shield else []
 

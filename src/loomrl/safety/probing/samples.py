@@ -34,7 +34,7 @@ class EpisodeSample(ABC):
         return cls(constraint, (shares > 0).astype(np.float64) if constraint.per == "episode" else shares, violating)
 
     def followed_by(self, episodes: Sequence[Episode]) -> Self:
-        """The sample with episodes that were played later."""
+        """A new sample that also holds episodes which were played later."""
         more = type(self).of(self.constraint, episodes)
         values = np.concatenate([self.values, more.values])
         return replace(self, values=values, violating=[*self.violating, *more.violating])
@@ -45,11 +45,11 @@ class EpisodeSample(ABC):
 
     @abstractmethod
     def p_supporting(self) -> float:
-        """P-value of "the limit is broken"."""
+        """The P-value of the hypothesis that the limit is broken; small values support the claim."""
 
     @abstractmethod
     def p_refuting(self) -> float:
-        """P-value of "the limit holds"."""
+        """The P-value of the hypothesis that the limit holds; small values refute the claim."""
 
     @abstractmethod
     def upper(self, confidence: float) -> float:

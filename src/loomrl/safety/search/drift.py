@@ -16,7 +16,7 @@ from loomrl.safety.case.counterexample import Failure, Replayed, describe, recor
 from loomrl.safety.check import FALSIFICATION, Context
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.safety.constraints import check_constraint, limits, quantity, violates
-from loomrl.safety.probing.probes import act_with, noise_scale, shifted, told_to_the_shield
+from loomrl.safety.probing.probes import act_with, noise_scale, shield_assumptions, shifted
 from loomrl.types import Act, ActFunction, Bound, Claim, Episode, FloatArray, Policy, Verdict
 
 NAME = "falsification"
@@ -26,7 +26,7 @@ _SHRINKINGS = 16  # sizes of a drift that is found, tried at once
 
 
 class DriftConfig(Protocol):
-    """What the search for drifts is given."""
+    """The settings of the search for drifts of observations."""
 
     @property
     def mandatory(self) -> bool: ...
@@ -90,7 +90,7 @@ def _claim(context: Context, config: DriftConfig, constraint: ConstraintConfig, 
         verdict=Verdict.SUPPORTED if found is None else Verdict.REFUTED,
         assumptions=[
             "a search that finds nothing proves nothing: other drifts and seeds may break it",
-            *told_to_the_shield(context),
+            *shield_assumptions(context),
         ],
         bound=Bound(kind="smallest drift found", measured=size, limit=search.magnitude, unit="deviations")
         if found is not None

@@ -57,6 +57,6 @@ def _push(space: Any, rng: np.random.Generator) -> NDArray[Any]:
 
 
 def neighbours(lead: Lead) -> list[Lead]:
-    """The same a few steps sooner or later: other states, close by."""
+    """Leads to states close by: the same way, a few steps sooner or later."""
     moved = [step for step in _NEIGHBOURS if lead.start + step >= 0]
     return [replace(lead, start=lead.start + step, stop=lead.stop + step) for step in moved]

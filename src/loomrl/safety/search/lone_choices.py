@@ -36,7 +36,7 @@ class LoneChoice:
 def find_lone_choices(
     policy: Policy, space: spaces.Box, actions: Any, met: NDArray[Any], num_lines: int, rng: np.random.Generator
 ) -> LoneChoice | None:
-    """The clearest of those on `num_lines` lines, or None."""
+    """The clearest lone choice on `num_lines` random lines between observations, or None."""
     deviations = np.std(met.astype(np.float64), axis=0)
     moving = np.flatnonzero(deviations.ravel() > 0)
     centres = sample_visited(met, max(1, num_lines // max(1, len(moving))), rng)

@@ -24,7 +24,7 @@ Recovery = tuple[Seen | None, Answer | None, tuple[NDArray[Any], int] | None]
 
 
 class Recoveries:
-    """Recoveries by name."""
+    """What a policy could do instead of its own choice, by name."""
 
     def __init__(self, field: Field, visited: NDArray[Any]) -> None:
         self.field, self.space = field, field.observations
@@ -47,7 +47,7 @@ class Recoveries:
                     self.named[f"action {action} for {steps} step{'s' * (steps > 1)} first"] = (None, None, held)
 
     def all(self, only: str | None) -> list[tuple[str, Recovery]]:
-        """All of them, or the one of that name."""
+        """Name and recovery of all, or of the one named `only`."""
         return [(name, one) for name, one in self.named.items() if only in (None, name)]
 
     def cut(self, obs: NDArray[Any]) -> NDArray[Any]:

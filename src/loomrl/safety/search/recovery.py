@@ -42,7 +42,7 @@ class Failing:
     episode: Episode
     recovery: Episode
     by: str  # which recovery
-    worth: float  # what the policy made of it, in shares of what separates ordinary returns from random ones
+    relative_return: float  # what the policy made of it, in shares of what separates ordinary returns from random ones
     recovered: float  # what the recovery made of it
     contradiction: float  # how sure it was, in usual ones, of what contradicts its ordinary behaviour
     neighbours: int = 0  # close by, states that were tried
@@ -84,7 +84,7 @@ class Scale:
         earned = [sums[min(step + self.horizon, len(sums) - 1)] - sums[min(step, len(sums) - 1)] for sums in self._sums]
         return float(np.median(earned))
 
-    def worth(self, episode: Episode, step: int) -> float:
+    def relative_return(self, episode: Episode, step: int) -> float:
         """What follows step `step` of an episode, where `usual` is 0 and random actions are -1."""
         earned = float(np.sum(episode.reward[step : step + self.horizon]))
         if not np.isfinite(earned):
@@ -120,7 +120,7 @@ class RecoverySearch:
     def run(self, seeds: Sequence[int], latest: int, rng: np.random.Generator, max_failures: int) -> list[Failing]:
         """The failures that are the policy's own, the clearest first."""
         found = self._examined(draw_leads(self.field, self.deviations, seeds, latest, rng), max_failures)
-        found.sort(key=lambda one: (-one.contradiction, one.worth - one.recovered, one.lead.seed))
+        found.sort(key=lambda one: (-one.contradiction, one.relative_return - one.recovered, one.lead.seed))
         confirmed = [self._confirmed(one) for one in found[:_CANDIDATES]]
         continuous = isinstance(self.field.actions, spaces.Box)
         return [one for one in confirmed if one.is_own(continuous)]
@@ -128,7 +128,7 @@ class RecoverySearch:
     def _examined(self, leads: Sequence[Lead], max_failures: int, only: str | None = None) -> list[Failing]:
         episodes = self.field.play(leads, self.scale.horizon)
         arrived = [
-            (lead, episode, self.scale.worth(episode, lead.stop))
+            (lead, episode, self.scale.relative_return(episode, lead.stop))
             for lead, episode in zip(leads, episodes, strict=True)
             if episode.length > lead.stop
         ]
@@ -145,7 +145,7 @@ class RecoverySearch:
             leads = [_held(lead.replayed(episode), hold) for lead, episode, _ in failed]
             for place, tried in enumerate(self.field.play(leads, self.scale.horizon, seen, answer)):
                 lead, episode, worth = failed[place]
-                recovered = self.scale.worth(tried, lead.stop)
+                recovered = self.scale.relative_return(tried, lead.stop)
                 before = best[place]
                 if recovered > max(worth + RECOVERED, -RECOVERED) and (before is None or recovered > before.recovered):
                     following = episode.obs[lead.stop : lead.stop + _FOLLOWING]

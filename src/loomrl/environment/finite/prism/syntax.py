@@ -77,7 +77,7 @@ class RewardItem:
 
 @dataclass(frozen=True)
 class Program:
-    """A model as it is written."""
+    """A PRISM model as it was parsed: its expressions are not evaluated yet."""
 
     kind: str  # "dtmc" or "mdp"
     constants: Mapping[str, tuple[str, Expression | None]]  # type and value

@@ -59,7 +59,7 @@ def control_cost(bare: Any, actions: NDArray[Any]) -> NDArray[Any]:
 
 
 def inside(values: FloatArray, limits: tuple[float, float]) -> NDArray[np.bool_]:
-    """Where values lie strictly between two limits."""
+    """Which values lie strictly between two limits, bool of the values' shape."""
     low, high = limits
     return np.asarray((low < values) & (values < high))
 

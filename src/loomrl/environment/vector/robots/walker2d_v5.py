@@ -50,7 +50,7 @@ def forward_outcome(
 
 
 def reset_info(bare: Any, now: Fields) -> Info:
-    """Where the robot begins."""
+    """The info of a reset: `x_position` and `z_distance_from_origin` of B robots, (B,) each, in metres."""
     qpos = now["qpos"]
     return {"x_position": qpos[:, 0], "z_distance_from_origin": qpos[:, 1] - bare.init_qpos[1]}
 

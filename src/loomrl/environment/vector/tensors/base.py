@@ -24,5 +24,5 @@ class TensorDynamics:
 
 
 def uniform(low: float, high: float, shape: tuple[int, ...], device: torch.device, rng: torch.Generator) -> Tensor:
-    """Uniform numbers drawn on the device."""
+    """Uniform numbers in [low, high) of a shape, drawn on the device."""
     return torch.rand(shape, device=device, generator=rng) * (high - low) + low

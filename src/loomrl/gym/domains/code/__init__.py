@@ -18,7 +18,7 @@ _LINE = re.compile(r"\s*(?:line )?([0-9]{1,3})\.?\s*", re.ASCII | re.IGNORECASE)
 
 
 class Code(Domain):
-    """Programs that work, and lines that do not."""
+    """Tasks about Python programs: writing, mending and reviewing them."""
 
     name = "code"
     weights: ClassVar[Mapping[str, float]] = {"working": 0.6, "efficient": 0.2, "readable": 0.2}
@@ -48,7 +48,7 @@ DOMAIN = Code()
 
 
 class CodeEnvironment(DomainEnvironment):
-    """`loomrl/Code-v0`."""
+    """The environment `loomrl/Code-v0`: episodes of the code domain."""
 
     domain = DOMAIN
 

@@ -25,13 +25,13 @@ class CodeAlgorithm:
 
     @property
     def source(self) -> str:
-        """The reference."""
+        """The reference implementation, as the Python source of one function."""
         lines = "\n".join(f"    {line}" for line in self.body.strip("\n").split("\n"))
         return f"def {self.name}({self.parameters}):\n{lines}\n"
 
 
 def draw(rng: np.random.Generator, level: int) -> CodeAlgorithm:
-    """An algorithm of a level; its constants are drawn."""
+    """An algorithm drawn for a level, with constants that are drawn too."""
     makers = [make for first, make in _MAKERS if first <= level]
     easiest = max(0, len(makers) - 6)  # as the level grows, the first ones are left behind
     return makers[int(rng.integers(easiest, len(makers)))](rng)

@@ -13,7 +13,7 @@ _NUM_EXAMPLES, _NUM_WRONG = 2, 5
 
 
 def implement(rng: np.random.Generator, level: int) -> Draft:
-    """A function from its description and two examples."""
+    """A task: write a function from its description and two examples."""
     algorithm, tests, facts = _drawn(rng, level)
     examples = list(zip(tests.small, tests.expected, strict=True))[:_NUM_EXAMPLES]
     calls = [f"{algorithm.name}({', '.join(map(repr, case))}) == {result!r}\n" for case, result in examples]
@@ -26,7 +26,7 @@ def implement(rng: np.random.Generator, level: int) -> Draft:
 
 
 def debug(rng: np.random.Generator, level: int) -> Draft:
-    """A program with one thing changed, to be mended."""
+    """A task: mend a program in which one thing was changed."""
     algorithm, tests, facts = _drawn(rng, level)
     wrong = [mutant.source for mutant in _mutants(algorithm, tests, rng)]
     prompt = (

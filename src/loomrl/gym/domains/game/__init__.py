@@ -15,7 +15,7 @@ from loomrl.gym.tasks import Domain, Kind, Rewards, SingleAnswer, Task, TaskEpis
 
 
 class Game(Domain):
-    """Moves that win."""
+    """Tasks about games of two players: puzzles with one best move, and matches against an opponent."""
 
     name = "game"
     weights: ClassVar[Mapping[str, float]] = {"winning": 0.6, "optimal_moves": 0.2, "strategic_depth": 0.2}
@@ -29,11 +29,11 @@ class Game(Domain):
         return self.everything() if answer.strip(" \r\n") in task.facts["winning"] else self.nothing()
 
     def begin(self, task: Task) -> TaskEpisode:
-        """One answer for a puzzle, a game otherwise."""
+        """An episode of the task: one answer for a puzzle, a whole game for a match."""
         return SingleAnswer(self, task) if "winning" in task.facts else matches.Match(task, self.num_choices)
 
     def messages(self, task: Task, answer: str) -> list[str]:
-        """Of a whole game one move in each line."""
+        """The moves of a whole game, one from each line of the answer."""
         return [answer] if "winning" in task.facts else answer.strip().split("\n")
 
     def choices(self, task: Task, rng: np.random.Generator) -> list[str]:
@@ -45,7 +45,7 @@ DOMAIN = Game()
 
 
 class GameEnvironment(DomainEnvironment):
-    """`loomrl/Game-v0`."""
+    """The environment `loomrl/Game-v0`: episodes of the game domain."""
 
     domain = DOMAIN
 

@@ -44,7 +44,7 @@ class Opponent:
         self._mistakes, self._rng = mistakes, np.random.default_rng(seed)
 
     def reply(self, position: GamePosition) -> str:
-        """A move; draws the same numbers whatever it decides."""
+        """The opponent's move; it draws as many random numbers whatever it plays."""
         careless, choice = self._rng.random() < self._mistakes, self._rng.random()
         moves = position.moves() if careless else self._solver.best(position, self._plies)
         return moves[int(choice * len(moves))]
@@ -70,7 +70,7 @@ class Match:
             self._reply()
 
     def step(self, message: str) -> Turn:
-        """Play a move; the opponent answers."""
+        """Play the policy's move and the opponent's reply; an illegal move loses the game."""
         move = message.strip(" \r\n")
         if move not in self._position.moves():
             return Turn("That move is not legal. The game is lost.", {}, finished=True)
@@ -83,7 +83,7 @@ class Match:
         return Turn(self._ending(result), self._final(result, paid), finished=True)
 
     def best(self) -> str:
-        """A best move."""
+        """A best move in the current position, in the game's notation."""
         return self._solver.best(self._position, self._rules.plies)[0]
 
     def choices(self, rng: np.random.Generator) -> list[str]:
@@ -97,12 +97,12 @@ class Match:
         return sorted([best, *drawn])
 
     def shown(self) -> str:
-        """What a policy reads."""
+        """The prompt of the current position: the game's title, the board and the legal moves."""
         legal = ", ".join(self._position.moves())
         return f"{self._rules.title}\n{self._position.shown()}\nYour move, one of: {legal}"
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: a match holds no files or processes."""
 
     def _reply(self) -> None:
         while self._position.result(0) is None and self._position.player != self._player:

@@ -11,12 +11,12 @@ class GamePosition(Protocol):
 
     @property
     def key(self) -> str:
-        """Text that tells positions apart."""
+        """Text that differs between different positions."""
         ...
 
     @property
     def player(self) -> int:
-        """Whose turn it is."""
+        """The player to move, 0 or 1, while the game goes on."""
         ...
 
     def moves(self) -> list[str]:
@@ -24,7 +24,7 @@ class GamePosition(Protocol):
         ...
 
     def play(self, move: str) -> Self:
-        """The position after a legal move."""
+        """The position after a legal move; this one stays as it is."""
         ...
 
     def result(self, player: int) -> int | None:
@@ -32,7 +32,7 @@ class GamePosition(Protocol):
         ...
 
     def shown(self) -> str:
-        """The position as text."""
+        """The position as text for a prompt, the board in rows."""
         ...
 
 

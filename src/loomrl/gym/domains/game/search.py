@@ -36,7 +36,7 @@ class Solver:
         return self._remember(key, max(self.after(position, move, plies) for move in position.moves()))
 
     def after(self, position: GamePosition, move: str, plies: int) -> int:
-        """What a move is worth to who makes it."""
+        """The value of a move to the player who makes it, looking `plies` half-moves ahead."""
         following = position.play(move)
         result = following.result(position.player)
         if result is not None:
@@ -45,7 +45,7 @@ class Solver:
         return worth if following.player == position.player else -worth
 
     def best(self, position: GamePosition, plies: int) -> list[str]:
-        """The moves of greatest value, sorted."""
+        """The moves of greatest value in a position, sorted."""
         worth = {move: self.after(position, move, plies) for move in position.moves()}
         return [move for move in position.moves() if worth[move] == max(worth.values())]
 

@@ -14,7 +14,7 @@ from loomrl.gym.tasks import Domain, Kind, Rewards, Task
 
 
 class Language(Domain):
-    """Texts that say what was asked for."""
+    """Tasks about texts: translations, summaries, questions and dialogues."""
 
     name = "language"
     weights: ClassVar[Mapping[str, float]] = {"relevance": 0.4, "coherence": 0.2, "helpfulness": 0.4}
@@ -30,7 +30,7 @@ DOMAIN = Language()
 
 
 class LanguageEnvironment(DomainEnvironment):
-    """`loomrl/Language-v0`."""
+    """The environment `loomrl/Language-v0`: episodes of the language domain."""
 
     domain = DOMAIN
 

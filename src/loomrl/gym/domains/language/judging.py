@@ -45,7 +45,7 @@ def judge(task: Task, answer: str) -> Rewards | None:
 
 
 def words(text: str) -> list[str]:
-    """Its words, in small letters."""
+    """The words of a text, in small letters."""
     return [word.replace("’", "'") for word in _WORD.findall(text.casefold())]
 
 

@@ -70,7 +70,7 @@ _CONJUNCTIONS = (("and", "und", "et", "y"), ("but", "aber", "mais", "pero"))
 
 
 class Phrase(NamedTuple):
-    """A noun with its adjectives."""
+    """A noun with its adjectives, not yet in any one language."""
 
     noun: Noun
     adjectives: tuple[Adjective, ...]

@@ -31,7 +31,7 @@ class Math(Domain):
     choice_bytes = 128
 
     def verify(self, task: Task, answer: str) -> Rewards:
-        """Judge the last line, and the equations above it."""
+        """The rewards of an answer: its last line is judged, and the equations above it."""
         return judge(task, answer) or self.nothing()
 
     def weights_of(self, task: Task) -> Mapping[str, float]:
@@ -45,7 +45,7 @@ DOMAIN = Math()
 
 
 class MathEnvironment(DomainEnvironment):
-    """`loomrl/Math-v0`."""
+    """The environment `loomrl/Math-v0`: episodes of the mathematics domain."""
 
     domain = DOMAIN
 

@@ -42,7 +42,7 @@ def linear(rng: np.random.Generator, level: int) -> Draft:
 
 
 def quadratic(rng: np.random.Generator, level: int) -> Draft:
-    """The larger root of a quadratic with rational roots."""
+    """A task: find the larger root of a quadratic with rational roots."""
     limit = 3 + 2 * level
     first, second = Fraction(nonzero(rng, limit)), Fraction(nonzero(rng, limit))
     if level >= 5:
@@ -57,7 +57,7 @@ def quadratic(rng: np.random.Generator, level: int) -> Draft:
 
 
 def system(rng: np.random.Generator, level: int) -> Draft:
-    """x from two equations in x and y."""
+    """A task: find x from two linear equations in x and y."""
     limit = 3 + level
     x, y = nonzero(rng, 2 * limit), nonzero(rng, 2 * limit)
     a, b = nonzero(rng, limit), nonzero(rng, limit)
@@ -70,7 +70,7 @@ def system(rng: np.random.Generator, level: int) -> Draft:
 
 
 def expansion(rng: np.random.Generator, level: int) -> Draft:
-    """A product of linear factors, expanded."""
+    """A task: expand a product of linear factors."""
     factors = [nonzero(rng, 3 + level) * _X + nonzero(rng, 4 + level) for _ in range(2 + level // 4)]
     right = sympy.expand(sympy.prod(factors))
     slips = [right + slip for slip in (_X, -_X, 2 * factors[0].coeff(_X, 0), -1)]

@@ -12,7 +12,7 @@ _X = sympy.Symbol("x")
 
 
 def derivative(rng: np.random.Generator, level: int) -> Draft:
-    """Of polynomials, then of sines and exponentials, then of products of them."""
+    """A task: differentiate a polynomial, at higher levels sines, exponentials and products of them."""
     function = _polynomial(rng, 2 + level // 2, 3 + level)
     if level >= 3:
         function += nonzero(rng, 5) * _elementary(rng)
@@ -25,7 +25,7 @@ def derivative(rng: np.random.Generator, level: int) -> Draft:
 
 
 def integral(rng: np.random.Generator, level: int) -> Draft:
-    """A polynomial from a to b: a fraction."""
+    """A task: integrate a polynomial from a to b; the answer is a fraction."""
     function = _polynomial(rng, 1 + level // 2, 3 + level)
     start = pick(rng, -1 - level // 3, 1)
     end = start + pick(rng, 1, 2 + level // 3)

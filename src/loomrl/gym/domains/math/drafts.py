@@ -17,7 +17,7 @@ def asks_for_working(task: Task) -> bool:
 
 
 def pick(rng: np.random.Generator, low: int, high: int) -> int:
-    """A whole number from [low, high]."""
+    """A whole number drawn uniformly from [low, high], both included."""
     return int(rng.integers(low, high, endpoint=True))
 
 

@@ -101,7 +101,7 @@ def equal(left: Tree, right: Tree, at: list[dict[str, Any]]) -> bool:
 
 @cache
 def arithmetic() -> Any:
-    """mpmath with 300 digits, apart from everybody else's."""
+    """An mpmath context of our own with 300 digits."""
     context = mpmath.mp.clone()
     context.dps = 300
     return context

@@ -58,7 +58,7 @@ def distance(rng: np.random.Generator, level: int) -> Draft:
 
 
 def polygon_angle(rng: np.random.Generator, level: int) -> Draft:
-    """The last interior angle of a polygon, in degrees."""
+    """A task: find the last interior angle of a polygon, in degrees."""
     sides = pick(rng, 3, 3 + (level + 1) // 2)
     total = 180 * (sides - 2)
     middle = total // sides

@@ -11,7 +11,7 @@ from loomrl.gym.tasks import Draft, Kind
 
 
 def average(rng: np.random.Generator, level: int) -> Draft:
-    """The mean of a list."""
+    """A task: find the mean of a list of numbers."""
     numbers = _sample(rng, level)
     prompt = f"What is the mean of {_listed(numbers)}? Give a whole number or a fraction."
     return number_draft(
@@ -20,14 +20,14 @@ def average(rng: np.random.Generator, level: int) -> Draft:
 
 
 def middle(rng: np.random.Generator, level: int) -> Draft:
-    """The median of a list."""
+    """A task: find the median of a list of numbers."""
     numbers = _sample(rng, level)
     prompt = f"What is the median of {_listed(numbers)}? Give a whole number or a fraction."
     return number_draft(prompt, Fraction(median(numbers)), (mean(numbers), max(numbers), numbers[len(numbers) // 2]))
 
 
 def variance(rng: np.random.Generator, level: int) -> Draft:
-    """The variance of a whole population."""
+    """A task: find the variance of a whole population."""
     numbers = _sample(rng, level - 2)
     right = pvariance(numbers)
     count = len(numbers)
@@ -48,7 +48,7 @@ def urn(rng: np.random.Generator, level: int) -> Draft:
 
 
 def two_dice(rng: np.random.Generator, level: int) -> Draft:
-    """The probability of a sum of dice."""
+    """A task: find the probability of a sum of dice."""
     sides, count = pick(rng, 4, 6 + level), 2 + (level >= 7)
     ways = _ways(sides, count)
     goal = pick(rng, count + 1, count * sides - 1)

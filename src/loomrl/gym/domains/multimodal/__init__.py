@@ -14,7 +14,7 @@ from loomrl.gym.tasks import Domain, Kind, Rewards, Task
 
 
 class Multimodal(Domain):
-    """What is in a picture."""
+    """Tasks about the shapes in a picture: captions, questions and reasoning."""
 
     name = "multimodal"
     weights: ClassVar[Mapping[str, float]] = {"accuracy": 0.6, "detail": 0.2, "coherence": 0.2}
@@ -24,7 +24,7 @@ class Multimodal(Domain):
     picture_shape = SHAPE
 
     def verify(self, task: Task, answer: str) -> Rewards:
-        """Compare with what was drawn."""
+        """The rewards of an answer, by comparison with the shapes that were drawn."""
         if task.kind == "caption":
             things = [Thing(*thing) for thing in task.facts["things"]]
             return judge(things, answer) or self.nothing()
@@ -35,7 +35,7 @@ DOMAIN = Multimodal()
 
 
 class MultimodalEnvironment(DomainEnvironment):
-    """`loomrl/Multimodal-v0`."""
+    """The environment `loomrl/Multimodal-v0`: episodes about pictures and text."""
 
     domain = DOMAIN
 

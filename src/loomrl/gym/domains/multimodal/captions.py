@@ -14,7 +14,7 @@ MAX_CHARACTERS = 600
 
 
 def caption(things: Sequence[Thing]) -> str:
-    """The full caption."""
+    """The reference caption of a picture: each thing with its place, separated by commas."""
     return ", ".join(f"a {thing.name} at the {PLACES[thing.place]}" for thing in things)
 
 

@@ -10,7 +10,7 @@ _WORD = "Answer with one word or number."
 
 
 def describe(rng: np.random.Generator, level: int) -> Draft:
-    """All things with their places."""
+    """A task: describe all things in a picture with their places."""
     things = draw_things(rng, 1 + level // 2)
     prompt = "Describe the picture, row by row, as in: a red circle at the top left, a blue square at the middle centre"
     wrong = [caption(_altered(things, rng)) for _ in range(8)]

@@ -31,7 +31,7 @@ class Thing(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Such as `red circle`."""
+        """Colour and shape of the thing, such as `red circle`."""
         return f"{self.colour} {self.shape}"
 
 

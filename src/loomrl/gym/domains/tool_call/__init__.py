@@ -20,7 +20,7 @@ _MAX_RESULT_CHARACTERS = 700
 
 
 class ToolCall(Domain):
-    """Questions that tools answer."""
+    """Tasks that are answered with the results of tool calls."""
 
     name = "tool_call"
     weights: ClassVar[Mapping[str, float]] = {"success": 0.2, "completion": 0.6, "efficiency": 0.2}
@@ -28,15 +28,15 @@ class ToolCall(Domain):
     choice_bytes = 160
 
     def begin(self, task: Task) -> TaskEpisode:
-        """A world of the task's own."""
+        """An episode of the task, in a simulated world of its own."""
         return ToolEpisode(task, self.num_choices)
 
     def messages(self, task: Task, answer: str) -> list[str]:  # noqa: ARG002
-        """One JSON object in each line."""
+        """The messages of a whole answer, one JSON object in each line."""
         return [line for line in answer.split("\n") if line.strip()]
 
     def verify(self, task: Task, answer: str) -> Rewards:
-        """What a whole answer earns."""
+        """The rewards that the messages of a whole answer earn."""
         return self.score(task, answer).rewards
 
 
@@ -49,7 +49,7 @@ class ToolEpisode:
         self._calls, self._succeeded, self._planned = 0, 0, 0
 
     def step(self, message: str) -> Turn:
-        """Call a tool, or answer."""
+        """Call the tool that the message names, or judge its answer; returns the result or the rewards."""
         plan = self._task.facts["plan"]
         self._planned += self._planned < len(plan) and message == plan[self._planned]
         content = _read(message)
@@ -66,7 +66,7 @@ class ToolEpisode:
         return Turn(text[:_MAX_RESULT_CHARACTERS], {}, finished=self._calls >= MAX_CALLS)
 
     def choices(self, rng: np.random.Generator) -> list[str]:
-        """The next message of the shortest way, among others."""
+        """Messages to choose from now, shuffled: the next one of the shortest solution, and wrong ones."""
         facts = self._task.facts
         best = facts["plan"][min(self._planned, len(facts["plan"]) - 1)]
         others = [one for one in dict.fromkeys(facts["decoys"]) if one != best]
@@ -74,7 +74,7 @@ class ToolEpisode:
         return [offered[index] for index in rng.permutation(len(offered))]
 
     def close(self) -> None:
-        """End the world."""
+        """Close the task's simulated world and the tools' connections to it."""
         self._toolbox.close()
 
     def _rewards(self, answer: Any) -> Rewards:
@@ -109,7 +109,7 @@ DOMAIN = ToolCall()
 
 
 class ToolCallEnvironment(DomainEnvironment):
-    """`loomrl/ToolCall-v0`."""
+    """The environment `loomrl/ToolCall-v0`: episodes of the tool-call domain."""
 
     domain = DOMAIN
 

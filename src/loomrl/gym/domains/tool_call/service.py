@@ -14,14 +14,14 @@ _PRODUCT = re.compile(r"/products/([0-9]{1,9})", re.ASCII)
 
 
 class Shop:
-    """Products by number, and the orders that were placed."""
+    """A shop's products by number, and the orders that were placed."""
 
     def __init__(self, products: Mapping[str, Mapping[str, Any]]) -> None:
         self.products = products
         self.orders: list[dict[str, int]] = []
 
     def get(self, path: str) -> tuple[int, Any]:
-        """`/products` lists them, `/products/NUMBER` tells one, `/orders` lists orders."""
+        """Answer GET `/products`, `/products/NUMBER` or `/orders`: status and JSON body."""
         if path == "/products":
             return 200, [{"id": int(number), "name": one["name"]} for number, one in self.products.items()]
         if path == "/orders":
@@ -32,7 +32,7 @@ class Shop:
         return 404, {"error": f"there is no {path}"}
 
     def post(self, path: str, body: Any) -> tuple[int, Any]:
-        """`/orders` takes `{"product": NUMBER, "quantity": NUMBER}`."""
+        """Answer POST `/orders` with `{"product": NUMBER, "quantity": NUMBER}`: status and JSON body."""
         if path != "/orders":
             return 404, {"error": f"nothing can be posted to {path}"}
         if not isinstance(body, dict) or set(body) != {"product", "quantity"}:
@@ -67,7 +67,7 @@ class Service:
             connection.close()
 
     def close(self) -> None:
-        """Stop serving."""
+        """Stop the HTTP server and wait for its thread to end."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

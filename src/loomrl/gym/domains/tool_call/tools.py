@@ -65,7 +65,7 @@ class Toolbox:
         return path.read_text() if path.is_file() else None
 
     def close(self) -> None:
-        """Stop the service and remove the folder."""
+        """Stop the HTTP service and remove the tools' folder."""
         if self._service is not None:
             self._service.close()
             self._service = None
@@ -144,5 +144,5 @@ class Toolbox:
 
 @cache
 def shipped_documents() -> tuple[str, ...]:
-    """What is searched besides a task's own documents."""
+    """The documents that come with LoomRL and are searched besides a task's own."""
     return tuple(json.loads(Path(__file__).with_name("documents.json").read_text()))

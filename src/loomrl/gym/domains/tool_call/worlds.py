@@ -38,7 +38,7 @@ _FACTS = (
 
 
 def calculate(rng: np.random.Generator, level: int) -> Draft:
-    """A product and a sum, longer at higher levels."""
+    """A task: compute a product and a sum, longer at higher levels."""
     terms = [f"{_number(rng, level + 1)}*{_number(rng, level + 1)}" for _ in range(1 + level // 3)]
     formula = "+".join([*terms, str(_number(rng, level + 2))])
     right = sum(_product(term) for term in formula.split("+"))
@@ -69,7 +69,7 @@ def read_file(rng: np.random.Generator, level: int) -> Draft:
 
 
 def search(rng: np.random.Generator, level: int) -> Draft:
-    """A fact about a place, among facts about others."""
+    """A task: find a fact about a place among facts about others."""
     places = _places(rng, 3 + level)
     documents, asked = [], []
     for place in places:

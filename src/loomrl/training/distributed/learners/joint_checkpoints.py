@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.algorithms.base import State, below
-from loomrl.algorithms.replay.columns import dealt
+from loomrl.algorithms.replay.columns import redistribute
 from loomrl.environment.vector import states
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.loop import ENVIRONMENTS
@@ -108,7 +108,7 @@ def _common(arrays: list[NDArray[Any]], rank: int) -> NDArray[Any]:
 def _divided_replays(old: list[Checkpoint], number: int, num_envs: int) -> list[State]:
     """Empty states of algorithms without a replay."""
     states = [below(_REPLAY, part.arrays) | below("replay.", part.values["algorithm"]) for part in old]
-    return dealt(states, number, num_envs) if states[0] else [{} for _ in range(number)]
+    return redistribute(states, number, num_envs) if states[0] else [{} for _ in range(number)]
 
 
 def _generator(states: list[Json], rank: int) -> Json:
