@@ -78,7 +78,7 @@ class LimitTally:
 
     @property
     def mean(self) -> float:
-        """Of all values."""
+        """The mean of all episodes' values, between 0 and 1; 0 where there was no episode."""
         return self.monitor.total / max(self.count, 1)
 
 

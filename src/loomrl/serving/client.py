@@ -95,7 +95,7 @@ class PolicyClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the HTTP connection; the client cannot be used afterwards."""
         self._http.close()
 
     def decide(
@@ -131,14 +131,18 @@ class PolicyClient:
         self._send("POST", "/feedback", {"feedback": [vars(outcome) for outcome in outcomes]})
 
     def is_ready(self) -> bool:
-        """Whether a champion decides."""
+        """Whether the server has a champion that can decide; False also where the server cannot be reached."""
         try:
             return self._http.get("/v2/health/ready").status_code == 200
         except httpx.TransportError:
             return False
 
     def status(self) -> dict[str, Any]:
-        """The server's `/status`."""
+        """The body of `GET /status`: roles, versions, controls, chains and refusals of the server.
+
+        Raises:
+            ServiceError: where the server refuses or cannot be reached.
+        """
         return self._object("GET", "/status")
 
     def shadow_records(
@@ -163,7 +167,11 @@ class PolicyClient:
         return lifted
 
     def overrides(self) -> list[dict[str, Any]]:
-        """The overrides in force."""
+        """The overrides in force, each as the JSON object that the server keeps of it.
+
+        Raises:
+            ServiceError: where the server refuses or cannot be reached.
+        """
         found: list[dict[str, Any]] = self._send("GET", "/override")["overrides"]
         return found
 
@@ -236,7 +244,7 @@ class AsyncPolicyClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close all HTTP connections; the client cannot be used afterwards."""
         await self._http.aclose()
 
     async def decide(
@@ -272,7 +280,7 @@ class AsyncPolicyClient:
         await self._send("POST", "/feedback", {"feedback": [vars(outcome) for outcome in outcomes]})
 
     async def is_ready(self) -> bool:
-        """Whether a champion decides."""
+        """Whether the server has a champion that can decide; False also where the server cannot be reached."""
         try:
             return (await self._http.get("/v2/health/ready")).status_code == 200
         except httpx.TransportError:

@@ -22,7 +22,7 @@ class ShadowDecisions:
     logits: FloatArray | None  # (N, A), of choices
 
     def rows(self, chosen: NDArray[Any] | slice) -> "ShadowDecisions":
-        """Some of them."""
+        """The decisions at these rows, by index, mask or slice of the batch."""
         return ShadowDecisions(self.action[chosen], None if self.logits is None else self.logits[chosen])
 
 

@@ -45,7 +45,7 @@ class Pairs:
 
     @property
     def num_decisions(self) -> int:
-        """N."""
+        """How many pairs of decisions there are: N in the shapes of the arrays."""
         return len(self.acted)
 
     @property

@@ -35,7 +35,7 @@ class VersionComparison(Document):
 
     @property
     def path(self) -> Path:
-        """Where it is kept."""
+        """The file that keeps this comparison, in `LOOMRL_HOME/comparisons`; it need not exist."""
         name = f"{self.policy}-{self.champion_version}-{self.challenger_version}.json"
         return inside("comparisons", name)
 

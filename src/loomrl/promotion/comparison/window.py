@@ -84,7 +84,7 @@ class WindowEpisode:
     assignments: dict[str, Assignment] = field(default_factory=dict)  # by experiment, the first in each
 
     def decided(self, record: Json) -> None:
-        """Add a decision's record."""
+        """Add the record of one decision of this episode; its reward is unknown until feedback comes."""
         self._placed(record)
         self.decided_at.append(record["timestamp"])
         self.deciders.append(None if is_taken_over(record) else record["version"])

@@ -41,7 +41,8 @@ class Batcher:
         self._waiting.append((question, reply))
 
     def flush(self) -> None:
-        """Answer all that wait."""
+        """Decide all waiting requests in one batch and pass each its response, in the order they came. With none
+        waiting it does nothing."""
         waiting, self._waiting = self._waiting, []
         answers = self._answer_all([question for question, _ in waiting]) if waiting else []
         for (_, reply), answer in zip(waiting, answers, strict=True):

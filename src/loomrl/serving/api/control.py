@@ -55,7 +55,8 @@ class ControlRoutes:
         self._parts, self._others = parts, others
 
     def routes(self) -> list[Route]:
-        """Where its handlers answer."""
+        """The routes of status, metrics, monitors, overrides, kill switch, rollback and the model repository, with
+        their handlers."""
         override, model = "/override/{override_id}", "/v2/repository/models/{model}"
         unload = f"{model}/versions/{{version}}/unload"
         return [
@@ -87,7 +88,7 @@ class ControlRoutes:
         return as_json(describe(self._parts, with_orders=sees_orders(scope, self._parts.tokens)))
 
     async def metrics(self, scope: Scope, body: bytes, started: float) -> Response:
-        """Prometheus text format."""
+        """All counters and gauges of this server, as Prometheus text."""
         if self._parts.guardian is not None:
             self._parts.metrics.show_monitors(self._parts.guardian.shown)
         return Response(self._parts.metrics.text(), content_type=METRICS)
@@ -159,7 +160,11 @@ class ControlRoutes:
         return Response(b"".join(lines), content_type=LINES)
 
     async def list_overrides(self, scope: Scope, body: bytes, started: float) -> Response:
-        """The overrides in force."""
+        """List the overrides in force, as `overrides`.
+
+        Raises:
+            Problem: 401 or 403 where the token may not observe.
+        """
         self._operator(scope, OBSERVE)
         return as_json({"overrides": self._parts.controls.orders.active_overrides()})
 
@@ -173,11 +178,11 @@ class ControlRoutes:
         return as_json(override, 201)
 
     async def clear_overrides(self, scope: Scope, body: bytes, started: float) -> Response:
-        """Lift all overrides."""
+        """Lift every override in force; the reply lists their ids."""
         return await self._clear(scope, body, None)
 
     async def clear_override(self, scope: Scope, body: bytes, started: float, override_id: str) -> Response:
-        """Lift one override."""
+        """Lift the override of this id; the reply lists the ids that were lifted."""
         return await self._clear(scope, body, override_id)
 
     async def _clear(self, scope: Scope, body: bytes, override_id: str | None) -> Response:

@@ -38,12 +38,13 @@ class Inference:
 
 
 def server_metadata() -> dict[str, Any]:
-    """`GET /v2`."""
+    """The reply to `GET /v2`: the server's name, its version, and the extensions of the protocol that it supports."""
     return {"name": "loomrl", "version": __version__, "extensions": EXTENSIONS}
 
 
 def model_metadata(policy: ServedPolicy, versions: Iterable[str]) -> dict[str, Any]:
-    """`GET /v2/models/{m}`."""
+    """The reply to `GET /v2/models/{m}`: the policy's name, its versions sorted as text, and its input and output
+    tensors."""
     manifest = policy.manifest
     return {
         "name": manifest.name,

@@ -82,13 +82,13 @@ class ServerMetadata(TypedDict):
 
 
 class Live(TypedDict):
-    """Whether the server runs."""
+    """Reply of `GET /v2/health/live`: `live` is true as long as the server runs."""
 
     live: bool
 
 
 class Ready(TypedDict):
-    """Whether a champion decides."""
+    """Reply of `GET /v2/health/ready`: `ready` is true where a champion is loaded and can decide."""
 
     ready: bool
 
@@ -111,7 +111,7 @@ class ModelMetadata(TypedDict):
 
 
 class TritonModelConfig(TypedDict):
-    """Triton's model configuration."""
+    """Reply of `GET /v2/models/{m}/config`: a policy described in the fields of Triton's model configuration."""
 
     name: str
     platform: str
@@ -138,7 +138,7 @@ class ModelStatistics(TypedDict):
 
 
 class StatisticsReply(TypedDict):
-    """Those of each version."""
+    """Reply of `GET /v2/models/stats`: the inference statistics of each version, in the Triton extension's fields."""
 
     model_stats: list[ModelStatistics]
 
@@ -153,13 +153,13 @@ class IndexEntry(TypedDict):
 
 
 class Loaded(TypedDict):
-    """Who decides now."""
+    """Reply to loading or unloading a version: the roles afterwards, each with the version that holds it."""
 
     roles: RolesStatus
 
 
 class Overrides(TypedDict):
-    """Those in force."""
+    """Reply of `GET /override`: the overrides in force."""
 
     overrides: list[Override]
 

@@ -131,7 +131,11 @@ def shown(value: Any) -> str:
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
-    """A JSON object."""
+    """The JSON object in a request's body.
+
+    Raises:
+        Problem: 400 where the body is not JSON, or is JSON but no object.
+    """
     try:
         document = orjson.loads(body) if len(body) < LARGE else _parse_large(body)
     except orjson.JSONDecodeError as error:

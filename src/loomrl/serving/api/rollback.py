@@ -38,7 +38,7 @@ class Rollback:
         self._parts = parts
 
     def routes(self) -> list[Route]:
-        """Where it answers."""
+        """The one route of rollback, `POST /rollback`, with its handler."""
         return [
             Route(
                 "POST", "/rollback", self.roll_back, OPERATOR, {200: RolledBack}, RollbackOrder, problems=(409, 503)

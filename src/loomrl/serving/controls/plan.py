@@ -81,7 +81,7 @@ class Plan(Document):
         return split
 
     def versions(self) -> set[str]:
-        """Every version it names."""
+        """Every version that the plan names: in its split, as a challenger, or as the fallback."""
         fallback = {self.fallback.version} if self.fallback and self.fallback.version else set()
         return {*self.split, *self.challengers, *fallback}
 

@@ -118,7 +118,7 @@ class RequestDecisions:
 
     @classmethod
     def whole(cls, group: DecisionBatch) -> "RequestDecisions":
-        """All of a group."""
+        """All decisions of a batch, as those of one request."""
         return cls(group, 0, len(group))
 
     def decision_ids(self) -> list[str]:

@@ -71,7 +71,7 @@ class Counts:
         return Counts(without(self.before, token), without(self.window, token))
 
     def begin_window(self) -> None:
-        """From now on."""
+        """Begin a new window: what was counted in the last one is added to the counts from before."""
         self.before = {agent: sum(self.of(agent)) for agent in self.before | self.window}
         self.window = {}
 

@@ -40,7 +40,7 @@ class EvidenceExchange:
         self.error: str | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread that writes this server's evidence to LoomDB and reads that of other servers."""
         self._thread.start()
 
     def offer(self, evidence: Iterable[VersionEvidence]) -> None:

@@ -163,7 +163,7 @@ class Trigger(Document):
 
     @property
     def reason(self) -> str:
-        """For a person."""
+        """One line for people: the monitor, what it measured, what is allowed, and the e-value with its threshold."""
         if self.monitor == REWARD:
             than = "the stated reference" if self.control is None else f"version {self.control}"
             found = f"{2 * self.mean - 1:.1%} of the range below {than} in {self.num_values} returns"

@@ -31,7 +31,7 @@ class Quarantined(Document):
 
     @property
     def version(self) -> str:
-        """The version."""
+        """The number of the version that is in quarantine."""
         return self.trigger.version
 
 

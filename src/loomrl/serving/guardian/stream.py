@@ -66,7 +66,7 @@ class LoneAgent:
 
     @property
     def is_certain(self) -> bool:
-        """Enough to say so."""
+        """Whether the same agent has asked often enough without others between to conclude that it is the only one."""
         return self.count >= ALONE_AFTER
 
 
@@ -154,7 +154,7 @@ class Stream:
 
     @property
     def refuted(self) -> list[str]:
-        """The versions that triggered."""
+        """The versions whose monitors have triggered; the one that acted last comes last."""
         return [version for version, evidence in self._evidence.items() if evidence.trigger is not None]
 
     @property

@@ -74,7 +74,7 @@ class RequestCounts:
             self.counts.setdefault(token, [0, 0])[1] += count
 
     def under(self, token: str) -> int:
-        """In both windows."""
+        """How many decisions were asked for under this token, in the last window and the newest one together."""
         return sum(self.counts.get(token, ()))
 
     def under_others(self, token: str) -> int:
@@ -90,7 +90,7 @@ class RequestCounts:
 
     @classmethod
     def together(cls, several: Iterable["RequestCounts"]) -> Self:
-        """Those of several servers."""
+        """The sum of several servers' counts, in the newest window that any of them has entered."""
         known = [one for one in several if one.window]
         found = cls(max((one.window for one in known), default=""))
         for one in known:
@@ -140,7 +140,8 @@ class Suspicion(Document):
 
     @property
     def reason(self) -> str:
-        """For a person."""
+        """One line for people: what the token's agents show, of which version, with the e-values of all and of all
+        others."""
         return (
             f"{self.monitor}: what {self.num_agents} agents of the token {self.token!r} show would take version "
             f"{self.version} out of service (e-value {self.e_value:.3g}), but no other agents show it "

@@ -45,7 +45,10 @@ class Arm:
     span: Span | None = None  # the lowest and the highest return
 
     def enrol(self, agent_id: str, time: str, shares: dict[str, float]) -> None:
-        """An agent's first decision."""
+        """Enrol an agent with its first decision, at this time (ISO 8601) and with these shares of the versions.
+
+        An agent that is enrolled already stays as it is, and beyond a maximum of agents no more are enrolled.
+        """
         if len(self.agents) < _MOST_AGENTS:
             self.agents.setdefault(agent_id, Enrolled(time, shares))
 
@@ -73,7 +76,7 @@ class Arm:
 
     @property
     def mean(self) -> float | None:
-        """Of all returns."""
+        """The mean over all returns of the enrolled agents; None where there is none yet."""
         num_returns = sum(one.num_returns for one in self.agents.values())
         return sum(one.total for one in self.agents.values()) / num_returns if num_returns else None
 

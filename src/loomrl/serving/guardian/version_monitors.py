@@ -228,7 +228,7 @@ class VersionMonitors:
         return found
 
     def describe(self, beside: Beside) -> Json:
-        """For whoever looks."""
+        """The version's evidence and the state of each of its monitors, as JSON for `GET /monitors`."""
         self.look(beside, is_asked=self.evidence.trigger is None)
         weigher = Weigher(self.evidence, self._watch, beside)
         told = {

@@ -75,7 +75,11 @@ class Alarm:
 
     @classmethod
     def read(cls, calibration: Json) -> "Alarm":
-        """From a manifest's `out_of_distribution`."""
+        """The alarm with the mean, precision and threshold that a manifest's `out_of_distribution` names.
+
+        Raises:
+            KeyError: where one of them is missing.
+        """
         mean, precision = (np.array(calibration[key], dtype=np.float64) for key in ("mean", "precision"))
         return cls(mean, precision, float(calibration["threshold"]))
 

@@ -47,7 +47,7 @@ class Roles:
     known: ServedPolicy | None = None  # whose actions are known, where no version is loaded; it decides nothing
 
     def versions(self) -> set[str]:
-        """All loaded versions."""
+        """The numbers of all versions that are loaded."""
         return set(self.loaded())
 
     def by_version(self, version: str) -> ServedPolicy | None:

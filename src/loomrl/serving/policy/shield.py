@@ -200,7 +200,7 @@ def _limit(constraint: Json, size: int) -> ComponentLimit:
 
 
 def not_allowed(chosen: Any, by: str) -> str:
-    """Why nothing is decided."""
+    """The message for a chosen action that is not allowed, for the reason `by`, where no fallback can act instead."""
     return f"action {chosen} is not allowed ({by}), and there is no fallback to act instead"
 
 

@@ -165,7 +165,7 @@ class RegistrySource(PolicySource):
             self._kept = found
 
     def known(self) -> tuple[str, PolicyManifest] | None:
-        """The last verified champion's."""
+        """Version and manifest of the champion that was verified last; None where none was kept."""
         return None if self._kept is None else (self._kept.roles[CHAMPION], self._kept.manifest)
 
     def _read_kept(self) -> LastVerified | None:

@@ -26,7 +26,7 @@ class Durations(Collector):
         self._counts, self._total = [0] * (len(buckets) + 1), 0.0
 
     def observe(self, seconds: Iterable[float]) -> None:
-        """Count durations."""
+        """Count each of these durations, in seconds, in its bucket of the histogram."""
         for one in seconds:
             self._counts[bisect_left(self._buckets, one)] += 1
             self._total += one
@@ -79,7 +79,7 @@ class ServerMetrics:
         self._prevented.labels(version, by, fallback or "none").inc()
 
     def count_problem(self, status: int) -> None:
-        """Count one refused request."""
+        """Count one request that was refused with this HTTP status."""
         self._problems.labels(str(status)).inc()
 
     def observe(self, seconds: Sequence[float]) -> None:

@@ -44,7 +44,7 @@ class GrowingLines:
         return self._rest()
 
     def close(self) -> None:
-        """Give the segment back."""
+        """Close the segment's file, if one is open; it may be called more than once."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -90,7 +90,7 @@ class ChainFollower:
         return [orjson.loads(line) for line in self._lines.read()]
 
     def close(self) -> None:
-        """Give the segment back."""
+        """Close the segment's file, if one is open; it may be called more than once."""
         self._lines.close()
 
     def _pass_over(self, sequence: int) -> None:

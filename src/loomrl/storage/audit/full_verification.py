@@ -33,7 +33,7 @@ class AuditReport:
 
     @property
     def intact(self) -> bool:
-        """Whether nothing was found."""
+        """Whether verification found nothing wrong, in the folder as a whole and in every chain."""
         return not self.findings and all(report.intact for report in self.chains)
 
     def all_findings(self) -> list[str]:

@@ -29,7 +29,7 @@ class LegacyHeads:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is none."""
+        """Whether the file holds neither a head nor a removal."""
         return not self.heads and not self.removals
 
     def digest(self, num_heads: int, num_removals: int) -> str:

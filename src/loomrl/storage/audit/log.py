@@ -127,7 +127,7 @@ class AuditLog:
 
     @property
     def head(self) -> ChainHead:
-        """The last record written."""
+        """The chain's head: server, segment, sequence and digest of the record that was written last."""
         with self._lock:
             return ChainHead(self.server, self._last_segment, self._sequence, self._digest)
 

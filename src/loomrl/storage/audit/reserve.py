@@ -65,7 +65,7 @@ class Reserve:
             raise ArtifactError(f"{self.path} cannot be written: {error.strerror}; check the disk") from error
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the reserve's file; the reserve cannot be used afterwards."""
         os.close(self._handle)
 
     def _newest(self) -> tuple[int, bytes]:

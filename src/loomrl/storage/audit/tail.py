@@ -41,5 +41,5 @@ class Tail:
         return []
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the segment's file, if one is open; it may be called more than once."""
         self._lines.close()

@@ -108,7 +108,7 @@ class Registry:
             return sorted(model.name for model in _pages(client.search_registered_models))
 
     def versions(self, policy: str) -> list[PolicyVersion]:
-        """All versions, oldest first."""
+        """All versions of a policy in the registry, oldest first; none for a policy it does not know."""
         with self._calls() as client:
             found = _pages(client.search_model_versions, filter_string=f"name='{policy}'")
             return sorted((_version(version) for version in found), key=lambda version: int(version.version))

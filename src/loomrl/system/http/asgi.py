@@ -27,7 +27,7 @@ class ClientGone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Status, body and headers."""
+    """An HTTP response: its body in bytes, its status, its content type and further headers."""
 
     body: bytes
     status: int = 200
@@ -126,7 +126,7 @@ def packed(scope: Scope, response: Response) -> Response:
 
 
 async def respond(send: Send, response: Response) -> None:
-    """Send a response."""
+    """Send a whole response to the client, as ASGI's two messages: status with headers, then the body."""
     headers = [
         _JSON_HEADER if response.content_type is JSON else (b"content-type", response.content_type),
         (b"content-length", b"%d" % len(response.body)),

@@ -22,7 +22,7 @@ class _Dropped(list[tuple[bytes, bytes]]):
     """Where trailers go."""
 
     def append(self, _: tuple[bytes, bytes]) -> None:
-        """Keep nothing."""
+        """Drop a header: the list stays empty."""
 
 
 TRAILERS = _Dropped()
@@ -54,7 +54,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # --- what the parser calls ------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """A request's first byte."""
+        """Called by the parser at a request's first byte: its time and size count from here."""
         self._begin()
         super().on_message_begin()
 
@@ -226,7 +226,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.intake.leaves(self)
 
     def resume_writing(self) -> None:
-        """It took it."""
+        """Called by the transport when the client has read what was sent: it no longer counts as slow."""
         super().resume_writing()
         self.intake.takes(self)
 

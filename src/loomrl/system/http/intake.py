@@ -20,7 +20,7 @@ _NOISE = ("Invalid HTTP request received.", "Unsupported upgrade request.")  # w
 
 @dataclass(frozen=True)
 class IntakeLimits:
-    """What one server takes."""
+    """The sizes, numbers and times that one server accepts of its clients; beyond them it refuses or closes."""
 
     max_url_bytes: int = 8 * 2**10
     max_head_bytes: int = 32 * 2**10  # the first line and all headers
@@ -47,7 +47,7 @@ class ClientConnection(Protocol):
         """Close, once its answer is sent."""
 
     def drop(self) -> None:
-        """Close at once."""
+        """Close the connection at once, whether or not its answer was sent."""
 
     def seconds_left(self, now: float) -> float:
         """Until it has had its time to send."""
@@ -82,7 +82,7 @@ class Intake:
         self._wake()
 
     def finished(self, connection: ClientConnection) -> None:
-        """Its request is whole."""
+        """Called when a request has come in full: its connection is no longer watched for slow sending."""
         self._unfinished.pop(connection, None)
         self._rest()
 

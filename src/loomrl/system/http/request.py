@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What handlers get."""
+    """An HTTP request as handlers get it: ASGI scope, whole body, and `receive` for what comes after it."""
 
     scope: Scope
     body: bytes
@@ -21,7 +21,7 @@ class Request:
 
     @property
     def path(self) -> str:
-        """Without the query."""
+        """The path of the request's URL, without the query."""
         return str(self.scope["path"])
 
     def header(self, name: bytes) -> str:

@@ -30,11 +30,11 @@ class ServiceMetrics:
         )
 
     def observe(self, seconds: float) -> None:
-        """Keep one request's time."""
+        """Count one request that took so many seconds, in the histogram of times."""
         self._seconds.observe(seconds)
 
     def count_problem(self, status: int) -> None:
-        """Count one refused request."""
+        """Count one request that was refused with this HTTP status."""
         self._problems.labels(str(status)).inc()
 
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:

@@ -42,7 +42,7 @@ class Since(Document):
 
 
 class Dashboard:
-    """The handlers of `routes`."""
+    """The handlers of the dashboard: its page, its data and its static files, which are read once at the start."""
 
     def __init__(self, parts: ServerContext) -> None:
         self._parts = parts
@@ -50,7 +50,7 @@ class Dashboard:
         self._files = {path.name: path.read_bytes() for path in static.iterdir()}
 
     def routes(self) -> list[Route]:
-        """Where they answer."""
+        """The routes of the dashboard's page, of its data and of its static files, with their handlers."""
         return [
             Route("GET", "/dashboard", self.page, None, {200: {_TYPES["html"].decode(): str}}),
             Route("GET", "/dashboard/data", self.data, OBSERVER, {200: dict[str, Any]}, query=Since),
