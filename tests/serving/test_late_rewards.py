@@ -8,7 +8,7 @@ from champions import make_champion
 from inside import Inside
 from policies import OBSERVATIONS, discrete_folder
 
-from loomrl.serving import parts
+from loomrl.serving import context
 from loomrl.serving.context import ServerSettings
 from loomrl.serving.decisions.feedback import FeedbackLedger
 from loomrl.serving.process import ServerProcess
@@ -36,7 +36,7 @@ def test_after_a_rollback_a_reward_joins_the_version_that_decided(ready_home: Pa
 def test_a_decision_that_newer_ones_have_pushed_out_takes_no_reward(
     loomrl_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "FeedbackLedger", partial(FeedbackLedger, capacity=2))
+    monkeypatch.setattr(context, "FeedbackLedger", partial(FeedbackLedger, capacity=2))
     settings = ServerSettings("cartpole", folders={CHAMPION: discrete_folder(tmp_path / "policy")})
     with Inside(settings) as server:
         decided = [server.decide("a", OBS).json()["decision_id"] for _ in range(3)]

@@ -237,7 +237,7 @@ class House:
         self.taken_out: list[str] = []
 
     def guardian(self) -> Guardian:
-        reins = GuardianHooks(
+        hooks = GuardianHooks(
             watch=lambda version: Watch.of(self.manifest, np.dtype(np.float32), MonitorsConfig()),
             is_ready=lambda: True,
             take_out=self.take_out,
@@ -246,7 +246,7 @@ class House:
             drop=lambda entry: None,
             has_registry=False,
         )
-        return Guardian("cartpole", self.server, lambda: [self.log.folder], Quarantine("cartpole"), reins)
+        return Guardian("cartpole", self.server, lambda: [self.log.folder], Quarantine("cartpole"), hooks)
 
     def take_out(self, version: str) -> str:
         self.taken_out.append(version)
@@ -327,7 +327,7 @@ def test_nothing_follows_before_it_is_known_who_decides_instead(house: House, mo
         early.append(bool(rollbacks()))
         return "1"
 
-    monkeypatch.setattr(guardian, "_reins", replace(guardian._reins, take_out=take_out))
+    monkeypatch.setattr(guardian, "_hooks", replace(guardian._hooks, take_out=take_out))
     guardian.start()
     house.decide(1, 40)
     until(lambda: bool(rollbacks()), "the record")

@@ -83,7 +83,7 @@ class WindowEpisode:
     told_at: dict[str, str] = field(default_factory=dict)  # decision id -> time of its feedback
     assignments: dict[str, Assignment] = field(default_factory=dict)  # by experiment, the first in each
 
-    def decided(self, record: Json) -> None:
+    def add_decision(self, record: Json) -> None:
         """Add the record of one decision of this episode; its reward is unknown until feedback comes."""
         self._placed(record)
         self.decided_at.append(record["timestamp"])
@@ -113,7 +113,7 @@ class WindowEpisode:
         if (known is None or told < known.time) and (found := Assignment.of(record)) is not None:
             self.assignments[experiment] = found
 
-    def came_of_it(self, record: Json) -> None:
+    def add_feedback(self, record: Json) -> None:
         """Add a feedback's record; one on a decision before the window shows that the episode began there."""
         decision = record["decision_id"]
         self.terminated |= record["terminated"]
@@ -242,7 +242,7 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
         if key not in current or (is_decision and current[key].ended):
             current[key] = WindowEpisode(cut=key not in current and key in began_before)
             episodes.append(current[key])
-        (current[key].decided if is_decision else current[key].came_of_it)(record)
+        (current[key].add_decision if is_decision else current[key].add_feedback)(record)
     known = {key for key in current if current[key].can_end or key[1] is not None}  # episodes that can be told apart
     still_open = [list(key) for key, episode in current.items() if key in known and not episode.ended]
     without_answer = [episode for episode in episodes if not episode.observations and episode.assignments]

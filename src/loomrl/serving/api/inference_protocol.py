@@ -32,7 +32,7 @@ _UNSUPPORTED = ("classification", "shared_memory_region")  # they would change w
 class Inference:
     """What an inference request asks for."""
 
-    asks: DecisionRequests  # one per row
+    requests: DecisionRequests  # one per row
     outputs: dict[str, bool]  # by name: whether it is sent as bytes behind the JSON
     id: str | None
 
@@ -118,8 +118,8 @@ def parse_infer(body: bytes, json_length: str, policy: ServedPolicy, max_rows: i
         raise Problem(400, f"`id` must be a text, found {type(request_id).__name__}")
     count = len(observations)
     named = [check_id(request_id, "id")] * count if request_id else None
-    asks = DecisionRequests([agent_id] * count, [episode_id] * count, [False] * count, observations, named)
-    return Inference(asks, _outputs(document, parameters, policy), request_id)
+    requests = DecisionRequests([agent_id] * count, [episode_id] * count, [False] * count, observations, named)
+    return Inference(requests, _outputs(document, parameters, policy), request_id)
 
 
 def _outputs(document: dict[str, Any], parameters: dict[str, Any], policy: ServedPolicy) -> dict[str, bool]:
@@ -157,7 +157,7 @@ def _flag(parameters: dict[str, Any], key: str, default: bool) -> bool:
 
 def infer_response(asked: Inference, part: RequestDecisions) -> Response:
     """The answer to an inference request whose decisions, all of one agent, are on record."""
-    policy, tensors = part.group.policy, _tensors(part, asked.outputs)
+    policy, tensors = part.batch.policy, _tensors(part, asked.outputs)
     written = [write_tensor(name, tensors[name], as_bytes) for name, as_bytes in asked.outputs.items()]
     answer = {
         "model_name": policy.manifest.name,
@@ -176,8 +176,8 @@ def infer_response(asked: Inference, part: RequestDecisions) -> Response:
 
 def _tensors(part: RequestDecisions, wanted: Iterable[str]) -> dict[str, NDArray[Any]]:
     """The outputs by name; `action` is what was decided, whoever decided it."""
-    group, some = part.group, slice(part.start, part.stop)
-    outputs = group.outputs
+    batch, some = part.batch, slice(part.start, part.stop)
+    outputs = batch.outputs
     if set(wanted) - {"action"} - outputs.keys():  # a person named the action
-        outputs = group.policy.outputs(group.observations)
-    return {name: (group.action if name == "action" else outputs[name])[some] for name in wanted}
+        outputs = batch.policy.outputs(batch.observations)
+    return {name: (batch.action if name == "action" else outputs[name])[some] for name in wanted}

@@ -45,13 +45,13 @@ class FeedbackLedger:
         self._num_waiting = 0
         self._asking = AskingTokens() if asking is None else asking
 
-    def remember(self, groups: Iterable[DecisionBatch]) -> None:
+    def remember(self, batches: Iterable[DecisionBatch]) -> None:
         """Expect feedback for decisions that were written."""
-        for group in groups:
-            asks = group.asks
+        for batch in batches:
+            requests = batch.requests
             self._expect(
-                group.record["decision_id"],
-                _Waiting(asks.agent_ids, asks.episode_ids, group.policy.version, asks.by_token),
+                batch.record["decision_id"],
+                _Waiting(requests.agent_ids, requests.episode_ids, batch.policy.version, requests.by_token),
             )
 
     def accept(

@@ -112,7 +112,7 @@ class Mirror:
         held, self._challengers = self._challengers, {}
         self._state.loading = True
         for told in challengers:
-            self._take_in_hand([told["number"]], self._state.settled)
+            self._mark_waiting([told["number"]], self._state.settled)
             self._challengers[told["number"]] = held.get(told["number"]) or _load(told)
         self._state.loading = False
         self._settle(self._state.settled)
@@ -134,7 +134,7 @@ class Mirror:
         decisions = own_choices(in_hand)
         numbers = list(self._challengers) if len(decisions) else []
         for index, number in enumerate(numbers):
-            self._take_in_hand(numbers[index:], until)
+            self._mark_waiting(numbers[index:], until)
             self._append(self._decide(number, decisions))
         self._settle(until)
         return True
@@ -211,13 +211,13 @@ class Mirror:
 
     # --- what is on record --------------------------------------------------------------------------------------
 
-    def _take_in_hand(self, numbers: list[int], until: int) -> None:
+    def _mark_waiting(self, numbers: list[int], until: int) -> None:
         self._state.waiting, self._state.until = numbers, until
         self._page.write(self._state)
 
     def _settle(self, sequence: int) -> None:
         self._state.settled = sequence
-        self._take_in_hand([], sequence)
+        self._mark_waiting([], sequence)
 
     def _append(self, records: Sequence[_Json]) -> None:
         try:

@@ -136,7 +136,7 @@ class Shadow:
     def _look(self) -> None:
         """Bury, start, tell or end the process, as the moment asks for."""
         if self._child is not None and (reason := self._why_over(self._child)):
-            self._bury(self._child, reason)
+            self._end_process(self._child, reason)
         self._forget_former()
         challengers = [self._describe(policy) for policy in self._admitted()]
         if self._child is None and not challengers and self._failed is None:
@@ -216,7 +216,7 @@ class Shadow:
         doing, cpu_seconds = _activity(pid)
         return doing in ("R", "D") and cpu_seconds - self._cpu_seconds < _FAIR_SHARE * seconds
 
-    def _bury(self, child: subprocess.Popen[bytes], reason: str) -> None:
+    def _end_process(self, child: subprocess.Popen[bytes], reason: str) -> None:
         """Clear the process away, and hold its end against the challenger that was at work."""
         child.kill()
         child.wait()
