@@ -143,8 +143,8 @@ def attempts(db: LoomDB, policy: str, versions: Sequence[PolicyVersion] = ()) ->
                 "before it: one is missing or was moved; restore LoomDB from a backup"
             )
         found.append(attempt)
-    _demand_remembered(policy, known, found)
-    _demand_registered(policy, versions, found)
+    _require_remembered(policy, known, found)
+    _require_registered(policy, versions, found)
     if found and known != found[-1]:
         _remember(found)
     return found
@@ -169,7 +169,7 @@ def _remember(found: list[GateAttempt]) -> None:
             newest.write(path)
 
 
-def _demand_remembered(policy: str, known: GateAttempt | None, found: list[GateAttempt]) -> None:
+def _require_remembered(policy: str, known: GateAttempt | None, found: list[GateAttempt]) -> None:
     if known is not None and known not in found:
         raise ArtifactError(
             f"{policy}: LoomDB lacks attempt {known.number} of run {known.run_id}, which this home knows: the end of "
@@ -178,7 +178,7 @@ def _demand_remembered(policy: str, known: GateAttempt | None, found: list[GateA
         )
 
 
-def _demand_registered(policy: str, versions: Sequence[PolicyVersion], found: list[GateAttempt]) -> None:
+def _require_registered(policy: str, versions: Sequence[PolicyVersion], found: list[GateAttempt]) -> None:
     recorded = {attempt.digest for attempt in found}
     lacking = [version for version in versions if version.tags.get(ATTEMPT_TAG, "") not in {"", *recorded}]
     if lacking:

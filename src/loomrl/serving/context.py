@@ -195,7 +195,7 @@ class ServerContext:
         """Whether answers wait until their records are on the disk: so set, or for a safety-critical version."""
         return self.settings.durability == "strict" or self.roles.current.is_safety_critical
 
-    def keep_in_step(self) -> None:
+    def apply_announced(self) -> None:
         """Have in force whatever any worker has announced. Where nothing was, that is one look at memory.
 
         Raises:

@@ -87,11 +87,11 @@ def serve(settings: ServerSettings, port_file: Path | None = None) -> None:
         from loomrl.serving.workers.supervisor import Supervisor
 
         with Supervisor(settings, listener) as supervisor:
-            _tell(settings, listener, port_file)
+            _announce_address(settings, listener, port_file)
             supervisor.run()
     else:
         server = make(settings, None)
-        _tell(settings, listener, port_file)
+        _announce_address(settings, listener, port_file)
         run(server, [listener])
 
 
@@ -125,7 +125,7 @@ def run(server: _Server, sockets: Sequence[socket.socket]) -> None:
     server.run(sockets=list(sockets))
 
 
-def _tell(settings: ServerSettings, listener: socket.socket, port_file: Path | None) -> None:
+def _announce_address(settings: ServerSettings, listener: socket.socket, port_file: Path | None) -> None:
     url = address_of(listener)
     log.info("%s is served on %s", settings.policy, url)
     if port_file is not None:

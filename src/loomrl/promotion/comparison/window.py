@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from loomrl.errors import ArtifactError
 from loomrl.storage.audit.hosts import chains_of_all_hosts
 from loomrl.storage.audit.records import SIMULATED, asked_to_explore, expand, is_taken_over
-from loomrl.storage.audit.sealing import demand_open
+from loomrl.storage.audit.sealing import require_opened
 from loomrl.storage.audit.segments import checked_records, segments_after
 from loomrl.types import Episode, Json
 
@@ -238,7 +238,7 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
             continue
         key, is_decision = (record["agent_id"], record["episode_id"]), record["kind"] == "decision"
         if is_decision:
-            demand_open(record)
+            require_opened(record)
         if key not in current or (is_decision and current[key].ended):
             current[key] = WindowEpisode(cut=key not in current and key in began_before)
             episodes.append(current[key])

@@ -229,7 +229,7 @@ class PolicyServer:
         """Have in force what other workers announced. Where it cannot be read, or put on record, orders go on all the
         same; where it cannot be read, so do probes and who only looks."""
         try:
-            self._context.keep_in_step()
+            self._context.apply_announced()
         except (Problem, AuditUnwritable) as error:
             only_looks = scope["method"] == "GET" and isinstance(error, Problem)
             if not only_looks and not is_order(scope):
@@ -249,7 +249,7 @@ class PolicyServer:
             if len(body) >= LARGE:
                 self._weigh(scope, body)
             if self._workers is not None:
-                self._context.keep_in_step()
+                self._context.apply_announced()
                 if self._workers.concerns_others(scope, body):
                     self._budget.pay_back(scope)  # it is weighed again where it is answered
                     return None
@@ -287,7 +287,7 @@ class PolicyServer:
     def _decided(self, waiting: Sequence[DecisionRequest], route: str) -> list[Outcome]:
         requests, starts = [one.requests for one in waiting], [one.started for one in waiting]
         try:
-            self._context.keep_in_step()
+            self._context.apply_announced()
             return self._context.decider.decide_together(requests, self._context.roles.current, starts, route)
         except Exception as error:  # noqa: BLE001 - as above
             return [error] * len(waiting)

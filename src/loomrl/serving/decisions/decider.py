@@ -67,7 +67,7 @@ class Decider:
             NotFinite, NoState, NotAllowed: where there is no answer.
         """
         try:
-            authority = self._authority_over(roles)
+            authority = self._authority_for(roles)
             batches = [part for batch in _assign(requests, authority) for part in self._split_by_memory(batch, roles)]
             if not is_limited:
                 limited = [agent for batch in batches if batch.source.is_limited for agent in batch.requests.agent_ids]
@@ -87,7 +87,7 @@ class Decider:
         Where one version decides for everyone they are one group: one run of its graph, one record, one write. Where
         that does not work out, each is decided by itself.
         """
-        authority = self._authority_over(roles)
+        authority = self._authority_for(roles)
         if not self._can_join(authority):
             return [
                 self._decide_alone(requests, roles, started, route)
@@ -167,8 +167,8 @@ class Decider:
             self._limiter.put_back(refusals)
             raise
 
-    def _authority_over(self, roles: Roles) -> Authority:
-        """Put together anew where people's orders or the loaded versions have changed."""
+    def _authority_for(self, roles: Roles) -> Authority:
+        """Who decides for whom now; made anew where people's orders or the loaded versions have changed."""
         orders, authority = self._controls.orders, self._authority
         if authority.orders is not orders or authority.roles is not roles:
             authority = self._authority = Authority(self.policy, orders, roles)

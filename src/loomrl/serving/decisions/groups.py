@@ -13,7 +13,7 @@ from loomrl.serving.controls.overrides import Override
 from loomrl.serving.decisions.authority import DecisionSource
 from loomrl.serving.decisions.choosing import Substitute
 from loomrl.serving.decisions.memory import Recalled
-from loomrl.serving.policy.exploration import demand_askable
+from loomrl.serving.policy.exploration import require_explorable
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.storage.audit.records import joined_row_ids, row_ids
 
@@ -48,7 +48,7 @@ class DecisionBatch:
         Raises:
             Problem: 400 for one that is not, and for one to explore where the policy cannot.
         """
-        demand_askable(source.policy, requests.explore)
+        require_explorable(source.policy, requests.explore)
         observations = observation_arrays(packed(requests.observations, source.policy), source.policy)
         return cls(rows, requests, source, observations)
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from loomrl.serving.policy.model import STATE_OUT, ServedPolicy
 from loomrl.storage.audit.records import digest, expand, is_taken_over
-from loomrl.storage.audit.segments import segments, whole_lines
+from loomrl.storage.audit.segments import complete_lines, segments
 from loomrl.system.http.problems import Problem
 from loomrl.types import Json
 
@@ -169,7 +169,7 @@ def unfinished(folder: Path) -> dict[Key, list[LoggedStep]]:
     """The decisions of all episodes of recurrent policies that have not ended in a chain, from its newest part."""
     found: dict[Key, list[LoggedStep]] = {}
     for path in _newest(folder):
-        for line in whole_lines(path):
+        for line in complete_lines(path):
             if b'"memory":' in line:
                 for entry in expand(orjson.loads(line)):
                     _add(found, entry)

@@ -172,7 +172,7 @@ class Guardian:
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._half, self._following, self._triggered = b"", None, set()
         self._begun = self._heard = time.monotonic()
-        self._tell({"quarantined": [entry.version for entry in self._quarantine.entries()]})
+        self._send({"quarantined": [entry.version for entry in self._quarantine.entries()]})
 
     def _end_process(self, child: subprocess.Popen[bytes], reason: str) -> None:
         """End the process and count the failure; the next one goes on from what this one kept."""
@@ -191,7 +191,7 @@ class Guardian:
         """Let the process take what was written last, answering what it asks."""
         if self._child is None:
             return
-        self._tell({"end": True})
+        self._send({"end": True})
         deadline = time.monotonic() + _END_SECONDS
         while self._listen(_LOOK_SECONDS) and time.monotonic() < deadline:
             self._confirm_quarantines()
@@ -212,20 +212,20 @@ class Guardian:
         """Which chains to follow: none while there is no version to watch; and who has left quarantine."""
         following = [str(folder) for folder in self._chains()] if self._hooks.is_ready() else []
         if following != self._following:
-            self._tell({"follow": following})
+            self._send({"follow": following})
             self._following = following
         self._confirm_quarantines()
         while self._consequences.released:
-            self._tell({"forget": [self._consequences.released.pop()]})
+            self._send({"forget": [self._consequences.released.pop()]})
 
     def _confirm_quarantines(self) -> None:
         """Confirm to the process each trigger whose quarantine is on the disk: at once, or when there is room again."""
         for version in sorted(self._triggered):
             if self._quarantine.is_written(version):
-                self._tell({"kept": version})
+                self._send({"kept": version})
                 self._triggered.discard(version)
 
-    def _tell(self, told: Json) -> None:
+    def _send(self, told: Json) -> None:
         assert self._child is not None
         assert self._child.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended, which the next look finds
@@ -254,7 +254,7 @@ class Guardian:
         said = orjson.loads(line)
         if "wanted" in said:
             watch = self._hooks.watch(said["wanted"])
-            self._tell({"watch": {said["wanted"]: None if watch is None else watch.told}})
+            self._send({"watch": {said["wanted"]: None if watch is None else watch.told}})
         elif "trigger" in said:
             self._take_out(Trigger.model_validate(said["trigger"]))
         elif "suspicion" in said:

@@ -96,7 +96,7 @@ class Quarantine:
             self._held[entry.version] = entry
             entry.write(self._path(entry.version))
             self._read[entry.version] = self._held.pop(entry.version)
-        self._tell()
+        self._notify()
 
     def release(self, version: str) -> None:
         """Let a version act again, should it become champion."""
@@ -104,9 +104,9 @@ class Quarantine:
             self._held.pop(version, None)
             self._read.pop(version, None)
             self._path(version).unlink(missing_ok=True)
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._announce is not None:
             self._announce()
 

@@ -52,8 +52,9 @@ class Arm:
         if len(self.agents) < _MOST_AGENTS:
             self.agents.setdefault(agent_id, Enrolled(time, shares))
 
-    def begins(self, agent_id: str) -> int:
-        """An agent begins what will have a return: which of its returns this will be; 0 for one not enrolled."""
+    def begin_return(self, agent_id: str) -> int:
+        """Count an episode, or a decision without one, that this agent begins; returns its number among the agent's, from 1
+        on, or 0 for an agent that is not enrolled."""
         enrolled = self.agents.get(agent_id)
         if enrolled is None:
             return 0
@@ -61,7 +62,7 @@ class Arm:
         return enrolled.num_begun
 
     def returned(self, agent_id: str, value: float, number: int) -> None:
-        """A return has come; `number` is what `begins` said of it."""
+        """Add a return; `number` is what `begin_return` gave for its episode. Nothing happens for 0."""
         enrolled = self.agents.get(agent_id)
         if enrolled is None or not number:
             return

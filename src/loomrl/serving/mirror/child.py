@@ -63,11 +63,11 @@ class Mirror:
         Raises:
             ArtifactError: when a challenger's files are not those that the server took into service.
         """
-        self._hear(None)
+        self._read_server(None)
         pause = _SHORTEST_PAUSE
         while (busy := self._decide_next()) or not self._ended:
             pause = _SHORTEST_PAUSE if busy else min(2 * pause, _LONGEST_PAUSE)
-            self._hear(0 if busy else pause)
+            self._read_server(0 if busy else pause)
             if time.monotonic() - self._synced >= _SYNC_SECONDS:
                 self._sync()
         self._sync()
@@ -75,8 +75,8 @@ class Mirror:
 
     # --- what the server says -----------------------------------------------------------------------------------
 
-    def _hear(self, seconds: float | None) -> None:
-        """Wait at most so long for the server to say something; without a limit for None."""
+    def _read_server(self, seconds: float | None) -> None:
+        """Wait at most so many seconds for messages of the server, without a limit for None, and carry them out."""
         if self._ended or not is_readable(self._control, seconds):
             return
         data = os.read(self._control, 65_536)

@@ -146,7 +146,7 @@ class Shadow:
         elif self._child is not None and not challengers:
             self._end()
         elif self._child is not None and challengers != self._told:
-            self._tell(self._child, challengers)
+            self._send_challengers(self._child, challengers)
 
     def _follow_idly(self) -> None:
         """A challenger begins with the decisions after it came."""
@@ -166,10 +166,10 @@ class Shadow:
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[self._page.handle])
         if self._failures and challengers:  # else it may be as fast as the server: to take them in, or to record an end
             _give_way(self._child.pid)
-        self._tell(self._child, challengers)
+        self._send_challengers(self._child, challengers)
         self._failed = None
 
-    def _tell(self, child: subprocess.Popen[bytes], challengers: list[Challenger]) -> None:
+    def _send_challengers(self, child: subprocess.Popen[bytes], challengers: list[Challenger]) -> None:
         assert child.stdin is not None
         line = orjson.dumps({"challengers": challengers, "failed": self._failed}) + b"\n"
         try:

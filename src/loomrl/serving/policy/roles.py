@@ -17,7 +17,7 @@ from functools import cached_property
 from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.serving.config import ExplorationConfig
 from loomrl.serving.guardian.quarantine import Quarantine
-from loomrl.serving.policy.exploration import demand_fit
+from loomrl.serving.policy.exploration import require_fit
 from loomrl.serving.policy.last_verified import LastVerified
 from loomrl.serving.policy.model import ServedPolicy, UnloadedPolicy
 from loomrl.serving.policy.sources import ROLES, PolicySource
@@ -292,7 +292,7 @@ class RoleKeeper:
     def _load(self, version: str) -> ServedPolicy:
         policy = ServedPolicy.load(self._source.fetch(version), version)
         policy.exploration = self._exploration or self._source.settings(version).exploration
-        demand_fit(policy)
+        require_fit(policy)
         return policy
 
     def _arrived(self, loading: Loading) -> None:

@@ -19,12 +19,12 @@ from loomrl.storage.registry.files import (
     SUMS_DIGEST,
     PolicyVersion,
     add_signature,
-    check_place,
     copy_files,
     export_digest,
     is_intact,
     local_source,
     stage_export,
+    validate_location,
     verify_version,
 )
 from loomrl.storage.registry.runs import RUN_ID, find_run, finish_run, log_artifacts, start_run
@@ -194,7 +194,7 @@ class Registry:
 
     def _fetch(self, version: PolicyVersion, temporary: Path) -> Path:
         try:
-            check_place(version.source)
+            validate_location(version.source)
         except ArtifactError as error:
             raise ArtifactError(
                 f"{version.policy}@{version.version}: {error}; delete this version in MLflow"

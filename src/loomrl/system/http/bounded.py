@@ -159,7 +159,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait_for_more()
         elif self._is_watched:
             self._is_watched = False
-            self.intake.finished(self)
+            self.intake.note_complete_request(self)
         if self._reads != NOTHING or self.held or self._num_unanswered:
             self._count()
 
@@ -223,18 +223,18 @@ class BoundedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Its client does not take what it asked for."""
         super().pause_writing()
-        self.intake.leaves(self)
+        self.intake.note_unread_answer(self)
 
     def resume_writing(self) -> None:
         """Called by the transport when the client has read what was sent: it no longer counts as slow."""
         super().resume_writing()
-        self.intake.takes(self)
+        self.intake.note_read_answer(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is left of it. uvicorn tells that to the request that came last alone: those before it would write to
         a connection that is closed, or wait for ever to hear that their sender is gone."""
         self._let_go()
-        self.intake.lost(self)
+        self.intake.connection_closed(self)
         super().connection_lost(exc)
         for cycle in self._cycles:
             cycle.disconnected = True
