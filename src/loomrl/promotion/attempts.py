@@ -34,7 +34,7 @@ _WITHOUT_EFFECT = {"num_envs", "waivers"}  # settings that change no verdict of 
 
 
 class GateAttempt(Document):
-    """What is signed of an attempt."""
+    """The signed record of one attempt at the gate."""
 
     policy: str
     policy_digest: str
@@ -50,7 +50,7 @@ class GateAttempt(Document):
 
     @property
     def digest(self) -> str:
-        """What the next attempt is linked to."""
+        """SHA-256 of the attempt; the next attempt names it as its predecessor."""
         return sha256(self.to_bytes())
 
     def to_bytes(self) -> bytes:
@@ -59,7 +59,7 @@ class GateAttempt(Document):
         return canonical_json(self.model_dump(mode="json", exclude=left_out))
 
     def is_about(self, case: SafetyCase, settings: SafetyConfig) -> bool:
-        """Whether the case is this attempt's."""
+        """Whether this attempt was made with the case's policy, snapshot, evaluation and these settings."""
         own = (self.policy_digest, self.snapshot_digest, self.settings_digest)
         is_on_it = self.evaluation_digest in (None, case.evaluation_digest)
         return is_on_it and own == (case.policy_digest, case.snapshot_digest, settings_digest(settings))
@@ -119,7 +119,7 @@ def record_attempt(
 
 
 def find_attempt(known: list[GateAttempt], case: SafetyCase, settings: SafetyConfig) -> GateAttempt | None:
-    """The recorded attempt that a case is."""
+    """The recorded attempt that this case was made in; None where there is none."""
     return next((one for one in known if one.is_about(case, settings)), None)
 
 

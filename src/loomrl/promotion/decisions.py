@@ -51,7 +51,7 @@ class VersionDecisions(Document):
 
 
 class DecisionsOf(Document):
-    """What came of an origin."""
+    """The decisions that versions of one origin have made."""
 
     origin: str
     versions: list[VersionDecisions]

@@ -54,7 +54,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Ask:
-    """One agent's request, for `decide_many`."""
+    """One agent's request for a decision, as `decide_many` takes it."""
 
     agent_id: str
     observation: ArrayLike
@@ -65,7 +65,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a decision, for `feedback_many`."""
+    """What followed a decision (reward, cost, end of the episode), as `feedback_many` takes it."""
 
     decision_id: str
     reward: float
@@ -194,7 +194,7 @@ class PolicyClient:
         return self._object("POST", "/rollback", {"version": version, "reason": reason})
 
     def refresh(self, policy: str) -> dict[str, Any]:
-        """Have the server follow the registry now."""
+        """Have the server load what the registry's aliases name now, instead of at its next look."""
         return self._object("POST", f"/v2/repository/models/{policy}/load")
 
     def infer(

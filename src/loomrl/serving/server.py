@@ -167,6 +167,6 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def address_of(listener: socket.socket) -> str:
-    """The URL of a bound socket."""
+    """The URL of a bound socket, such as `http://127.0.0.1:8000`."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

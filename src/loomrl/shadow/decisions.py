@@ -16,7 +16,7 @@ _ROWS = 8_192  # observations that are asked about at once
 
 @dataclass(frozen=True)
 class ShadowDecisions:
-    """N decisions of a version."""
+    """What a version decides for N observations: actions, and logits where it has them."""
 
     action: NDArray[Any]  # (N, *action)
     logits: FloatArray | None  # (N, A), of choices

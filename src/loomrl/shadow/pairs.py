@@ -50,7 +50,7 @@ class Pairs:
 
     @property
     def num_episodes(self) -> int:
-        """How many episodes the decisions come from."""
+        """The number of different episodes that the decisions come from."""
         return len(np.unique(self.episode))
 
 

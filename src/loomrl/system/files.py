@@ -27,7 +27,7 @@ def sha256(data: bytes) -> str:
 
 
 def sha256_file(path: Path) -> str:
-    """Hex digest of a file's bytes."""
+    """The SHA-256 digest of a file's bytes: 64 lower-case hex digits."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

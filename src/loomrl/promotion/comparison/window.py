@@ -133,7 +133,7 @@ class WindowEpisode:
 
     @property
     def versions(self) -> set[str]:
-        """Those that took decisions in it."""
+        """The versions that decided in this episode."""
         return {decider for decider in self.deciders if decider is not None}
 
     def part_of(self, version: str, asked: bool = False) -> "WindowEpisode | None":
@@ -147,7 +147,7 @@ class WindowEpisode:
         )
 
     def decided_by(self, version: str) -> "WindowEpisode | None":
-        """The same, whatever the agent asked."""
+        """The decisions of this version before anybody else decided, as an episode; None where another one began."""
         return self._until([decider != version for decider in self.deciders])
 
     def _until(self, others: list[bool]) -> "WindowEpisode | None":

@@ -196,7 +196,7 @@ class ControlRoutes:
         return as_json({"lifted": [override.id for override in lifted]})
 
     async def plan(self, scope: Scope, body: bytes, started: float) -> Response:
-        """Who decides besides the champion."""
+        """The plan in force: which versions decide besides the champion, and its revision."""
         self._operator(scope, OBSERVE)
         return as_json(self._context.controls.describe_plan())
 

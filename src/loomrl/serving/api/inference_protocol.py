@@ -30,7 +30,7 @@ _UNSUPPORTED = ("classification", "shared_memory_region")  # they would change w
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """What an inference request asks for."""
+    """A parsed inference request: a request for a decision per row, the outputs that are wanted, and its id."""
 
     requests: DecisionRequests  # one per row
     outputs: dict[str, bool]  # by name: whether it is sent as bytes behind the JSON

@@ -34,7 +34,7 @@ class DecisionReply(TypedDict):
 
 
 class DecisionsReply(TypedDict):
-    """Those of `requests`, in their order."""
+    """Reply of `POST /decide` to a batch: one decision for each of its `requests`, in their order."""
 
     decisions: list[DecisionReply]
 
@@ -49,7 +49,7 @@ class Recorded(TypedDict):
 
 
 class DescribedTensor(TypedDict):
-    """An input or output of a graph."""
+    """Name, shape and datatype of an input or output of a policy's graph."""
 
     name: str
     shape: list[int]
@@ -94,7 +94,7 @@ class Ready(TypedDict):
 
 
 class ModelReady(TypedDict):
-    """Whether a version is loaded."""
+    """Reply of `GET /v2/models/{m}/ready`: the policy's name, and whether the version is loaded."""
 
     name: str
     ready: bool
@@ -165,7 +165,7 @@ class Overrides(TypedDict):
 
 
 class Lifted(TypedDict):
-    """Ids of the overrides that were lifted."""
+    """Reply to lifting overrides: the ids of those that were lifted."""
 
     lifted: list[str]
 

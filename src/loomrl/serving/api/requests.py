@@ -82,7 +82,7 @@ class DecisionRequests:
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What came of one decision."""
+    """What followed one decision: its reward, an optional cost, and whether the episode ended."""
 
     decision_id: str
     reward: float
@@ -108,7 +108,7 @@ def _joined_tokens(all_requests: Sequence[DecisionRequests]) -> ByToken:
 
 
 def token_at(tokens: ByToken, row: int) -> str | None:
-    """Of several rows, the token of one."""
+    """The token of one row: `tokens` itself where one holds for all rows, else that of the row."""
     return tokens if tokens is None or isinstance(tokens, str) else tokens[row]
 
 

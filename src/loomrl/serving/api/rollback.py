@@ -25,14 +25,14 @@ class RollbackOrder(Document):
 
 
 class RolledBack(TypedDict):
-    """What was done, and who decides now."""
+    """Reply of `POST /rollback`: what was done, in words, and the champion's version now."""
 
     message: str
     champion: str | None
 
 
 class Rollback:
-    """The handler of the route."""
+    """The handler of `POST /rollback`."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context

@@ -38,7 +38,7 @@ class Split:
     assignment: SplitAssignment
 
     def version_of(self, agent_id: str) -> str:
-        """The version an agent is dealt."""
+        """The version that this agent is assigned to; the champion where the assigned one cannot decide."""
         version = self.assignment.version_of(agent_id)
         return version if version is not None and version in self.shares else self.champion
 
@@ -56,7 +56,7 @@ class DecisionSource:
 
     @property
     def is_limited(self) -> bool:
-        """Whether the rate limit comes before it."""
+        """Whether the rate limit holds for these decisions: for all but those of overrides and the kill switch."""
         return self.role not in (OVERRIDE, KILL_SWITCH)
 
     @property

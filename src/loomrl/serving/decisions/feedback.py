@@ -46,7 +46,7 @@ class FeedbackLedger:
         self._asking = AskingTokens() if asking is None else asking
 
     def remember(self, batches: Iterable[DecisionBatch]) -> None:
-        """Expect feedback for decisions that were written."""
+        """Accept feedback, from now on, for the decisions of these batches."""
         for batch in batches:
             requests = batch.requests
             self._expect(

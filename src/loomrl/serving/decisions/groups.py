@@ -62,7 +62,7 @@ class DecisionBatch:
 
     @property
     def override(self) -> Override | None:
-        """Of the person who decides."""
+        """The override that decides here; None where no override does."""
         return self.source.override
 
     def only(self, indices: list[int], policy: ServedPolicy | None = None) -> "DecisionBatch":
@@ -122,7 +122,7 @@ class RequestDecisions:
         return cls(batch, 0, len(batch))
 
     def decision_ids(self) -> list[str]:
-        """Their ids, once they are written."""
+        """The ids of these decisions, (B,); known once their record is written."""
         whole: str = self.batch.record["decision_id"]
         return [whole] if len(self.batch) == 1 else row_ids(whole, self.start, self.stop)
 
@@ -132,7 +132,7 @@ class RequestDecisions:
         return whole if len(self.batch) == 1 else joined_row_ids(whole, self.start, self.stop)
 
     def answers(self) -> list[dict[str, Any]]:
-        """What agents are told of their decisions."""
+        """The reply to each of these decisions, (B,), as JSON objects."""
         return self.batch.answers()[self.start : self.stop]
 
 

@@ -88,7 +88,7 @@ class Watcher:
         self._shown = self._saved = time.monotonic()
 
     def run(self) -> None:
-        """Work until told to end."""
+        """Watch the chains until the server says to end; then save all evidence."""
         _send({})
         self._exchange.start()
         pause = 0.0

@@ -64,7 +64,7 @@ class EvidenceExchange:
         return found
 
     def stop(self, timeout_seconds: float) -> None:
-        """Share what was offered last."""
+        """Have what was offered last written, and wait at most so many seconds for the thread to end."""
         self._stopping.set()
         self._wake.set()
         self._thread.join(timeout_seconds)

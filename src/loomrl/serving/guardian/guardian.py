@@ -101,7 +101,7 @@ class Guardian:
 
     @property
     def pid(self) -> int | None:
-        """Its process; None while there is none."""
+        """The process id of the monitors' process; None while there is none."""
         child = self._child
         return None if child is None else child.pid
 
@@ -130,7 +130,7 @@ class Guardian:
         }
 
     def process(self) -> GuardianShown:
-        """How its process does, as JSON values."""
+        """The state of the monitors' process, as JSON values: id, restarts, last error and suspicions."""
         return {
             "pid": self.pid,
             "num_restarts": self.num_restarts,

@@ -70,15 +70,15 @@ class Quarantine:
                     raise
 
     def entries(self) -> list[Quarantined]:
-        """All of them, oldest first."""
+        """All entries of versions in quarantine, oldest first."""
         return sorted({**self._read, **self._held}.values(), key=lambda entry: entry.time)
 
     def find(self, version: str) -> Quarantined | None:
-        """The entry of a version."""
+        """The entry of a version; None where it is not in quarantine."""
         return self._held.get(version) or self._read.get(version)
 
     def is_written(self, version: str) -> bool:
-        """Whether a version's entry outlives this process."""
+        """Whether the entry of a version is on the disk, so that it outlives this process."""
         return version in self._read
 
     def hold(self, entry: Quarantined) -> None:

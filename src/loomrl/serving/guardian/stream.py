@@ -107,7 +107,7 @@ class Stream:
         return StreamState(list(self._evidence.values()), list(self._by_others), self._alone)
 
     def process(self, records: Sequence[Json]) -> list[Trigger]:
-        """Add records, in the log's order; returns a trigger for each version that the evidence now suffices against."""
+        """Add records in the log's order; returns a trigger for each version that the evidence now refutes."""
         for run in runs(records):
             self._process_run(run)
         return self._look()

@@ -36,7 +36,7 @@ class Enrolled:
 
 @dataclass
 class Arm:
-    """One version in one experiment."""
+    """One version in one experiment: its enrolled agents and their returns."""
 
     experiment: str
     is_champion: bool
@@ -53,8 +53,10 @@ class Arm:
             self.agents.setdefault(agent_id, Enrolled(time, shares))
 
     def begin_return(self, agent_id: str) -> int:
-        """Count an episode, or a decision without one, that this agent begins; returns its number among the agent's, from 1
-        on, or 0 for an agent that is not enrolled."""
+        """Count an episode, or a decision without one, that this agent begins.
+
+        Returns its number among the agent's, from 1 on, or 0 for an agent that is not enrolled.
+        """
         enrolled = self.agents.get(agent_id)
         if enrolled is None:
             return 0

@@ -46,7 +46,7 @@ class VersionMonitors:
     # --- episodes -----------------------------------------------------------------------------------------------
 
     def has_open(self, key: Key) -> bool:
-        """Whether this version decides in the episode."""
+        """Whether this version has decided in the episode of this key, and the episode has not ended."""
         return key in self._open and not self._open[key].ended
 
     def opened(self, key: Key, elsewhere: bool) -> LiveEpisode:

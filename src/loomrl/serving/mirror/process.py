@@ -79,7 +79,7 @@ class Shadow:
 
     @property
     def pid(self) -> int | None:
-        """The process; None while there is none."""
+        """The process id of the challengers' process; None while there is none."""
         child = self._child
         return None if child is None else child.pid
 

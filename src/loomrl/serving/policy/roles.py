@@ -51,7 +51,7 @@ class Roles:
         return set(self.loaded())
 
     def by_version(self, version: str) -> ServedPolicy | None:
-        """A loaded version, whatever its role."""
+        """The loaded policy of a version, whatever its role; None where it is not loaded."""
         return self.loaded().get(version)
 
     def whose_actions(self) -> ServedPolicy | None:
@@ -64,7 +64,7 @@ class Roles:
         return any(policy.manifest.safety_critical for policy in self.loaded().values())
 
     def loaded(self) -> dict[str, ServedPolicy]:
-        """By version, whatever their roles."""
+        """All loaded policies by version, whatever their roles."""
         named = (self.taken_out, self.previous, self.challenger, self.prepared, self.champion)
         held = (*self.draining.values(), *self.pinned.values(), *named)
         return {policy.version: policy for policy in held if policy is not None}
@@ -90,7 +90,7 @@ class Loading(threading.Thread):
         self.error: Exception | None = None
 
     def run(self) -> None:
-        """Fetch, verify, load and probe."""
+        """Fetch, verify, load and probe the version; sets `policy`, or `error` where that fails."""
         try:
             self.policy = self._load(self.version)
         except Exception as error:  # noqa: BLE001 - whatever a parser raises: it is refused, the server goes on

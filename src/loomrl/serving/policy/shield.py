@@ -81,7 +81,7 @@ class ComponentLimits:
         return next(named, BOUNDS)
 
     def clip(self, value: NDArray[Any]) -> NDArray[Any]:
-        """The nearest value within, (*shape)."""
+        """The nearest value (*shape) that keeps these limits."""
         return np.asarray(np.clip(value.ravel(), self.low, self.high).reshape(value.shape))
 
 

@@ -136,7 +136,7 @@ class RegistrySource(PolicySource):
         return ServingConfig()
 
     def settings(self, version: str) -> ServingConfig:
-        """What the version's config says of serving."""
+        """The serving section of a version's config, as it was when the version was fetched; defaults for others."""
         return self._settings.get(version, ServingConfig())
 
     def last_verified(self) -> LastVerified | None:

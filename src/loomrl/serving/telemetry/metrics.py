@@ -103,7 +103,7 @@ class ServerMetrics:
         return self._recent.take(np.arange(max(after, end - _RECENT), end), mode="wrap")
 
     def counts(self) -> Json:
-        """What was counted since the server started."""
+        """All counters since the server started, as JSON values."""
         return {
             "requests": self.num_requests,
             "decisions": _counts(self._decisions, "version", "by"),
@@ -125,7 +125,7 @@ class ServerMetrics:
                 self._monitors.labels(version, name).set(monitor["e_value"] / monitor["threshold"])
 
     def text(self) -> bytes:
-        """Everything in the text exposition format 0.0.4."""
+        """All metrics in Prometheus' text exposition format 0.0.4."""
         return generate_latest(self._registry)
 
 

@@ -71,7 +71,7 @@ class AuditShown(TypedDict):
 
 
 class ShadowShown(TypedDict):
-    """How far the challengers have come."""
+    """How far the challengers have come with mirroring decisions, and what they failed on."""
 
     pid: int | None
     num_mirrored: int

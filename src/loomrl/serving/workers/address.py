@@ -25,12 +25,12 @@ class WorkerAddress:
 
     @property
     def chains(self) -> list[str]:
-        """The audit chains of all workers."""
+        """The names of all workers' audit chains, by index."""
         return [chain_of(self.name, index) for index in range(self.count)]
 
     @property
     def agreement(self) -> Path:
-        """The file of what they agree on."""
+        """The file through which the workers agree on champion and revision."""
         return self.folder / "agreement"
 
     @property
@@ -56,7 +56,7 @@ class WorkerAddress:
 
 
 def chain_of(name: str, index: int) -> str:
-    """The name of a worker's audit chain."""
+    """The name of the audit chain of the worker with this index."""
     return f"{name}-{index}"
 
 

@@ -33,7 +33,7 @@ Own = Callable[[Scope, bytes], Awaitable[Response]]
 
 @dataclass(frozen=True)
 class WorkerAnswer:
-    """What one worker answers of a request."""
+    """The part of a request that one worker answers."""
 
     owner: int
     rows: list[int]  # the places of its entries in the request

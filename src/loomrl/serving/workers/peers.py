@@ -22,7 +22,7 @@ _NOT_SENT_BACK = ("connection", "content-length", "content-type", "transfer-enco
 
 
 class PeerClient:
-    """Used in the event loop alone."""
+    """Sends requests to the other workers of this port; used in the event loop alone."""
 
     def __init__(self, address: WorkerAddress) -> None:
         folder, limits = socket_folder(address.folder), httpx.Limits(keepalive_expiry=_IDLE_SECONDS)

@@ -18,7 +18,7 @@ from loomrl.system.lifetime import die_with_parent
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """What a worker is to do."""
+    """What the supervisor hands a worker at its start: its settings and its address."""
 
     settings: ServerSettings
     address: WorkerAddress

@@ -29,7 +29,7 @@ class GrowingLines:
 
     @property
     def backlog_bytes(self) -> int:
-        """How much is written and not read."""
+        """How many bytes of the chain are written and not read yet."""
         rest = os.fstat(self._handle).st_size - self.offset if self._handle >= 0 else 0
         return rest + sum(path.stat().st_size for path in self._later())
 
@@ -82,7 +82,7 @@ class ChainFollower:
 
     @property
     def backlog_bytes(self) -> int:
-        """How much is written and not read."""
+        """How many bytes of the chain are written and not read yet."""
         return self._lines.backlog_bytes
 
     def read(self) -> list[Json]:

@@ -37,7 +37,7 @@ class AuditReport:
         return not self.findings and all(report.intact for report in self.chains)
 
     def all_findings(self) -> list[str]:
-        """Each with the chain it is about."""
+        """All findings, each with the name of its chain in front."""
         return [
             *(f"{LOOMDB}: {finding}" for finding in self.findings),
             *(f"{report.server}: {finding}" for report in self.chains for finding in report.findings),

@@ -27,7 +27,7 @@ def segments(folder: Path) -> list[Path]:
 
 
 def is_segment(stem: str) -> bool:
-    """Whether a server names a segment so."""
+    """Whether a file's stem is that of a segment: six digits or more, above zero."""
     return stem.isascii() and stem.isdigit() and stem == f"{int(stem):06d}" and int(stem) > 0
 
 

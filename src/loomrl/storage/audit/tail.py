@@ -11,7 +11,7 @@ from loomrl.types import Json
 
 
 class ChainPosition(Document):
-    """How far a chain was read."""
+    """How far a chain was read: a segment and an offset in it."""
 
     segment: str = ""  # the file's stem; empty before the first
     offset: int = 0  # bytes

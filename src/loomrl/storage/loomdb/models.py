@@ -83,7 +83,7 @@ class EdgeRow(Base):
 
 
 class DeploymentRow(Base):
-    """A version took a role."""
+    """A row for each time that a version took a role."""
 
     __tablename__ = "deployments"
 
@@ -177,7 +177,7 @@ class MonitorEvidenceRow(Base):
 
 
 class EventRow(Base):
-    """One event of a trace."""
+    """A row for each event of a trace."""
 
     __tablename__ = "events"
 

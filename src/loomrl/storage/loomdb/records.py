@@ -158,7 +158,7 @@ class MonitorEvidence(Document):
 
 
 class Event(Document):
-    """One event of a trace."""
+    """One event: its kind, its JSON data and its time."""
 
     kind: str
     data: Json

@@ -65,12 +65,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._hand_over()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of its body."""
+        """Called by the parser for each piece of a request's body."""
         self._num_body += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """uvicorn has all of it."""
+        """Called by the parser when a request has come in full."""
         self._reads = NOTHING
         self._num_unanswered += self._num_body
         self.scope[WHOLE] = True  # type: ignore[literal-required]
@@ -327,12 +327,12 @@ class CycleTransport:
 
 
 def bounded_by(intake: Intake) -> type[BoundedProtocol]:
-    """The protocol of a server."""
+    """A protocol class for uvicorn whose connections share this intake."""
     return type("Protocol", (BoundedProtocol,), {"intake": intake})
 
 
 def encoded(answer: Response, keep_alive: bool) -> bytes:
-    """A response as it crosses the wire."""
+    """The bytes of a response as HTTP/1.1 sends it, headers included."""
     lines = b"".join(b"%b: %b\r\n" % (name.lower().encode(), text.encode()) for name, text in answer.headers.items())
     if not keep_alive:
         lines += b"connection: close\r\n"

@@ -50,7 +50,7 @@ class ClientConnection(Protocol):
         """Close the connection at once, whether or not its answer was sent."""
 
     def seconds_left(self, now: float) -> float:
-        """Seconds until the client must have sent its request in full; 0 or less when it is late. `now` is `loop.time()`."""
+        """Seconds until the client must have sent its request in full; 0 or less when late. `now` is `loop.time()`."""
 
     def num_untaken(self) -> int:
         """Bytes of answers that the client has not read yet."""
@@ -100,7 +100,7 @@ class Intake:
             largest.refuse(503, "too much is being sent at once; send it again", {"Retry-After": "1"})
 
     def note_unread_answer(self, connection: ClientConnection) -> None:
-        """Note that a client does not read its answer. Beyond a limit, the connections that wait longest are dropped."""
+        """Note that a client does not read its answer. Beyond a limit, those that wait longest are dropped."""
         self._untaken[connection] = asyncio.get_running_loop().time(), connection.num_untaken()
         while sum(size for _, size in self._untaken.values()) > self.bounds.max_untaken_bytes:
             oldest = min(self._untaken, key=lambda one: self._untaken[one][0])

@@ -42,5 +42,5 @@ class ServiceMetrics:
         self.new_gauge(name, text).set_function(value)
 
     def text(self) -> bytes:
-        """Everything in the text exposition format 0.0.4."""
+        """All metrics in Prometheus' text exposition format 0.0.4."""
         return generate_latest(self.registry)
