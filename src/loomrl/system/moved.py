@@ -52,7 +52,7 @@ _MOVED = {
         "serving.tensors serving.retries serving.dashboard serving.policy_api"
     ),
     "serving.decisions": (
-        "serving.decider serving.authority serving.choosing serving.groups serving.memory "
+        "serving.decider serving.authority serving.choosing serving.groups:batches serving.memory "
         "serving.feedback serving.limits serving.decision_records:records serving.actions"
     ),
     "serving.policy": (

@@ -17,9 +17,9 @@ from loomrl.serving.controls.controls import Controls
 from loomrl.serving.controls.overrides import Override
 from loomrl.serving.controls.plan import Fallback, KillSwitch, Plan
 from loomrl.serving.decisions.authority import FALLBACK, KILL_SWITCH, OVERRIDE
+from loomrl.serving.decisions.batches import RequestDecisions, answers_of
 from loomrl.serving.decisions.decider import Decider
 from loomrl.serving.decisions.feedback import FeedbackLedger
-from loomrl.serving.decisions.groups import RequestDecisions, answers_of
 from loomrl.serving.decisions.limits import RateLimiter
 from loomrl.serving.decisions.memory import Memories
 from loomrl.serving.policy.exploration import Draws

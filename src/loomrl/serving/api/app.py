@@ -29,8 +29,8 @@ from loomrl.serving.api.requests import (
 )
 from loomrl.serving.api.rollback import Rollback
 from loomrl.serving.context import ServerContext
+from loomrl.serving.decisions.batches import answers_of
 from loomrl.serving.decisions.decider import Outcome
-from loomrl.serving.decisions.groups import answers_of
 from loomrl.serving.policy.model import NoAnswer, ServedPolicy
 from loomrl.serving.workers.group import WorkerGroup
 from loomrl.serving.workers.peers import is_from_peer

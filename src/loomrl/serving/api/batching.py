@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from loomrl.serving.api.requests import DecisionRequests
-from loomrl.serving.decisions.groups import RequestDecisions
+from loomrl.serving.decisions.batches import RequestDecisions
 from loomrl.system.http.asgi import Response, Scope
 
 Reply = Callable[[Response], None]

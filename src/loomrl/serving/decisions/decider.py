@@ -13,9 +13,9 @@ from loomrl.serving.api.requests import DecisionRequests
 from loomrl.serving.controls.controls import Controls
 from loomrl.serving.decisions import records as decision_records
 from loomrl.serving.decisions.authority import Authority, DecisionSource
+from loomrl.serving.decisions.batches import DecisionBatch, RequestDecisions
 from loomrl.serving.decisions.choosing import Substitute, choose
 from loomrl.serving.decisions.feedback import FeedbackLedger
-from loomrl.serving.decisions.groups import DecisionBatch, RequestDecisions
 from loomrl.serving.decisions.limits import RateLimiter, Who
 from loomrl.serving.decisions.memory import Memories
 from loomrl.serving.policy.exploration import Draws

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loomrl.serving.api.requests import ByToken, Feedback, token_at
-from loomrl.serving.decisions.groups import DecisionBatch
+from loomrl.serving.decisions.batches import DecisionBatch
 from loomrl.serving.workers.asking_tokens import AskingTokens
 from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.audit.records import DECISION, DECISIONS, column, holds, record, record_of, row_of

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from loomrl.serving.api.requests import token_at
-from loomrl.serving.decisions.groups import DecisionBatch
+from loomrl.serving.decisions.batches import DecisionBatch
 from loomrl.serving.decisions.limits import Shown, Who
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.storage.audit.records import DECISION, FULL_BATCH, action_hashes, decisions, digest, record

@@ -1,4 +1,4 @@
-"""What is decided together, column by column, and what of it belongs to one request."""
+"""Batches of decisions that are made together, column by column, and the part of one that belongs to a request."""
 
 from collections import Counter
 from collections.abc import Mapping

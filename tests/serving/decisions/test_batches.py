@@ -11,7 +11,7 @@ from policies import BALANCING, OBSERVATIONS, discrete_folder
 from loomrl.serving.api.requests import DecisionRequests
 from loomrl.serving.controls.overrides import Override
 from loomrl.serving.decisions.authority import FALLBACK, OVERRIDE, DecisionSource
-from loomrl.serving.decisions.groups import DecisionBatch, RequestDecisions, answers_of
+from loomrl.serving.decisions.batches import DecisionBatch, RequestDecisions, answers_of
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.storage.audit.records import CHAMPION
 from loomrl.system.http.problems import Problem
